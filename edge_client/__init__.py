@@ -1,0 +1,17 @@
+"""The device SDK: what a client runs and what it writes on the wire.
+
+Importing it is cheap. Inference runtimes, and torch with them, are imported only when one is chosen.
+"""
+
+from .errors import BundleError, DirectionError, ProgramInputError, RuntimeMissing, SpryError
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BundleError",
+    "DirectionError",
+    "ProgramInputError",
+    "RuntimeMissing",
+    "SpryError",
+    "__version__",
+]

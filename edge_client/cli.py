@@ -1,0 +1,149 @@
+"""The `spry` command.
+
+Its subcommands are entry points of the group ``spry.commands``: a ``typer.Typer`` or a plain function, imported only
+when the subcommand runs, so that ``spry --help`` costs no torch and works on a device that has none. Any distribution
+may add one; the table below gives this project's own subcommands their line in the help and the extra they need.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Annotated, Any, NamedTuple, NoReturn
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from . import __version__
+from .errors import RuntimeMissing, SpryError
+
+BAD_INPUT = 2
+INTERRUPTED = 130  # what a shell reports for a process ended by Ctrl-C
+OWN_PACKAGES = ("edge_client", "export", "server")
+# Conditions of the machine that its user can change; any other OSError is a defect and keeps its traceback.
+MACHINE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+# typer names only the subclass; the base covers unknown options, missing arguments and unknown commands.
+UsageError: Any = typer.BadParameter.__base__
+
+
+class Subcommand(NamedTuple):
+    summary: str
+    extra: str | None = None
+
+
+SUBCOMMANDS = {
+    "export": Subcommand("Turn a Hugging Face model into a bundle for devices.", "export"),
+    "inspect": Subcommand("Show a bundle's units, programs, sizes, memory and verification."),
+    "bench": Subcommand("Measure a bundle's steps on this machine, beside eager PyTorch."),
+}
+
+
+@cache
+def installed() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group="spry.commands")}
+
+
+def describe(entry: EntryPoint) -> Subcommand:
+    package = entry.dist.name if entry.dist else entry.module
+    return SUBCOMMANDS.get(entry.name, Subcommand(f"Added by {package}."))
+
+
+def load(entry: EntryPoint) -> Any:
+    """Import a subcommand and give it back as the command typer runs."""
+    target: Any = entry.load()
+    if not isinstance(target, typer.Typer):
+        function, target = target, typer.Typer(add_completion=False, rich_markup_mode=None)
+        target.command()(function)
+    return get_command(target)
+
+
+def missing_extra(entry: EntryPoint, error: ImportError) -> RuntimeMissing | None:
+    """What to tell the user when a library is missing; None when the failed import is a defect of our own."""
+    extra = describe(entry).extra
+    library = (error.name or "").partition(".")[0]
+    if extra is None or not library or library in OWN_PACKAGES:
+        return None
+    reason = f"{library} is not installed" if isinstance(error, ModuleNotFoundError) else str(error)
+    return RuntimeMissing(f"spry {entry.name}", extra, reason)
+
+
+class LazyGroup(TyperGroup):
+    """Lists placeholders; loads a subcommand when it is called."""
+
+    called: EntryPoint | None = None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, placeholder, rest = super().resolve_command(ctx, args)
+        self.called = installed().get(name or "")
+        return name, load(self.called) if self.called else placeholder, rest
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except ImportError as error:
+            missing = missing_extra(self.called, error) if self.called else None
+            if missing is None:
+                raise
+            raise missing from error
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"spry {__version__}")
+        raise typer.Exit
+
+
+def spry(
+    ctx: typer.Context,
+    version: Annotated[  # noqa: ARG001 -- its callback does the work
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Federated fine-tuning of language models on small devices, without backpropagation."""
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+
+
+def build() -> Any:
+    """The command tree: the options of `spry` itself and one placeholder per installed subcommand."""
+    app = typer.Typer(cls=LazyGroup, add_completion=False, rich_markup_mode=None)
+    app.callback(invoke_without_command=True)(spry)
+    for name, entry in sorted(installed().items()):
+        app.command(name, help=describe(entry).summary)(lambda: None)
+    return get_command(app)
+
+
+def complain(message: str, code: int = BAD_INPUT) -> int:
+    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    return code
+
+
+def run(args: Sequence[str]) -> int:
+    """Run the command line and give back its exit code; errors a user can act on become one line on stderr."""
+    try:
+        result = build()(args=list(args), prog_name="spry", standalone_mode=False)
+    except SpryError as error:
+        return complain(str(error), error.exit_code)
+    except UsageError as error:
+        context: typer.Context | None = error.ctx
+        where = context.command_path if context else "spry"
+        return complain(f"{error.format_message().rstrip('.')} (see `{where} --help`)")
+    except OSError as error:
+        if error.errno not in MACHINE_ERRORS:
+            raise
+        return complain(f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror))
+    except typer.Abort:
+        return complain("stopped", 1)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return result if isinstance(result, int) else 0
+
+
+def main() -> NoReturn:
+    sys.exit(run(sys.argv[1:]))

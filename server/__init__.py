@@ -1,0 +1,1 @@
+"""The server: rounds, aggregation, storage and the fleet simulator."""

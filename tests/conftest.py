@@ -1,0 +1,111 @@
+"""What tests of several packages share: settings, a tiny model with a real tokenizer, and bundles made from it."""
+
+import os
+import signal
+import string
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports the hub's client: no test needs the network
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run in parallel processes already
+
+if threading.current_thread() is threading.main_thread():
+    # A job in a shell's background ignores Ctrl-C and passes that on to the commands that tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+settings.register_profile("spry", deadline=None)  # a busy machine is no failure
+settings.load_profile("spry")
+
+VOCABULARY = [
+    "[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "ice", "on", "lake", "is", "it", "train",
+    *string.ascii_lowercase, *(f"##{letter}" for letter in string.ascii_lowercase), *".,?!'",
+]  # fmt: skip
+LABELS = ("no", "maybe", "yes")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_cache_of_the_user(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def tokenizer():
+    """A WordPiece tokenizer that knows a few words and all letters."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    ids = {piece: number for number, piece in enumerate(VOCABULARY)}
+    backend = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer()
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", ids["[CLS]"]), ("[SEP]", ids["[SEP]"])],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
+    )
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory) -> Path:
+    """A BERT of two blocks without a task layer, as anybody would save one, and its tokenizer."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    folder = tmp_path_factory.mktemp("models") / "tiny-bert"
+    config = BertConfig(
+        vocab_size=len(VOCABULARY),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=32,
+        initializer_range=0.2,  # derivatives of a usual size, as in a trained model
+    )
+    torch.manual_seed(0)
+    BertModel(config).save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def lowered_cache(tmp_path_factory) -> Path:
+    """What is lowered once serves all tests that do not watch the cache."""
+    return tmp_path_factory.mktemp("lowered")
+
+
+@pytest.fixture(scope="session")
+def exporting(model_folder, lowered_cache, tmp_path_factory):
+    """Exports the tiny model, with two directions to verify and no measured memory unless asked otherwise."""
+    from export.options import ExportOptions
+    from export.pipeline import export_bundle
+
+    def run(out: Path | None = None, progress=None, **options):
+        chosen = {
+            "source": str(model_folder),
+            "out": out or tmp_path_factory.mktemp("bundles") / "bundle",
+            "labels": LABELS,
+            "batches": (2,),
+            "lengths": (8,),
+            "verify_directions": 2,
+            "measure": False,
+            "workers": 1,
+            "cache": lowered_cache,
+        } | options
+        export_bundle(ExportOptions(**chosen), progress)
+        return chosen["out"]
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def bundle(exporting) -> Path:
+    """Two shapes, one and two directions, memory measured, and a .zip beside it; not to be written to."""
+    return exporting(batches=(2, 1), directions=(1, 2), measure=True, archive=True)
