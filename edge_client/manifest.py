@@ -1,0 +1,259 @@
+"""What a bundle says about itself: ``manifest.json``, read by devices, the exporter and the server.
+
+Everything a client must know before it loads a program stands here: units and their parameters, the chain of segments,
+each runtime's programs with their inputs and outputs in order, what a program costs, and how well it was verified.
+Fields may be added without a new schema, and readers ignore those they do not know; the schema's number rises when an
+older reader would misunderstand the file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from .errors import BundleError
+
+SCHEMA = 1
+FILE_NAME = "manifest.json"
+
+Precision = Literal["none", "int8", "int4"]
+Kind = Literal["plain", "enter", "dual", "scalar", "vjp"]
+Task = Literal["seq-cls", "qa", "causal-lm"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+KINDS: tuple[Kind, ...] = get_args(Kind)
+TASKS: tuple[Task, ...] = get_args(Task)
+
+EMBED, HEAD = "embed", "head"
+"""The first and the last segment of every chain; between them `block.0`, `block.1`, …"""
+
+IGNORED = -100
+"""Label of a token or span that does not count, as in Hugging Face."""
+
+
+class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
+    """A part of the manifest."""
+
+
+class TensorSpec(_Record, frozen=True):
+    """An input or output of a program; dtypes are numpy's names."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class ProgramSpec(_Record, frozen=True):
+    """One program of one segment at one shape, inputs and outputs in the order the file wants them."""
+
+    segment: str
+    kind: Kind
+    batch: int
+    length: int
+    directions: int
+    """K; 0 where the program carries no tangents."""
+    file: str
+    method: str
+    """The method of a file that holds several programs; empty where it holds one."""
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    flops: int
+    load_bytes: int
+    """Memory that loading the program takes, measured."""
+    peak_bytes: int
+    """Highest memory above that while it runs, measured."""
+
+    @property
+    def name(self) -> str:
+        directions = f", K={self.directions}" if self.directions else ""
+        return f"{self.segment}.{self.kind} [{self.batch}x{self.length}{directions}]"
+
+
+class FileSpec(_Record, frozen=True):
+    """A file of the bundle, its path relative to the bundle's folder, with forward slashes."""
+
+    path: str
+    sha256: str
+    bytes: int
+
+
+class Parameter(_Record, frozen=True):
+    """A trainable tensor under its name in a PEFT adapter file."""
+
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+class Unit(_Record, frozen=True):
+    """What is assigned to clients as a whole: a LoRA pair, an IA3 vector, a layer's bias. Numbered by position."""
+
+    name: str
+    segments: tuple[str, ...]
+    """Where it is used, in order; a block whose weights are shared is used many times."""
+    parameters: tuple[Parameter, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(parameter.size for parameter in self.parameters)
+
+
+class Segment(_Record, frozen=True):
+    """A link of the chain: the blocks from `first_block` up to, not including, `last_block`."""
+
+    name: str
+    first_block: int
+    last_block: int
+
+
+class RuntimeSpec(_Record, frozen=True):
+    """What the bundle holds for one runtime."""
+
+    precision: Precision
+    versions: dict[str, str]
+    """Versions of the libraries that wrote the files."""
+    programs: tuple[ProgramSpec, ...]
+    weights_bytes: int
+    files: tuple[str, ...] = ()
+    """What its programs need beside their own files: weights that several share."""
+
+
+class Model(_Record, frozen=True):
+    """The base model."""
+
+    name: str
+    architecture: str
+    task: Task
+    labels: tuple[str, ...]
+    blocks: int
+    parameters: int
+
+
+class Adapter(_Record, frozen=True):
+    """How the model is adapted, in PEFT's terms."""
+
+    method: str
+    config: dict[str, Any]
+    """PEFT's adapter_config.json."""
+    file: str
+    """The adapter's and head's values before training: safetensors under PEFT's keys."""
+
+
+class Check(_Record, frozen=True):
+    """One line of the verification report."""
+
+    runtime: str
+    precision: Precision
+    what: str
+    value: float
+    bound: float | None
+    """The value that must not be passed; None where the value is only reported."""
+    passed: bool
+
+
+class Manifest(_Record, frozen=True, kw_only=True):
+    """A bundle's contents."""
+
+    schema: int = SCHEMA
+    made_by: str
+    model: Model
+    adapter: Adapter
+    inputs: tuple[str, ...]
+    """The token inputs in order: `input_ids`, `attention_mask`, …"""
+    units: tuple[Unit, ...]
+    head: tuple[Parameter, ...]
+    segments: tuple[Segment, ...]
+    shapes: tuple[tuple[int, int], ...]
+    """(batch, length) pairs for which there are programs."""
+    directions: tuple[int, ...]
+    """Values of K for which there are programs."""
+    tokenizer: str | None
+    """The path of `tokenizer.json`."""
+    pad_token_id: int
+    runtimes: dict[str, RuntimeSpec]
+    verification: tuple[Check, ...]
+    files: tuple[FileSpec, ...]
+
+
+class _Schema(msgspec.Struct):
+    """All that is read of a manifest before its schema is known."""
+
+    schema: int
+
+
+def read(path: Path) -> Manifest:
+    """The manifest in a file."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise BundleError(
+            f"{path} does not exist; give the folder or .zip that `spry export` wrote, with its {FILE_NAME}"
+        ) from None
+    return parse(data, str(path))
+
+
+def parse(data: bytes, where: str = FILE_NAME) -> Manifest:
+    """The manifest in `data`; `where` names it in errors."""
+    schema = _decode(data, _Schema, where).schema
+    if schema > SCHEMA:
+        raise BundleError(
+            f"{where} has schema {schema}, but this version of spry reads up to {SCHEMA}: upgrade spry on this "
+            "machine, or export the bundle with the version installed here"
+        )
+    if schema < 1:
+        raise BundleError(f"{where} has schema {schema}; expected 1 to {SCHEMA}: export the bundle again")
+    manifest = _decode(data, Manifest, where)
+    _check_references(manifest, where)
+    return manifest
+
+
+def write(manifest: Manifest) -> bytes:
+    """The same bytes for the same manifest: indented JSON with sorted dictionaries."""
+    for check in manifest.verification:
+        if not math.isfinite(check.value):
+            raise ValueError(f"verification of {check.runtime}: {check.what} is {check.value}, which JSON cannot hold")
+    return msgspec.json.format(msgspec.json.encode(manifest, order="deterministic"), indent=1) + b"\n"
+
+
+def _decode(data: bytes, kind: type[Any], where: str) -> Any:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise BundleError(f"{where} is not a manifest of schema {SCHEMA}: {error}; export the bundle again") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BundleError(f"{where} is damaged ({error}); copy or download the bundle again") from None
+
+
+def _check_references(manifest: Manifest, where: str) -> None:
+    """Everything a manifest names must be in it."""
+    names = [segment.name for segment in manifest.segments]
+    files = {file.path for file in manifest.files}
+    programs = [program for runtime in manifest.runtimes.values() for program in runtime.programs]
+    if len(names) < 2 or names[0] != EMBED or names[-1] != HEAD or len(set(names)) != len(names):
+        raise BundleError(
+            f"{where}: segments must go from {EMBED} to {HEAD}, each once; found {', '.join(names) or 'none'}"
+        )
+    if len(files) != len(manifest.files):
+        raise BundleError(f"{where} lists a file twice; export the bundle again")
+    _require(where, "segments", names, {f"program {program.name}": (program.segment,) for program in programs})
+    _require(where, "segments", names, {f"unit {unit.name}": unit.segments for unit in manifest.units})
+    _require(where, "files", files, {f"program {program.name}": (program.file,) for program in programs})
+    _require(where, "files", files, {f"runtime {name}": runtime.files for name, runtime in manifest.runtimes.items()})
+    _require(where, "files", files, {"the adapter": (manifest.adapter.file,)})
+    if manifest.tokenizer is not None:
+        _require(where, "files", files, {"the tokenizer": (manifest.tokenizer,)})
+
+
+def _require(where: str, what: str, known: list[str] | set[str], named: Mapping[str, tuple[str, ...]]) -> None:
+    for owner, names in named.items():
+        for name in names:
+            if name not in known:
+                raise BundleError(
+                    f"{where}: {owner} names {name!r}, which is not among the manifest's {what}; export again"
+                )
