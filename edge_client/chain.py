@@ -1,0 +1,176 @@
+"""Which programs make up a step, where tangents can start, and what each choice costs.
+
+A model is a chain of segments, `embed`, groups of blocks, `head`. A forward-mode step runs `plain` programs up to the
+cut, the cut segment's `enter`, where tangents start, and `dual` programs after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from .errors import BundleError
+from .manifest import Kind, Manifest, ProgramSpec, Unit
+
+Cut = int | str
+"""A segment, by its position in the chain or by its name."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What some programs cost together when they are loaded side by side and run once, in turn."""
+
+    flops: int
+    load_bytes: int
+    peak_bytes: int
+    """Highest memory above what is loaded."""
+
+
+@dataclass(frozen=True)
+class CutCost:
+    """A segment at which tangents can start."""
+
+    index: int
+    name: str
+    first_block: int
+    step: Cost
+    suffix: Cost
+    """A step from kept hidden states, with the programs before the cut released."""
+
+
+class Chain:
+    """The programs of one runtime at one batch size, length and number of directions K."""
+
+    def __init__(self, manifest: Manifest, runtime: str, batch: int, length: int, directions: int = 1) -> None:
+        if runtime not in manifest.runtimes:
+            raise BundleError(
+                f"the bundle has no programs for {runtime}; it has {', '.join(manifest.runtimes) or 'none'}"
+            )
+        if (batch, length) not in manifest.shapes:
+            offered = ", ".join(f"{b}x{t}" for b, t in manifest.shapes)
+            raise BundleError(f"the bundle has no programs for batch x length {batch}x{length}; it has {offered}")
+        if directions not in manifest.directions:
+            offered = ", ".join(str(k) for k in manifest.directions) or "none"
+            raise BundleError(f"the bundle has no programs with {directions} directions; it has {offered}")
+        self.manifest = manifest
+        self.runtime = runtime
+        self.batch = batch
+        self.length = length
+        self.directions = directions
+        self.segments = tuple(segment.name for segment in manifest.segments)
+        self.programs = {
+            (program.segment, program.kind): program
+            for program in manifest.runtimes[runtime].programs
+            if (program.batch, program.length) == (batch, length) and program.directions in (0, directions)
+        }
+
+    @property
+    def head(self) -> int:
+        """The head's position."""
+        return len(self.segments) - 1
+
+    def has(self, segment: int, kind: Kind) -> bool:
+        return (self.segments[segment], kind) in self.programs
+
+    def program(self, segment: int, kind: Kind) -> ProgramSpec:
+        name = self.segments[segment]
+        program = self.programs.get((name, kind))
+        if program is None:
+            offered = ", ".join(found for owner, found in self.programs if owner == name) or "none"
+            raise BundleError(
+                f"the bundle has no {kind} program of {name} for {self.runtime}, {self.batch}x{self.length}, "
+                f"K={self.directions}; it has {offered}"
+            )
+        return program
+
+    def position(self, cut: Cut) -> int:
+        """The position of a segment given by name or by position."""
+        return position(self.manifest, cut)
+
+    def starts(self) -> list[int]:
+        """The segments at which tangents can start."""
+        return [i for i in range(len(self.segments)) if self.has(i, "enter")]
+
+    def forward(self, first: int = 0) -> list[ProgramSpec]:
+        return [self.program(i, "plain") for i in range(first, len(self.segments))]
+
+    def prefix(self, cut: int) -> list[ProgramSpec]:
+        return [self.program(i, "plain") for i in range(cut)]
+
+    def suffix(self, cut: int, *, scalar: bool = False) -> list[ProgramSpec]:
+        """The programs of a step from its cut on; `scalar`: the head gives its derivative instead of its gradient."""
+        last: Kind = "scalar" if scalar and self.manifest.head else "dual"
+        if cut == self.head:
+            return [self.program(cut, last if last == "scalar" else self._lone_head())]
+        if not self.has(cut, "enter"):
+            offered = ", ".join(self.segments[i] for i in self.starts()) or "none"
+            raise BundleError(f"no tangent can start at {self.segments[cut]}; the bundle's cuts: {offered}")
+        middle = [self.program(i, "dual") for i in range(cut + 1, self.head)]
+        return [self.program(cut, "enter"), *middle, self.program(self.head, last)]
+
+    def _lone_head(self) -> Kind:
+        """The head's own gradient needs no tangent, so a head without units takes its exact program."""
+        return "enter" if self.has(self.head, "enter") else "vjp"
+
+    def costs(self) -> list[CutCost]:
+        return [
+            CutCost(
+                index=cut,
+                name=self.segments[cut],
+                first_block=self.manifest.segments[cut].first_block,
+                step=cost([*self.prefix(cut), *self.suffix(cut)]),
+                suffix=cost(self.suffix(cut)),
+            )
+            for cut in self.starts()
+        ]
+
+
+def cost(programs: Sequence[ProgramSpec]) -> Cost:
+    return Cost(
+        flops=sum(program.flops for program in programs),
+        load_bytes=sum(program.load_bytes for program in programs),
+        peak_bytes=max((program.peak_bytes for program in programs), default=0),
+    )
+
+
+def cuts(
+    manifest: Manifest,
+    runtime: str,
+    *,
+    batch: int | None = None,
+    length: int | None = None,
+    directions: int | None = None,
+) -> list[CutCost]:
+    """The segments at which tangents can start; sizes left out take the bundle's first."""
+    fitting = [(b, t) for b, t in manifest.shapes if batch in (None, b) and length in (None, t)]
+    shape = fitting[0] if fitting else (batch or 0, length or 0)
+    count = directions if directions is not None else next(iter(manifest.directions), 0)
+    return Chain(manifest, runtime, *shape, count).costs()
+
+
+def position(manifest: Manifest, cut: Cut) -> int:
+    names = [segment.name for segment in manifest.segments]
+    if isinstance(cut, str) and cut in names:
+        return names.index(cut)
+    if isinstance(cut, int) and 0 <= cut < len(names):
+        return cut
+    raise BundleError(f"the bundle has no segment {cut!r}; it has {', '.join(names)}, numbered from 0")
+
+
+def cut_for(manifest: Manifest, units: Iterable[int]) -> int:
+    """The latest cut with every use of these units at or after it; the head where there are none.
+
+    Units are given by their numbers. Every segment that holds a unit can be a cut, so the latest is the first use.
+    """
+    return min((first_use(manifest, unit_at(manifest, number)) for number in units), default=len(manifest.segments) - 1)
+
+
+def first_use(manifest: Manifest, unit: Unit) -> int:
+    names = [segment.name for segment in manifest.segments]
+    return min(names.index(segment) for segment in unit.segments)
+
+
+def unit_at(manifest: Manifest, number: int) -> Unit:
+    if not 0 <= number < len(manifest.units):
+        raise BundleError(f"the bundle has no unit {number}; it has {len(manifest.units)}, numbered from 0")
+    return manifest.units[number]

@@ -1,0 +1,84 @@
+"""From directions and directional derivatives to an estimate of the gradient.
+
+For an example's loss with gradient g and a direction v drawn from N(0, I), (g.v) v has the expectation g. A step gives
+every example its own K directions; their products are averaged over directions and, weighted, over examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .chain import unit_at
+from .directions import Kind, draw
+from .errors import ProgramInputError
+from .manifest import Manifest, Parameter
+
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+
+
+def directions_for(
+    manifest: Manifest,
+    units: Iterable[int],
+    seed: int,
+    *,
+    iteration: int = 0,
+    directions: int = 1,
+    batch: int = 1,
+    head: bool = False,
+    kind: Kind = "normal",
+) -> dict[str, Array]:
+    """The directions of these units (by number) in one step: parameter -> [directions * batch, *shape].
+
+    Units left out get none, which a step takes as zero. With `head`, the head's parameters get theirs; the head counts
+    as the unit after the last.
+    """
+    drawn = [(number, unit_at(manifest, number).parameters) for number in units]
+    if head and manifest.head:
+        drawn.append((len(manifest.units), manifest.head))
+    found: dict[str, Array] = {}
+    for number, parameters in drawn:
+        size = sum(parameter.size for parameter in parameters)
+        flat = draw(seed, number, size, iteration=iteration, directions=directions, examples=batch, kind=kind)
+        found.update(_parts(parameters, flat))
+    return found
+
+
+def _parts(parameters: Iterable[Parameter], flat: Array) -> Iterator[tuple[str, Array]]:
+    start = 0
+    for parameter in parameters:
+        part = flat[:, start : start + parameter.size]
+        yield parameter.name, np.ascontiguousarray(part).reshape(len(flat), *parameter.shape)
+        start += parameter.size
+
+
+def estimate(jvp: Array, directions: Arrays, example_weight: ArrayLike | None = None) -> dict[str, Array]:
+    """The gradient of the weighted mean loss, from derivatives [K, batch] and the directions they were taken along."""
+    if jvp.ndim != 2:
+        raise ProgramInputError(f"jvp must have shape [K, batch], got {list(jvp.shape)}")
+    count, batch = jvp.shape
+    coefficients = (jvp * shares(example_weight, batch) / count).astype(np.float32).reshape(-1)
+    found: dict[str, Array] = {}
+    for name, direction in directions.items():
+        if len(direction) != coefficients.size:
+            raise ProgramInputError(
+                f"the direction of {name} must have K x batch = {count} x {batch} rows, got {len(direction)}"
+            )
+        found[name] = (coefficients @ direction.reshape(coefficients.size, -1)).reshape(direction.shape[1:])
+    return found
+
+
+def shares(example_weight: ArrayLike | None, batch: int) -> NDArray[np.float32]:
+    """How much each example counts, as shares of 1: equal when left out, nothing for rows that only fill a batch."""
+    if example_weight is None:
+        return np.full(batch, 1.0 / batch, np.float32)
+    weight = np.asarray(example_weight, np.float64)
+    if weight.shape != (batch,):
+        raise ProgramInputError(f"example_weight must have shape [{batch}], got {list(weight.shape)}")
+    if not np.all(np.isfinite(weight)) or np.any(weight < 0) or not np.any(weight > 0):
+        raise ProgramInputError(f"example_weight must be finite, not negative, and not all zero; got {weight.tolist()}")
+    return (weight / weight.sum()).astype(np.float32)

@@ -1,0 +1,337 @@
+"""Steps of training, each a chain of programs that a runtime runs one after the other.
+
+    forward   plain programs from end to end
+    dual      plain before the cut, tangents from there: losses, directional derivatives, the head's exact gradient
+    scalars   the same with the head's directional derivative in place of its gradient
+    exact     a plain pass that keeps what crosses segments, then vjp programs from the head down to the cut
+
+Everything before the cut can be computed once (`prefix`), kept, and its programs released (`release_prefix`); steps
+then start from the kept hidden states. Weights, directions and gradients are dictionaries under the parameters' names
+in the manifest. A direction's array is [K * batch, *shape], K outermost; a parameter without one does not move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .chain import Chain, Cut, first_use
+from .errors import ProgramInputError
+from .estimates import Array, Arrays, shares
+from .manifest import IGNORED, Manifest, ProgramSpec, TensorSpec
+
+WEIGHT, DIRECTION, GRADIENT = "w:", "v:", "g:"
+"""What stands before a parameter's name in the names of inputs and outputs."""
+
+
+class Programs(Protocol):
+    """What a step asks of a runtime. Loading what is loaded and releasing what is not do nothing."""
+
+    def load(self, program: ProgramSpec, /) -> None: ...
+
+    def run(self, program: ProgramSpec, inputs: dict[str, Array], /) -> Mapping[str, Array]: ...
+
+    def release(self, program: ProgramSpec, /) -> None: ...
+
+
+class Forward(NamedTuple):
+    """A pass without derivatives."""
+
+    loss: Array
+    """[batch]"""
+    logits: Array
+
+
+class Step(NamedTuple):
+    """A forward-mode step."""
+
+    loss: Array
+    """[batch]"""
+    jvp: Array
+    """[K, batch]: the derivative of each example's loss along each of its directions."""
+    logits: Array
+    gradients: dict[str, Array]
+    """The head's exact gradient, weighted over the examples."""
+
+
+class Scalars(NamedTuple):
+    """A forward-mode step of which nothing but numbers is sent."""
+
+    loss: Array
+    jvp: Array
+    """[K, batch], along the units' directions alone."""
+    head_jvp: Array
+    """[K, batch], along the head's directions alone; zero where the head has none."""
+    logits: Array
+
+
+class Exact(NamedTuple):
+    """A step with true gradients."""
+
+    loss: Array
+    logits: Array
+    gradients: dict[str, Array]
+    """The head's and those of the units whose uses all lie at or after the cut, weighted over the examples."""
+
+
+class Stepper:
+    """Runs steps of one shape (batch, length) with K directions.
+
+    Args:
+        manifest: what the bundle holds.
+        runtime: where programs run.
+        name: the runtime's name in the manifest.
+        batch: examples per step.
+        length: tokens per example.
+        directions: K, how many directions each example takes.
+        low_memory: hold one program at a time, at the cost of loading it anew in every step.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        runtime: Programs,
+        name: str,
+        batch: int,
+        length: int,
+        directions: int = 1,
+        *,
+        low_memory: bool = False,
+    ) -> None:
+        self.manifest = manifest
+        self.chain = Chain(manifest, name, batch, length, directions)
+        self.low_memory = low_memory
+        self._runtime = runtime
+        self._first_use = {p.name: first_use(manifest, unit) for unit in manifest.units for p in unit.parameters}
+        self._head = {parameter.name for parameter in manifest.head}
+        self._zeros: dict[tuple[int, ...], Array] = {}
+
+    # --- steps ---
+
+    def forward(
+        self, tokens: Arrays, labels: Array, weights: Arrays, *, hidden: Array | None = None, cut: Cut = 0
+    ) -> Forward:
+        """Losses and logits; from `hidden`, a prefix's result, where only what follows the cut has changed."""
+        first = self._start(hidden, cut)
+        values = self._values(tokens, weights, labels=labels)
+        found = self._follow(self.chain.forward(first), values, hidden=hidden)
+        return Forward(found["loss"], found["logits"])
+
+    def dual(
+        self,
+        tokens: Arrays,
+        labels: Array,
+        weights: Arrays,
+        directions: Arrays,
+        cut: Cut,
+        example_weight: ArrayLike | None = None,
+    ) -> Step:
+        hidden = self.prefix(tokens, weights, cut)
+        return self.suffix(hidden, tokens, labels, weights, directions, cut, example_weight)
+
+    def prefix(self, tokens: Arrays, weights: Arrays, cut: Cut) -> Array | None:
+        """The hidden states that enter the cut; None where nothing lies before it."""
+        programs = self.chain.prefix(self.chain.position(cut))
+        if not programs:
+            return None
+        return self._follow(programs, self._values(tokens, weights))["hidden"]
+
+    def suffix(
+        self,
+        hidden: Array | None,
+        tokens: Arrays,
+        labels: Array,
+        weights: Arrays,
+        directions: Arrays,
+        cut: Cut,
+        example_weight: ArrayLike | None = None,
+    ) -> Step:
+        """The step that `dual` takes, from what `prefix` gave."""
+        start = self._start(hidden, cut)
+        self._check_directions(directions, start, head=False)
+        shares = self._shares(example_weight)
+        values = self._values(tokens, weights, directions, labels=labels, example_weight=shares)
+        found = self._follow(self.chain.suffix(start), values, hidden=hidden)
+        return Step(
+            found["loss"], self._by_direction(found.get("jvp")), found["logits"], self._named(found, self._head)
+        )
+
+    def scalars(
+        self,
+        tokens: Arrays,
+        labels: Array,
+        weights: Arrays,
+        directions: Arrays,
+        cut: Cut,
+        *,
+        hidden: Array | None = None,
+    ) -> Scalars:
+        """A step whose head moves along directions too; `hidden` is a prefix's result, where there is one."""
+        start = self.chain.position(cut)
+        self._check_directions(directions, start, head=True)
+        if hidden is None:
+            hidden = self.prefix(tokens, weights, cut)
+        values = self._values(tokens, weights, directions, labels=labels, example_weight=self._shares(None))
+        found = self._follow(self.chain.suffix(start, scalar=True), values, hidden=hidden)
+        jvp, head_jvp = self._by_direction(found.get("jvp")), self._by_direction(found.get("head_jvp"))
+        return Scalars(found["loss"], jvp, head_jvp, found["logits"])
+
+    def exact(
+        self,
+        tokens: Arrays,
+        labels: Array,
+        weights: Arrays,
+        cut: Cut,
+        example_weight: ArrayLike | None = None,
+        *,
+        low_memory: bool | None = None,
+    ) -> Exact:
+        """True gradients at the memory of one segment and the states between segments.
+
+        With `low_memory` each program is released as soon as it has run: those that go backwards hold their weights
+        in a second orientation.
+        """
+        alone = self.low_memory if low_memory is None else low_memory
+        wanted = {name for name, use in self._first_use.items() if use >= self.chain.position(cut)}
+        lowest = min((self._first_use[name] for name in wanted), default=self.chain.head)
+        values = self._values(tokens, weights, labels=labels, example_weight=self._shares(example_weight))
+        states: list[Array | None] = [None]  # what enters each segment
+        for segment, program in enumerate(self.chain.prefix(self.chain.head)):
+            states.append(self._run(program, values, alone=alone, hidden=states[segment])["hidden"])
+            if segment < lowest:
+                states[segment] = None  # the way back does not reach it
+
+        result = self._run(self.chain.program(self.chain.head, "vjp"), values, alone=alone, hidden=states.pop())
+        gradients = self._named(result, wanted | self._head)
+        gradient = result.get("gradient")
+        for segment in range(self.chain.head - 1, lowest - 1, -1):
+            program = self.chain.program(segment, "vjp")
+            found = self._run(program, values, alone=alone, hidden=states.pop(), gradient=gradient)
+            gradient = found.get("gradient")
+            for name, part in self._named(found, wanted).items():
+                gradients[name] = gradients[name] + part if name in gradients else part  # shared by several segments
+        return Exact(result["loss"], result["logits"], gradients)
+
+    # --- memory ---
+
+    def release_prefix(self, cut: Cut) -> None:
+        """Give back the memory of every program before the cut."""
+        before = self.chain.segments[: self.chain.position(cut)]
+        self._release(program for program in self.chain.programs.values() if program.segment in before)
+
+    def release(self) -> None:
+        """Give back the memory of all programs of this shape."""
+        self._release(self.chain.programs.values())
+
+    def _release(self, programs: Iterable[ProgramSpec]) -> None:
+        for program in programs:
+            self._runtime.release(program)
+
+    # --- running programs ---
+
+    def _follow(self, programs: Sequence[ProgramSpec], values: Arrays, *, hidden: Array | None = None) -> Arrays:
+        """Run programs one after the other, each on the state and tangent that the one before left."""
+        found: Arrays = {}
+        tangent: Array | None = None
+        for program in programs:
+            found = self._run(program, values, alone=self.low_memory, hidden=hidden, tangent=tangent)
+            hidden, tangent = found.get("hidden"), found.get("tangent")
+        return found
+
+    def _run(self, program: ProgramSpec, values: Arrays, *, alone: bool, **states: Array | None) -> Arrays:
+        given = {**values, **{name: state for name, state in states.items() if state is not None}}
+        inputs = {spec.name: self._input(program, spec, given.get(spec.name)) for spec in program.inputs}
+        self._runtime.load(program)
+        found = self._runtime.run(program, inputs)
+        if alone:
+            self._runtime.release(program)
+        return found
+
+    def _input(self, program: ProgramSpec, spec: TensorSpec, value: Array | None) -> Array:
+        called = f"the {_called(spec.name)}, an input of {program.name},"
+        if value is None:
+            if spec.name == "tangent" or spec.name.startswith(DIRECTION):
+                return self._zero(spec.shape)
+            raise ProgramInputError(f"{called} is missing; expected {spec.dtype} {list(spec.shape)}")
+        if value.shape != spec.shape:
+            raise ProgramInputError(f"{called} must have shape {list(spec.shape)}, got {list(value.shape)}")
+        if value.dtype != spec.dtype:
+            raise ProgramInputError(
+                f"{called} must be {spec.dtype}, got {value.dtype}: convert it with .astype('{spec.dtype}')"
+            )
+        return value
+
+    def _zero(self, shape: tuple[int, ...]) -> Array:
+        """One array serves all parameters of a shape that do not move."""
+        if shape not in self._zeros:
+            self._zeros[shape] = np.zeros(shape, np.float32)
+        return self._zeros[shape]
+
+    # --- what goes in and comes out ---
+
+    def _values(
+        self, tokens: Arrays, weights: Arrays, directions: Arrays | None = None, **others: Array
+    ) -> dict[str, Array]:
+        """Everything that a step is given, under the names of the programs' inputs."""
+        if "labels" in others:
+            self._check_labels(others["labels"])
+        return {
+            **tokens,
+            **others,
+            **{WEIGHT + name: value for name, value in weights.items()},
+            **{DIRECTION + name: value for name, value in (directions or {}).items()},
+        }
+
+    def _start(self, hidden: Array | None, cut: Cut) -> int:
+        start = self.chain.position(cut)
+        if hidden is None and start > 0:
+            raise ProgramInputError(
+                f"a pass from {self.chain.segments[start]} on needs the hidden states of its prefix"
+            )
+        if hidden is not None and start == 0:
+            raise ProgramInputError(f"hidden states were given, but nothing lies before {self.chain.segments[0]}")
+        return start
+
+    def _check_directions(self, directions: Arrays, start: int, *, head: bool) -> None:
+        """A direction that no program would read would still enter the estimate of the gradient."""
+        for name in directions:
+            if name in self._head:
+                if not head:
+                    raise ProgramInputError(
+                        f"this step gives the exact gradient of {name}, so it takes no direction for it"
+                    )
+            elif name not in self._first_use:
+                raise ProgramInputError(f"a direction was given for {name!r}, which the bundle does not train")
+            elif self._first_use[name] < start:
+                used, cut = self.chain.segments[self._first_use[name]], self.chain.segments[start]
+                raise ProgramInputError(f"{name} is used in {used}, before the cut {cut}: cut earlier or leave it out")
+
+    def _check_labels(self, labels: Array) -> None:
+        """A label out of range would read past the end of the logits."""
+        task = self.manifest.model.task
+        logits = next(spec for spec in self.chain.program(self.chain.head, "plain").outputs if spec.name == "logits")
+        limit = self.chain.length if task == "qa" else logits.shape[-1]
+        low, high = (int(labels.min()), int(labels.max())) if labels.size else (0, 0)
+        ignorable = task != "seq-cls"
+        if high >= limit or (low < 0 and not (ignorable and set(np.unique(labels[labels < 0])) == {IGNORED})):
+            also = f", or {IGNORED} to ignore it" if ignorable else ""
+            raise ProgramInputError(f"labels must be from 0 to {limit - 1}{also}; got {low} to {high}")
+
+    def _shares(self, example_weight: ArrayLike | None) -> Array:
+        return shares(example_weight, self.chain.batch)
+
+    def _by_direction(self, jvp: Array | None) -> Array:
+        shape = self.chain.directions, self.chain.batch
+        return np.zeros(shape, np.float32) if jvp is None else jvp.reshape(shape)
+
+    def _named(self, found: Arrays, wanted: Iterable[str]) -> dict[str, Array]:
+        """The gradients of these parameters among a program's results."""
+        return {name: found[GRADIENT + name] for name in wanted if GRADIENT + name in found}
+
+
+def _called(name: str) -> str:
+    kinds = {WEIGHT: "weight", DIRECTION: "direction of"}
+    return f"{kinds[name[:2]]} {name[2:]}" if name[:2] in kinds else name

@@ -1,0 +1,161 @@
+"""The common interface of the runtimes, and ONNX Runtime behind it, on a hand-written program."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from edge_client.errors import BundleError, ProgramInputError, RuntimeMissing, SpryError
+from edge_client.manifest import ProgramSpec, TensorSpec
+from edge_client.runtimes import Runtime, available, open_runtime
+
+WEIGHT = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+def write_program(folder: Path) -> ProgramSpec:
+    """y = x @ w, and how many of `ids` are positive; the weight lies in an external file."""
+    (folder / "weights.bin").write_bytes(WEIGHT.tobytes())
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=WEIGHT.shape, data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", "weights.bin"), ("offset", "0"), ("length", str(WEIGHT.nbytes))):
+        weight.external_data.add(key=key, value=value)
+    zero = onnx.numpy_helper.from_array(np.zeros((), np.int64), "zero")
+    nodes = [
+        helper.make_node("MatMul", ["in0", "w"], ["out0"]),
+        helper.make_node("Greater", ["in1", "zero"], ["positive"]),
+        helper.make_node("Cast", ["positive"], ["counted"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceSum", ["counted"], ["out1"], keepdims=0),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "program",
+        [
+            helper.make_tensor_value_info("in0", TensorProto.FLOAT, [2, 3]),
+            helper.make_tensor_value_info("in1", TensorProto.INT64, [2]),
+        ],
+        [
+            helper.make_tensor_value_info("out0", TensorProto.FLOAT, [2, 4]),
+            helper.make_tensor_value_info("out1", TensorProto.FLOAT, []),
+        ],
+        [weight, zero],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    (folder / "program.onnx").write_bytes(model.SerializeToString())
+    return ProgramSpec(
+        segment="block.0",
+        kind="plain",
+        batch=2,
+        length=3,
+        directions=0,
+        file="program.onnx",
+        method="",
+        inputs=(TensorSpec("hidden", "float32", (2, 3)), TensorSpec("ids", "int64", (2,))),
+        outputs=(TensorSpec("result", "float32", (2, 4)), TensorSpec("count", "float32", ())),
+        flops=0,
+        load_bytes=0,
+        peak_bytes=0,
+    )
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> ProgramSpec:
+    return write_program(tmp_path)
+
+
+@pytest.fixture
+def inputs() -> dict[str, Any]:
+    return {"hidden": np.array([[1, 2, 3], [4, 5, 6]], np.float32), "ids": np.array([5, -5])}
+
+
+def test_a_program_runs_on_named_arrays(tmp_path: Path, program: ProgramSpec, inputs: dict[str, Any]) -> None:
+    with open_runtime("onnx", tmp_path, threads=1) as runtime:
+        found = runtime.run(program, dict(reversed(inputs.items())))
+    np.testing.assert_allclose(found["result"], inputs["hidden"] @ WEIGHT)
+    assert found["count"] == 1
+
+
+def test_arrays_need_not_be_contiguous(tmp_path: Path, program: ProgramSpec, inputs: dict[str, Any]) -> None:
+    turned = {**inputs, "hidden": np.asfortranarray(inputs["hidden"])}
+    with open_runtime("onnx", tmp_path) as runtime:
+        np.testing.assert_allclose(runtime.run(program, turned)["result"], inputs["hidden"] @ WEIGHT)
+
+
+def test_programs_are_loaded_once_and_released(tmp_path: Path, program: ProgramSpec, inputs: dict[str, Any]) -> None:
+    with open_runtime("onnx", tmp_path, threads=1) as runtime:
+        runtime.load(program)
+        (tmp_path / "program.onnx").unlink()
+        assert runtime.run(program, inputs)["count"] == 1
+        runtime.release(program)
+        with pytest.raises(BundleError, match=r"program\.onnx is missing"):
+            runtime.run(program, inputs)
+        runtime.release(program)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden": np.zeros((2, 3))}, r"hidden of block\.0\.plain .* must be float32 \[2, 3\], got float64 \[2, 3\]"),
+        ({"hidden": np.zeros((2, 4), np.float32)}, r"must be float32 \[2, 3\], got float32 \[2, 4\]"),
+        ({"ids": np.zeros(2, np.int32)}, r"ids of .* must be int64 \[2\], got int32 \[2\]"),
+        ({"ids": None}, r"missing: ids$"),
+        ({"tangent": np.zeros(1)}, r"not expected: tangent$"),
+        ({"tangent": np.zeros(1), "ids": None}, r"missing: ids; not expected: tangent$"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_named(
+    tmp_path: Path, program: ProgramSpec, inputs: dict[str, Any], change: dict[str, Any], message: str
+) -> None:
+    given = {name: value for name, value in (inputs | change).items() if value is not None}
+    with open_runtime("onnx", tmp_path) as runtime, pytest.raises(ProgramInputError, match=message):
+        runtime.run(program, given)
+
+
+@pytest.mark.parametrize("broken", ["program.onnx", "weights.bin"])
+def test_a_damaged_file_is_named(tmp_path: Path, program: ProgramSpec, inputs: dict[str, Any], broken: str) -> None:
+    (tmp_path / broken).write_bytes((tmp_path / broken).read_bytes()[:20])
+    with open_runtime("onnx", tmp_path) as runtime, pytest.raises(BundleError, match=r"cannot load program\.onnx"):
+        runtime.run(program, inputs)
+
+
+def test_an_unknown_runtime_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SpryError, match="unknown runtime 'tflite'; expected one of onnx, executorch, torchscript"):
+        open_runtime("tflite", tmp_path)
+
+
+def test_a_missing_library_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    monkeypatch.delitem(sys.modules, "edge_client.runtimes.onnx", raising=False)
+    with pytest.raises(RuntimeMissing, match=r"the runtime onnx needs the extra 'onnx' .*pip install 'spry\[onnx\]'"):
+        open_runtime("onnx", tmp_path)
+
+
+def test_installed_runtimes_are_listed() -> None:
+    assert "onnx" in available()
+
+
+def test_every_runtime_has_the_interface(tmp_path: Path) -> None:
+    for name in available():
+        with open_runtime(name, tmp_path, threads=1) as runtime:
+            assert isinstance(runtime, Runtime)
+
+
+def test_the_process_needs_no_torch(tmp_path: Path, program: ProgramSpec) -> None:
+    script = (
+        "import sys, pathlib; from edge_client.runtimes import open_runtime;"
+        f"open_runtime('onnx', pathlib.Path({str(tmp_path)!r}));"
+        "print(sorted({'torch', 'onnx', 'transformers'} & set(sys.modules)), 'onnxruntime' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["[]", "True"]
+
+
+def test_the_interface_alone_imports_no_library() -> None:
+    script = "import sys, edge_client.runtimes; print('onnxruntime' in sys.modules, 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
