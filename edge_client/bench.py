@@ -1,0 +1,193 @@
+"""`spry bench`: what a bundle's steps cost on this machine."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from .bundle import Bundle
+from .chain import Chain
+from .errors import SpryError
+from .manifest import Manifest
+from .runtimes import available
+from .stepbench import FORWARD, Measured, Variant, Work, decode, encode, variants
+
+command = typer.Typer(help="Measure a bundle on this machine.", add_completion=False, rich_markup_mode=None)
+
+
+class BenchError(SpryError):
+    """A measurement could not be made."""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A line of the result: a variant on a runtime, or a baseline."""
+
+    runtime: str
+    step: str
+    cut: str
+    cpu_ms: float
+    ratio: float | None
+    """CPU time by that of the same runtime's forward."""
+    peak_mb: float | None
+    load_mb: float | None
+    rss_mb: float | None
+
+
+@command.callback()
+def bench() -> None:
+    """Measure a bundle on this machine."""
+
+
+@command.command()
+def step(
+    bundle: Annotated[Path, typer.Argument(help="A bundle's folder or .zip.")],
+    runtime: Annotated[str, typer.Option(help="Runtimes, between commas; all that are installed when left out.")] = "",
+    shape: Annotated[str, typer.Option(help="Batch x length, such as 8x64; the bundle's first when left out.")] = "",
+    cuts: Annotated[str, typer.Option(help="Cuts to measure, between commas: numbers, or `all`.")] = "",
+    rounds: Annotated[int, typer.Option(min=1, help="Counted rounds; the median is shown.")] = 7,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of the runtime.")] = 1,
+    baselines: Annotated[
+        bool, typer.Option("--baselines/--no-baselines", help="Measure eager PyTorch too, where it is installed.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on standard output.")] = False,
+) -> None:
+    """Time and memory of each kind of step, for each runtime in the bundle and each cut.
+
+    Example: spry bench step bundle/ --runtime onnx --cuts all
+    """
+    with Bundle.open(bundle, verify=False) as opened:
+        manifest = opened.manifest
+        batch, length = _shape(shape, manifest.shapes)
+        chains = [Chain(manifest, name, batch, length, manifest.directions[0]) for name in _runtimes(runtime, manifest)]
+        chosen = [_cuts(cuts, chain) for chain in chains]
+        rows: list[Row] = []
+        with Console(stderr=True).status("measuring") as status:
+            for chain, starts in zip(chains, chosen, strict=True):
+                wanted = variants(starts, manifest.directions)
+                work = Work(str(opened.folder), chain.runtime, batch, length, threads, rounds, wanted, memory=False)
+                rows += _rows(work, chain, lambda text, name=chain.runtime: status.update(f"{name}: {text}"))
+            for baseline in _baselines() if baselines else ():
+                status.update("eager PyTorch")
+                found = baseline(opened.folder, batch, length, rounds, threads)
+                rows += [msgspec.convert(row, Row) for row in found]
+    if as_json:
+        machine = {"processor": platform.processor() or platform.machine(), "python": platform.python_version()}
+        result = {"machine": machine, "batch": batch, "length": length, "threads": threads}
+        typer.echo(json.dumps(result | {"rows": [msgspec.to_builtins(row) for row in rows]}))
+    else:
+        _show(rows, f"{manifest.model.name}, {batch} x {length}, {threads} thread(s), median of {rounds}")
+
+
+def _runtimes(text: str, manifest: Manifest) -> list[str]:
+    named = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    names = named or [name for name in manifest.runtimes if name in available()]
+    if not names:
+        raise BenchError(
+            f"none of the bundle's runtimes ({', '.join(manifest.runtimes)}) is installed here; "
+            "install one: pip install 'spry[onnx]'"
+        )
+    return names
+
+
+def _shape(text: str, offered: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    if not text:
+        return offered[0]
+    for batch, length in offered:
+        if text == f"{batch}x{length}":
+            return batch, length
+    raise BenchError(f"the bundle has no shape {text!r}; it has {', '.join(f'{b}x{t}' for b, t in offered)}")
+
+
+def _cuts(text: str, chain: Chain) -> list[int]:
+    """First, middle and last by default."""
+    starts = chain.starts()
+    if text == "all" or not starts:
+        return starts
+    if not text:
+        return sorted({starts[0], starts[len(starts) // 2], starts[-1]})
+    try:
+        chosen = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise BenchError(f"--cuts takes numbers between commas or `all`, got {text!r}") from None
+    unknown = [cut for cut in chosen if cut not in starts]
+    if unknown:
+        raise BenchError(f"no cut at {unknown[0]}; the bundle's cuts: {', '.join(str(start) for start in starts)}")
+    return chosen
+
+
+def _rows(work: Work, chain: Chain, tell: Callable[[str], None]) -> Iterator[Row]:
+    tell("times")
+    times = _worker(work)
+    forward = next(found.cpu_ms for found in times if found.variant.kind == FORWARD)
+    for timed in times:
+        variant = timed.variant
+        tell(f"memory of {variant.name}")
+        memory = _worker(msgspec.structs.replace(work, variants=[variant], memory=True))[0]
+        yield _row(work.runtime, variant, chain, timed, memory, forward)
+
+
+def _row(runtime: str, variant: Variant, chain: Chain, timed: Measured, memory: Measured, forward: float | None) -> Row:
+    assert timed.cpu_ms is not None
+    cut = chain.segments[variant.cut] if variant.kind != FORWARD else ""
+    return Row(
+        runtime=runtime,
+        step=variant.name,
+        cut=cut,
+        cpu_ms=round(timed.cpu_ms, 2),
+        ratio=round(timed.cpu_ms / forward, 3) if forward else None,
+        peak_mb=_mb(memory.peak_bytes),
+        load_mb=_mb(memory.load_bytes),
+        rss_mb=_mb(memory.rss_bytes),
+    )
+
+
+def _mb(value: int | None) -> float | None:
+    return None if value is None else round(value / 1e6, 1)
+
+
+def _worker(work: Work) -> list[Measured]:
+    done = subprocess.run(
+        [sys.executable, "-m", "edge_client.stepbench", encode(work)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
+        raise BenchError(f"measuring {work.runtime} failed: {last[0]}")
+    return decode(done.stdout)
+
+
+def _baselines() -> Iterator[Callable[..., Any]]:
+    """Other packages' measurements on the same shapes; one whose libraries are missing is left out."""
+    for entry in entry_points(group="spry.baselines"):
+        with suppress(ImportError):
+            yield cast("Callable[..., Any]", entry.load())
+
+
+def _show(rows: Sequence[Row], title: str) -> None:
+    table = Table(title=title, title_justify="left", caption=_CAPTION, caption_justify="left")
+    for column in ("runtime", "step", "cut"):
+        table.add_column(column, no_wrap=True)
+    for column in ("CPU ms", "÷ fwd", "peak", "load", "RSS"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for i, row in enumerate(rows):
+        if i and (rows[i - 1].runtime, rows[i - 1].cut) != (row.runtime, row.cut) and row.runtime != EAGER:
+            table.add_section()
+        figures = (row.ratio, row.peak_mb, row.load_mb, row.rss_mb)
+        shown = ["" if figure is None else f"{figure:g}" for figure in figures]
+        table.add_row(row.runtime, row.step, row.cut, f"{row.cpu_ms:.1f}", *shown)
+    Console().print(table)
+
+
+EAGER = "eager torch"
+_CAPTION = "MB: peak above what is loaded (mapped files left out), load, whole process at its highest"

@@ -1,0 +1,153 @@
+"""What a bundle's programs cost in memory on this machine, each in a process of its own.
+
+    python -m edge_client.measure BUNDLE RUNTIME        one JSON object per program
+
+The process forks for every program; the child loads the program, which brings in what the library itself takes, and
+loads it a second time beside that: what it then has more is the program's own. It runs the second one once on random
+inputs and reads the highest mark. Programs that differ only in their weights are measured once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import manifest
+from .errors import SpryError
+from .manifest import ProgramSpec, TensorSpec
+from .runtimes import Runtime, open_runtime
+
+_STATUS = Path("/proc/self/status")
+_RESET_PEAK = Path("/proc/self/clear_refs")
+
+
+class Memory(NamedTuple):
+    """Bytes that a program adds to a process."""
+
+    load_bytes: int
+    """For keeping it loaded."""
+    peak_bytes: int
+    """Above that, while it runs; without files that it maps."""
+
+
+class MeasureError(SpryError):
+    """A program could not be measured."""
+
+
+def resident(field: str = "VmRSS") -> int:
+    """This process's memory now (`RssAnon`, `RssFile`: its parts), or with `VmHWM` its highest since the last reset."""
+    for line in _STATUS.read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    raise MeasureError(f"{_STATUS} has no {field}, so memory cannot be measured on this machine")
+
+
+def reset_peak() -> None:
+    _RESET_PEAK.write_text("5")
+
+
+def random_input(spec: TensorSpec, generator: np.random.Generator) -> NDArray[Any]:
+    """Something of the right shape; integers are 1, which is a token, a label and a set mask."""
+    if spec.dtype == "int64":
+        return np.ones(spec.shape, np.int64)
+    return generator.standard_normal(spec.shape, dtype=np.float32)
+
+
+def measure_programs(folder: Path, runtime: str, timeout: float = 600) -> dict[str, Memory]:
+    """Memory of each of a runtime's programs by name, measured by a process of its own."""
+    command = [sys.executable, "-m", "edge_client.measure", str(folder), runtime]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired:
+        raise MeasureError(f"measuring the programs of {runtime} took over {timeout:.0f} s") from None
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
+        raise MeasureError(f"measuring the programs of {runtime} failed: {last[0]}")
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return {line["program"]: Memory(line["load_bytes"], line["peak_bytes"]) for line in lines}
+
+
+def in_child(work: Callable[[], Any]) -> Any:
+    """The JSON-able result of `work` done in a forked child, whose memory goes with it."""
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.write(send, json.dumps(work()).encode())
+            code = 0
+        except Exception as error:  # noqa: BLE001 -- told to the parent, which raises
+            os.write(send, json.dumps({"error": f"{type(error).__name__}: {error}"[:2000]}).encode())
+        finally:
+            os._exit(code)
+    os.close(send)
+    with os.fdopen(receive, "rb") as pipe:
+        answer = pipe.read()
+    _, status = os.waitpid(child, 0)
+    result = json.loads(answer) if answer else {"error": f"ended with status {status}"}
+    if status or not answer:
+        raise MeasureError(str(result["error"]))
+    return result
+
+
+def peak_above(anonymous: int, work: Callable[[], object], rounds: int = 2) -> int:
+    """The highest that `work` takes above `anonymous` bytes, mapped files left out.
+
+    Weights that a runtime maps are read in while it first runs; they are the file's, and the system may drop them. So
+    the first run is not counted, and what is mapped after it is subtracted.
+    """
+    work()
+    reset_peak()
+    for _ in range(rounds):
+        work()
+    return max(resident("VmHWM") - resident("RssFile") - anonymous, 0)
+
+
+def measure_one(first: Runtime, second: Runtime, program: ProgramSpec) -> Memory:
+    """Load one program twice in this process, so that what a library takes once is not counted, and run it."""
+    generator = np.random.default_rng(0)
+    inputs = {spec.name: random_input(spec, generator) for spec in program.inputs}
+    first.load(program)
+    before = resident()
+    second.load(program)
+    loaded, anonymous = resident(), resident("RssAnon")
+
+    def run() -> object:
+        return second.run(program, inputs)
+
+    return Memory(max(loaded - before, 0), peak_above(anonymous, run))
+
+
+def _shape_of(program: ProgramSpec) -> tuple[Any, ...]:
+    """What decides a program's memory besides its weights' values."""
+    inputs = tuple(spec.shape for spec in program.inputs)
+    outputs = tuple(spec.shape for spec in program.outputs)
+    return program.kind, program.batch, program.length, program.directions, program.flops, inputs, outputs
+
+
+def _measured(folder: Path, name: str, programs: Sequence[ProgramSpec]) -> Iterator[tuple[ProgramSpec, Memory]]:
+    known: dict[tuple[Any, ...], Memory] = {}
+    with open_runtime(name, folder, threads=1) as first, open_runtime(name, folder, threads=1) as second:
+        for program in programs:
+            shape = _shape_of(program)
+            if shape not in known:
+                known[shape] = Memory(*in_child(lambda p=program: measure_one(first, second, p)))
+            yield program, known[shape]
+
+
+def main(folder: str, runtime: str) -> None:
+    found = manifest.read(Path(folder) / manifest.FILE_NAME)
+    for program, memory in _measured(Path(folder), runtime, found.runtimes[runtime].programs):
+        print(json.dumps({"program": program.name, **memory._asdict()}), flush=True)  # noqa: T201 -- its only output
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,182 @@
+"""Timing and memory of whole steps of one runtime, as a worker process of `spry bench step`.
+
+    python -m edge_client.stepbench '{"bundle": …, "runtime": …, "variants": […], …}'
+
+Times are CPU time on the asked number of threads, the variants interleaved so that a change of the machine's speed
+meets them all. Memory is that of a process which loads one variant's programs and takes steps.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from .bundle import Bundle
+from .chain import Chain
+from .manifest import Manifest, ProgramSpec
+from .measure import peak_above, random_input, resident
+from .runtimes import open_runtime
+from .steps import Stepper
+
+FORWARD, DUAL, SUFFIX, EXACT = "forward", "dual", "suffix", "exact"
+
+
+class Variant(msgspec.Struct, frozen=True):
+    """One kind of step from one cut."""
+
+    kind: str
+    cut: int = 0
+    directions: int = 1
+
+    @property
+    def name(self) -> str:
+        suffix = f" K={self.directions}" if self.directions > 1 else ""
+        return self.kind + suffix
+
+
+class Work(msgspec.Struct, frozen=True):
+    """What a worker is asked to measure."""
+
+    bundle: str
+    runtime: str
+    batch: int
+    length: int
+    threads: int
+    rounds: int
+    variants: list[Variant]
+    memory: bool
+    """Measure the memory of the only variant; otherwise the times of all."""
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """A variant's figures; what was not measured is None."""
+
+    variant: Variant
+    cpu_ms: float | None = None
+    peak_bytes: int | None = None
+    """Above what is loaded, without files that it maps."""
+    load_bytes: int | None = None
+    rss_bytes: int | None = None
+    """Highest of the whole process."""
+
+
+def programs_of(chain: Chain, variant: Variant) -> list[ProgramSpec]:
+    """Everything a step of this kind runs."""
+    if variant.kind == FORWARD:
+        return chain.forward()
+    if variant.kind == SUFFIX:
+        return chain.suffix(variant.cut)
+    if variant.kind == DUAL:
+        return [*chain.prefix(variant.cut), *chain.suffix(variant.cut)]
+    backwards = [chain.program(i, "vjp") for i in range(chain.head, variant.cut - 1, -1)]
+    return [*chain.prefix(chain.head), *backwards]
+
+
+class Bench:
+    """Steps of one bundle on random inputs."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.manifest: Manifest = Bundle.open(Path(work.bundle), verify=False).manifest
+        self.runtime = open_runtime(work.runtime, Path(work.bundle), threads=work.threads)
+        generator = np.random.default_rng(0)
+        specs = {
+            spec.name: spec
+            for program in self._chain(1).programs.values()
+            for spec in program.inputs
+            if program.kind in ("plain", "vjp")
+        }
+        arrays = {name: random_input(spec, generator) for name, spec in specs.items()}
+        self.tokens = {name: arrays[name] for name in self.manifest.inputs if name in arrays}
+        self.labels = np.zeros_like(arrays["labels"])
+        self.weights = {name[2:]: 0.1 * array for name, array in arrays.items() if name.startswith("w:")}
+        self.generator = generator
+
+    def _chain(self, directions: int) -> Chain:
+        offered = self.manifest.directions
+        count = directions if directions in offered else offered[0]
+        return Chain(self.manifest, self.work.runtime, self.work.batch, self.work.length, count)
+
+    def step(self, variant: Variant) -> Callable[[], object]:
+        """A function that takes one step; what it needs beforehand (directions, a prefix) is computed here."""
+        stepper = Stepper(
+            self.manifest, self.runtime, self.work.runtime, self.work.batch, self.work.length, variant.directions
+        )
+        inputs = self.tokens, self.labels, self.weights
+        if variant.kind == FORWARD:
+            return lambda: stepper.forward(*inputs)
+        if variant.kind == EXACT:
+            return lambda: stepper.exact(*inputs, variant.cut)
+        programs = stepper.chain.suffix(variant.cut)
+        directions = {
+            spec.name[2:]: random_input(spec, self.generator)
+            for program in programs
+            for spec in program.inputs
+            if spec.name.startswith("v:")
+        }
+        if variant.kind == DUAL:
+            return lambda: stepper.dual(*inputs, directions, variant.cut)
+        hidden = None
+        if variant.cut:
+            state = next(spec for spec in programs[0].inputs if spec.name == "hidden")
+            hidden = random_input(state, self.generator)
+        return lambda: stepper.suffix(hidden, *inputs, directions, variant.cut)
+
+    def times(self) -> list[Measured]:
+        steps = [(variant, self.step(variant)) for variant in self.work.variants]
+        taken: dict[int, list[float]] = {i: [] for i in range(len(steps))}
+        for current in range(-1, self.work.rounds):  # the first round warms up
+            for i, (_, step) in enumerate(steps):
+                started = time.process_time()
+                step()
+                if current >= 0:
+                    taken[i].append(time.process_time() - started)
+        return [Measured(variant, 1e3 * statistics.median(taken[i])) for i, (variant, _) in enumerate(steps)]
+
+    def memory(self) -> list[Measured]:
+        (variant,) = self.work.variants
+        step = self.step(variant)
+        before = resident()
+        for program in programs_of(self._chain(variant.directions), variant):
+            self.runtime.load(program)
+        loaded = resident()
+        peak = peak_above(resident("RssAnon"), step)
+        return [Measured(variant, peak_bytes=peak, load_bytes=max(loaded - before, 0), rss_bytes=resident("VmHWM"))]
+
+
+def variants(cuts: Sequence[int], directions: Iterable[int]) -> list[Variant]:
+    """Forward, then every kind of step from every cut."""
+    found = [Variant(FORWARD)]
+    for cut in cuts:
+        for count in directions:
+            found += [Variant(DUAL, cut, count), Variant(SUFFIX, cut, count)]
+        found.append(Variant(EXACT, cut))
+    return found
+
+
+def main(argument: str) -> None:
+    work = msgspec.json.decode(argument, type=Work)
+    bench = Bench(work)
+    found = bench.memory() if work.memory else bench.times()
+    sys.stdout.write(json.dumps([msgspec.to_builtins(measured) for measured in found]))
+
+
+def decode(text: str) -> list[Measured]:
+    return msgspec.json.decode(text, type=list[Measured])
+
+
+def encode(work: Work) -> str:
+    data: Any = msgspec.json.encode(work)
+    return str(data, "utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,161 @@
+"""`spry bench step`, in processes as it runs."""
+
+import json
+import shutil
+
+import pytest
+
+from edge_client import cli, stepbench
+from edge_client.bench import EAGER
+from edge_client.bundle import Bundle
+from edge_client.chain import Chain
+from edge_client.stepbench import DUAL, EXACT, FORWARD, SUFFIX, Bench, Variant, Work, programs_of, variants
+
+
+@pytest.fixture(scope="module")
+def measured(bundle, tmp_path_factory):
+    """One run with everything, from the .zip."""
+    import contextlib
+    import io
+
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        code = cli.run(["bench", "step", str(bundle.with_name("bundle.zip")), "--json", "--rounds", "2", "--cuts", "1"])
+    assert code == 0
+    return json.loads(out.getvalue())
+
+
+def test_every_kind_of_step_is_measured(measured):
+    rows = [(row["step"], row["cut"]) for row in measured["rows"] if row["runtime"] == "onnx"]
+    at = "block.0"
+    assert rows == [("forward", ""), ("dual", at), ("suffix", at), ("dual K=2", at), ("suffix K=2", at), ("exact", at)]
+    assert (measured["batch"], measured["length"], measured["threads"]) == (2, 8, 1)
+    assert measured["machine"].keys() == {"processor", "python"}
+
+
+def test_figures_are_those_of_a_process(measured):
+    for row in measured["rows"]:
+        assert row["cpu_ms"] > 0
+        assert row["peak_mb"] >= 0
+        assert row["rss_mb"] > 20
+    forward, *others = (row for row in measured["rows"] if row["runtime"] == "onnx")
+    assert forward["ratio"] == 1
+    for row in others:
+        assert row["ratio"] == pytest.approx(row["cpu_ms"] / forward["cpu_ms"], rel=0.1, abs=0.02)
+    assert all(row["load_mb"] > 0 for row in [forward, *others])
+
+
+def test_eager_pytorch_stands_beside(measured):
+    rows = [row for row in measured["rows"] if row["runtime"] == EAGER]
+    assert len(rows) == 3
+    assert any("jvp" in row["step"] for row in rows)
+    assert any("backprop" in row["step"] for row in rows)
+
+
+def test_a_process_without_torch_is_smaller(measured):
+    onnx = max(row["rss_mb"] for row in measured["rows"] if row["runtime"] == "onnx")
+    eager = min(row["rss_mb"] for row in measured["rows"] if row["runtime"] == EAGER)
+    assert onnx < 0.6 * eager
+
+
+def test_the_table(bundle, capsys):
+    args = ["--rounds", "1", "--cuts", "2", "--no-baselines", "--shape", "1x8", "--runtime", "onnx"]
+    assert cli.run(["bench", "step", str(bundle), *args]) == 0
+    out = capsys.readouterr().out
+    assert "tiny-bert, 1 x 8" in out
+    for step in ("forward", "dual", "suffix", "exact"):
+        assert step in out
+    assert EAGER not in out
+
+
+# --- which programs and variants -------------------------------------------------------------------------------------
+
+
+def test_variants_of_every_cut_and_number_of_directions():
+    found = variants([1, 3], [1, 4])
+    assert found[0] == Variant(FORWARD)
+    assert [(v.kind, v.cut, v.directions) for v in found[1:6]] == [
+        (DUAL, 1, 1), (SUFFIX, 1, 1), (DUAL, 1, 4), (SUFFIX, 1, 4), (EXACT, 1, 1),
+    ]  # fmt: skip
+    assert len(found) == 11
+    assert [variant.name for variant in found[1:4]] == ["dual", "suffix", "dual K=4"]
+    assert variants([], [1]) == [Variant(FORWARD)]
+
+
+def test_programs_of_a_step(bundle):
+    chain = Chain(Bundle.open(bundle).manifest, "onnx", 2, 8, 2)
+
+    def kinds(variant):
+        return [f"{program.segment}.{program.kind}" for program in programs_of(chain, variant)]
+
+    assert kinds(Variant(FORWARD)) == ["embed.plain", "block.0.plain", "block.1.plain", "head.plain"]
+    assert kinds(Variant(DUAL, 2, 2)) == ["embed.plain", "block.0.plain", "block.1.enter", "head.dual"]
+    assert kinds(Variant(SUFFIX, 1, 2)) == ["block.0.enter", "block.1.dual", "head.dual"]
+    exact = ["embed.plain", "block.0.plain", "block.1.plain", "head.vjp", "block.1.vjp"]
+    assert kinds(Variant(EXACT, 2)) == exact
+
+
+@pytest.fixture
+def work(bundle):
+    return Work(str(bundle), "onnx", 2, 8, 1, 1, variants([1, 2], [1, 2]), memory=False)
+
+
+def test_every_variant_takes_a_step(work):
+    bench = Bench(work)
+    for variant in work.variants:
+        result = bench.step(variant)()
+        assert result.loss.shape == (2,)
+    times = bench.times()
+    assert [found.variant for found in times] == work.variants
+    assert all(found.cpu_ms > 0 for found in times)
+
+
+def test_what_a_worker_is_asked_and_answers_survives_json(work, capsys):
+    import msgspec
+
+    assert msgspec.json.decode(stepbench.encode(work), type=Work) == work
+    stepbench.main(stepbench.encode(work))
+    found = stepbench.decode(capsys.readouterr().out)
+    assert [row.variant for row in found] == work.variants
+
+
+# --- what cannot work ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--shape", "3x8"], "the bundle has no shape '3x8'; it has 2x8, 1x8"),
+        (["--cuts", "first"], "--cuts takes numbers between commas or `all`, got 'first'"),
+        (["--cuts", "0"], "no cut at 0; the bundle's cuts: 1, 2"),
+        (["--runtime", "tflite"], "the bundle has no programs for tflite; it has onnx"),
+        (["--rounds", "0"], "Invalid value for '--rounds'"),
+        (["--threads", "0"], "Invalid value for '--threads'"),
+    ],
+)
+def test_refused(bundle, capsys, args, message):
+    assert cli.run(["bench", "step", str(bundle), *args]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert err.count("error: ") == 1
+
+
+def test_a_damaged_program_is_one_line(bundle, tmp_path, capsys):
+    folder = shutil.copytree(bundle, tmp_path / "bundle")
+    spec = Bundle.open(folder).manifest.runtimes["onnx"].programs[0]
+    size = (folder / spec.file).stat().st_size
+    (folder / spec.file).write_bytes(b"x" * size)
+    assert cli.run(["bench", "step", str(folder), "--no-baselines"]) == 2
+    err = capsys.readouterr().err
+    assert "measuring onnx failed: " in err
+    assert "cannot load" in err
+    assert "Traceback" not in err
+
+
+def test_a_truncated_bundle_is_refused_before_anything_runs(bundle, tmp_path, capsys):
+    folder = shutil.copytree(bundle, tmp_path / "bundle")
+    spec = Bundle.open(folder).manifest.runtimes["onnx"].programs[0]
+    (folder / spec.file).write_bytes(b"x")
+    assert cli.run(["bench", "step", str(folder)]) == 2
+    assert "is truncated" in capsys.readouterr().err
