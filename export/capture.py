@@ -1,0 +1,249 @@
+"""The plain forward of a model as one flat graph, with weights and inputs as named placeholders.
+
+`capture` runs `torch.export` at the level of composite operators (linear, matmul, softmax, layer_norm stay whole) and
+then normalizes: frozen matrix products become the operators of `export.ops`, operators that do nothing are dropped,
+and whatever depends on no input and no weight is computed once and stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export.graph_signature import InputKind
+
+from export import ops
+from export.errors import ExportError
+from export.graphs import share_equal_nodes
+from export.slots import STORED, Role, Slot, slot_of, value_of
+from export.tasks import Task
+
+aten = torch.ops.aten
+
+
+@dataclass
+class Captured:
+    """A model's plain forward: (inputs, weights) -> (per-example losses, logits)."""
+
+    graph: fx.GraphModule
+    stored: dict[str, Tensor]
+    """The frozen weights and constants that the graph names."""
+
+
+class TaskForward(nn.Module):
+    """Calls a Hugging Face model and computes the task's per-example losses."""
+
+    def __init__(self, model: nn.Module, task: Task, input_names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.model = model
+        self.task = task
+        self.input_names = input_names
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        *tokens, labels = inputs
+        named = dict(zip(self.input_names, tokens, strict=True))
+        output = self.model(**named)
+        is_span = self.task.name == "qa"
+        logits = torch.stack([output.start_logits, output.end_logits], -1) if is_span else output.logits
+        return self.task.losses(logits, labels, named["attention_mask"]), logits
+
+
+def capture(
+    model: nn.Module,
+    task: Task,
+    inputs: dict[str, Tensor],
+    trainable: dict[int, Slot],
+) -> Captured:
+    """Trace `model` on `inputs` (the last one is the labels); `trainable` maps addresses of parameters to slots."""
+    *tokens, _labels = inputs
+    forward = TaskForward(model, task, tuple(tokens)).eval()
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(forward, tuple(inputs.values()), strict=False)
+    stored: dict[str, Tensor] = {}
+    graph_module = program.graph_module
+    user_inputs = iter(inputs)
+    for node, spec in zip(
+        [n for n in graph_module.graph.nodes if n.op == "placeholder"], program.graph_signature.input_specs, strict=True
+    ):
+        if spec.kind is InputKind.USER_INPUT:
+            node.meta["slot"] = Slot(Role.INPUT, next(user_inputs))
+            continue
+        name = str(spec.target)
+        tensor: Any = program.state_dict[name] if name in program.state_dict else program.constants[name]
+        own = Slot(Role.FROZEN if spec.kind is InputKind.PARAMETER else Role.CONSTANT, name.removeprefix("model."))
+        node.meta["slot"] = trainable.get(tensor.data_ptr(), own)
+        if slot_of(node).role in STORED:
+            stored[own.name] = tensor.detach()
+    captured = Captured(fx.GraphModule({}, graph_module.graph), stored)
+    _drop_unused_outputs(captured.graph, outputs=2)
+    normalize(captured)
+    return captured
+
+
+def _drop_unused_outputs(graph: fx.GraphModule, outputs: int) -> None:
+    """Buffers that a model mutates are returned first by `torch.export`; only the results are wanted."""
+    node = graph.graph.output_node()
+    node.args = (tuple(node.args[0][-outputs:]),)  # type: ignore[index]
+
+
+# --- normalization ---------------------------------------------------------------------------------------------------
+
+_IDENTITIES = {
+    aten.contiguous.default,
+    aten.alias.default,
+    aten.lift_fresh_copy.default,
+    aten.detach.default,
+    aten.detach_.default,
+    aten.clone.default,
+    aten.dropout.default,
+    aten.feature_dropout.default,
+}
+_CASTS = {aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten.type_as.default, aten._to_copy.default}
+_NO_EFFECT = {aten._assert_tensor_metadata.default, aten._assert_async.msg, aten._assert_scalar.default}
+
+
+def normalize(captured: Captured) -> None:
+    graph = captured.graph.graph
+    for node in list(graph.nodes):
+        if node.target in _NO_EFFECT:
+            graph.erase_node(node)
+        elif node.target in _IDENTITIES or (
+            node.target in _CASTS and value_of(node).dtype == value_of(node.args[0]).dtype
+        ):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+    _fold_constants(captured)
+    _mark_frozen_products(captured)
+    share_equal_nodes(graph)
+    graph.eliminate_dead_code()
+    for node in list(graph.nodes):
+        if node.op == "placeholder" and not node.users and slot_of(node).role is not Role.INPUT:
+            graph.erase_node(node)
+    used = {slot_of(n).name for n in graph.nodes if n.op == "placeholder"}
+    captured.stored = {name: tensor for name, tensor in captured.stored.items() if name in used}
+    graph.lint()
+    captured.graph.recompile()
+
+
+def _fold_constants(captured: Captured) -> None:
+    """Evaluate what depends on no input and no parameter: positions, causal masks, rotary tables."""
+    graph = captured.graph.graph
+    known: dict[fx.Node, Any] = {}
+
+    def lookup(argument: fx.Node) -> Any:
+        return known[argument]
+
+    for node in list(graph.nodes):
+        if node.op == "placeholder":
+            if slot_of(node).role is Role.CONSTANT:
+                known[node] = captured.stored[slot_of(node).name]
+        elif node.op == "call_function" and all(argument in known for argument in node.all_input_nodes):
+            known[node] = node.target(*fx.map_arg(node.args, lookup), **fx.map_arg(node.kwargs, lookup))
+    first = next(iter(graph.nodes))
+    for node, computed in known.items():
+        if node.op == "placeholder" or not isinstance(computed, Tensor):
+            continue
+        if all(user in known for user in node.users):
+            continue
+        value = computed.contiguous()
+        name = f"constant.{_digest(value)}"
+        with graph.inserting_before(first):
+            constant = graph.placeholder(node.name + "_constant")
+        constant.meta = {"val": node.meta["val"], "slot": Slot(Role.CONSTANT, name)}
+        captured.stored[name] = value
+        node.replace_all_uses_with(constant, delete_user_cb=lambda user: user not in known)
+    graph.eliminate_dead_code()
+
+
+def _digest(value: Tensor) -> str:
+    """Names a constant by its content, so that captures at several shapes agree on what they share."""
+    content = f"{value.dtype}{tuple(value.shape)}".encode() + value.cpu().numpy().tobytes()
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _stored_weight(node: Any) -> bool:
+    return isinstance(node, fx.Node) and node.op == "placeholder" and slot_of(node).role in STORED
+
+
+def _mark_frozen_products(captured: Captured) -> None:
+    for node in list(captured.graph.graph.nodes):
+        rewrite = _PRODUCTS.get(node.target)
+        if rewrite is not None:
+            rewrite(captured, node)
+
+
+def _rewrite_linear(captured: Captured, node: fx.Node) -> None:
+    x, weight, *rest = node.args
+    if not _stored_weight(weight):
+        if rest and rest[0] is not None:
+            _replace(captured, node, [(aten.linear.default, (x, weight)), (aten.add.Tensor, (..., rest[0]))])
+        return
+    steps: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [(ops.linear, (x, weight))]
+    if rest and rest[0] is not None:
+        steps.append((aten.add.Tensor, (..., rest[0])))
+    _replace(captured, node, steps)
+
+
+def _rewrite_addmm(captured: Captured, node: fx.Node) -> None:
+    """GPT-2's Conv1D: bias + x @ weight over flattened tokens, its weight stored [in, out]."""
+    bias, flat, weight = node.args
+    if not _stored_weight(weight):
+        return
+    assert isinstance(weight, fx.Node)
+    view = next(iter(node.users))
+    source = flat.args[0] if isinstance(flat, fx.Node) and flat.target is aten.view.default else flat
+    turned = _transposed(captured, weight)
+    if len(node.users) == 1 and view.target is aten.view.default and source is not flat:
+        _replace(captured, view, [(ops.linear, (source, turned)), (aten.add.Tensor, (..., bias))])
+    else:
+        _replace(captured, node, [(ops.linear, (flat, turned)), (aten.add.Tensor, (..., bias))])
+
+
+def _transposed(captured: Captured, weight: fx.Node) -> fx.Node:
+    name = slot_of(weight).name + ".T"
+    graph = captured.graph.graph
+    for node in graph.nodes:
+        if node.op == "placeholder" and slot_of(node).name == name:
+            return node
+    captured.stored[name] = captured.stored[slot_of(weight).name].T.contiguous()
+    with graph.inserting_before(weight):
+        turned = graph.placeholder(weight.name + "_t")
+    turned.meta = {"val": value_of(weight).T, "slot": Slot(slot_of(weight).role, name)}
+    return turned
+
+
+def _rewrite_embedding(captured: Captured, node: fx.Node) -> None:
+    weight, ids = node.args[:2]
+    if not _stored_weight(weight):
+        raise ExportError(
+            f"the embedding {slot_of(weight).name if isinstance(weight, fx.Node) else weight} is trainable; "
+            "expected frozen embeddings: choose adapter targets among the linear layers"
+        )
+    _replace(captured, node, [(ops.embedding, (ids, weight))])
+
+
+_PRODUCTS: dict[Any, Callable[[Captured, fx.Node], None]] = {
+    aten.linear.default: _rewrite_linear,
+    aten.addmm.default: _rewrite_addmm,
+    aten.embedding.default: _rewrite_embedding,
+}
+
+
+def _replace(captured: Captured, node: fx.Node, steps: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> None:
+    """Put a chain of calls in place of `node`; an ellipsis among the arguments is the previous call."""
+    graph = captured.graph.graph
+    previous: fx.Node | None = None
+    with graph.inserting_before(node):
+        for target, arguments in steps:
+            call = graph.call_function(target, tuple(previous if a is ... else a for a in arguments))
+            call.meta = dict(node.meta)
+            previous = call
+    assert previous is not None
+    node.replace_all_uses_with(previous)
+    graph.erase_node(node)

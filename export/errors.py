@@ -1,0 +1,13 @@
+"""Errors that stop an export; each says what was expected, what came, and what to do."""
+
+from __future__ import annotations
+
+from edge_client.errors import SpryError
+
+
+class ExportError(SpryError):
+    """The model, the options or the machine do not allow this export."""
+
+
+class MissingRuleError(ExportError):
+    """An op of the model has no forward-AD rule."""

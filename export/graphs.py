@@ -1,0 +1,74 @@
+"""Small operations on FX graphs that several stages need: tracing, cleaning, sharing equal nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._decomp import core_aten_decompositions
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from export.slots import Slot
+
+aten = torch.ops.aten
+
+_ALIASES = {aten.alias.default, aten.detach.default, aten.detach_.default, aten.lift_fresh_copy.default}
+
+
+def trace(
+    function: Callable[..., Sequence[Tensor]],
+    inputs: Sequence[tuple[Slot, Tensor]],
+    *,
+    below_autograd: bool = False,
+) -> fx.GraphModule:
+    """The graph of `function` over tensors like `inputs`, its placeholders carrying their slots.
+
+    Composite operators stay whole unless the function differentiates (`below_autograd`), which records the operators
+    of the backward pass, already decomposed to the core set.
+    """
+    mode = FakeTensorMode()
+    fakes = [_fake(mode, value) for _, value in inputs]
+    decompositions: Any = core_aten_decompositions() if below_autograd else None
+    with mode:
+        tracer = make_fx(function, decomposition_table=decompositions, pre_dispatch=not below_autograd)
+        graph_module = tracer(*fakes)
+    placeholders = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
+    for node, (slot, _) in zip(placeholders, inputs, strict=True):
+        node.meta["slot"] = slot
+    clean(graph_module)
+    return graph_module
+
+
+def _fake(mode: FakeTensorMode, value: Tensor) -> Tensor:
+    """A tensor without data, whatever mode `value` came from."""
+    with mode:
+        return torch.empty(tuple(value.shape), dtype=value.dtype)
+
+
+def clean(graph_module: fx.GraphModule) -> None:
+    """Drop what has no effect and compute equal things once."""
+    graph = graph_module.graph
+    for node in list(graph.nodes):
+        if node.target in _ALIASES:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+    share_equal_nodes(graph)
+    graph.eliminate_dead_code()
+    graph.lint()
+    graph_module.recompile()
+
+
+def share_equal_nodes(graph: fx.Graph) -> None:
+    """Common subexpressions once: masks and rotary tables are otherwise computed again and again."""
+    seen: dict[Any, fx.Node] = {}
+    for node in list(graph.nodes):
+        if node.op != "call_function":
+            continue
+        key = (node.target, repr(node.args), repr(node.kwargs))
+        first = seen.setdefault(key, node)
+        if first is not node:
+            node.replace_all_uses_with(first)
+            graph.erase_node(node)

@@ -1,0 +1,200 @@
+"""Loading what is to be exported: a Hugging Face model and its tokenizer, from a folder, a package or the hub."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+from export.errors import ExportError
+from export.tasks import Task
+
+PACKAGE_PREFIX = "package:"
+_POSITION_TABLES = ("position_embeddings", "wpe", "embed_positions")
+
+
+@dataclass
+class Loaded:
+    """A model ready to be adapted, with what the bundle keeps of its origin."""
+
+    name: str
+    model: PreTrainedModel
+    task: Task
+    labels: tuple[str, ...]
+    tokenizer: PreTrainedTokenizerFast | None
+    pad_token_id: int
+    parameters: int = field(init=False)
+    """Weights before any adapter is added, which happens in place."""
+
+    def __post_init__(self) -> None:
+        self.parameters = sum(parameter.numel() for parameter in self.model.parameters())
+
+    @property
+    def layers(self) -> int:
+        return int(self.model.config.get_text_config().num_hidden_layers)
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self.model.config.get_text_config().vocab_size)
+
+    @property
+    def positions(self) -> int | None:
+        """How many tokens an example may have; None where positions are computed, not looked up."""
+        counts = [
+            _usable_positions(module)
+            for name, module in self.model.named_modules()
+            if isinstance(module, nn.Embedding) and name.rpartition(".")[2] in _POSITION_TABLES
+        ]
+        return min(counts, default=None)
+
+    @property
+    def token_inputs(self) -> tuple[str, ...]:
+        """The token inputs that the model reads, in the order of a bundle's programs."""
+        has_types = getattr(self.model.config, "type_vocab_size", 0) > 1
+        return ("input_ids", "attention_mask", *(("token_type_ids",) if has_types else ()))
+
+    def example_inputs(self, batch: int, length: int) -> dict[str, Tensor]:
+        """Inputs of the right shape and dtype for tracing, with two lengths so that masks are not constant."""
+        tokens = {name: torch.ones(batch, length, dtype=torch.int64) for name in self.token_inputs}
+        if "token_type_ids" in tokens:
+            tokens["token_type_ids"].zero_()
+        return {**tokens, "labels": torch.zeros(self.task.label_shape(batch, length), dtype=torch.int64)}
+
+
+def _usable_positions(table: nn.Embedding) -> int:
+    """Models of RoBERTa's kind count from behind the padding index, OPT from 2."""
+    offset = getattr(table, "offset", 0 if table.padding_idx is None else table.padding_idx + 1)
+    return table.num_embeddings - offset
+
+
+def load(source: str, task: Task, labels: Sequence[str], *, random_weights: bool = False, seed: int = 0) -> Loaded:
+    """Load `source` for `task` in float32 with attention written out, as forward AD needs it."""
+    folder = _folder(source, random_weights=random_weights)
+    where = str(folder) if folder else source
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    torch.manual_seed(seed)  # a new task layer starts from the same values in every export
+    options: dict[str, Any] = {"attn_implementation": "eager"}
+    config = _config(where)
+    if task.name == "seq-cls":
+        config.num_labels = len(labels)
+        config.id2label = dict(enumerate(labels))
+        config.label2id = {label: i for i, label in enumerate(labels)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = _model(where, task, config, options, random_weights=random_weights)
+        tokenizer = _tokenizer(where)
+    model.eval().float().requires_grad_(False)
+    pad = _pad_token(tokenizer, config)
+    for part in (model.config, model.config.get_text_config()):
+        part.use_cache = False
+        part.pad_token_id = pad
+    name = folder.resolve().name if folder and not source.startswith(PACKAGE_PREFIX) else source
+    model.name_or_path = name  # what PEFT notes as the base: the same wherever the folder lies
+    return Loaded(name, model, task, tuple(labels), tokenizer, pad)
+
+
+def _folder(source: str, *, random_weights: bool) -> Path | None:
+    """The folder that `source` names; None for a hub name."""
+    if source.startswith(PACKAGE_PREFIX):
+        return _package_folder(source.removeprefix(PACKAGE_PREFIX))
+    path = Path(source)
+    if not path.is_dir():
+        if path.exists() or source.startswith((".", "/", "~")):
+            raise ExportError(f"{source} is not a folder; give a folder with a Hugging Face model or a hub name")
+        return None
+    if not (path / "config.json").is_file():
+        raise ExportError(f"{source} holds no model: expected config.json and model.safetensors in it")
+    if not random_weights and not any(path.glob("*.safetensors")) and not any(path.glob("*.bin")):
+        raise ExportError(
+            f"{source} holds a config.json but no weights (model.safetensors); add them, or pass --random-weights to "
+            "export the shape alone"
+        )
+    return path
+
+
+def _package_folder(name: str) -> Path:
+    """A model that an installed Python package carries."""
+    spec = find_spec(name)
+    roots = [Path(location) for location in (spec.submodule_search_locations or ())] if spec else []
+    for root in roots:
+        for config in sorted(root.rglob("config.json")):
+            if "model_type" in json.loads(config.read_text()):
+                return config.parent
+    found = "it holds no config.json of a model" if roots else "no such package is installed"
+    raise ExportError(f"the package {name} gives no model: {found}")
+
+
+def _config(where: str) -> Any:
+    try:
+        return AutoConfig.from_pretrained(where)
+    except Exception as error:
+        raise ExportError(
+            f"cannot load a model from {where!r}: {_first_line(error)} (expected a folder with config.json, "
+            f"{PACKAGE_PREFIX}NAME, or a name on the hub that this machine can reach)"
+        ) from error
+
+
+def _model(where: str, task: Task, config: Any, options: dict[str, Any], *, random_weights: bool) -> PreTrainedModel:
+    factory = getattr(transformers, task.model_class)
+    try:
+        if random_weights:
+            model: PreTrainedModel = factory.from_config(config, **options)
+            return model
+        loaded, found = factory.from_pretrained(
+            where, config=config, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True, **options
+        )
+    except Exception as error:
+        if "Unrecognized configuration class" in str(error):
+            raise ExportError(
+                f"transformers has no {task.model_class} for {type(config).__name__}, so the task {task.name} does not "
+                "fit this model; choose another --task"
+            ) from error
+        raise ExportError(f"cannot load the model's weights from {where!r}: {_first_line(error)}") from error
+    _refuse_partial(where, task, loaded, found)
+    return loaded
+
+
+def _refuse_partial(where: str, task: Task, model: PreTrainedModel, found: dict[str, Any]) -> None:
+    """A task layer may be new or have other labels; the base model must come from the weights, or it would be noise."""
+    base = model.base_model_prefix + "."
+    optional = base + "pooler."  # checkpoints of language models come without one
+    misfits = sorted(f"{name} {tuple(has)} instead of {tuple(wants)}" for name, has, wants in found["mismatched_keys"])
+    missing = sorted(name for name in found["missing_keys"] if not name.startswith(optional))
+    for what, names in (("have other shapes than config.json says", misfits), ("lack parts of the model", missing)):
+        broken = [name for name in names if name.startswith(base) or not task.has_head]
+        if broken:
+            shown = ", ".join(broken[:3]) + (f" and {len(broken) - 3} more" if len(broken) > 3 else "")
+            raise ExportError(f"the weights in {where!r} {what}: {shown}; give a whole checkpoint of this model")
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def _tokenizer(where: str) -> PreTrainedTokenizerFast | None:
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(where)
+    except Exception:  # noqa: BLE001 -- whatever the library raises, the model has no tokenizer that a device can load
+        return None
+    known = (
+        isinstance(tokenizer, PreTrainedTokenizerFast) and tokenizer.get_vocab().keys() - tokenizer.all_special_tokens
+    )
+    return tokenizer if known else None  # a folder without its files gives a tokenizer that knows no word
+
+
+def _pad_token(tokenizer: PreTrainedTokenizerFast | None, config: Any) -> int:
+    """The padding token; a model that has none pads with its end of text, which the attention mask hides."""
+    text = config.get_text_config()
+    candidates = [getattr(tokenizer, "pad_token_id", None), text.pad_token_id, text.eos_token_id, 0]
+    found = next(candidate for candidate in candidates if candidate is not None)
+    return int(found[0] if isinstance(found, list) else found)

@@ -1,0 +1,139 @@
+"""What an export is asked to do, checked before any work starts."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edge_client.manifest import PRECISIONS, TASKS, Precision
+from edge_client.runtimes import RUNTIMES
+from export.errors import ExportError
+
+METHODS = ("lora", "tinylora", "ia3", "bitfit", "classifier")
+"""The adapters of `export.adapters`, named here so that the command's help costs no torch."""
+DEFAULT_CUTS = 6
+"""Segments between embedding and head: more cuts than this cost programs and gain little."""
+
+
+@dataclass(frozen=True)
+class AdapterOptions:
+    """How a model is adapted."""
+
+    method: str = "lora"
+    rank: int = 1
+    alpha: float = 1.0
+    dimension: int = 16
+    """Trainable numbers per layer of TinyLoRA."""
+    targets: tuple[str, ...] = ()
+    """Module names or their last parts; empty: the method's default, found in the model."""
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """One export."""
+
+    source: str
+    """A folder, `package:NAME`, or a name on the hub."""
+    out: Path
+    task: str = "seq-cls"
+    labels: tuple[str, ...] = ("0", "1")
+    adapter: AdapterOptions = field(default_factory=AdapterOptions)
+    precision: Precision = "none"
+    runtimes: tuple[str, ...] = ("onnx",)
+    batches: tuple[int, ...] = (8,)
+    lengths: tuple[int, ...] = (64,)
+    directions: tuple[int, ...] = (1,)
+    cuts: int = DEFAULT_CUTS
+    seed: int = 0
+    random_weights: bool = False
+    allow_fallback: bool = False
+    verify_directions: int = 20
+    """Random directions per runtime; 0 skips verification."""
+    measure: bool = True
+    """Whether each program's memory is measured."""
+    cache: Path | None = None
+    workers: int = 0
+    """Processes that lower segments; 0: as many as cores and memory allow."""
+    overwrite: bool = False
+    archive: bool = False
+    """Whether a .zip is written beside the folder."""
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        return tuple((batch, length) for length in self.lengths for batch in self.batches)
+
+    @property
+    def archive_path(self) -> Path:
+        return self.out.with_name(f"{self.out.name}.zip")
+
+    def check(self) -> None:
+        """Refuse what cannot work, each with what was expected and what came."""
+        _known("task", [self.task], TASKS)
+        _known("adapter", [self.adapter.method], METHODS)
+        _known("target", self.runtimes, RUNTIMES)
+        _known("quantization", [self.precision], PRECISIONS)
+        _positive("rank", [self.adapter.rank])
+        _positive("dimension", [self.adapter.dimension])
+        _positive("batch", self.batches)
+        _positive("directions", self.directions)
+        _positive("cuts", [self.cuts])
+        if not math.isfinite(self.adapter.alpha) or self.adapter.alpha == 0:
+            raise ExportError(f"alpha must be a number other than 0, got {self.adapter.alpha}")
+        if self.verify_directions < 0:
+            raise ExportError(f"verification takes 0 directions (to skip it) or more, got {self.verify_directions}")
+        if min(self.lengths, default=0) < 2:
+            raise ExportError(f"a sequence needs at least 2 tokens, got --seq {_listed(self.lengths)}")
+        if self.task == "seq-cls" and len(self.labels) < 2:
+            raise ExportError(f"a classifier needs at least 2 labels, got {_listed(self.labels)}")
+        if len(set(self.labels)) != len(self.labels):
+            raise ExportError(f"labels must differ from each other, got {_listed(self.labels)}")
+        self._check_out()
+
+    def _check_out(self) -> None:
+        place = next(parent for parent in self.out.absolute().parents if parent.exists())
+        if not place.is_dir():
+            raise ExportError(f"{place} is a file, so no bundle can be written below it; choose another --out")
+        if not os.access(place, os.W_OK):
+            raise ExportError(f"{place} cannot be written to; choose another --out")
+        if self.archive and self.archive_path.exists() and not self.overwrite:
+            raise ExportError(f"{self.archive_path} exists; choose another --out or pass --overwrite to replace it")
+        if self.out.exists() and not self.overwrite:
+            raise ExportError(f"{self.out} exists; choose another --out or pass --overwrite to replace it")
+        if self.out.exists() and not (self.out / "manifest.json").is_file():
+            raise ExportError(f"{self.out} is not a bundle, so --overwrite will not replace it; choose another --out")
+
+
+def parse_labels(text: str) -> tuple[str, ...]:
+    """`3` means three unnamed classes, anything else is names between commas."""
+    if text.strip().isdecimal():
+        return tuple(str(i) for i in range(int(text)))
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def parse_numbers(option: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        raise ExportError(f"{option} takes whole numbers between commas, got {text!r}") from None
+
+
+def _known(what: str, names: Sequence[str], offered: Sequence[str]) -> None:
+    if not names:
+        raise ExportError(f"no {what} given; expected some of {', '.join(offered)}")
+    for name in names:
+        if name not in offered:
+            raise ExportError(f"unknown {what} {name!r}; expected one of {', '.join(offered)}")
+    if len(set(names)) != len(names):
+        raise ExportError(f"each {what} may be named once, got {_listed(names)}")
+
+
+def _positive(what: str, numbers: Sequence[int]) -> None:
+    if min(numbers, default=0) < 1:
+        raise ExportError(f"{what} must be at least 1, got {_listed(numbers)}")
+
+
+def _listed(values: Sequence[object]) -> str:
+    return ",".join(str(value) for value in values) or "nothing"

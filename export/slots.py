@@ -1,0 +1,53 @@
+"""What the placeholders of a graph stand for, from the captured model to the programs of a bundle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from torch import Tensor, fx
+
+
+class Role(Enum):
+    """What a placeholder of a graph stands for."""
+
+    INPUT = "input"
+    """Tokens, masks and labels: batched along dimension 0."""
+    STATE = "state"
+    """The hidden states that one segment hands to the next: batched."""
+    ADAPTER = "adapter"
+    HEAD = "head"
+    FROZEN = "frozen"
+    """A weight of the base model: stored in the bundle, quantized where asked."""
+    TANGENT = "tangent"
+    """The tangent of the state: K·B rows."""
+    DIRECTION = "direction"
+    """The tangent of an adapter's or the head's weight, per direction and example: [K·B, *shape]."""
+    GRADIENT = "gradient"
+    """The gradient of the loss by the segment's last state."""
+    EXAMPLE_WEIGHT = "example_weight"
+    """How much each example counts in the gradient: [B]."""
+    CONSTANT = "constant"
+    """A buffer or a value computed at export: stored as it is."""
+
+
+STORED = (Role.FROZEN, Role.CONSTANT)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A placeholder's role and its name outside the graph."""
+
+    role: Role
+    name: str
+
+
+def slot_of(node: fx.Node) -> Slot:
+    slot: Slot = node.meta["slot"]
+    return slot
+
+
+def value_of(node: fx.Node) -> Tensor:
+    """The fake tensor that stands for a node's value: its shape and dtype."""
+    value: Tensor = node.meta["val"]
+    return value

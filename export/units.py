@@ -1,0 +1,69 @@
+"""What is assigned to clients: the trainable tensors of one layer, found in the captured graph."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from torch import fx
+
+from export.segments import Segment
+from export.slots import Role, slot_of, value_of
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A trainable tensor under its name in a PEFT adapter file."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A trainable layer: a LoRA pair, an IA3 vector, a layer's bias."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    segments: tuple[str, ...]
+    """Where it is used, in order; a block whose weights are shared is used many times."""
+
+
+def find_units(segments: list[Segment]) -> list[Unit]:
+    """Units in model order."""
+    members: dict[str, dict[str, Parameter]] = {}
+    users: dict[str, dict[str, None]] = {}
+    owner: dict[str, str] = {}
+    for segment in segments:
+        for node in segment.graph.graph.nodes:
+            if node.op != "placeholder" or slot_of(node).role is not Role.ADAPTER:
+                continue
+            name = slot_of(node).name
+            unit = owner.setdefault(name, _layer(node))
+            members.setdefault(unit, {})[name] = Parameter(name, tuple(value_of(node).shape))
+            users.setdefault(unit, {})[segment.name] = None
+    return [Unit(name, tuple(found.values()), tuple(users[name])) for name, found in members.items()]
+
+
+def find_head(segments: list[Segment]) -> list[Parameter]:
+    return [
+        Parameter(slot_of(node).name, tuple(value_of(node).shape))
+        for segment in segments
+        for node in segment.graph.graph.nodes
+        if node.op == "placeholder" and slot_of(node).role is Role.HEAD
+    ]
+
+
+_SLICE = re.compile(r"\.slice\([^)]*\)")
+"""Modules called from a slice of a list carry it in their path."""
+_PARTS_OF_AN_ADAPTER = ("lora_A", "lora_B", "default", "base_layer")
+
+
+def _layer(placeholder: fx.Node) -> str:
+    """The path of the layer whose code uses the parameter first, without PEFT's own parts."""
+    user = min(placeholder.users, key=lambda node: list(placeholder.graph.nodes).index(node))
+    stack = list((user.meta.get("nn_module_stack") or {}).values())
+    path = (_SLICE.sub("", stack[-1][0]) if stack else slot_of(placeholder).name).split(".")
+    while path and path[-1] in _PARTS_OF_AN_ADAPTER:
+        path.pop()
+    return ".".join(path).removeprefix("model.base_model.model.")
