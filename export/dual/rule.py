@@ -1,0 +1,127 @@
+"""What a forward-AD rule is: given an op's arguments as (value, tangent) pairs, the tangent of its result.
+
+Shapes. A *batched* value has its B examples along dimension 0 and its tangent K·B rows there, direction after
+direction: [K·B, …]. A value that depends on no input (an adapter's weight, or what is computed from weights alone) is
+*unbatched*, yet its tangent differs from example to example, so the tangent has one leading dimension more:
+[K·B, *value.shape].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Target = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Dual:
+    """A value and its tangent, None where the tangent is zero."""
+
+    value: Tensor
+    tangent: Tensor | None
+    batched: bool
+
+
+@dataclass(frozen=True)
+class Directions:
+    """How many directions travel together, and over how many examples."""
+
+    count: int
+    batch: int
+
+    def match(self, value: Dual | Tensor) -> Tensor:
+        """A value's rows repeated for every direction, to meet a tangent in a matrix product."""
+        if isinstance(value, Tensor):
+            return value
+        if self.count == 1 or not value.batched:
+            return value.value
+        return torch.cat([value.value] * self.count)
+
+    def scale(self, tangent: Tensor, factor: Tensor, *, batched: bool = True) -> Tensor:
+        """`tangent * factor`, the factor holding one row per example (or none)."""
+        if self.count == 1 or not batched:
+            return tangent * factor
+        spread = tangent.unflatten(0, (self.count, -1)) * factor.unsqueeze(0)
+        return spread.flatten(0, 1)
+
+    def spread(self, operand: Dual, result: Tensor, *, batched: bool = True) -> Tensor:
+        """A tangent shaped so that it broadcasts against the tangent of `result`.
+
+        If the result is batched [B·R, …], the weight of an unbatched operand meets its last dimensions, and the
+        weight's examples meet dimension 0.
+        """
+        assert operand.tangent is not None
+        if operand.batched:
+            return operand.tangent
+        own = list(operand.value.shape)
+        while batched and own and own[0] == 1:
+            own.pop(0)
+        inner = result.dim() - batched
+        if len(own) > inner:
+            raise NotImplementedError(f"a weight of shape {tuple(operand.value.shape)} with the batch's dimension")
+        shape = [self.count * self.batch, *[1] * (inner - len(own)), *own]
+        tangent = operand.tangent if list(operand.tangent.shape) == shape else operand.tangent.reshape(shape)
+        return self.repeat_rows(tangent, result) if batched else tangent
+
+    def repeat_rows(self, tangent: Tensor, result: Tensor) -> Tensor:
+        """One row per example made one row per row of `result`, which may have several rows per example."""
+        rows_per_example = result.shape[0] // self.batch
+        return tangent if rows_per_example == 1 else tangent.repeat_interleave(rows_per_example, 0)
+
+    def shape(self, result: Tensor, *, batched: bool) -> list[int]:
+        """The shape of the tangent of `result`."""
+        if batched:
+            return [self.count * result.shape[0], *result.shape[1:]]
+        return [self.count * self.batch, *result.shape]
+
+
+Tangents = Tensor | tuple[Tensor, ...] | list[Tensor]
+TangentRule = Callable[..., Tangents]
+"""(directions, result, *arguments, **keywords) -> tangent of the result."""
+PairRule = Callable[..., tuple[Tensor, Tensor]]
+"""(directions, *arguments, **keywords) -> (result, tangent): for ops that compute both streams at once."""
+
+TANGENTS: dict[Target, TangentRule] = {}
+PAIRS: dict[Target, PairRule] = {}
+
+
+def tangent_of(*targets: Target) -> Callable[[TangentRule], TangentRule]:
+    """Register the rule of one or more ops whose value is computed by the op itself."""
+
+    def register(rule: TangentRule) -> TangentRule:
+        TANGENTS.update(dict.fromkeys(targets, rule))
+        return rule
+
+    return register
+
+
+def pair_of(*targets: Target) -> Callable[[PairRule], PairRule]:
+    """Register the rule of one or more ops that compute value and tangent together."""
+
+    def register(rule: PairRule) -> PairRule:
+        PAIRS.update(dict.fromkeys(targets, rule))
+        return rule
+
+    return register
+
+
+def tangent(argument: Any) -> Tensor | None:
+    return argument.tangent if isinstance(argument, Dual) else None
+
+
+def value(argument: Any) -> Any:
+    return argument.value if isinstance(argument, Dual) else argument
+
+
+def total(*terms: Tensor | None) -> Tensor:
+    """The sum of the terms that exist; at least one does."""
+    present = [term for term in terms if term is not None]
+    result = present[0]
+    for term in present[1:]:
+        result = result + term
+    return result

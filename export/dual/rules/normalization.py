@@ -1,0 +1,45 @@
+"""Layer normalization; RMS normalization is made of elementwise ops and needs no rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from export.dual.rule import Directions, Dual, pair_of, tangent, total
+
+aten = torch.ops.aten
+
+
+@pair_of(aten.layer_norm.default)
+def _layer_norm(
+    directions: Directions,
+    x: Dual,
+    shape: Sequence[int],
+    weight: Dual | None = None,
+    bias: Dual | None = None,
+    eps: float = 1e-5,
+    *rest: Any,
+) -> tuple[Tensor, Tensor]:
+    """With y = w·n + b and n = (x - mean)·r; dn = r·(dx - mean(dx) - n·mean(n·dx))."""
+    axes = list(range(-len(shape), 0))
+    plain, _, scale = torch.native_layer_norm(x.value, list(shape), None, None, eps)
+    result = plain if weight is None else plain * weight.value
+    if bias is not None:
+        result = result + bias.value
+    terms: list[Tensor | None] = []
+    if x.tangent is not None:
+        overlap = directions.scale(x.tangent, plain, batched=x.batched).mean(axes, keepdim=True)
+        rest_of = x.tangent - x.tangent.mean(axes, keepdim=True)
+        rest_of = rest_of - directions.scale(overlap, plain, batched=x.batched)
+        slope = directions.scale(rest_of, scale, batched=x.batched)
+        terms.append(slope if weight is None else slope * weight.value)
+    if weight is not None and weight.tangent is not None:
+        spread = directions.spread(weight, result, batched=x.batched)
+        terms.append(directions.scale(spread, plain, batched=x.batched))
+    if bias is not None and tangent(bias) is not None:
+        spread = directions.spread(bias, result, batched=x.batched)
+        terms.append(spread if terms else spread.expand(directions.shape(result, batched=x.batched)))
+    return result, total(*terms)

@@ -1,0 +1,82 @@
+"""Matrix products: with frozen weights, with adapters, and between activations."""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from export import ops
+from export.dual.rule import Directions, Dual, pair_of, tangent, tangent_of, total, value
+
+aten = torch.ops.aten
+
+
+@pair_of(ops.linear)
+def _frozen_linear(directions: Directions, x: Dual, weight: Dual) -> tuple[Tensor, Tensor]:
+    """One product over both streams: the weight is read, and packed by the runtime, once."""
+    assert x.tangent is not None
+    value = x.value if x.batched else x.value.unsqueeze(0)
+    both = ops.linear(torch.cat([value, x.tangent]), weight.value)
+    result, slope = both.split([value.shape[0], x.tangent.shape[0]])
+    return result if x.batched else result.squeeze(0), slope
+
+
+@tangent_of(aten.linear.default)
+def _linear(directions: Directions, result: Tensor, x: Dual, weight: Dual) -> Tensor:
+    """Product of x [B, …, in] and an adapter's weight [out, in], whose tangent is [K·B, out, in]."""
+    from_x = None if x.tangent is None else aten.linear.default(x.tangent, weight.value)
+    if weight.tangent is None:
+        return total(from_x)
+    turned = weight.tangent.transpose(1, 2)
+    return total(from_x, _times_weights(directions, x, turned, result))
+
+
+@tangent_of(aten.matmul.default, aten.bmm.default)
+def _matmul(directions: Directions, result: Tensor, x: Dual, y: Dual) -> Tensor:
+    """Between activations, as in attention, or between weights, or an activation times a weight."""
+    if y.batched:
+        if x.value.dim() != y.value.dim() or y.value.dim() < 3 or not x.batched:
+            raise NotImplementedError(f"operands of shapes {tuple(x.value.shape)} and {tuple(y.value.shape)}")
+        left = None if x.tangent is None else torch.matmul(x.tangent, directions.match(y))
+        right = None if y.tangent is None else torch.matmul(directions.match(x), y.tangent)
+        return total(left, right)
+    if y.value.dim() != 2 or x.value.dim() < 2:
+        raise NotImplementedError(f"operands of shapes {tuple(x.value.shape)} and {tuple(y.value.shape)}")
+    left = None if x.tangent is None else torch.matmul(x.tangent, y.value)
+    right = None if y.tangent is None else _times_weights(directions, x, y.tangent, result)
+    return total(left, right)
+
+
+def _times_weights(directions: Directions, x: Dual, weights: Tensor, result: Tensor) -> Tensor:
+    """Product of x [B, …, in] and the weights [K·B, in, out], one matrix per example and direction."""
+    if not x.batched:
+        apart = weights.reshape(weights.shape[0], *[1] * (x.value.dim() - 2), *weights.shape[1:])
+        return torch.matmul(x.value, apart)
+    rows = directions.match(x)
+    weights = directions.repeat_rows(weights, result)
+    if rows.dim() == 2:
+        return torch.matmul(rows.unsqueeze(1), weights).squeeze(1)
+    if rows.dim() > 3:
+        weights = weights.reshape(weights.shape[0], *[1] * (rows.dim() - 3), *weights.shape[1:])
+    return torch.matmul(rows, weights)
+
+
+@tangent_of(aten.einsum.default)
+def _einsum(directions: Directions, result: Tensor, equation: str, operands: list[Any]) -> Tensor:
+    """A sum of products of weights alone (TinyLoRA's projection): one more letter for the examples."""
+    terms, outcome = equation.replace(" ", "").split("->")
+    letters = terms.split(",")
+    free = next(letter for letter in string.ascii_letters if letter not in equation)
+    total_tangent: Tensor | None = None
+    if any(isinstance(operand, Dual) and operand.batched for operand in operands):
+        raise NotImplementedError("an operand that holds the batch")
+    for i, operand in enumerate(operands):
+        if tangent(operand) is None:
+            continue
+        marked = ",".join(free + term if j == i else term for j, term in enumerate(letters))
+        values = [operand.tangent if j == i else value(o) for j, o in enumerate(operands)]
+        total_tangent = total(total_tangent, torch.einsum(f"{marked}->{free}{outcome}", values))
+    return total(total_tangent)

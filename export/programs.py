@@ -1,0 +1,259 @@
+"""The programs of a segment, as graphs that any runtime can be given.
+
+    plain   state -> state                                   the forward
+    enter   state, directions -> state, tangent              the first segment with tangents
+    dual    state, tangent, directions -> state, tangent     the segments after it
+    vjp     state, gradient -> gradient, adapter gradients   the exact step, backwards, one segment at a time
+
+The head's programs end in per-example losses and logits, and add what training needs: `enter` and `dual` the
+directional derivatives and the head's exact gradient, `scalar` the directional derivative along the head's own
+direction instead, `vjp` the gradients that start the way back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from export.dual import Directions, Dual, DualInterpreter
+from export.graphs import trace
+from export.segments import EMBED, HEAD, Segment
+from export.slots import STORED, Role, Slot, slot_of, value_of
+
+PLAIN, ENTER, DUAL, SCALAR, VJP = "plain", "enter", "dual", "scalar", "vjp"
+
+_BATCHED = (Role.INPUT, Role.STATE)
+
+
+@dataclass(frozen=True)
+class Program:
+    """One graph: placeholders with slots (inputs first, then stored tensors), and named results."""
+
+    segment: str
+    kind: str
+    directions: int
+    """K; 0 where a program carries no tangents."""
+    graph: fx.GraphModule
+    outputs: tuple[str, ...]
+
+    @property
+    def placeholders(self) -> list[fx.Node]:
+        return [node for node in self.graph.graph.nodes if node.op == "placeholder"]
+
+    @property
+    def inputs(self) -> list[fx.Node]:
+        return [node for node in self.placeholders if slot_of(node).role not in STORED]
+
+    @property
+    def stored(self) -> list[fx.Node]:
+        return [node for node in self.placeholders if slot_of(node).role in STORED]
+
+    @property
+    def results(self) -> list[fx.Node]:
+        return list(self.graph.graph.output_node().args[0])  # type: ignore[arg-type]
+
+
+def input_name(slot: Slot) -> str:
+    """The name under which a client passes a tensor to a program."""
+    prefix = {Role.DIRECTION: "v:", Role.ADAPTER: "w:", Role.HEAD: "w:"}.get(slot.role, "")
+    return prefix + slot.name
+
+
+def kinds(segment: Segment, *, trained_before: bool) -> list[str]:
+    """Which programs a segment needs; `trained_before` tells whether an earlier segment holds a unit."""
+    own = bool(segment.slots(Role.ADAPTER))
+    result = [PLAIN]
+    if own:
+        result.append(ENTER)
+    if trained_before:
+        result.append(DUAL)
+    if segment.name == HEAD:
+        if segment.slots(Role.HEAD):
+            result.append(SCALAR)
+        result.append(VJP)
+    elif own or trained_before:
+        result.append(VJP)
+    return result
+
+
+class ProgramBuilder:
+    """Traces programs; segments of the same structure share one trace."""
+
+    def __init__(self) -> None:
+        self._traced: dict[tuple[Any, ...], Program] = {}
+
+    def build(self, segment: Segment, kind: str, directions: int) -> Program:
+        count = directions if kind in (ENTER, DUAL, SCALAR) else 0
+        key = (_structure(segment), segment.name == HEAD, segment.name == EMBED, kind, count)
+        if key not in self._traced:
+            self._traced[key] = _Tracer(segment, kind, count).program()
+        return _renamed(self._traced[key], segment)
+
+
+def _structure(segment: Segment) -> str:
+    lines = []
+    for node in segment.graph.graph.nodes:
+        value = node.meta.get("val")
+        shape = tuple(value.shape) if isinstance(value, Tensor) else None
+        role = slot_of(node).role.value if node.op == "placeholder" else node.target
+        lines.append((role, shape, str(getattr(value, "dtype", "")), node.args, node.kwargs))
+    order = {node: f"%{i}" for i, node in enumerate(segment.graph.graph.nodes)}
+    return repr([(r, s, d, fx.map_arg(a, order.get), fx.map_arg(k, order.get)) for r, s, d, a, k in lines])
+
+
+def _renamed(program: Program, segment: Segment) -> Program:
+    """The same trace for another segment: slots by position."""
+    own = [slot_of(node) for node in segment.graph.graph.nodes if node.op == "placeholder"]
+    if program.segment == segment.name:
+        return program
+    first: list[Slot] = program.graph.meta["segment_slots"]
+    rename = {(slot.role, slot.name): other for slot, other in zip(first, own, strict=True)}
+    names = {slot.name: other.name for slot, other in zip(first, own, strict=True)}
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    output = graph.graph_copy(program.graph.graph, copies)
+    graph.output(output)
+    for node, copy in copies.items():
+        if node.op == "placeholder":
+            slot = slot_of(node)
+            other = rename.get((slot.role, slot.name))
+            copy.meta = {**node.meta, "slot": other or replace(slot, name=names.get(slot.name, slot.name))}
+    module = fx.GraphModule({}, graph)
+    module.meta["segment_slots"] = own
+    outputs = tuple("g:" + names[o[2:]] if o.startswith("g:") else o for o in program.outputs)
+    return Program(segment.name, program.kind, program.directions, module, outputs)
+
+
+class _Tracer:
+    """Traces one program of one segment."""
+
+    def __init__(self, segment: Segment, kind: str, count: int) -> None:
+        self.segment = segment
+        self.kind = kind
+        self.own = [(slot_of(n), value_of(n)) for n in segment.graph.graph.nodes if n.op == "placeholder"]
+        self.batch = next(value.shape[0] for slot, value in self.own if slot.role in _BATCHED)
+        self.directions = Directions(max(count, 1), self.batch)
+        self.count = count
+        self.is_head = segment.name == HEAD
+
+    def program(self) -> Program:
+        inputs = list(self._inputs())
+        step = self._dual_with_gradients if self._gives_gradients() else self._dual
+        functions: dict[str, Callable[[dict[Slot, Tensor]], dict[str, Tensor]]] = {
+            PLAIN: self._plain, ENTER: step, DUAL: step, SCALAR: self._dual, VJP: self._vjp,
+        }  # fmt: skip
+        names: list[str] = []
+
+        def function(*values: Tensor) -> list[Tensor]:
+            results = functions[self.kind](dict(zip((slot for slot, _ in inputs), values, strict=True)))
+            names[:] = results
+            return list(results.values())
+
+        below_autograd = self.kind == VJP or self._gives_gradients()
+        graph = trace(function, inputs, below_autograd=below_autograd)
+        graph.meta["segment_slots"] = [slot for slot, _ in self.own]
+        return Program(self.segment.name, self.kind, self.count, graph, tuple(names))
+
+    # --- inputs ---
+
+    def _inputs(self) -> Iterator[tuple[Slot, Tensor]]:
+        """State first, then what else comes at run time, then stored tensors."""
+        states = [pair for pair in self.own if pair[0].role is Role.STATE]
+        yield from states
+        rows = self.directions.count * self.batch
+        if self.kind in (DUAL, SCALAR) and states:
+            yield Slot(Role.TANGENT, "tangent"), states[0][1].new_empty(rows, *states[0][1].shape[1:])
+        if self.kind == VJP and not self.is_head:
+            result = self._results()[0]
+            yield Slot(Role.GRADIENT, "gradient"), result.new_empty(result.shape)
+        yield from (pair for pair in self.own if pair[0].role is Role.INPUT)
+        if self._gives_gradients():
+            yield _EXAMPLE_WEIGHT, torch.empty(self.batch)
+        yield from (pair for pair in self.own if pair[0].role in (Role.ADAPTER, Role.HEAD))
+        moving = {ENTER: (Role.ADAPTER,), DUAL: (Role.ADAPTER,), SCALAR: (Role.ADAPTER, Role.HEAD)}.get(self.kind, ())
+        for slot, value in self.own:
+            if slot.role in moving:
+                yield Slot(Role.DIRECTION, slot.name), value.new_empty(rows, *value.shape)
+        yield from (pair for pair in self.own if pair[0].role in STORED)
+
+    def _results(self) -> list[Tensor]:
+        return [value_of(node) for node in self.segment.graph.graph.output_node().args[0]]  # type: ignore[union-attr]
+
+    def _trained_head(self) -> list[Slot]:
+        return [slot for slot, _ in self.own if slot.role is Role.HEAD]
+
+    def _gives_gradients(self) -> bool:
+        return self.is_head and (self.kind == VJP or (self.kind in (ENTER, DUAL) and bool(self._trained_head())))
+
+    # --- what the programs compute ---
+
+    def _run(self, values: dict[Slot, Tensor]) -> Sequence[Tensor]:
+        results: Sequence[Tensor] = fx.Interpreter(self.segment.graph, garbage_collect_values=False).run(
+            *(values[slot] for slot, _ in self.own)
+        )
+        return results
+
+    def _plain(self, values: dict[Slot, Tensor]) -> dict[str, Tensor]:
+        names = ("loss", "logits") if self.is_head else ("hidden",)
+        return dict(zip(names, self._run(values), strict=True))
+
+    def _dual(self, values: dict[Slot, Tensor]) -> dict[str, Tensor]:
+        moving = [slot for slot, _ in self.own if slot.role in (Role.ADAPTER, Role.STATE)]
+        interpreter = DualInterpreter(self.segment.graph, self.directions)
+        result, *rest = interpreter.run(*self._along(values, moving))
+        if not self.is_head:
+            return {"hidden": result.value, "tangent": _tangent(result)}
+        found = {"loss": result.value, "logits": rest[0].value, "jvp": _tangent(result)}
+        if self.kind == SCALAR:
+            again = DualInterpreter(self.segment.graph, self.directions, interpreter.env)
+            found["head_jvp"] = _tangent(again.run(*self._along(values, self._trained_head()))[0])
+        return found
+
+    def _dual_with_gradients(self, values: dict[Slot, Tensor]) -> dict[str, Tensor]:
+        """The gradient of the head goes back over the values of the same pass, so nothing is computed twice."""
+        with torch.enable_grad():
+            head = {slot: values[slot].detach().requires_grad_() for slot in self._trained_head()}
+            found = self._dual({**values, **head})
+            gradients = torch.autograd.grad(found["loss"], list(head.values()), values[_EXAMPLE_WEIGHT])
+        return found | {_gradient_name(slot): gradient for slot, gradient in zip(head, gradients, strict=True)}
+
+    def _along(self, values: dict[Slot, Tensor], moving: Sequence[Slot]) -> list[Dual]:
+        """The segment's inputs, those in `moving` with their tangents."""
+        duals: list[Dual] = []
+        for slot, _ in self.own:
+            source = Slot(Role.TANGENT, "tangent") if slot.role is Role.STATE else Slot(Role.DIRECTION, slot.name)
+            tangent = values.get(source) if slot in moving else None
+            duals.append(Dual(values[slot], tangent, slot.role in _BATCHED))
+        return duals
+
+    def _vjp(self, values: dict[Slot, Tensor]) -> dict[str, Tensor]:
+        wanted = [slot for slot, _ in self.own if slot.role in (Role.STATE, Role.HEAD, Role.ADAPTER)]
+        return self._gradients(values, wanted)
+
+    def _gradients(self, values: dict[Slot, Tensor], wanted: Sequence[Slot]) -> dict[str, Tensor]:
+        """Gradients of the weighted loss, or of the last state against the incoming gradient."""
+        with torch.enable_grad():
+            inputs = {slot: values[slot].detach().requires_grad_() for slot in wanted}
+            result, *rest = self._run({**values, **inputs})
+            incoming = values[_EXAMPLE_WEIGHT if self.is_head else _GRADIENT]
+            gradients = torch.autograd.grad(result, list(inputs.values()), incoming)
+        found = {_gradient_name(slot): gradient for slot, gradient in zip(wanted, gradients, strict=True)}
+        return ({"loss": result, "logits": rest[0]} if self.is_head else {}) | found
+
+
+_GRADIENT = Slot(Role.GRADIENT, "gradient")
+_EXAMPLE_WEIGHT = Slot(Role.EXAMPLE_WEIGHT, "example_weight")
+
+
+def _gradient_name(slot: Slot) -> str:
+    return "gradient" if slot.role is Role.STATE else "g:" + slot.name
+
+
+def _tangent(result: Dual) -> Tensor:
+    if result.tangent is None:
+        raise ValueError("no tangent reaches the segment's result")
+    return result.tangent

@@ -1,0 +1,56 @@
+"""The model as a runtime's quantization sees it: the reference of verification."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from export import ops
+from export.lower import Precision, Shaped, lowering
+from export.programs import PLAIN
+from export.slots import Role, slot_of
+
+
+def dequantized_weights(
+    programs: Mapping[str, Sequence[Shaped]],
+    stored: Mapping[str, Tensor],
+    model: nn.Module,
+    runtime: str,
+    precision: Precision,
+) -> dict[str, Tensor]:
+    """Parameter name in `model` -> the values that the runtime computes with; nothing where nothing is quantized."""
+    if precision == "none":
+        return {}
+    names = {parameter.data_ptr(): name for name, parameter in model.named_parameters()}
+    uses = weight_uses(programs)
+    found: dict[str, Tensor] = {}
+    for name, readers in uses.items():
+        seen = lowering(runtime).dequantized(name, stored[name], precision, embedding=readers == {ops.embedding})
+        turned = name.endswith(".T")
+        address = _address(model, name.removesuffix(".T")) if turned else stored[name].data_ptr()
+        found[names[address]] = seen.T.contiguous() if turned else seen
+    return found
+
+
+def weight_uses(programs: Mapping[str, Sequence[Shaped]]) -> dict[str, set[Any]]:
+    """Frozen weights that are looked up or multiplied by, and by which of these ops."""
+    uses: dict[str, set[Any]] = {}
+    for shaped in programs.values():
+        plain = next(candidate for candidate in shaped if candidate.program.kind == PLAIN)
+        for node in plain.program.stored:
+            readers = {user.target for user in node.users} & {ops.linear, ops.embedding}
+            if slot_of(node).role is Role.FROZEN and readers:
+                uses.setdefault(slot_of(node).name, set()).update(readers)
+    return uses
+
+
+def tied_weights(programs: Mapping[str, Sequence[Shaped]]) -> tuple[str, ...]:
+    """Weights that are both looked up and multiplied by: a language model's embedding and its last layer."""
+    return tuple(sorted(name for name, readers in weight_uses(programs).items() if len(readers) > 1))
+
+
+def _address(model: nn.Module, name: str) -> int:
+    """Where the parameter of a turned weight lies: Conv1D stores it the other way round."""
+    return model.get_parameter(name).data_ptr()

@@ -1,0 +1,132 @@
+"""Every architecture, task and PEFT method together, against the eager model, torch.func.jvp and torch.autograd."""
+
+import pytest
+import torch
+from torch.func import functional_call, jvp
+
+from export.adapters import METHODS
+from export.errors import ExportError
+from export.slots import Role
+from tests.export.models import CONFIGS, Chain, batch_of, combinations
+
+BATCH, LENGTH = 2, 7
+EXAMPLE_WEIGHT = torch.tensor([0.25, 0.75])
+TOLERANCE = 2e-5
+WITHOUT_BIASES = {"llama", "qwen3", "gemma3"}
+
+
+def nothing_to_train(architecture, task, method):
+    return (method == "classifier" and task == "causal-lm") or (method == "bitfit" and architecture in WITHOUT_BIASES)
+
+
+CASES = [(a, t, m) for a, t in combinations() for m in METHODS if not nothing_to_train(a, t, m)]
+
+
+def test_architectures_have_the_tasks_they_can_have():
+    absent = {(a, t) for a in CONFIGS for t in ("seq-cls", "qa", "causal-lm")} - set(combinations())
+    assert absent == {("distilbert", "causal-lm"), ("albert", "causal-lm"), ("gemma3", "qa")}
+
+
+def close(found, expected, scale=None):
+    """Relative to the expected values, or to the largest of several tensors."""
+    error = (found - expected).norm() / (expected.norm() if scale is None else scale)
+    assert error < TOLERANCE, f"relative error {error:.2e}"
+
+
+def oracle(chain, inputs, along, directions):
+    """The directional derivative of each example's loss along its own direction, by torch.func.jvp."""
+    parameters = {name: value.detach() for name, value in chain.adapted.model.named_parameters()}
+    name_of = {value.data_ptr(): name for name, value in parameters.items()}
+    moving = {slot: name_of[address] for address, slot in chain.adapted.slots.items() if slot in along}
+    forward = chain.forward_module(inputs)
+
+    def losses(moved):
+        everything = {"model." + name: value for name, value in {**parameters, **moved}.items()}
+        return functional_call(forward, everything, tuple(inputs.values()))[0]
+
+    start = {name: parameters[name] for name in moving.values()}
+    slopes = []
+    for row in range(directions * BATCH):
+        _, slope = jvp(losses, (start,), ({name: along[slot][row] for slot, name in moving.items()},))
+        slopes.append(slope[row % BATCH])
+    return torch.stack(slopes)
+
+
+def gradients(chain, inputs):
+    """By torch.autograd; None for what PEFT has but the forward does not use."""
+    slots = chain.adapted.slots
+    parameters = [p for p in chain.adapted.model.parameters() if p.data_ptr() in slots]
+    with torch.enable_grad():
+        for parameter in parameters:
+            parameter.requires_grad_(True)
+        loss, _ = chain.losses(inputs)
+        found = torch.autograd.grad(loss @ EXAMPLE_WEIGHT, parameters, allow_unused=True)
+        for parameter in parameters:
+            parameter.requires_grad_(False)
+    return {slots[p.data_ptr()]: gradient for p, gradient in zip(parameters, found, strict=True)}
+
+
+@pytest.mark.parametrize(("architecture", "task", "method"), CASES)
+@torch.no_grad()
+def test_programs(architecture, task, method):
+    chain = Chain.build(architecture, task, method, batch=BATCH, length=LENGTH)
+    inputs = batch_of(chain.loaded, [LENGTH, LENGTH - 3], LENGTH)
+    weighted = {**inputs, "example_weight": EXAMPLE_WEIGHT}
+
+    loss, logits = chain.losses(inputs)
+    forward = chain.forward(inputs)
+    torch.testing.assert_close(forward["loss"], loss)
+    torch.testing.assert_close(forward["logits"], logits)
+
+    expected = gradients(chain, inputs)
+    largest = max(gradient.norm() for gradient in expected.values() if gradient is not None)
+    exact = chain.exact(weighted)
+    for slot, gradient in expected.items():
+        if gradient is not None:
+            close(exact["g:" + slot.name], gradient, largest)
+    torch.testing.assert_close(exact["loss"], loss)
+
+    adapters, head = chain.used(Role.ADAPTER), chain.used(Role.HEAD)
+    assert bool(chain.units) == bool(adapters) == (method != "classifier")
+    if not adapters:
+        return
+    directions = 2 if (task, method) == ("seq-cls", "lora") else 1
+    along = {slot: torch.randn(directions * BATCH, *chain.parameters[slot].shape) for slot in adapters}
+    slopes = oracle(chain, inputs, along, directions)
+    dual = chain.dual(weighted, along, directions)
+    close(dual["jvp"], slopes)
+    torch.testing.assert_close(dual["loss"], loss)
+    torch.testing.assert_close(dual["logits"], logits)
+    for slot in head:
+        close(dual["g:" + slot.name], expected[slot], largest)
+    if not head or method != "lora":  # the head's own scalars do not depend on the method
+        return
+    along_head = {slot: torch.randn(directions * BATCH, *chain.parameters[slot].shape) for slot in head}
+    scalar = chain.dual(inputs, along | along_head, directions)
+    close(scalar["jvp"], slopes)
+    close(scalar["head_jvp"], oracle(chain, inputs, along_head, directions))
+
+
+@pytest.mark.parametrize(("architecture", "task"), list(combinations()))
+@torch.no_grad()
+def test_padding_changes_nothing(architecture, task):
+    short = Chain.build(architecture, task, "lora", batch=BATCH, length=LENGTH)
+    long = short.at(BATCH, LENGTH + 4)
+    along = {slot: torch.randn(BATCH, *short.parameters[slot].shape) for slot in short.used(Role.ADAPTER)}
+    results = []
+    for chain in (short, long):
+        inputs = batch_of(chain.loaded, [LENGTH, LENGTH - 2], chain.length)
+        results.append(chain.dual({**inputs, "example_weight": EXAMPLE_WEIGHT}, along, 1))
+    close(results[1]["loss"], results[0]["loss"])
+    close(results[1]["jvp"], results[0]["jvp"])
+
+
+@pytest.mark.parametrize("architecture", sorted(WITHOUT_BIASES))
+def test_a_model_without_biases_has_nothing_for_bitfit(architecture):
+    with pytest.raises(ExportError, match="'bitfit' finds nothing to train"):
+        Chain.build(architecture, "seq-cls", "bitfit", batch=BATCH, length=LENGTH)
+
+
+def test_a_language_model_has_no_classifier():
+    with pytest.raises(ExportError, match="'classifier' finds nothing to train"):
+        Chain.build("llama", "causal-lm", "classifier", batch=BATCH, length=LENGTH)

@@ -1,0 +1,108 @@
+"""What programs cost, read off their graphs: where tangents are, and how often a frozen weight is used."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from export import ops
+from export.programs import DUAL, ENTER, PLAIN, SCALAR, VJP, kinds
+from export.slots import Role, slot_of, value_of
+from tests.export.models import Chain
+
+BATCH, LENGTH = 2, 6
+MODELS = [("bert", "seq-cls"), ("gpt2", "causal-lm"), ("gemma3", "seq-cls")]
+FROZEN = (ops.linear, ops.embedding)
+
+
+@pytest.fixture(scope="module", params=MODELS, ids="-".join)
+def chain(request):
+    return Chain.build(*request.param, "lora", batch=BATCH, length=LENGTH)
+
+
+def calls(graph):
+    return [node for node in graph.graph.nodes if node.op == "call_function"]
+
+
+def counted(graph, *targets):
+    """How often each op is called, `targets` only if given."""
+    return Counter(str(node.target) for node in calls(graph) if not targets or node.target in targets)
+
+
+def program_kinds(chain, index):
+    trained_before = index > chain.first
+    return kinds(chain.segments[index], trained_before=trained_before)
+
+
+def test_upstream_of_the_cut_nothing_is_added(chain):
+    """A plain program is the captured forward, node for node."""
+    for segment in chain.segments:
+        plain = chain.builder.build(segment, PLAIN, 3)
+        assert plain.directions == 0
+        assert [node.target for node in calls(plain.graph)] == [node.target for node in calls(segment.graph)]
+        assert {slot_of(node).role for node in plain.placeholders}.isdisjoint({Role.TANGENT, Role.DIRECTION})
+
+
+@pytest.mark.parametrize("directions", [1, 3])
+def test_a_frozen_weight_is_used_once_for_both_streams(chain, directions):
+    for index, segment in enumerate(chain.segments):
+        expected = counted(segment.graph, *FROZEN)
+        for kind in set(program_kinds(chain, index)) & {ENTER, DUAL, SCALAR}:
+            program = chain.builder.build(segment, kind, directions)
+            assert counted(program.graph, *FROZEN) == expected, f"{segment.name} {kind}"
+
+
+@pytest.mark.parametrize("directions", [1, 3])
+def test_tangents_start_at_the_first_adapter(chain, directions):
+    """Rows of every frozen product: in `dual` all have tangents, in `enter` those behind an adapter."""
+    for index in range(chain.first, len(chain.segments) - 1):
+        segment = chain.segments[index]
+        both = BATCH * (1 + directions)
+        linears = sum(counted(segment.graph, ops.linear).values())
+        rows = {
+            kind: [
+                value_of(node).shape[0]
+                for node in calls(chain.builder.build(segment, kind, directions).graph)
+                if node.target is ops.linear
+            ]
+            for kind in (ENTER, DUAL)
+        }
+        assert rows[DUAL] == [both] * linears
+        projections = 1 if chain.loaded.name == "gpt2" else 3
+        assert Counter(rows[ENTER]) == {BATCH: projections, both: linears - projections}
+
+
+def test_attention_and_adapters_have_one_product_per_moving_operand(chain):
+    """The tangent of a product of two moving operands is two products."""
+    segment = chain.segments[chain.first]
+    products = (torch.ops.aten.matmul.default, torch.ops.aten.bmm.default)
+    attention = counted(segment.graph, *products).total()
+    adapters = counted(segment.graph, torch.ops.aten.linear.default).total()
+    dual = chain.builder.build(segment, DUAL, 1)
+    assert counted(dual.graph, *products, torch.ops.aten.linear.default).total() == 3 * (attention + adapters)
+
+
+def test_segments_of_one_structure_share_a_trace(chain):
+    first, second = (chain.builder.build(chain.segments[i], DUAL, 1) for i in (1, 2))
+    assert [node.target for node in calls(first.graph)] == [node.target for node in calls(second.graph)]
+    for block, program in enumerate((first, second)):
+        own = [slot_of(n).name for n in program.placeholders if slot_of(n).role in (Role.ADAPTER, Role.FROZEN)]
+        assert own
+        assert all(f".{block}." in name for name in own)
+
+
+def test_which_programs_a_segment_needs(chain):
+    embed, block, later, head = (program_kinds(chain, index) for index in range(4))
+    assert embed == [PLAIN]
+    assert block == [PLAIN, ENTER, VJP]
+    assert later == [PLAIN, ENTER, DUAL, VJP]
+    scalar = [SCALAR] if chain.used(Role.HEAD) else []
+    assert head == [PLAIN, DUAL, *scalar, VJP]
+
+
+def test_inputs_come_before_stored_tensors(chain):
+    for index, segment in enumerate(chain.segments):
+        for kind in program_kinds(chain, index):
+            program = chain.builder.build(segment, kind, 2)
+            assert program.placeholders == program.inputs + program.stored
+            assert len(program.results) == len(program.outputs)
