@@ -1,0 +1,234 @@
+"""Lowering segments in parallel processes, each result kept in a cache under the hash of what went into it.
+
+Workers are forked, so that they see the model's weights without a copy. A result is written to a folder of its own and
+moved into place whole; a folder in the cache is checked against its hashes before it is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import psutil
+import torch
+from torch import Tensor
+
+from edge_client.manifest import FileSpec
+from export.errors import ExportError
+from export.lower import Entry, Precision, Shaped, lowering
+from export.slots import slot_of, value_of
+
+_INDEX = "index.json"
+_PARTIAL = ".lowering-"
+_DAY = 86_400
+_WORKER_BYTES = 1_500_000_000
+"""What a worker needs beside several copies of its segment's weights."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One segment for one runtime."""
+
+    runtime: str
+    precision: Precision
+    segment: str
+    programs: Sequence[Shaped]
+    stored: Mapping[str, Tensor]
+    tied: tuple[str, ...] = ()
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.stored.values())
+
+
+class Result(msgspec.Struct, frozen=True):
+    """A lowered segment in its folder."""
+
+    files: list[FileSpec]
+    entries: dict[str, Entry]
+    fallbacks: list[str]
+    folder: str = ""
+
+
+def lower_all(
+    jobs: Sequence[Job], cache: Path, workers: int, advance: Callable[[Job, bool], None]
+) -> dict[tuple[str, str], Result]:
+    """Lower every job; `advance` is told of each that is done and whether it came from the cache."""
+    results: dict[tuple[str, str], Result] = {}
+    keys = {id(job): cache / _key(job) for job in jobs}
+    pending: list[Job] = []
+    for job in jobs:
+        found = _cached(keys[id(job)])
+        if found is None:
+            pending.append(job)
+        else:
+            results[job.runtime, job.segment] = found
+            advance(job, True)
+    with closing(_lower_pending(pending, keys, _worker_count(pending, workers))) as lowered:
+        for job, result in lowered:
+            results[job.runtime, job.segment] = result
+            advance(job, False)
+    return results
+
+
+def _lower_pending(
+    pending: Sequence[Job], keys: Mapping[int, Path], workers: int
+) -> Generator[tuple[Job, Result], None, None]:
+    if workers < 2 or len(pending) < 2:
+        for job in pending:
+            yield job, _lower(job, keys[id(job)])
+        return
+    _JOBS[:] = [(job, keys[id(job)]) for job in sorted(pending, key=lambda job: -job.weight_bytes)]
+    context = multiprocessing.get_context("fork")
+    others = set(multiprocessing.active_children())
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
+        try:
+            with _interrupts_held():
+                futures = {pool.submit(_lower_number, number): job for number, (job, _) in enumerate(_JOBS)}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BrokenProcessPool as error:
+            raise ExportError(
+                f"one of {workers} lowering processes was killed, most likely for want of memory; pass --workers 1"
+            ) from error
+        except BaseException:
+            _end(set(multiprocessing.active_children()) - others, {key.parent for _, key in _JOBS})
+            raise
+        finally:
+            _JOBS.clear()
+
+
+_JOBS: list[tuple[Job, Path]] = []
+"""What forked workers inherit: graphs and weights are not sent to them."""
+
+
+def _end(workers: Collection[BaseProcess], caches: Collection[Path]) -> None:
+    """Nothing that a worker still computes is wanted; waiting for it could take minutes."""
+    for worker in workers:
+        worker.kill()
+    for worker in workers:
+        worker.join()
+        for cache in caches:
+            for folder in cache.glob(f"{_PARTIAL}{worker.pid}-*"):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _interrupts_held() -> Generator[None, None, None]:
+    """What is forked within never sees Ctrl-C: it reaches the parent, which ends its workers."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _start_worker() -> None:
+    torch.set_num_threads(1)  # the parent's thread pool does not survive a fork
+
+
+def _lower_number(number: int) -> Result:
+    return _lower(*_JOBS[number])
+
+
+def _worker_count(jobs: Sequence[Job], asked: int) -> int:
+    if asked:
+        return asked
+    largest = max((job.weight_bytes for job in jobs), default=0)
+    by_memory = psutil.virtual_memory().available // (_WORKER_BYTES + 4 * largest)
+    return max(1, min(os.cpu_count() or 1, int(by_memory), len(jobs)))
+
+
+def _lower(job: Job, key: Path) -> Result:
+    lowered = lowering(job.runtime).lower(job.segment, job.programs, job.stored, job.precision, tied=job.tied)
+    key.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PARTIAL}{os.getpid()}-", dir=key.parent))
+    try:
+        files = [_write(folder, path, content) for path, content in sorted(lowered.files.items())]
+        result = Result(files, lowered.entries, lowered.fallbacks)
+        (folder / _INDEX).write_bytes(msgspec.json.encode(result))
+        shutil.rmtree(key, ignore_errors=True)
+        folder.replace(key)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return msgspec.structs.replace(result, folder=str(key))
+
+
+def _write(folder: Path, path: str, content: bytes) -> FileSpec:
+    target = folder / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(content)
+    return FileSpec(path, hashlib.sha256(content).hexdigest(), len(content))
+
+
+def _cached(key: Path) -> Result | None:
+    """A whole and unchanged result, or nothing."""
+    try:
+        result = msgspec.json.decode((key / _INDEX).read_bytes(), type=Result)
+        sound = all(file_sha256(key / file.path) == file.sha256 for file in result.files)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    if not sound:
+        return None
+    os.utime(key)
+    return msgspec.structs.replace(result, folder=str(key))
+
+
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        digest = hashlib.sha256()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _key(job: Job) -> str:
+    """A hash of all that decides the result: graphs, weights, options, libraries, and this project's own code."""
+    digest = hashlib.sha256(_code_version().encode())
+    digest.update(repr((job.runtime, job.precision, job.segment, job.tied, lowering(job.runtime).versions())).encode())
+    for shaped in job.programs:
+        digest.update(f"{shaped.name}{shaped.program.outputs}{shaped.program.graph.graph}".encode())
+        for node in shaped.program.placeholders:
+            value = value_of(node)
+            digest.update(repr((slot_of(node), tuple(value.shape), value.dtype)).encode())
+    for name, tensor in sorted(job.stored.items()):
+        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        digest.update(tensor.detach().contiguous().reshape(-1).numpy().view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _code_version() -> str:
+    digest = hashlib.sha256()
+    for path in sorted((Path(__file__).parent / "lower").rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def prune(cache: Path, limit: int) -> None:
+    """Forget what killed exports left, and the results used longest ago until the cache is below `limit` bytes."""
+    for path in cache.glob(f"{_PARTIAL}*"):
+        if path.stat().st_mtime < time.time() - _DAY:
+            shutil.rmtree(path, ignore_errors=True)
+    folders = sorted((path for path in cache.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
+    sizes = {folder: sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()) for folder in folders}
+    total = sum(sizes.values())
+    for folder in folders:
+        if total <= limit:
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+        total -= sizes[folder]

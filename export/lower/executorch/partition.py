@@ -1,0 +1,73 @@
+"""What goes to XNNPACK, and what is left to kernels on the CPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.backend.partitioner import DelegationSpec, PartitionResult
+from executorch.exir.backend.utils import tag_constant_data
+from torch import Tensor, fx
+from torch.export import ExportedProgram
+
+
+class SegmentPartitioner(XnnpackPartitioner):
+    """XNNPACK's partitioner without the passes that only convolutions, pooling and fused activations need.
+
+    The compile spec is XNNPACK's own switch: of its passes only the one that makes linears of products runs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.delegation_spec = DelegationSpec("XnnpackBackend", [CompileSpec("dqlinear_partitioner", b"")])
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        """XNNPACK claims only the weights of its products; other constants would become inputs, stored again."""
+        result = super().partition(exported_program)
+        tag_constant_data(exported_program)
+        return result
+
+
+_PRODUCTS = ("aten.mm", "aten.bmm", "aten.linear", "aten.addmm", "aten.matmul", "aten.baddbmm", "aten.convolution")
+_SLOW = ("erf", "gelu", "softmax.", "exp", "tanh", "sigmoid", "sin", "cos", "pow", "sum", "mean", "where", "expand",
+         "permute", "gt.", "lt.", "le.", "ge.", "eq.", "ne.", "clamp", "maximum", "minimum", "torchao", "dequantize",
+         "quantize_per")  # fmt: skip
+"""Kernels without vector instructions; `native_layer_norm`, plain arithmetic and `_log_softmax` have them."""
+_FAST = ("_log_softmax", "embedding")
+_MANY_PRODUCTS = 1 << 18
+_MANY_ELEMENTS = 1 << 15
+
+
+def undelegated(program: ExportedProgram) -> Iterator[str]:
+    """Large ops outside every delegate whose kernels are slow."""
+    for node in program.graph.nodes:
+        if node.op != "call_function":
+            continue
+        name = str(getattr(node.target, "__name__", node.target))
+        sizes = [_shape(node), *(_shape(source) for source in node.all_input_nodes)]
+        if name.startswith(_PRODUCTS):
+            if _multiplications(node) >= _MANY_PRODUCTS:
+                yield f"{name} of {_described(sizes)}: products run in a portable kernel"
+        elif _is_slow(name) and max(math.prod(size) for size in sizes) >= _MANY_ELEMENTS:
+            yield f"{name} of {_described(sizes)}: runs in a portable kernel"
+
+
+def _is_slow(name: str) -> bool:
+    return any(part in name for part in _SLOW) and not any(part in name for part in _FAST)
+
+
+def _multiplications(node: fx.Node) -> int:
+    first = _shape(node.all_input_nodes[0])
+    return math.prod(_shape(node)) * (first[-1] if first else 1)
+
+
+def _shape(node: fx.Node) -> tuple[int, ...]:
+    value: Any = node.meta.get("val")
+    return tuple(value.shape) if isinstance(value, Tensor) else ()
+
+
+def _described(sizes: list[tuple[int, ...]]) -> str:
+    return " x ".join("[" + ", ".join(map(str, size)) + "]" for size in sizes[1:])

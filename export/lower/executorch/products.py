@@ -1,0 +1,123 @@
+"""The operators of `export.ops` as XNNPACK computes them, for each form in which a weight is stored.
+
+The chains of quantizing and dequantizing are torchao's; XNNPACK takes each as one kernel with integer arithmetic. The
+exact gradient multiplies with the very codes that the forward stores: dequantized inside the delegate, since no
+integer kernel multiplies with a weight turned around.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+import torch
+from torch import Tensor, fx
+
+from export.lower.executorch.graph import EdgeGraph
+from export.lower.executorch.weights import Quantized
+from export.slots import value_of
+
+# Importing these registers the operators below, and the embeddings' kernels.
+for _module in (
+    "torch.ao.quantization.fx._decomposed",
+    "torchao.quantization.quant_primitives",
+    "executorch.exir.passes._quant_patterns_and_replacements",
+):
+    importlib.import_module(_module)
+
+aten = torch.ops.aten
+_torchao = torch.ops.torchao
+_decomposed = torch.ops.quantized_decomposed
+_EPSILON = torch.finfo(torch.float32).eps
+
+
+def linear(edge: EdgeGraph, x: fx.Node, name: str, weight: Tensor | Quantized, bias: fx.Node | None) -> fx.Node:
+    """A frozen product, x @ weight.T (+ bias)."""
+    added = [] if bias is None else [bias]
+    if isinstance(weight, Tensor):
+        return edge.call(aten.linear.default, x, edge.constant(name, weight), *added)
+    what = "in 8 bits" if weight.rotation is None else "turned, in 8 bits"
+    rows = edge.once(x, what, lambda: _rows_of_activations(edge, _turned(edge, x, weight.rotation)))
+    return edge.call(aten.linear.default, rows, _rows_of_weight(edge, name, weight), *added)
+
+
+def _turned(edge: EdgeGraph, x: fx.Node, rotation: Tensor | None) -> fx.Node:
+    if rotation is None:
+        return x
+    groups = edge.reshape(x, -1, len(rotation))
+    turned = edge.call(aten.linear.default, groups, edge.constant("rotation", rotation))
+    return edge.reshape(turned, *value_of(x).shape)
+
+
+def _rows_of_weight(edge: EdgeGraph, name: str, weight: Quantized) -> fx.Node:
+    codes = edge.constant(f"codes of {name}", weight.codes)
+    scales = edge.constant(f"scales of {name}", weight.scales)
+    zeros = edge.constant(f"zeros of {name}", torch.zeros(weight.scales.shape, dtype=torch.int64))
+    block = [1, weight.codes.shape[1] // weight.scales.shape[1]]
+    return edge.call(
+        _torchao.dequantize_affine.default, codes, block, scales, zeros, torch.int8, weight.lowest, weight.highest
+    )
+
+
+def _rows_of_activations(edge: EdgeGraph, x: fx.Node) -> fx.Node:
+    """In 8 bits with one scale and zero point per token."""
+    block = [1] * (value_of(x).dim() - 1) + [value_of(x).shape[-1]]
+    chosen = edge.call(
+        _torchao.choose_qparams_affine.default, x, "ASYMMETRIC", block, torch.int8, None, None, _EPSILON,
+        torch.float32, torch.int32, True,
+    )  # fmt: skip
+    scale, zero = edge.part(chosen, 0), edge.part(chosen, 1)
+    codes = edge.call(_torchao.quantize_affine.default, x, block, scale, zero, torch.int8)
+    return edge.call(_torchao.dequantize_affine.default, codes, block, scale, zero, torch.int8)
+
+
+def linear_t(edge: EdgeGraph, gradient: fx.Node, name: str, weight: Tensor | Quantized) -> fx.Node:
+    """A frozen product the other way round, gradient @ weight."""
+    shape = tuple(value_of(gradient).shape)
+    if isinstance(weight, Tensor):
+        flat = edge.reshape(gradient, -1, shape[-1])
+        return edge.reshape(edge.call(aten.mm.default, flat, edge.constant(name, weight)), *shape[:-1], weight.shape[1])
+    if weight.lowest == -8:
+        return _int4_linear_t(edge, gradient, name, weight)
+    rows, columns = weight.codes.shape
+    # A buffer of its own with equal bytes: the file holds them once, but one buffer cannot serve both kernels.
+    codes = edge.constant(f"codes of {name}, turned", weight.codes.clone())
+    scales = edge.constant(f"scales of {name}, turned", weight.scales.reshape(1, 1, rows))
+    scaled = edge.reshape(edge.call(aten.mul.Tensor, edge.reshape(gradient, 1, -1, rows), scales), 1, -1, rows)
+    product = edge.call(aten.bmm.default, scaled, edge.reshape(_as_float(edge, codes), 1, rows, columns))
+    return _turned(edge, edge.reshape(product, *shape[:-1], columns), weight.rotation)
+
+
+def _int4_linear_t(edge: EdgeGraph, gradient: fx.Node, name: str, weight: Quantized) -> fx.Node:
+    """Even and odd columns apart: byte = 16·high + low, read with its sign; code = nibble - 8."""
+    shape = tuple(value_of(gradient).shape)
+    rows, columns = weight.codes.shape
+    groups = weight.scales.shape[1]
+    signed = _as_float(edge, edge.constant(f"nibbles of {name}", weight.nibbles))
+    high = edge.call(aten.floor.default, edge.call(aten.mul.Tensor, signed, edge.number(1 / 16)))
+    low = edge.call(aten.sub.Tensor, signed, edge.call(aten.mul.Tensor, high, edge.number(16)))
+    # `high` runs from -8 to 7, its negative half standing for 8 to 15.
+    negative = edge.call(aten.clamp.default, edge.call(aten.add.Tensor, high, edge.number(1)), 0, 1)
+    turn = edge.call(aten.sub.Tensor, edge.number(8), edge.call(aten.mul.Tensor, negative, edge.number(16)))
+    units = edge.constant(f"units of {name}", weight.unit.reshape(1, 1, rows))
+    multiples = edge.constant(f"multiples of {name}", (weight.scales / weight.unit).to(torch.int8))
+    scales = edge.reshape(_as_float(edge, multiples), rows, groups, 1)
+    flat = edge.call(aten.mul.Tensor, edge.reshape(gradient, 1, -1, rows), units)
+    halves: list[fx.Node] = []
+    for codes in (edge.call(aten.sub.Tensor, low, edge.number(8)), edge.call(aten.add.Tensor, high, turn)):
+        grouped = edge.call(aten.mul.Tensor, edge.reshape(codes, rows, groups, columns // groups // 2), scales)
+        product = edge.call(aten.bmm.default, flat, edge.reshape(grouped, 1, rows, columns // 2))
+        halves.append(edge.reshape(product, -1, columns // 2, 1))
+    product = edge.reshape(edge.call(aten.cat.default, halves, -1), *shape[:-1], columns)
+    return _turned(edge, product, weight.rotation)
+
+
+def _as_float(edge: EdgeGraph, codes: fx.Node) -> fx.Node:
+    return edge.call(_decomposed.dequantize_per_tensor.default, codes, 1.0, 0, -128, 127, torch.int8)
+
+
+def embedding(edge: EdgeGraph, ids: fx.Node, name: str, table: Tensor | Quantized) -> fx.Node:
+    if isinstance(table, Tensor):
+        return edge.call(aten.embedding.default, edge.constant(name, table), ids)
+    codes = edge.constant(f"codes of table {name}", table.codes)
+    scales = edge.constant(f"scales of table {name}", table.scales.reshape(-1))
+    return edge.call(_decomposed.embedding_byte.default, codes, scales, None, -128, 127, ids)

@@ -1,0 +1,158 @@
+"""Translates one program, with the weights of its segment."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Mapping, Sequence
+
+from torch import Tensor, fx
+
+from export import ops
+from export.errors import ExportError
+from export.lower import Precision
+from export.lower.onnx.frozen import Float, Frozen, Rows8, encoding_of
+from export.lower.onnx.graph import Graph, Reference, WeightFile
+from export.lower.onnx.rules import RULES, aten
+from export.programs import Program
+from export.slots import STORED, Role, Slot, slot_of, value_of
+
+_PRODUCTS = (ops.linear, ops.linear_t)
+_FROZEN = (*_PRODUCTS, ops.embedding)
+
+
+class SegmentWeights:
+    """The stored tensors of a segment, each written once, whatever the number of programs."""
+
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        stored: Mapping[str, Tensor],
+        precision: Precision,
+        own: WeightFile,
+        shared: Mapping[str, WeightFile],
+    ) -> None:
+        self.stored = stored
+        self.precision: Precision = precision
+        self.own = own
+        self.shared = shared
+        """Files of weights that another segment uses as well, the other way."""
+        self._looked_up = _users(programs, (ops.embedding,))
+        self._multiplied = _users(programs, _PRODUCTS)
+        self._numbers: dict[str, int] = {}
+        self._frozen: dict[str, Frozen] = {}
+
+    def frozen(self, slot: Slot) -> Frozen:
+        """A weight of the operators in `export.ops`."""
+        name = slot.name
+        if name not in self._frozen:
+            weight = self.stored[name]
+            multiplied = name in self._multiplied or name in self.shared
+            kind = encoding_of(weight.shape, self.precision, embedding=not multiplied)
+            if slot.role is not Role.FROZEN:
+                kind = Float
+            rows = name in self._looked_up or name in self.shared
+            file = self.shared.get(name, self.own)
+            self._frozen[name] = kind(self._name(name), weight, file, rows=rows, own=self.own)
+        return self._frozen[name]
+
+    def plain(self, slot: Slot) -> Reference:
+        """A bias, a norm's weight, a constant: as it is."""
+        return self.own.add(self._name(slot.name), lambda: self.stored[slot.name].detach().numpy())
+
+    def _name(self, name: str) -> str:
+        """Without the segment's part, so that equal blocks give equal graphs."""
+        if name in self.shared:
+            return name
+        return f"w{self._numbers.setdefault(name, len(self._numbers))}"
+
+
+def _users(programs: Sequence[Program], targets: Collection[object]) -> set[str]:
+    found: set[str] = set()
+    for program in programs:
+        for node in program.graph.graph.nodes:
+            if node.target in targets:
+                weight = node.args[1]
+                assert isinstance(weight, fx.Node)
+                found.add(slot_of(weight).name)
+    return found
+
+
+class Translator:
+    """Translates one program node by node."""
+
+    def __init__(self, program: Program, weights: SegmentWeights) -> None:
+        self.program = program
+        self.weights = weights
+        self.graph = Graph()
+        self._apart: dict[fx.Node, list[str]] = {}
+        """Values and tangents, stacked in the program, that stay apart because int8 rounds them differently."""
+
+    def translate(self) -> bytes:
+        for i, node in enumerate(self.program.inputs):
+            self.graph.values[node] = f"in{i}"
+        for node in self.program.graph.graph.nodes:
+            self.graph.enter(node.name)
+            if node.op == "placeholder" and slot_of(node).role in STORED:
+                if any(user.target not in _FROZEN or user.args[1] is not node for user in node.users):
+                    self.graph.values[node] = self.graph.external(self.weights.plain(slot_of(node)))
+            elif node.op == "call_function":
+                self._call(node)
+        return self.graph.model(self.program.inputs, self.program.results)
+
+    def _call(self, node: fx.Node) -> None:
+        if node.target is operator.getitem:
+            source, index = node.args
+            assert isinstance(source, fx.Node)
+            self.graph.values[node] = self.graph.values[source][index]  # type: ignore[index]
+        elif node.target in _FROZEN:
+            self._frozen(node)
+        elif node.target is aten.cat.default and self._stays_apart(node):
+            self._apart[node] = [self.graph.name(part) for part in node.args[0]]  # type: ignore[union-attr]
+        elif node.target is aten.split_with_sizes.default and node.args[0] in self._apart:
+            self.graph.values[node] = self._apart[node.args[0]]
+        else:
+            self.graph.values[node] = self._rule(node)
+
+    def _rule(self, node: fx.Node) -> str | list[str]:
+        rule = RULES.get(node.target)
+        what = "has no translation"
+        if rule is not None:
+            try:
+                return rule(self.graph, node, *node.args, **node.kwargs)
+            except NotImplementedError as error:
+                what = f"has a translation that does not cover {error}"
+        raise ExportError(
+            f"the op {node.target} of program {self.program.kind} of segment {self.program.segment} {what} to ONNX; "
+            "add one to export/lower/onnx/rules.py (a function of a few lines under @rule(op))"
+        )
+
+    def _frozen(self, node: fx.Node) -> None:
+        x, weight = node.args
+        assert isinstance(x, fx.Node)
+        assert isinstance(weight, fx.Node)
+        frozen = self.weights.frozen(slot_of(weight))
+        if node.target is ops.embedding:
+            self.graph.values[node] = frozen.embedding(self.graph, x)
+        elif node.target is ops.linear_t:
+            self.graph.values[node] = frozen.linear_t(self.graph, x)
+        elif x in self._apart:
+            assert isinstance(frozen, Rows8)
+            value, tangent = self._apart[x]
+            self._apart[node] = [frozen.linear(self.graph, value), frozen.tangent(self.graph, tangent)]
+        else:
+            self.graph.values[node] = frozen.linear(self.graph, x)
+
+    def _stays_apart(self, cat: fx.Node) -> bool:
+        """Whether this stacks values and tangents for int8 products only, as the dual rule of `spry::linear` does."""
+        parts, *axis = cat.args
+        rows = [value_of(part).shape[0] for part in parts]  # type: ignore[union-attr]
+        return axis in ([], [0]) and len(rows) == 2 and all(self._is_int8_pair(user, rows) for user in cat.users)
+
+    def _is_int8_pair(self, product: fx.Node, rows: list[int]) -> bool:
+        return (
+            product.target is ops.linear
+            and isinstance(self.weights.frozen(slot_of(product.args[1])), Rows8)  # type: ignore[arg-type]
+            and all(
+                user.target is aten.split_with_sizes.default and list(user.args[1:]) == [rows] for user in product.users
+            )
+        )

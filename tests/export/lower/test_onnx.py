@@ -1,0 +1,267 @@
+"""The ONNX lowering: every program gives in ONNX Runtime what its graph gives in torch."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, fx
+
+from edge_client.manifest import ProgramSpec, TensorSpec
+from edge_client.runtimes import open_runtime
+from export import ops
+from export.errors import ExportError
+from export.lower import Precision, Shaped, lowering
+from export.lower.onnx import LOWERING
+from export.lower.onnx.encodings import decode_blocks, decode_rows, encode_blocks, encode_rows
+from export.programs import DUAL, PLAIN, VJP, Program, input_name, kinds
+from export.slots import Role, Slot, slot_of, value_of
+from tests.export.models import Chain
+
+BATCH, LENGTH = 3, 7
+# Relative to the root mean square of a result. Tiny models with random weights round worse than real ones.
+TOLERANCE = {"none": 1e-5, "int8": 3e-2, "int4": 0.15}
+
+
+def programs_of(chain: Chain, directions: Sequence[int] = (1,)) -> dict[str, list[Shaped]]:
+    found: dict[str, list[Shaped]] = {}
+    trained_before = False
+    for segment in chain.segments:
+        for kind in kinds(segment, trained_before=trained_before):
+            for count in directions if kind not in (PLAIN, VJP) else (0,):
+                program = chain.builder.build(segment, kind, count)
+                found.setdefault(segment.name, []).append(Shaped(program, BATCH, LENGTH))
+        trained_before |= bool(segment.slots(Role.ADAPTER))
+    return found
+
+
+def readers(programs: dict[str, list[Shaped]], *targets: object) -> set[str]:
+    nodes = (n for group in programs.values() for s in group for n in s.program.graph.graph.nodes)
+    return {slot_of(node.args[1]).name for node in nodes if node.target in targets}
+
+
+def spec_of(shaped: Shaped, file: str) -> ProgramSpec:
+    program = shaped.program
+
+    def tensor(name: str, node: fx.Node) -> TensorSpec:
+        return TensorSpec(name, str(value_of(node).dtype).removeprefix("torch."), tuple(value_of(node).shape))
+
+    inputs = tuple(tensor(input_name(slot_of(node)), node) for node in program.inputs)
+    outputs = tuple(tensor(name, node) for name, node in zip(program.outputs, program.results, strict=True))
+    return ProgramSpec(
+        program.segment, program.kind, shaped.batch, shaped.length, program.directions, file, "", inputs, outputs,
+        flops=0, load_bytes=0, peak_bytes=0,
+    )  # fmt: skip
+
+
+def write(files: dict[str, bytes], folder: Path) -> None:
+    for path, content in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+
+
+def values_for(chain: Chain, program: Program) -> Iterator[tuple[Slot, Tensor]]:
+    """Inputs of a program: real tokens and weights, random states, tangents and directions."""
+    generator = torch.Generator().manual_seed(1)
+    examples = chain.loaded.example_inputs(BATCH, LENGTH)
+    for node in program.inputs:
+        slot = slot_of(node)
+        if slot.role is Role.INPUT:
+            yield slot, examples[slot.name]
+        elif slot in chain.parameters:
+            yield slot, chain.parameters[slot]
+        else:
+            yield slot, torch.randn(value_of(node).shape, generator=generator)
+
+
+def error(found: NDArray[np.float32], wanted: NDArray[np.float32], scale: float) -> float:
+    return float(np.sqrt(np.mean((found - wanted) ** 2)) / scale)
+
+
+def check(chain: Chain, precision: Precision, folder: Path, directions: Sequence[int] = (1,)) -> None:
+    programs = programs_of(chain, directions)
+    multiplied = readers(programs, ops.linear, ops.linear_t)
+    looked_up = readers(programs, ops.embedding)
+
+    def seen(slot: Slot) -> Tensor:
+        weight = chain.captured.stored[slot.name]
+        if slot.role is not Role.FROZEN or slot.name not in multiplied | looked_up:
+            return weight
+        return LOWERING.dequantized(slot.name, weight, precision, embedding=slot.name not in multiplied)
+
+    for segment, group in programs.items():
+        stored = chain.captured.stored
+        lowered = LOWERING.lower(segment, group, stored, precision, tied=multiplied & looked_up)
+        write(lowered.files, folder)
+        with open_runtime("onnx", folder, threads=1) as runtime:
+            for shaped in group:
+                program = shaped.program
+                inputs = dict(values_for(chain, program))
+                weights = [seen(slot_of(node)) for node in program.stored]
+                with torch.no_grad():
+                    wanted = program.graph(*inputs.values(), *weights)
+                named = {input_name(slot): value.numpy() for slot, value in inputs.items()}
+                found = runtime.run(spec_of(shaped, lowered.entries[shaped.name].file), named)
+                # Gradients that are zero by symmetry have no scale of their own.
+                gradients = [w for name, w in zip(program.outputs, wanted, strict=True) if name.startswith("g:")]
+                floor = 0.1 * max((float(g.square().mean().sqrt()) for g in gradients), default=0) + 1e-6
+                for name, want in zip(program.outputs, wanted, strict=True):
+                    scale = max(float(want.square().mean().sqrt()), floor)
+                    off = error(found[name], want.numpy(), scale)
+                    assert off <= TOLERANCE[precision], f"{segment} {shaped.name} {name}: {off:.2e}"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "task", "method"),
+    [
+        ("bert", "seq-cls", "lora"),
+        ("bert", "qa", "bitfit"),
+        ("distilbert", "seq-cls", "classifier"),
+        ("roberta", "causal-lm", "ia3"),
+        ("albert", "qa", "lora"),
+        ("electra", "seq-cls", "tinylora"),
+        ("gpt2", "causal-lm", "lora"),
+        ("opt", "seq-cls", "bitfit"),
+        ("llama", "causal-lm", "ia3"),
+        ("qwen2", "qa", "lora"),
+        ("qwen3", "causal-lm", "tinylora"),
+        ("gemma3", "seq-cls", "lora"),
+    ],
+)
+def test_programs_agree_in_float32(architecture: str, task: str, method: str, tmp_path: Path) -> None:
+    check(Chain.build(architecture, task, method, batch=BATCH, length=LENGTH), "none", tmp_path, (2,))
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+@pytest.mark.parametrize(
+    ("architecture", "task", "method"),
+    [("bert", "seq-cls", "lora"), ("gpt2", "causal-lm", "lora"), ("llama", "qa", "ia3"), ("opt", "causal-lm", "lora")],
+)
+def test_quantized_programs_agree_with_dequantized_weights(
+    architecture: str, task: str, method: str, precision: Precision, tmp_path: Path
+) -> None:
+    check(Chain.build(architecture, task, method, batch=BATCH, length=LENGTH), precision, tmp_path, (2,))
+
+
+@pytest.fixture(scope="module")
+def bert() -> Chain:
+    return Chain.build("bert", "seq-cls", "lora", batch=BATCH, length=LENGTH)
+
+
+@pytest.mark.parametrize("precision", ["none", "int8", "int4"])
+def test_weights_are_stored_once_for_all_programs(bert: Chain, precision: Precision) -> None:
+    group = programs_of(bert)["block.1"]
+    alone = LOWERING.lower("block.1", group[:1], bert.captured.stored, precision)
+    everything = LOWERING.lower("block.1", group, bert.captured.stored, precision)
+    weights = "onnx/block.1/weights.bin"
+    # What int4 adds for the exact gradient is its zero points.
+    assert len(everything.files[weights]) <= 1.05 * len(alone.files[weights])
+    assert set(everything.files) == {weights, *(f"onnx/block.1/{shaped.name}.onnx" for shaped in group)}
+    assert max(len(content) for path, content in everything.files.items() if path != weights) < 40_000
+
+
+def test_quantized_weights_are_smaller(bert: Chain) -> None:
+    group = programs_of(bert)["block.0"]
+    size = {}
+    for precision in ("none", "int8", "int4"):
+        size[precision] = len(LOWERING.lower("block.0", group, bert.captured.stored, precision).files[
+            "onnx/block.0/weights.bin"
+        ])  # fmt: skip
+    assert size["int4"] < size["int8"] < size["none"] / 2
+
+
+def test_files_are_the_same_every_time_and_for_every_block(bert: Chain) -> None:
+    programs = programs_of(bert)
+    stored = bert.captured.stored
+
+    def hashes(segment: str) -> dict[str, str]:
+        files = LOWERING.lower(segment, programs[segment], stored, "int8").files
+        return {path.rpartition("/")[2]: hashlib.sha256(content).hexdigest() for path, content in files.items()}
+
+    assert hashes("block.0") == hashes("block.0")
+    first, second = hashes("block.0"), hashes("block.1")
+    assert first.pop("weights.bin") != second.pop("weights.bin")
+    assert {name: second[name] for name in first if name in second} == {
+        name: value for name, value in first.items() if name in second
+    }
+
+
+@pytest.mark.parametrize("precision", ["none", "int8", "int4"])
+def test_a_tied_table_is_one_file_for_both_of_its_segments(precision: Precision) -> None:
+    chain = Chain.build("gpt2", "causal-lm", "lora", batch=BATCH, length=LENGTH)
+    programs = programs_of(chain)
+    tied = readers(programs, ops.linear) & readers(programs, ops.embedding)
+    assert len(tied) == 1
+    ends = [
+        LOWERING.lower(s, programs[s], chain.captured.stored, precision, tied=tied).files for s in ("embed", "head")
+    ]
+    table = f"onnx/tied/{tied.pop()}.bin"
+    assert ends[1][table] == ends[0][table]
+    assert len(ends[1].keys() & ends[0].keys()) == 1
+
+
+def test_int8_rounds_values_twice_and_tangents_once(bert: Chain) -> None:
+    (dual,) = [shaped for shaped in programs_of(bert)["block.1"] if shaped.program.kind == DUAL]
+    lowered = LOWERING.lower("block.1", [dual], bert.captured.stored, "int8")
+    model = onnx.load_from_string(lowered.files[lowered.entries[dual.name].file])
+    kinds_ = [node.op_type for node in model.graph.node]
+    products = sum(node.target is ops.linear for node in dual.program.graph.graph.nodes)
+    assert kinds_.count("MatMulIntegerToFloat") == 3 * products
+
+
+def test_large_transposed_products_dequantize_slice_by_slice(
+    bert: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("export.lower.onnx.frozen._AT_ONCE", 500)
+    for precision in ("int8", "int4"):
+        check(bert, precision, tmp_path / precision)
+    check(Chain.build("gpt2", "causal-lm", "lora", batch=BATCH, length=LENGTH), "int8", tmp_path / "tied")
+
+
+def test_an_op_without_translation_is_named(bert: Chain) -> None:
+    program = bert.builder.build(bert.segments[1], PLAIN, 0)
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    (result,) = graph.graph_copy(program.graph.graph, copies)  # type: ignore[misc]
+    strange = graph.call_function(torch.ops.aten.digamma.default, (result,))
+    strange.meta = dict(result.meta)
+    graph.output((strange,))
+    broken = Program("block.0", PLAIN, 0, fx.GraphModule({}, graph), program.outputs)
+    with pytest.raises(ExportError, match=r"aten\.digamma\.default of program plain of segment block\.0 .*rules\.py"):
+        LOWERING.lower("block.0", [Shaped(broken, BATCH, LENGTH)], bert.captured.stored, "none")
+
+
+def test_rows_are_rounded_to_half_a_step() -> None:
+    weight = np.random.default_rng(0).standard_normal((70, 33)).astype(np.float32)
+    weight[3] = 0
+    numbers, scales = encode_rows(weight)
+    assert numbers.dtype == np.int8
+    assert np.all(np.abs(decode_rows(numbers, scales) - weight) <= scales[:, None] * 0.5001)
+
+
+def test_blocks_keep_their_largest_weight() -> None:
+    weight = np.random.default_rng(0).standard_normal((40, 50)).astype(np.float32)
+    packed, scales = encode_blocks(weight)
+    decoded = decode_blocks(packed, scales, 50)
+    assert packed.shape == (40, 2, 16)
+    largest = np.abs(weight[:, :32]).argmax(1)
+    rows = np.arange(40)
+    np.testing.assert_allclose(decoded[rows, largest], weight[rows, largest], rtol=1e-6)
+    assert np.abs(decoded - weight).max() <= np.abs(scales).max() * 1.001
+
+
+def test_small_weights_stay_as_they_are() -> None:
+    weight = torch.randn(31, 64)
+    assert torch.equal(LOWERING.dequantized("w", weight, "int4", embedding=False), weight)
+    assert not torch.equal(LOWERING.dequantized("w", torch.randn(32, 64), "int8", embedding=True), weight)
+
+
+def test_the_lowering_is_found_by_its_runtime() -> None:
+    assert lowering("onnx") is LOWERING
+    assert LOWERING.versions()["onnx"] == onnx.__version__

@@ -1,0 +1,219 @@
+"""The TorchScript lowering: every program gives in a loaded file what its graph gives, with the weights as stored."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import zipfile
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_client.manifest import PRECISIONS
+from export import ops
+from export.lower import Shaped, lowering
+from export.lower.torchscript import LOWERING
+from export.lower.torchscript.weights import quantized_linear, quantized_table
+from export.programs import kinds
+from export.slots import Role, slot_of, value_of
+from tests.export.models import VOCABULARY, Chain
+
+BATCH, LENGTH = 2, 6
+MODELS = [
+    ("bert", "seq-cls", "lora"),
+    ("gpt2", "causal-lm", "lora"),
+    ("albert", "qa", "bitfit"),
+    ("qwen3", "seq-cls", "ia3"),
+]
+
+
+def programs_of(chain: Chain) -> dict[str, list[Shaped]]:
+    """Every program of every segment."""
+    found, trained_before = {}, False
+    for segment in chain.segments:
+        programs = [chain.builder.build(segment, kind, 2) for kind in kinds(segment, trained_before=trained_before)]
+        found[segment.name] = [Shaped(program, BATCH, LENGTH) for program in programs]
+        trained_before |= bool(segment.slots(Role.ADAPTER))
+    return found
+
+
+def random_inputs(program, generator):
+    for node in program.inputs:
+        value, name = value_of(node), slot_of(node).name
+        if value.dtype.is_floating_point:
+            yield torch.randn(value.shape, generator=generator)
+        elif name == "attention_mask":
+            yield (torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 2]])).to(value.dtype)
+        else:
+            limit = 2 if name in ("labels", "token_type_ids") else VOCABULARY
+            yield torch.randint(limit, value.shape, generator=generator)
+
+
+def as_stored(program, stored, precision):
+    """The program's stored tensors as the runtime sees them."""
+    for node in program.stored:
+        name, targets = slot_of(node).name, {user.target for user in node.users if user.args[-1] is node}
+        if targets & {ops.linear, ops.linear_t, ops.embedding}:
+            yield LOWERING.dequantized(name, stored[name], precision, embedding=ops.embedding in targets)
+        else:
+            yield stored[name]
+
+
+@pytest.fixture(scope="module", params=MODELS, ids="-".join)
+def chain(request):
+    return Chain.build(*request.param, batch=BATCH, length=LENGTH)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@torch.no_grad()
+def test_every_program_computes_what_its_graph_does(chain, precision):
+    generator = torch.Generator().manual_seed(0)
+    for segment, programs in programs_of(chain).items():
+        lowered = LOWERING.lower(segment, programs, chain.captured.stored, precision)
+        assert lowered.fallbacks == []
+        assert list(lowered.files) == [f"torchscript/{segment}.pt"]
+        (content,) = lowered.files.values()
+        module = torch.jit.load(io.BytesIO(content))
+        for shaped in programs:
+            entry = lowered.entries[shaped.name]
+            assert entry.file in lowered.files
+            inputs = list(random_inputs(shaped.program, generator))
+            expected = shaped.program.graph(*inputs, *as_stored(shaped.program, chain.captured.stored, precision))
+            found = getattr(module, entry.method)(*inputs)
+            largest = max(tensor.norm() for tensor in expected)  # some gradients are zero but for rounding
+            for name, one, other in zip(shaped.program.outputs, found, expected, strict=True):
+                assert one.shape == other.shape
+                error = (one - other).norm() / (other.norm() + 1e-2 * largest)
+                assert error < 1e-4, f"{segment}.{shaped.name}: {name} differs by {error:.1e}"
+
+
+def code_of(content: bytes) -> str:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return "".join(archive.read(name).decode() for name in archive.namelist() if name.endswith(".py"))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_files_name_no_device_and_no_operators_of_our_own(chain, precision):
+    for segment, programs in programs_of(chain).items():
+        (content,) = LOWERING.lower(segment, programs, chain.captured.stored, precision).files.values()
+        code = code_of(content)
+        assert "torch.linear" in code or segment in ("embed", "head")
+        assert "spry" not in code
+        assert "torchao" not in code
+        assert "torch.device" not in code
+        assert "cpu" not in code
+
+
+@pytest.fixture(scope="module")
+def block():
+    """A block wide enough to be quantized, with all its programs."""
+    chain = Chain.build("bert", "seq-cls", "lora", batch=BATCH, length=LENGTH)
+    return programs_of(chain)["block.1"], chain.captured.stored
+
+
+def test_weights_are_stored_once_in_few_bytes(block):
+    programs, stored = block
+    names = {slot_of(node).name for shaped in programs for node in shaped.program.stored}
+    weights = sum(stored[name].numel() for name in names if stored[name].dim() == 2)
+    others = sum(stored[name].nbytes for name in names if stored[name].dim() != 2)
+    for precision, bits in (("none", 32), ("int8", 8), ("int4", 4)):
+        (content,) = LOWERING.lower("block.1", programs, stored, precision).files.values()
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            data = sum(info.file_size for info in archive.infolist() if "/data/" in info.filename)
+        assert data - others <= 1.15 * weights * bits / 8
+        assert len(content) - data <= 100_000 * len(programs)
+
+
+def test_bytes_depend_on_the_input_alone(block):
+    programs, stored = block
+    for precision in PRECISIONS:
+        first, again = (LOWERING.lower("block.1", programs, stored, precision) for _ in range(2))
+        assert first == again
+        turned = LOWERING.lower("block.1", programs[::-1], stored, precision)
+        assert turned.files == first.files
+
+
+_IN_ANOTHER_PROCESS = """
+import hashlib, sys, torch
+from export.lower.torchscript import LOWERING
+from tests.export.lower.test_torchscript import programs_of
+from tests.export.models import Chain
+
+if sys.argv[1] == "busy":  # something else was traced in this process before
+    torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2))
+chain = Chain.build("bert", "seq-cls", "lora", batch=2, length=6)
+for segment in ("block.1", "head"):
+    (content,) = LOWERING.lower(segment, programs_of(chain)[segment], chain.captured.stored, "int4").files.values()
+    print(hashlib.sha256(content).hexdigest())
+"""
+
+
+def test_two_processes_write_the_same_bytes():
+    digests = [
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", _IN_ANOTHER_PROCESS, how],
+            capture_output=True, check=True, text=True, timeout=170,
+        ).stdout
+        for how in ("busy", "fresh")
+    ]  # fmt: skip
+    assert len(digests[0].split()) == 2
+    assert digests[0] == digests[1]
+
+
+def test_the_lowering_is_found_by_its_name():
+    assert lowering("torchscript") is LOWERING
+    assert LOWERING.versions()["torch"] == torch.__version__
+
+
+# --- weights ---
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(32, 48), st.sampled_from([32, 64, 96]), st.sampled_from([1e-3, 1.0, 100.0]), st.integers(0, 1000))
+def test_quantized_weights_are_close_and_act_as_what_they_say(rows, columns, scale, seed):
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(rows, columns, generator=generator) * scale
+    for precision, half_step in (("int8", 0.5 / 127), ("int4", 0.5 / 7.5)):
+        stored = quantized_linear(weight, precision)
+        limit = weight.abs().amax(1, keepdim=True) * half_step * 1.1
+        assert ((stored.float32() - weight).abs() <= limit).all()
+        x, gradient = torch.randn(3, 5, columns, generator=generator), torch.randn(3, 5, rows, generator=generator)
+        torch.testing.assert_close(stored.product(x), x @ stored.float32().T, rtol=1e-4, atol=1e-4 * scale)
+        expected = gradient @ stored.float32()
+        torch.testing.assert_close(stored.transposed_product(gradient), expected, rtol=1e-4, atol=1e-4 * scale)
+        table = quantized_table(weight, precision)
+        ids = torch.randint(rows, (4, 2), generator=generator)
+        torch.testing.assert_close(table.rows(ids), table.float32()[ids])
+        assert {tensor.dtype for tensor in table.tensors()} == {torch.int8, torch.float32}
+
+
+def test_all_codes_of_int4_survive_packing():
+    weight = torch.arange(-8, 8).repeat(32, 4).to(torch.float32)
+    weight[:, ::32] = -7.5  # every group's largest number sets a scale of one
+    weight[weight == -8] = -7.5
+    stored = quantized_linear(weight, "int4")
+    assert [tensor.dtype for tensor in stored.tensors()] == [torch.int8, torch.float16]
+    assert stored.tensors()[0].shape == (32, 32)
+    torch.testing.assert_close(stored.float32(), weight.round())
+
+
+@pytest.mark.parametrize(("shape", "precision"), [((8, 64), "int8"), ((64, 31), "int4"), ((64, 64), "none")])
+def test_small_layers_keep_their_numbers(shape, precision):
+    weight = torch.randn(shape)
+    torch.testing.assert_close(quantized_linear(weight, precision).float32(), weight, rtol=0, atol=0)
+    torch.testing.assert_close(quantized_table(weight, precision).float32(), weight, rtol=0, atol=0)
+
+
+def test_rows_that_do_not_divide_into_groups_are_int8():
+    weight = torch.randn(64, 48)
+    int8 = quantized_linear(weight, "int8")
+    torch.testing.assert_close(quantized_linear(weight, "int4").float32(), int8.float32(), rtol=0, atol=0)
+
+
+def test_a_row_of_zeros_stays_zero():
+    for precision in PRECISIONS:
+        assert not quantized_linear(torch.zeros(32, 64), precision).float32().any()
+        assert not quantized_table(torch.zeros(32, 64), precision).float32().any()
