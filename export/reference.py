@@ -1,0 +1,75 @@
+"""The model itself as the oracle: eager PyTorch, differentiated by `torch.func.jvp` and `torch.autograd`.
+
+It shares nothing with the exported programs but the weights, which may be replaced by what a runtime's quantization
+makes of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jvp
+
+from export.adapters import Adapted
+from export.capture import TaskForward
+from export.slots import Slot
+from export.tasks import Task
+
+
+class Reference:
+    """Per-example losses of an adapted model as a function of its trainable tensors."""
+
+    def __init__(self, adapted: Adapted, task: Task, replaced: Mapping[str, Tensor] | None = None) -> None:
+        model: nn.Module = adapted.model
+        self._task = task
+        self._model = model
+        names = {parameter.data_ptr(): name for name, parameter in model.named_parameters()}
+        self._name_of = {slot.name: names[address] for address, slot in adapted.slots.items()}
+        self._frozen = dict(replaced or {})
+
+    def losses(self, inputs: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Tensor:
+        """Loss of each example with trainable tensors `values` (by PEFT key)."""
+        *tokens, _labels = inputs
+        forward = TaskForward(self._model, self._task, tuple(tokens))
+        named = {self._name_of[key]: value for key, value in values.items()}
+        parameters = {"model." + name: value for name, value in {**self._frozen, **named}.items()}
+        losses, _ = functional_call(forward, parameters, tuple(inputs.values()))
+        return losses
+
+    def jvp(
+        self, inputs: Mapping[str, Tensor], values: Mapping[str, Tensor], direction: Mapping[str, Tensor]
+    ) -> Tensor:
+        """The derivative of each example's loss along one direction."""
+        moving = {key: values[key] for key in direction}
+
+        def along(moved: dict[str, Tensor]) -> Tensor:
+            return self.losses(inputs, {**values, **moved})
+
+        with torch.no_grad():
+            slope: Tensor = jvp(along, (moving,), (dict(direction),))[1]
+        return slope
+
+    def gradient(self, inputs: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The gradient of the mean loss."""
+        leaves = {key: value.detach().clone().requires_grad_() for key, value in values.items()}
+        with torch.enable_grad():
+            loss = self.losses(inputs, leaves).mean()
+            found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        return dict(zip(leaves, found, strict=True))
+
+    def slope(
+        self, inputs: Mapping[str, Tensor], values: Mapping[str, Tensor], direction: Mapping[str, Tensor], step: float
+    ) -> Tensor:
+        """The same derivative by finite differences, without any automatic differentiation."""
+        with torch.no_grad():
+            ahead = self.losses(inputs, {**values, **{k: values[k] + step * v for k, v in direction.items()}})
+            behind = self.losses(inputs, {**values, **{k: values[k] - step * v for k, v in direction.items()}})
+        return (ahead - behind) / (2 * step)
+
+
+def trained(adapted: Adapted, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors that a client trains, by PEFT key."""
+    keys: list[Slot] = list(adapted.slots.values())
+    return {slot.name: values[slot.name] for slot in keys if slot.name in values}

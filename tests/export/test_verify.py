@@ -1,0 +1,207 @@
+"""Verification finds what is wrong: programs, weights, derivatives, each under its own line."""
+
+import math
+import shutil
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import helper, numpy_helper
+
+from edge_client.bundle import Bundle
+from edge_client.manifest import Check
+from export.errors import ExportError
+from export.model import load
+from export.options import AdapterOptions, ExportOptions
+from export.pipeline import _adapt
+from export.reference import Reference
+from export.samples import SENTENCES, sample_inputs
+from export.tasks import IGNORED, TASKS
+from export.verify import _line, make_sample, refuse_failures, verify
+from tests.conftest import LABELS
+from tests.export.models import tiny
+
+LOSS = "loss, relative error"
+GRADIENT = "exact gradient, relative error against autograd"
+JVP = "jvp, RMS error over 2 directions against torch.func.jvp"
+SLOPE = "torch.func.jvp against finite differences"
+
+
+class Verified:
+    """A bundle beside the model it was made of."""
+
+    def __init__(self, folder, model_folder, **options):
+        self.folder = folder
+        self.manifest = Bundle.open(folder).manifest
+        options = ExportOptions(str(model_folder), folder, batches=(2,), lengths=(8,), **options)
+        self.loaded = load(options.source, TASKS[options.task], LABELS)
+        self.adapted = _adapt(self.loaded, options)
+        self.sample = make_sample(self.loaded, self.adapted, self.manifest, 2, 0)
+
+    def reference(self, **replaced):
+        return Reference(self.adapted, self.loaded.task, replaced)
+
+    def checks(self, folder=None, sample=None, reference=None):
+        right = self.reference()
+        found = verify(folder or self.folder, self.manifest, "onnx", sample or self.sample, reference or right, right)
+        return {check.what: check for check in found}
+
+
+@pytest.fixture(scope="module")
+def verified(bundle, model_folder):
+    return Verified(bundle, model_folder)
+
+
+def failed(checks):
+    return {what for what, check in checks.items() if not check.passed}
+
+
+def test_a_right_bundle_passes(verified):
+    checks = verified.checks()
+    assert list(checks) == [LOSS, GRADIENT, JVP, SLOPE]
+    assert failed(checks) == set()
+    assert all(0 <= check.value < check.bound for check in checks.values())
+    assert {(check.runtime, check.precision) for check in checks.values()} == {("onnx", "none")}
+    refuse_failures(list(checks.values()))
+
+
+def test_other_weights_are_found(verified):
+    """A bundle of another model: everything but the reference itself disagrees."""
+    name = "base_model.model.bert.encoder.layer.0.output.dense.weight"
+    weight = dict(verified.adapted.model.named_parameters())[name].detach()
+    checks = verified.checks(reference=verified.reference(**{name: 1.01 * weight}))
+    assert failed(checks) == {LOSS, GRADIENT, JVP}
+    with pytest.raises(ExportError, match=r"verification failed: onnx none: loss, relative error is .*, bound 0.0001"):
+        refuse_failures(list(checks.values()))
+
+
+def tampered(verified, tmp_path, kind, output):
+    """A copy of the bundle with one output of one program of block.1 changed."""
+    folder = shutil.copytree(verified.folder, tmp_path / "tampered")
+    spec = next(
+        p
+        for p in verified.manifest.runtimes["onnx"].programs
+        if (p.segment, p.kind, p.batch) == ("block.1", kind, 2) and p.directions in (0, 1)
+    )
+    path = folder / spec.file
+    model = onnx.load(path, load_external_data=False)
+    make_larger(model.graph, [result.name for result in spec.outputs].index(output))
+    onnx.save(model, path)
+    return folder
+
+
+def make_larger(graph, position: int):
+    """Multiply one of a program's outputs by 1.01."""
+    name = graph.output[position].name
+    for node in graph.node:
+        node.output[:] = ["right" if out == name else out for out in node.output]
+        node.input[:] = ["right" if given == name else given for given in node.input]
+    graph.initializer.append(numpy_helper.from_array(np.float32(1.01), "factor"))
+    graph.node.append(helper.make_node("Mul", ["right", "factor"], [name]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "output", "lines"),
+    [("dual", "tangent", {JVP}), ("vjp", "gradient", {GRADIENT}), ("plain", "hidden", {LOSS, GRADIENT})],
+)
+def test_a_wrong_program_is_found_under_its_line(verified, tmp_path, kind, output, lines):
+    folder = tampered(verified, tmp_path, kind, output)
+    assert failed(verified.checks(folder)) == lines
+
+
+def test_a_wrong_oracle_is_found(verified):
+    """Finite differences share nothing with automatic differentiation."""
+
+    class Wrong(Reference):
+        def jvp(self, inputs, values, direction):
+            return 1.2 * super().jvp(inputs, values, direction)
+
+    checks = verified.checks(reference=Wrong(verified.adapted, verified.loaded.task))
+    assert failed(checks) == {JVP, SLOPE}
+
+
+def test_a_classifier_has_a_loss_and_a_gradient(exporting, model_folder):
+    options = AdapterOptions("classifier")
+    folder = exporting(adapter=options, cuts=1)
+    checks = Verified(folder, model_folder, adapter=options).checks()
+    assert list(checks) == [LOSS, GRADIENT]
+    assert failed(checks) == set()
+
+
+def test_a_quantized_bundle_reports_what_quantization_did(exporting):
+    manifest = Bundle.open(exporting(precision="int8", directions=(1, 2))).manifest
+    checks = {check.what: check for check in manifest.verification}
+    cosine = checks["cosine of the estimated gradient with the float model's"]
+    change = checks["loss, relative change by quantization"]
+    assert cosine.bound is None
+    assert 0.9 < cosine.value <= 1
+    assert 0 < change.value < 0.1
+    assert all(check.precision == "int8" and check.passed for check in checks.values())
+    assert checks[JVP].bound == 0.05
+
+
+def test_a_value_that_is_no_number_fails():
+    what, value, bound, passed = _line(LOSS, math.nan, 1e-4)
+    assert not passed
+    with pytest.raises(ExportError, match="is nan"):
+        refuse_failures([Check("onnx", "none", what, value, bound, passed)])
+
+
+def test_a_failed_verification_leaves_nothing(exporting, tmp_path, monkeypatch):
+    """A bound that nothing meets: the export refuses its own bundle."""
+    from export import verify as module
+
+    monkeypatch.setitem(module.JVP_BOUND, "none", 0.0)
+    with pytest.raises(ExportError, match=r"verification failed: onnx none: jvp, RMS error .*; nothing was written"):
+        exporting(tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- samples ---------------------------------------------------------------------------------------------------------
+
+
+def test_sentences_are_real_and_padded(model_folder):
+    loaded = load(str(model_folder), TASKS["seq-cls"], LABELS)
+    inputs = sample_inputs(loaded, 4, 32, 0)
+    lengths = inputs["attention_mask"].sum(1)
+    assert len(set(lengths.tolist())) > 1
+    assert (inputs["input_ids"][inputs["attention_mask"] == 0] == loaded.pad_token_id).all()
+    ids = loaded.tokenizer(SENTENCES[1])["input_ids"]
+    assert inputs["input_ids"][1, :31].tolist() == ids[:31]
+    assert inputs["token_type_ids"].max() == 1
+    assert (inputs["token_type_ids"] * (1 - inputs["attention_mask"])).max() == 0
+
+
+@pytest.mark.parametrize(("architecture", "task"), [("bert", "seq-cls"), ("bert", "qa"), ("gpt2", "causal-lm")])
+def test_random_tokens_where_there_is_no_tokenizer(architecture, task):
+    loaded = tiny(architecture, task)
+    inputs = sample_inputs(loaded, 6, 12, 0)
+    again, other = sample_inputs(loaded, 6, 12, 0), sample_inputs(loaded, 6, 12, 1)
+    torch.testing.assert_close(inputs, again)
+    assert not torch.equal(inputs["input_ids"], other["input_ids"])
+    mask = inputs["attention_mask"] == 1
+    assert len(set(mask.sum(1).tolist())) > 1
+    assert (inputs["input_ids"][mask] != loaded.pad_token_id).all()
+    labels = inputs["labels"]
+    if task == "qa":
+        assert (labels[:, 0] <= labels[:, 1]).all()
+        assert (labels < mask.sum(1, keepdim=True)).all()
+    elif task == "causal-lm":
+        assert (labels[mask] == inputs["input_ids"][mask]).all()
+        assert (labels[~mask] == IGNORED).all()
+    else:
+        assert labels.min() >= 0
+        assert labels.max() < 3
+
+
+def test_the_sample_moves_every_trainable_tensor(verified):
+    """LoRA starts as a no-op: at its start half of the derivatives would be zero."""
+    initial = Bundle.open(verified.folder).initial_adapter()
+    for name, value in verified.sample.values.items():
+        assert (value.numpy() != initial[name]).any()
+    assert {name for d in verified.sample.directions for name in d} == {
+        p.name for unit in verified.manifest.units for p in unit.parameters
+    }
+    assert msgspec.json.encode(verified.manifest.verification)
