@@ -1,0 +1,80 @@
+"""Optimizers in numpy: those of a client's local steps, and the server's, which clients repeat in mode iteration.
+
+State is a dictionary of arrays under ``<slot>:<parameter>``, so that it is saved, sent and resumed like weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .protocol import ServerOptimizer, ServerOptimizers, Training
+
+Floats = NDArray[Any]
+"""float32; a Python number beside such an array does not widen it."""
+Weights = dict[str, Floats]
+
+FIRST, SECOND, COUNT = "m:", "v:", "t:"
+ADAMW_BETA1, ADAMW_BETA2, ADAMW_EPSILON = 0.9, 0.999, 1e-8
+
+
+def local_step(
+    weights: Weights, gradients: Mapping[str, Floats], state: Weights, training: Training, rate: float
+) -> None:
+    """Move weights against their gradients, in place; parameters without a gradient stay."""
+    move = _adamw if training.optimizer == "adamw" else _sgd
+    for name, gradient in gradients.items():
+        weight = weights[name]
+        decayed = weight * (1 - rate * training.weight_decay)
+        weights[name] = move(name, decayed, gradient, state, rate)
+
+
+def _sgd(name: str, weight: Floats, gradient: Floats, state: Weights, rate: float) -> Floats:  # noqa: ARG001
+    return weight - rate * gradient
+
+
+def _adamw(name: str, weight: Floats, gradient: Floats, state: Weights, rate: float) -> Floats:
+    zero = np.zeros_like(weight)
+    count = int(state.get(COUNT + name, np.zeros(1))[0]) + 1
+    first = _blend(ADAMW_BETA1, state.get(FIRST + name, zero), gradient)
+    second = _blend(ADAMW_BETA2, state.get(SECOND + name, zero), gradient * gradient)
+    state[COUNT + name], state[FIRST + name], state[SECOND + name] = np.array([count], np.float32), first, second
+    unbiased = first / (1 - ADAMW_BETA1**count)
+    scale = np.sqrt(second / (1 - ADAMW_BETA2**count)) + ADAMW_EPSILON
+    return weight - rate * unbiased / scale
+
+
+def _blend(beta: float, old: Floats, new: Floats) -> Floats:
+    return beta * old + (1 - beta) * new
+
+
+def server_step(
+    weights: Weights, changes: Mapping[str, Floats], state: Weights, optimizers: ServerOptimizers, head: frozenset[str]
+) -> None:
+    """Move weights by the mean change that clients report (Reddi et al., 2021), in place.
+
+    A parameter without a change keeps its value and its state: nobody who was to train it reported.
+    """
+    for name, change in changes.items():
+        optimizer = optimizers.head if name in head else optimizers.units
+        weights[name] = _server_move(name, weights[name], change, state, optimizer)
+
+
+def _server_move(name: str, weight: Floats, change: Floats, state: Weights, optimizer: ServerOptimizer) -> Floats:
+    if optimizer.kind == "fedavg":
+        return weight + change
+    square = change * change
+    first = _blend(optimizer.beta1, state.get(FIRST + name, np.zeros_like(weight)), change)
+    second = state.get(SECOND + name, np.full_like(weight, optimizer.tau**2))
+    match optimizer.kind:
+        case "fedyogi":
+            second = second - (1 - optimizer.beta2) * square * np.sign(second - square)
+        case "fedadam":
+            second = _blend(optimizer.beta2, second, square)
+        case "fedadagrad":
+            second = second + square
+    state[FIRST + name], state[SECOND + name] = first, second
+    return weight + optimizer.learning_rate * first / (np.sqrt(second) + optimizer.tau)

@@ -1,0 +1,232 @@
+"""What devices and the server say to each other: the JSON messages of the wire, and the settings that travel in them.
+
+Plain dataclasses: the device reads them with msgspec, the server with pydantic, which also checks the bounds noted here
+and writes them into the OpenAPI document. Fields may be added with a default; readers ignore those they do not know.
+Tensors travel as safetensors, scalars as the records of `edge_client.scalars`.
+
+    POST /v1/devices                    Enrolment -> Enrolled
+    POST /v1/check-in                   CheckIn -> CheckedIn: a task, or when to come back
+    GET  /v1/bundles/{sha256}/{path}    a file of a bundle; the manifest's own sha256 names the bundle
+    GET  /v1/jobs/{job}/weights?since=V safetensors: the parameters that changed after version V
+    GET  /v1/jobs/{job}/steps?since=V   records of iterations after version V, waiting up to `wait` seconds for one
+    PUT  /v1/tasks/{task}/update        safetensors with a Report in its metadata -> Receipt
+    PUT  /v1/tasks/{task}/jvps/{i}      a scalar report -> Receipt
+    POST /v1/tasks/{task}/failure       Failure -> Receipt
+
+A refusal is a problem document (RFC 9457) with a `code` out of `RefusalCode` where a device must react to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, get_args
+
+from annotated_types import Ge, Gt, Le, Len, Lt
+
+from .directions import Kind
+
+VERSION = "v1"
+PROBLEM = "application/problem+json"
+SAFETENSORS = "application/vnd.safetensors"
+STEPS = "application/vnd.spry.steps"
+REPORT = "report"
+"""Where an update's safetensors header keeps its Report."""
+VERSION_HEADER = "X-Spry-Version"
+"""The version of the weights that a response holds or leads to."""
+
+Mode = Literal["epoch", "iteration"]
+Estimator = Literal["forward", "exact", "central"]
+HeadGradient = Literal["exact", "apart", "joint"]
+Optimizer = Literal["sgd", "adamw"]
+Aggregation = Literal["fedyogi", "fedadam", "fedadagrad", "fedavg"]
+Power = Literal["mains", "battery", "unknown"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
+OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
+AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
+
+RefusalCode = Literal[
+    "unauthorized",  # no such device, wrong secret, or revoked: enrol again
+    "foreign",  # another device's task
+    "late",  # the round is over
+    "stale",  # an iteration that is over, or weights of another version
+    "invalid",  # not what the task asked for: shape, dtype, units, not finite
+    "norm",  # far outside what the round's others sent
+    "too-large",
+    "busy",  # come back after Retry-After
+    "paused",
+]
+
+Name = Annotated[str, Len(1, 100)]
+Positive = Annotated[int, Ge(1)]
+Rate = Annotated[float, Gt(0), Lt(1e3)]
+
+
+@dataclass(frozen=True)
+class Training:
+    """How every client of a job trains; the defaults are this project's, the paper's are a preset of the server."""
+
+    mode: Mode = "epoch"
+    estimator: Estimator = "forward"
+    batch: Positive = 8
+    length: Positive = 64
+    epochs: Positive = 1
+    """Passes over the client's examples in a round (mode epoch)."""
+    iterations: Annotated[int, Ge(0)] = 0
+    """Steps in a round; in mode epoch 0 leaves the number to `epochs`, in mode iteration 0 means 1."""
+    directions: Positive = 1
+    """K: directions per example (forward) or perturbations per batch (central)."""
+    kind: Kind = "normal"
+    per_example: bool = True
+    """Each example of a batch moves along directions of its own (forward)."""
+    head: HeadGradient = "exact"
+    """The head's gradient: exact, estimated from its own derivative, or from one derivative of units and head."""
+    sigma: Annotated[float, Gt(0), Le(1)] = 1e-3
+    """The step of a central difference."""
+    optimizer: Optimizer = "sgd"
+    learning_rate: Rate = 1e-2
+    head_learning_rate: Rate | None = None
+    """The head's; `learning_rate` when left out."""
+    weight_decay: Annotated[float, Ge(0), Lt(1)] = 0.0
+    prefix_cache: bool = True
+    """Keep the hidden states that enter the cut instead of computing them in every step."""
+
+
+@dataclass(frozen=True)
+class ServerOptimizer:
+    """How the server moves weights by the mean change that clients report; in mode iteration clients repeat it."""
+
+    kind: Aggregation = "fedyogi"
+    learning_rate: Rate = 1e-2
+    beta1: Annotated[float, Ge(0), Lt(1)] = 0.9
+    beta2: Annotated[float, Ge(0), Lt(1)] = 0.99
+    tau: Annotated[float, Gt(0), Le(1)] = 1e-3
+
+
+@dataclass(frozen=True)
+class ServerOptimizers:
+    """One for the adapter's units, one for the head."""
+
+    units: ServerOptimizer = field(default_factory=ServerOptimizer)
+    head: ServerOptimizer = field(default_factory=ServerOptimizer)
+
+
+@dataclass(frozen=True)
+class Enrolment:
+    """A device asks to take part."""
+
+    token: Annotated[str, Len(1, 200)]
+    name: Name
+    version: Annotated[str, Len(0, 50)] = ""
+
+
+@dataclass(frozen=True)
+class Enrolled:
+    """Shown once; the server keeps a hash."""
+
+    device: str
+    secret: str
+
+
+@dataclass(frozen=True)
+class CheckIn:
+    """What a device is and has at this moment."""
+
+    runtimes: Annotated[list[Name], Len(0, 20)]
+    examples: Annotated[int, Ge(0), Le(2**40)] = 0
+    memory_bytes: Annotated[int, Ge(0), Le(2**50)] | None = None
+    """What training may take at most; None where the device cannot tell."""
+    power: Power = "unknown"
+    metered: bool = False
+    job: Name | None = None
+    """Id or name of the only job it wants; any when left out."""
+    bundle: Annotated[str, Len(0, 64)] = ""
+    """The sha256 of the bundle whose files it has."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One client's part in a round."""
+
+    id: str
+    job: str
+    job_name: str
+    round: int
+    seed: int
+    """Of its directions and the order of its examples."""
+    units: list[int]
+    cut: int
+    """The segment at which tangents start."""
+    bundle: str
+    """The sha256 of the bundle's manifest."""
+    runtime: str
+    version: int
+    """The weights to start from."""
+    iteration: int
+    """Mode iteration: the first step of the round that is still open."""
+    seconds: float
+    """How long the round takes updates."""
+    training: Training
+    optimizers: ServerOptimizers
+    batch: int
+    """The batch to run at most: `training.batch`, or less where the device's memory is short."""
+    evaluate: bool = False
+    """Measure the global and the personal model on examples held back, and report."""
+
+
+@dataclass(frozen=True)
+class CheckedIn:
+    """A task, or the seconds to wait and why there is none."""
+
+    task: Task | None = None
+    wait: float = 0.0
+    reason: str = ""
+
+
+Finite = Annotated[float, Ge(-1e30), Le(1e30)]
+Count = Annotated[int, Ge(0), Le(2**40)]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an update says beside its tensors."""
+
+    examples: Annotated[int, Ge(1), Le(2**40)]
+    """The examples trained on: an update's weight."""
+    steps: Annotated[int, Ge(1), Le(2**31)]
+    loss: Finite
+    """Mean over the steps, before each."""
+    seconds: Annotated[float, Ge(0), Le(1e9)] = 0.0
+    peak_bytes: Count = 0
+    held_back: Count = 0
+    """Examples that the two counts below are of."""
+    right_global: Count = 0
+    right_personal: Count = 0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a device gives a task back."""
+
+    reason: Annotated[str, Len(1, 500)]
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """An accepted report; it is on disk."""
+
+    wait: float
+    """Seconds after which a check-in is worth while."""
+    repeated: bool = False
+    """The same report had been accepted before."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """RFC 9457."""
+
+    title: str
+    status: int
+    detail: str
+    code: str = ""
+    type: str = "about:blank"

@@ -1,0 +1,269 @@
+"""Mode iteration: what a client reports after a step, what the server publishes of it, and its repetition.
+
+A report is a few bytes: the derivatives of the batch's losses along directions that everybody can draw again from the
+client's seed, as half-precision numbers with one scale. The server publishes the reports of a step's participants as
+one record, and a client that holds the weights before the step applies the record as the server did. Both take the
+derivatives as they stand in the record, so rounding them costs accuracy of the estimate, never agreement.
+
+All numbers are little-endian.
+
+    report       loss f32, scale f32, examples u16, flags u8, count u8, count x f16 [units' jvps], count x f16 [head's]
+                 and, with flag EXACT_HEAD, the head's gradient as f32 in the manifest's order
+    record       magic "SPRY", bytes u32, version u32, round u32, iteration u32, K u16, batch u16, participants u16,
+                 unit bytes u8, 0 u8; then for each participant seed u64, units (a bit set), its report without loss;
+                 then, with EXACT_HEAD, the weighted mean of the head's gradients as f32
+
+`examples` of the batch's rows count, the first ones. The jvps are [K, batch], K outermost.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import SpryError
+from .estimates import directions_for, estimate
+from .manifest import Manifest
+from .optimizers import Weights
+from .protocol import Training
+
+Floats = NDArray[np.float32]
+
+EXACT_HEAD = 1
+HEAD_JVPS = 2
+_MAGIC = b"SPRY"
+_LOSS = struct.Struct("<f")
+_REPORT = struct.Struct("<fHBB")
+_RECORD = struct.Struct("<4sIIIIHHHBB")
+_SEED = struct.Struct("<Q")
+_LARGEST = 255
+"""Scalars of a kind in a report; more directions or rows need mode epoch."""
+
+
+class ScalarError(SpryError, ValueError):
+    """A report or record is not what the task asked for."""
+
+
+@dataclass(frozen=True)
+class ScalarReport:
+    """One client's step."""
+
+    loss: float
+    examples: int
+    jvp: Floats
+    """[K, batch]"""
+    head_jvp: Floats | None = None
+    """[K, batch], where the head is trained by scalars."""
+    head_gradient: Floats | None = None
+    """All of the head's parameters, flat and one after the other, where it is trained by its exact gradient."""
+
+
+@dataclass(frozen=True)
+class Participant:
+    """A report as published."""
+
+    seed: int
+    units: tuple[int, ...]
+    report: ScalarReport
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """A step of all participants: it leads from version - 1 to version."""
+
+    version: int
+    round: int
+    iteration: int
+    participants: tuple[Participant, ...]
+    head_gradient: Floats | None = None
+
+
+# --- reports ---------------------------------------------------------------------------------------------------------
+
+
+def encode_report(report: ScalarReport) -> bytes:
+    return _LOSS.pack(report.loss) + _encode_scalars(report) + _floats(report.head_gradient)
+
+
+def decode_report(data: bytes, manifest: Manifest, training: Training) -> ScalarReport:
+    """The report in `data`, checked against what the job's clients must send."""
+    if len(data) < _LOSS.size + _REPORT.size:
+        raise ScalarError(f"a report has at least {_LOSS.size + _REPORT.size} bytes, got {len(data)}")
+    (loss,) = _LOSS.unpack_from(data)
+    shape = training.directions, training.batch
+    report, end = _decode_scalars(data, _LOSS.size, loss, shape)
+    exact = training.head == "exact" and bool(manifest.head)
+    expected = sum(parameter.size for parameter in manifest.head) * 4 if exact else 0
+    if len(data) != end + expected:
+        raise ScalarError(f"a report of this job has {end + expected} bytes, got {len(data)}")
+    if exact:
+        gradient = np.frombuffer(data, "<f4", offset=end).astype(np.float32)
+        report = replace(report, head_gradient=gradient)
+    if (report.head_jvp is not None) != (bool(manifest.head) and not exact):
+        raise ScalarError("this job's reports " + ("lack" if report.head_jvp is None else "have no") + " head scalars")
+    values = [np.array([loss]), report.jvp, report.head_jvp, report.head_gradient]
+    if not all(np.isfinite(value).all() for value in values if value is not None):
+        raise ScalarError("the report holds numbers that are not finite; skip the batch or lower the learning rate")
+    return report
+
+
+def _encode_scalars(report: ScalarReport) -> bytes:
+    parts = [report.jvp] if report.head_jvp is None else [report.jvp, report.head_jvp]
+    values = np.concatenate([part.reshape(-1) for part in parts]).astype(np.float32)
+    if report.jvp.size > _LARGEST:
+        raise ScalarError(f"a report holds at most {_LARGEST} derivatives (K x batch), got {report.jvp.size}")
+    largest = float(np.abs(values).max(initial=0.0))
+    scale = largest if np.isfinite(largest) and largest > 0 else 1.0
+    flags = (HEAD_JVPS if report.head_jvp is not None else 0) | (EXACT_HEAD if report.head_gradient is not None else 0)
+    with np.errstate(over="ignore"):
+        halves = (values / np.float32(scale)).astype("<f2")
+    return _REPORT.pack(scale, report.examples, flags, report.jvp.size) + halves.tobytes()
+
+
+def _decode_scalars(data: bytes, start: int, loss: float, shape: tuple[int, int]) -> tuple[ScalarReport, int]:
+    try:
+        scale, examples, flags, count = _REPORT.unpack_from(data, start)
+    except struct.error:
+        raise ScalarError(f"a report is cut off after {len(data) - start} bytes") from None
+    kinds = 2 if flags & HEAD_JVPS else 1
+    end = start + _REPORT.size + 2 * count * kinds
+    if count != shape[0] * shape[1] or not 1 <= examples <= shape[1]:
+        raise ScalarError(
+            f"a report of this job holds K x batch = {shape[0]} x {shape[1]} derivatives of 1 to {shape[1]} examples, "
+            f"got {count} of {examples}"
+        )
+    if len(data) < end:
+        raise ScalarError(f"a report is cut off: expected {end - start} bytes, got {len(data) - start}")
+    halves = np.frombuffer(data, "<f2", count * kinds, start + _REPORT.size).astype(np.float32)
+    values = (halves * np.float32(scale)).reshape(kinds, *shape)
+    return ScalarReport(loss, examples, values[0], values[1] if kinds > 1 else None), end
+
+
+def _floats(values: Floats | None) -> bytes:
+    return b"" if values is None else values.astype("<f4").tobytes()
+
+
+# --- records ---------------------------------------------------------------------------------------------------------
+
+
+def encode_record(record: StepRecord, manifest: Manifest, training: Training) -> bytes:
+    width = -(-len(manifest.units) // 8)
+    parts: list[bytes] = []
+    for participant in record.participants:
+        bits = sum(1 << unit for unit in participant.units)
+        parts += [_SEED.pack(participant.seed), bits.to_bytes(width, "little"), _encode_scalars(participant.report)]
+    parts.append(_floats(record.head_gradient))
+    body = b"".join(parts)
+    shape = training.directions, training.batch
+    head = (record.version, record.round, record.iteration, *shape, len(record.participants), width, 0)
+    return _RECORD.pack(_MAGIC, _RECORD.size + len(body), *head) + body
+
+
+def decode_records(data: bytes) -> Iterator[StepRecord]:
+    """Records that stand one after the other."""
+    start = 0
+    while start < len(data):
+        if len(data) - start < _RECORD.size:
+            raise ScalarError(f"a record is cut off after {len(data) - start} bytes")
+        magic, size, version, round_, iteration, k, batch, count, width, _ = _RECORD.unpack_from(data, start)
+        if magic != _MAGIC or size < _RECORD.size or start + size > len(data):
+            raise ScalarError(f"no record at byte {start}: the answer is damaged or not from this version of spry")
+        yield _decode_record(data[start : start + size], version, round_, iteration, (k, batch), count, width)
+        start += size
+
+
+def _decode_record(
+    data: bytes, version: int, round_: int, iteration: int, shape: tuple[int, int], count: int, width: int
+) -> StepRecord:
+    at = _RECORD.size
+    participants: list[Participant] = []
+    for _ in range(count):
+        if len(data) < at + _SEED.size + width:
+            raise ScalarError("a record is cut off among its participants")
+        (seed,) = _SEED.unpack_from(data, at)
+        bits = int.from_bytes(data[at + _SEED.size : at + _SEED.size + width], "little")
+        report, at = _decode_scalars(data, at + _SEED.size + width, 0.0, shape)
+        units = tuple(unit for unit in range(8 * width) if bits >> unit & 1)
+        participants.append(Participant(seed, units, report))
+    rest = np.frombuffer(data, "<f4", offset=at).astype(np.float32) if len(data) > at else None
+    return StepRecord(version, round_, iteration, tuple(participants), rest)
+
+
+# --- repetition ------------------------------------------------------------------------------------------------------
+
+
+def as_published(report: ScalarReport) -> ScalarReport:
+    """The report as everybody reads it in a record: rounded."""
+    data = _encode_scalars(report)
+    return _decode_scalars(data, 0, report.loss, (report.jvp.shape[0], report.jvp.shape[1]))[0]
+
+
+def changes(record: StepRecord, manifest: Manifest, training: Training) -> Weights:
+    """The mean change of every parameter in this step, weighted by examples: one local SGD step of each participant."""
+    totals: dict[str, NDArray[np.float64]] = {}
+    holders: dict[str, int] = {}
+    for participant in record.participants:
+        for name, gradient in gradients(participant, manifest, training, record.iteration).items():
+            share = participant.report.examples * gradient.astype(np.float64)
+            totals[name] = totals[name] + share if name in totals else share
+            holders[name] = holders.get(name, 0) + participant.report.examples
+    found = {name: totals[name] / holders[name] for name in totals}
+    if record.head_gradient is not None:
+        found.update(split_head(record.head_gradient.astype(np.float64), manifest))
+    head = {parameter.name for parameter in manifest.head}
+    rates = training.learning_rate, training.head_learning_rate or training.learning_rate
+    return {name: (-rates[name in head] * value).astype(np.float32) for name, value in found.items()}
+
+
+def gradients(participant: Participant, manifest: Manifest, training: Training, iteration: int) -> Weights:
+    """The gradient that a participant's scalars stand for."""
+    report = participant.report
+    drawn = step_directions(manifest, participant.units, participant.seed, training, iteration)
+    weight = (np.arange(training.batch) < report.examples).astype(np.float32)
+    head = {parameter.name for parameter in manifest.head}
+    head_jvp = np.zeros_like(report.jvp) if report.head_jvp is None else report.head_jvp
+    if training.head == "joint":
+        return estimate(report.jvp + head_jvp, drawn, weight)
+    units = {name: direction for name, direction in drawn.items() if name not in head}
+    of_head = {name: direction for name, direction in drawn.items() if name in head}
+    return estimate(report.jvp, units, weight) | estimate(head_jvp, of_head, weight)
+
+
+def step_directions(
+    manifest: Manifest, units: Sequence[int], seed: int, training: Training, iteration: int
+) -> dict[str, Floats]:
+    """The directions of a client's step, [K * batch, *shape] for each parameter, the head's where it takes some."""
+    rows = training.batch if training.per_example else 1
+    drawn = directions_for(
+        manifest,
+        units,
+        seed,
+        iteration=iteration,
+        directions=training.directions,
+        batch=rows,
+        head=training.head != "exact",
+        kind=training.kind,
+    )
+    if training.per_example:
+        return drawn
+    return {name: np.repeat(rows, training.batch, axis=0) for name, rows in drawn.items()}
+
+
+def split_head(flat: NDArray[Any], manifest: Manifest) -> dict[str, NDArray[Any]]:
+    """The head's parameters out of one vector that holds them in the manifest's order."""
+    found: dict[str, NDArray[Any]] = {}
+    start = 0
+    for parameter in manifest.head:
+        found[parameter.name] = flat[start : start + parameter.size].reshape(parameter.shape)
+        start += parameter.size
+    return found
+
+
+def join_head(gradients: Mapping[str, Floats], manifest: Manifest) -> Floats:
+    """The inverse of `split_head`."""
+    return np.concatenate([gradients[parameter.name].reshape(-1) for parameter in manifest.head])
