@@ -1,1 +1,1 @@
-"""The server: rounds, aggregation, storage and the fleet simulator."""
+"""The federation server: devices, jobs, rounds and their storage, behind an HTTP API."""

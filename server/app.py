@@ -1,0 +1,65 @@
+"""`uvicorn server.app:app`. Assembles; what happens is in the modules that this one names."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from edge_client import __version__
+from server import problems
+from server.bodies import BodyLimit
+from server.errors import ServerConfigError
+from server.jobs import list_jobs
+from server.offers import Offers
+from server.reports import Reports
+from server.routes import bundles, devices, jobs, operations, tasks
+from server.services import Services
+from server.settings import Settings, read_settings
+from server.store import ADMIN_TOKEN_FILE, Store
+from server.ticker import Ticker
+
+log = logging.getLogger("uvicorn.error")  # where uvicorn's own start-up lines go
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """The application; settings left out are read from the environment when it starts."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
+        try:
+            store = Store(settings or read_settings())
+        except ServerConfigError as error:
+            log.error("error: %s", error)  # noqa: TRY400 -- the reason is enough, a traceback would bury it
+            raise SystemExit(2) from None
+        stopping = threading.Event()
+        offers = Offers(store)
+        app.state.services = Services(store, offers, Reports(store), stopping)
+        ticker = Ticker(store, offers, stopping)
+        ticker.start()
+        _say_what_next(store)
+        yield
+        ticker.stop()
+        store.close()
+
+    app = FastAPI(title="spry", version=__version__, lifespan=lifespan, responses=problems.DOCUMENTED)
+    app.add_middleware(BodyLimit)
+    problems.install(app)
+    for module in (devices, tasks, bundles, jobs, operations):
+        app.include_router(module.router)
+    return app
+
+
+def _say_what_next(store: Store) -> None:
+    kept = store.folder / ADMIN_TOKEN_FILE
+    where = "SPRY_ADMIN_TOKEN" if store.settings.admin_token.get_secret_value() else f"in {kept}"
+    log.info("data folder: %s; administrator's token: %s", store.folder, where)
+    if not list_jobs(store):
+        log.info("no job yet: `spry job create NAME --bundle FOLDER`, then `spry token create` and, on each device,")
+        log.info("`spry join --server URL --token TOKEN --data FILE`; the API is described at /docs")
+
+
+app = create_app()

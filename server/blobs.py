@@ -1,0 +1,74 @@
+"""Files named by the sha256 of their content: updates, weights, held-out examples.
+
+A file appears whole and on disk, or not at all; the same content is kept once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+from safetensors.numpy import load_file, save
+
+from edge_client.optimizers import Weights
+
+PARTIAL = ".partial-"
+
+
+class Blobs:
+    """A folder of such files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def path(self, sha256: str) -> Path:
+        return self.folder / sha256[:2] / sha256
+
+    def has(self, sha256: str) -> bool:
+        return self.path(sha256).is_file()
+
+    def partial(self) -> Path:
+        """A place to write what becomes a blob by `adopt`."""
+        handle, name = tempfile.mkstemp(prefix=PARTIAL, dir=self.folder)
+        os.close(handle)
+        return Path(name)
+
+    def adopt(self, partial: Path, sha256: str) -> None:
+        """Take a file written under `partial()`, whose content has this hash."""
+        target = self.path(sha256)
+        target.parent.mkdir(exist_ok=True)
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        partial.replace(target)
+        sync_folder(target.parent)
+
+    def put(self, content: bytes) -> str:
+        sha256 = hashlib.sha256(content).hexdigest()
+        if not self.has(sha256):
+            partial = self.partial()
+            try:
+                partial.write_bytes(content)
+                self.adopt(partial, sha256)
+            finally:
+                partial.unlink(missing_ok=True)
+        return sha256
+
+    def put_tensors(self, tensors: Weights) -> str:
+        return self.put(save(dict(sorted(tensors.items()))))
+
+    def tensors(self, sha256: str) -> Weights:
+        return load_file(self.path(sha256))
+
+    def forget(self, sha256: str) -> None:
+        self.path(sha256).unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

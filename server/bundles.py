@@ -1,0 +1,95 @@
+"""Bundles on the server: uploaded file by file, each verified by its hash, and served to devices."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from edge_client import manifest as manifests
+from edge_client.bundle import Bundle, safe_path, sha256
+from edge_client.errors import BundleError
+from edge_client.manifest import FILE_NAME, FileSpec, Manifest
+from server.blobs import sync_folder
+from server.errors import Refusal
+
+MANIFEST_BYTES = 64 << 20
+"""No manifest is larger."""
+
+
+class BundleFiles:
+    """A folder for each bundle, named by the sha256 of its manifest."""
+
+    def __init__(self, folder: Path, largest: int) -> None:
+        self.folder = folder
+        self._largest = largest
+        folder.mkdir(parents=True, exist_ok=True)
+        self.manifest = lru_cache(maxsize=32)(self._manifest)
+
+    def _manifest(self, bundle: str) -> Manifest:
+        return manifests.read(self.path(bundle) / FILE_NAME)
+
+    def path(self, bundle: str) -> Path:
+        if len(bundle) != 64 or not set(bundle) <= set("0123456789abcdef"):
+            raise Refusal(404, "unknown", f"a bundle is named by 64 hexadecimal digits, got {bundle!r}")
+        return self.folder / bundle
+
+    def expected(self, bundle: str, path: str) -> FileSpec:
+        """What the manifest says of a file; the manifest itself goes by the bundle's name."""
+        if path == FILE_NAME:
+            return FileSpec(FILE_NAME, bundle, MANIFEST_BYTES)
+        if not (self.path(bundle) / FILE_NAME).is_file():
+            raise Refusal(409, "incomplete", f"send {FILE_NAME} of bundle {bundle[:12]}… first")
+        for file in self.manifest(bundle).files:
+            if file.path == path:
+                return file
+        raise Refusal(404, "unknown", f"the bundle has no file {path!r}; its {FILE_NAME} lists them")
+
+    def limit(self, bundle: str, path: str) -> int:
+        return min(self.expected(bundle, path).bytes, self._largest)
+
+    def add(self, bundle: str, path: str, partial: Path) -> None:
+        """Take a received file, if it is what the bundle wants there."""
+        expected = self.expected(bundle, path)
+        found = sha256(partial)
+        if found != expected.sha256:
+            raise Refusal(
+                422, "invalid", f"{path} has sha256 {found[:12]}…, expected {expected.sha256[:12]}…: send it again"
+            )
+        if path == FILE_NAME:
+            self._check_manifest(partial)
+        target = self.path(bundle) / safe_path(path, self.path(bundle))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial.replace(target)
+        sync_folder(target.parent)
+
+    def _check_manifest(self, partial: Path) -> None:
+        try:
+            manifest = manifests.parse(partial.read_bytes())
+            for file in manifest.files:
+                safe_path(file.path, partial)
+        except BundleError as error:
+            raise Refusal(422, "invalid", str(error)) from None
+
+    def missing(self, bundle: str) -> list[str]:
+        """Files that have not arrived yet."""
+        folder = self.path(bundle)
+        if not (folder / FILE_NAME).is_file():
+            return [FILE_NAME]
+        return [file.path for file in self.manifest(bundle).files if not _is_whole(folder, file)]
+
+    def file(self, bundle: str, path: str) -> tuple[Path, FileSpec]:
+        """A file to serve."""
+        spec = self.expected(bundle, path)
+        found = self.path(bundle) / safe_path(path, self.path(bundle))
+        if not found.is_file():
+            raise Refusal(404, "unknown", f"{path} of bundle {bundle[:12]}… has not been uploaded")
+        return found, spec
+
+    def open(self, bundle: str) -> Bundle:
+        """The whole bundle; its files were verified when they came."""
+        return Bundle(self.path(bundle), self.manifest(bundle))
+
+
+def _is_whole(folder: Path, file: FileSpec) -> bool:
+    path = folder / file.path
+    return path.is_file() and path.stat().st_size == file.bytes

@@ -1,0 +1,86 @@
+"""The database's connection: short transactions, writers one after the other.
+
+SQLite runs in WAL mode: readers never wait, and a committed transaction outlives a power cut. A write transaction takes
+SQLite's lock at its beginning (or, on PostgreSQL, locks the rows that it selects for update), so that what it read
+still holds when it writes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, create_engine, event, insert, select
+from sqlalchemy.exc import OperationalError
+
+from server.errors import ServerConfigError
+from server.tables import SCHEMA, about, schema
+
+_WRITES = "spry_writes"
+
+
+class Database:
+    """Transactions on one engine; shared by all threads of a process."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        """`url` of "" keeps an SQLite file in the folder."""
+        self.url = url or f"sqlite:///{folder / 'spry.sqlite'}"
+        self.is_sqlite = self.url.startswith("sqlite")
+        self._engine = create_engine(self.url, pool_size=20, max_overflow=20, pool_pre_ping=not self.is_sqlite)
+        self._writer = threading.Lock()  # SQLite has one writer: threads wait here rather than in its polling
+        if self.is_sqlite:
+            event.listen(self._engine, "connect", _prepare_sqlite)
+            event.listen(self._engine, "begin", _begin_sqlite)
+        self._create(folder)
+
+    @contextmanager
+    def read(self) -> Generator[Connection, None, None]:
+        """A consistent view; writes nothing."""
+        with self._engine.connect() as connection, connection.begin():
+            yield connection
+
+    @contextmanager
+    def write(self) -> Generator[Connection, None, None]:
+        """All or nothing; committed, and on disk, when the block ends."""
+        if not self.is_sqlite:
+            with self._engine.begin() as connection:
+                yield connection
+            return
+        options = {_WRITES: True}
+        with self._writer, self._engine.connect().execution_options(**options) as connection, connection.begin():
+            yield connection
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def _create(self, folder: Path) -> None:
+        with (folder / ".schema.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # several workers may start at once
+            try:
+                with self.write() as connection:
+                    schema.create_all(connection)
+                    found = connection.scalar(select(about.c.value).where(about.c.key == "schema"))
+                    if found is None:
+                        connection.execute(insert(about).values(key="schema", value=str(SCHEMA)))
+            except OperationalError as error:
+                raise ServerConfigError(
+                    f"the database does not answer: {error.orig}; check SPRY_DATABASE_URL"
+                ) from None
+        if found is not None and int(found) > SCHEMA:
+            raise ServerConfigError(f"the database has schema {found}, this server knows {SCHEMA}: upgrade spry")
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # BEGIN is ours
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=30000"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get(_WRITES) else "BEGIN")

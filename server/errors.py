@@ -1,0 +1,46 @@
+"""What the server tells whom.
+
+SpryError
+├── ServerConfigError   settings that an administrator must change; the server does not start
+└── Refusal             an answer to a request: a problem document with this status, code and advice
+"""
+
+from __future__ import annotations
+
+from edge_client.errors import SpryError
+
+TITLES = {
+    400: "Bad request",
+    401: "Not authorized",
+    403: "Forbidden",
+    404: "Not found",
+    409: "Conflict",
+    410: "Gone",
+    411: "Length required",
+    413: "Too large",
+    416: "Range not satisfiable",
+    422: "Invalid",
+    429: "Too many requests",
+    500: "Internal error",
+    503: "Unavailable",
+    507: "Insufficient storage",
+}
+
+
+class ServerConfigError(SpryError):
+    """The server cannot run with these settings."""
+
+
+class Refusal(SpryError):
+    """A request is not granted, for a reason that its sender can act on."""
+
+    def __init__(self, status: int, code: str, detail: str, *, retry_after: float | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.retry_after = retry_after
+
+
+def not_found(what: str, name: str, known: str) -> Refusal:
+    return Refusal(404, "unknown", f"there is no {what} {name!r}; {known} lists them")

@@ -1,0 +1,234 @@
+"""Jobs: a bundle to train, how, and when to stop."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le, Len
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from sqlalchemy import Connection, Row, Select, insert, or_, select, update
+
+from edge_client.chain import Chain
+from edge_client.errors import BundleError
+from edge_client.manifest import Manifest
+from edge_client.protocol import ServerOptimizers, Training
+from server.assignment import Assignment
+from server.errors import Refusal, not_found
+from server.store import Store
+from server.tables import bundles, jobs, rounds, tasks
+
+State = Literal["running", "paused", "ended"]
+RUNNING, PAUSED, ENDED = "running", "paused", "ended"
+
+
+class JobSettings(BaseModel):
+    """Everything about a job but its bundle."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    training: Training = Field(default=Training(), description="What clients do.")
+    optimizers: ServerOptimizers = Field(default=ServerOptimizers(), description="How the server moves weights.")
+    assignment: Assignment = Field(default="cyclic", description="Which units a client trains.")
+    per_round: Annotated[int, Ge(1), Le(100_000)] = Field(default=10, description="Updates that complete a round.")
+    over_selection: Annotated[float, Ge(1), Le(10)] = Field(
+        default=1.2, description="Clients invited for each update wanted."
+    )
+    minimum: Annotated[int, Ge(1)] | None = Field(
+        default=None, description="Updates without which a round fails; half."
+    )
+    deadline: Annotated[float, Gt(0), Le(30 * 86_400)] = Field(
+        default=600.0, description="Seconds a round takes at most."
+    )
+    iteration_deadline: Annotated[float, Gt(0), Le(86_400)] = Field(
+        default=60.0, description="The same for an iteration."
+    )
+    rounds: Annotated[int, Ge(1), Le(1_000_000)] = Field(default=100, description="Rounds that move the weights.")
+    target: Annotated[float, Gt(0), Le(1)] | None = Field(default=None, description="Accuracy at which to stop.")
+    patience: Annotated[int, Ge(1)] | None = Field(default=None, description="Evaluations without a better one: stop.")
+    held_out: Annotated[str, Len(64, 64)] | None = Field(default=None, description="sha256 of uploaded examples.")
+    evaluate_every: Annotated[int, Ge(1)] = Field(
+        default=1, description="Rounds between evaluations of held-out examples."
+    )
+    device_evaluation: Annotated[int, Ge(0)] = Field(
+        default=0, description="Rounds between evaluations on devices; 0: never."
+    )
+    norm_bound: Annotated[float, Gt(1)] = Field(default=20.0, description="How far beyond the median an update may go.")
+    keep: Annotated[int, Ge(1)] | None = Field(default=None, description="Rounds whose weights are kept; all.")
+    keep_updates: bool = Field(default=False, description="Keep clients' updates after their round.")
+    unmetered_only: bool = Field(default=False, description="No devices on a metered network.")
+    mains_only: bool = Field(default=False, description="No devices on battery.")
+    seed: Annotated[int, Ge(0), Le(2**63 - 1)] | None = Field(default=None, description="Of all directions; drawn.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> JobSettings:
+        training = self.training
+        if self.minimum is not None and self.minimum > self.per_round:
+            raise ValueError(f"minimum is {self.minimum}, more than per_round {self.per_round}")
+        if training.mode == "iteration":
+            if training.estimator != "forward":
+                raise ValueError(f"mode iteration sends derivatives: estimator {training.estimator} needs mode epoch")
+            if training.optimizer != "sgd":
+                raise ValueError("in mode iteration the server takes the step: leave training.optimizer at sgd")
+            if training.directions * training.batch > 255:
+                raise ValueError("mode iteration reports at most 255 derivatives (directions x batch) a step")
+        if (self.target or self.patience) and not (self.held_out or self.device_evaluation):
+            raise ValueError("target and patience need an accuracy: give held_out examples or device_evaluation")
+        return self
+
+    @property
+    def places(self) -> int:
+        """Devices invited to a round."""
+        return math.ceil(self.per_round * self.over_selection)
+
+    @property
+    def fewest(self) -> int:
+        return self.minimum or (self.per_round + 1) // 2
+
+    @property
+    def iterations(self) -> int:
+        """Steps of a round in mode iteration."""
+        return max(self.training.iterations, 1)
+
+
+PRESETS: dict[str, JobSettings] = {
+    "default": JobSettings(),
+    # The paper's way: one direction over a client's units and its head together, the same for all examples of a batch.
+    "paper": JobSettings(
+        training=Training(per_example=False, head="joint", prefix_cache=False, learning_rate=1e-4),
+        over_selection=1.0,
+        rounds=1500,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as it stands."""
+
+    id: str
+    name: str
+    bundle: str
+    settings: JobSettings
+    state: State
+    reason: str
+    version: int
+    round: int
+    done: int
+    created: float
+    ended: float | None
+
+
+def create_job(store: Store, name: str, bundle: str, settings: JobSettings) -> Job:
+    missing = store.bundles.missing(bundle)
+    if missing:
+        raise Refusal(409, "incomplete", f"the bundle lacks {len(missing)} files, first {missing[0]}: upload them")
+    if settings.held_out and not store.blobs.has(settings.held_out):
+        raise Refusal(409, "incomplete", f"held-out examples {settings.held_out[:12]}… have not been uploaded")
+    settings = complete(settings, store.bundles.manifest(bundle))
+    number, now = secrets.token_hex(4), store.now()
+    row = {
+        "id": number, "name": name, "bundle": bundle, "settings": settings.model_dump(mode="json"), "state": RUNNING,
+        "reason": "", "version": 0, "round": 0, "done": 0, "created": now,
+    }  # fmt: skip
+    with store.database.write() as connection:
+        if connection.scalar(select(jobs.c.id).where(or_(jobs.c.name == name, jobs.c.id == name))):
+            raise Refusal(409, "exists", f"there is a job {name!r} already; choose another name")
+        if not connection.scalar(select(bundles.c.sha256).where(bundles.c.sha256 == bundle)):
+            connection.execute(insert(bundles).values(sha256=bundle, created=now))
+        connection.execute(insert(jobs).values(row))
+        store.audit(connection, "admin", "job-created", number, name)
+    return find_job(store, number)
+
+
+def complete(settings: JobSettings, manifest: Manifest) -> JobSettings:
+    """The settings with what they leave open; refused where the bundle cannot do it."""
+    training = settings.training
+    if training.estimator == "central":  # one perturbation moves units and head, for the whole batch
+        training = replace(training, head="joint", per_example=False)
+    _check_programs(training, manifest)
+    if not manifest.head and training.head != "exact":
+        training = replace(training, head="exact")
+    seed = secrets.randbits(63) if settings.seed is None else settings.seed
+    return settings.model_copy(update={"training": training, "seed": seed})
+
+
+def _job(row: Row[Any]) -> Job:
+    return Job(
+        id=row.id,
+        name=row.name,
+        bundle=row.bundle,
+        settings=JobSettings.model_validate(row.settings),
+        state=row.state,
+        reason=row.reason,
+        version=row.version,
+        round=row.round,
+        done=row.done,
+        created=row.created,
+        ended=row.ended,
+    )
+
+
+def _query() -> Select[Any]:
+    return select(jobs).order_by(jobs.c.created, jobs.c.id)
+
+
+def _check_programs(training: Training, manifest: Manifest) -> None:
+    count = training.directions if training.estimator == "forward" else manifest.directions[0]
+    try:
+        for runtime in manifest.runtimes:
+            chain = Chain(manifest, runtime, training.batch, training.length, count)
+            if training.estimator == "exact":
+                chain.program(chain.head, "vjp")
+    except BundleError as error:
+        advice = "change training.batch, length or directions, or export again"
+        raise Refusal(422, "invalid", f"{error}: {advice}") from None
+
+
+def find_job(store: Store, job: str) -> Job:
+    """By id or name."""
+    with store.database.read() as connection:
+        row = connection.execute(_query().where(or_(jobs.c.id == job, jobs.c.name == job))).one_or_none()
+    if row is None:
+        raise not_found("job", job, "GET /v1/jobs")
+    return _job(row)
+
+
+def list_jobs(store: Store, *states: State) -> list[Job]:
+    query = _query().where(jobs.c.state.in_(states)) if states else _query()
+    with store.database.read() as connection:
+        rows = connection.execute(query).all()
+    return [_job(row) for row in rows]
+
+
+def set_state(store: Store, name: str, state: State, reason: str = "") -> Job:
+    """Pause, resume or stop; a stopped job does not start again."""
+    job = find_job(store, name)
+    with store.database.write() as connection:
+        moved = connection.execute(
+            update(jobs).where(jobs.c.id == job.id, jobs.c.state != ENDED).values(state=state, reason=reason)
+        ).rowcount
+        if not moved:
+            raise Refusal(409, "ended", f"job {job.name} has ended ({job.reason}); create another")
+        if state == ENDED:
+            end_job(store, connection, job.id, reason)
+        store.audit(connection, "admin", f"job-{state}", job.id, reason)
+    return find_job(store, job.id)
+
+
+def end_job(store: Store, connection: Connection, job: str, reason: str) -> None:
+    """Within a transaction: no more rounds; what is open ends."""
+    now = store.now()
+    connection.execute(update(jobs).where(jobs.c.id == job).values(state=ENDED, reason=reason, ended=now))
+    connection.execute(
+        update(rounds)
+        .where(rounds.c.job == job, rounds.c.state.in_(("open", "closing")))
+        .values(state="failed", closed=now, result={"reason": reason})
+    )
+    connection.execute(
+        update(tasks)
+        .where(tasks.c.job == job, tasks.c.state == "open")
+        .values(state="expired", ended=now, reason=f"the job ended: {reason}")
+    )

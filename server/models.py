@@ -1,0 +1,194 @@
+"""The weights of jobs, version by version.
+
+Version 0 is the bundle's initial adapter. In mode epoch every round that moves the weights writes a version; in mode
+iteration every step does, as a record, and the weights themselves are kept at the end of each round.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from edge_client.manifest import Manifest
+from edge_client.optimizers import Weights, server_step
+from edge_client.scalars import StepRecord, changes, decode_records
+from server.blobs import Blobs
+from server.bundles import BundleFiles
+from server.database import Database
+from server.errors import Refusal
+from server.tables import steps, versions
+
+if TYPE_CHECKING:
+    from server.jobs import Job
+
+
+@dataclass(frozen=True)
+class Model:
+    """Weights and the server optimizer's state. Nobody changes the arrays."""
+
+    version: int
+    weights: Weights
+    optimizer: Weights
+
+
+def head_names(manifest: Manifest) -> frozenset[str]:
+    return frozenset(parameter.name for parameter in manifest.head)
+
+
+def moved(model: Model, change: Weights, job: Job, manifest: Manifest) -> Model:
+    """The next version."""
+    weights, optimizer = dict(model.weights), dict(model.optimizer)
+    server_step(weights, change, optimizer, job.settings.optimizers, head_names(manifest))
+    return Model(model.version + 1, weights, optimizer)
+
+
+def repeated(model: Model, record: StepRecord, job: Job, manifest: Manifest) -> Model:
+    """The next version, by a published record: what every client in step does too."""
+    return moved(model, changes(record, manifest, job.settings.training), job, manifest)
+
+
+class Models:
+    """Reads and writes versions; keeps each job's newest in memory."""
+
+    def __init__(self, database: Database, blobs: Blobs, bundles: BundleFiles) -> None:
+        self._database = database
+        self._blobs = blobs
+        self._bundles = bundles
+        self._newest: dict[str, Model] = {}
+        self._announced: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def load(self, job: Job, version: int) -> Model:
+        with self._lock:
+            found = self._newest.get(job.id)
+        if found is None or found.version != version:
+            found = self._read(job, version, found)
+            self.remember(job.id, found)
+        return found
+
+    def remember(self, job: str, model: Model) -> None:
+        with self._lock:
+            held = self._newest.get(job)
+            if held is None or held.version < model.version:
+                self._newest[job] = model
+
+    def announce(self, job: str, version: int) -> None:
+        """Tell those who wait in this process that a version was published, here or by another worker."""
+        self._announced[job] = version
+
+    def announced(self, job: str) -> int:
+        return self._announced.get(job, 0)
+
+    def _read(self, job: Job, version: int, held: Model | None) -> Model:
+        manifest = self._bundles.manifest(job.bundle)
+        model = self._checkpoint(job, version)
+        if held is not None and model.version <= held.version <= version:
+            model = held
+        for record in self.records(job, model.version, version):
+            model = repeated(model, record, job, manifest)
+        if model.version != version:
+            raise Refusal(410, "stale", f"version {version} of job {job.name} is not kept; the newest is {job.version}")
+        return model
+
+    def _checkpoint(self, job: Job, version: int) -> Model:
+        """The newest kept weights up to this version."""
+        query = (
+            select(versions)
+            .where(versions.c.job == job.id, versions.c.version <= version, versions.c.weights.is_not(None))
+            .order_by(versions.c.version.desc())
+            .limit(1)
+        )
+        with self._database.read() as connection:
+            row = connection.execute(query).one_or_none()
+        if row is None:
+            return Model(0, self.initial(job), {})
+        return Model(row.version, self._blobs.tensors(row.weights), self._blobs.tensors(row.optimizer))
+
+    def initial(self, job: Job) -> Weights:
+        bundle = self._bundles.open(job.bundle)
+        manifest = bundle.manifest
+        trained = [*(p for unit in manifest.units for p in unit.parameters), *manifest.head]
+        found = bundle.initial_adapter()
+        return {parameter.name: found[parameter.name] for parameter in trained}
+
+    def records(self, job: Job, since: int, until: int | None = None) -> list[StepRecord]:
+        return [record for data in self.record_bytes(job, since, until) for record in decode_records(data)]
+
+    def record_bytes(self, job: Job, since: int, until: int | None = None) -> list[bytes]:
+        """The steps after a version, in order."""
+        query = select(steps.c.record).where(steps.c.job == job.id, steps.c.version > since).order_by(steps.c.version)
+        if until is not None:
+            query = query.where(steps.c.version <= until)
+        with self._database.read() as connection:
+            return [bytes(data) for data in connection.execute(query).scalars()]
+
+    def changed_since(self, job: Job, since: int) -> set[str]:
+        """The parameters that moved in the rounds after a version (mode epoch)."""
+        query = select(versions.c.changed).where(versions.c.job == job.id, versions.c.version > since)
+        with self._database.read() as connection:
+            return {name for names in connection.execute(query).scalars() for name in names}
+
+    # --- writing, within the transaction that publishes ---
+
+    def stored(self, model: Model) -> tuple[str, str]:
+        """Write weights and state as blobs, before that transaction."""
+        return self._blobs.put_tensors(model.weights), self._blobs.put_tensors(model.optimizer)
+
+    def add_version(
+        self,
+        connection: Connection,
+        job: str,
+        model: Model,
+        blobs: tuple[str, str],
+        changed: Iterable[str],
+        *,
+        number: int,
+        now: float,
+    ) -> None:
+        connection.execute(
+            insert(versions).values(
+                job=job,
+                version=model.version,
+                round=number,
+                weights=blobs[0],
+                optimizer=blobs[1],
+                changed=sorted(changed),
+                created=now,
+            )
+        )
+
+    def add_step(self, connection: Connection, job: str, record: StepRecord, data: bytes) -> None:
+        connection.execute(
+            insert(steps).values(
+                job=job, version=record.version, round=record.round, iteration=record.iteration, record=data
+            )
+        )
+
+    def forget(self, job: str, keep: int) -> None:
+        """Drop the weights of all rounds but the newest `keep`, and the steps that lead to them."""
+        of_job = select(versions).where(versions.c.job == job, versions.c.weights.is_not(None))
+        with self._database.write() as connection:
+            rows = connection.execute(of_job.order_by(versions.c.version.desc())).all()
+            kept, old = rows[:keep], rows[keep:]
+            if not old:
+                return
+            used = {sha for row in kept for sha in (row.weights, row.optimizer)}
+            oldest = kept[-1].version
+            connection.execute(
+                update(versions)
+                .where(versions.c.job == job, versions.c.version < oldest)
+                .values(weights=None, optimizer=None)
+            )
+            connection.execute(delete(steps).where(steps.c.job == job, steps.c.version <= oldest))
+        for sha in {sha for row in old for sha in (row.weights, row.optimizer)} - used:
+            if not self._is_used(sha):
+                self._blobs.forget(sha)
+
+    def _is_used(self, sha: str) -> bool:
+        query = select(versions.c.job).where((versions.c.weights == sha) | (versions.c.optimizer == sha)).limit(1)
+        with self._database.read() as connection:
+            return connection.scalar(query) is not None

@@ -1,0 +1,226 @@
+"""Select and assign: what a device that checks in is given to do."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import secrets
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from edge_client.protocol import CheckedIn, CheckIn, Task
+from server.assignment import Slot, choose, slots
+from server.jobs import RUNNING, Job, list_jobs
+from server.store import Store
+from server.tables import devices, rounds, tasks
+
+_REMEMBERED = 0.5
+"""Seconds for which the state of rounds is not read again, to answer fleets that ask all at once."""
+_RETRY_AFTER_FAILURE = 3
+"""Rounds that a device which gave a job back sits out."""
+
+
+@dataclass(frozen=True)
+class OpenRound:
+    """A round that takes devices, and who is in it."""
+
+    job: Job
+    number: int
+    version: int
+    iteration: int
+    deadline: float | None
+    free: list[Slot]
+
+
+class Offers:
+    """Answers check-ins."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._open: tuple[float, list[OpenRound]] = (0.0, [])
+        self._seen: dict[str, tuple[float, CheckIn]] = {}
+
+    def answer(self, device: Row[Any], check_in: CheckIn) -> CheckedIn:
+        store = self._store
+        self._seen[device.id] = store.now(), check_in
+        if (held := self._held(device.id)) is not None:
+            return held
+        reason = "no job is running"
+        for open_round in self._rounds():
+            if check_in.job not in (None, open_round.job.id, open_round.job.name):
+                continue
+            refused = self._unsuitable(open_round, check_in)
+            if refused is None:
+                task = self._assign(open_round, device.id, check_in)
+                if task is not None:
+                    return CheckedIn(task)
+                refused = f"round {open_round.number} of {open_round.job.name} has no place left"
+            reason = refused
+        if reason == "no job is running" and check_in.job is not None:
+            reason = f"job {check_in.job!r} is not running"
+        return CheckedIn(wait=self.wait(), reason=reason)
+
+    def wait(self) -> float:
+        """Spread, so that a fleet does not come back as one."""
+        return self._store.settings.retry_seconds * random.uniform(0.5, 1.5)  # noqa: S311
+
+    # --- who is where ---
+
+    def _held(self, device: str) -> CheckedIn | None:
+        """The task that the device has already: it restarted, or the answer was lost."""
+        query = select(tasks).where(tasks.c.device == device, tasks.c.state == "open")
+        with self._store.database.read() as connection:
+            row = connection.execute(query).one_or_none()
+            if row is None:
+                return None
+            found = connection.execute(
+                select(rounds).where(rounds.c.job == row.job, rounds.c.number == row.round)
+            ).one()
+        (job,) = [job for job in list_jobs(self._store) if job.id == row.job]
+        return CheckedIn(self._task(job, row, found.version, found.iteration, found.deadline))
+
+    def _rounds(self) -> list[OpenRound]:
+        """Jobs take turns: the one with the most places to fill comes first."""
+        now = self._store.now()
+        read, found = self._open
+        if not read <= now < read + _REMEMBERED:
+            found = [self._read_round(job) for job in list_jobs(self._store, RUNNING)]
+            found = sorted((r for r in found if r is not None), key=lambda r: -len(r.free))
+            self._open = now, found
+        return found
+
+    def _read_round(self, job: Job) -> OpenRound | None:
+        newest = select(rounds).where(rounds.c.job == job.id, rounds.c.number == job.round, rounds.c.state == "open")
+        with self._store.database.read() as connection:
+            row = connection.execute(newest).one_or_none()
+            if row is None:
+                return None
+            taken = set(
+                connection.execute(
+                    select(tasks.c.slot).where(
+                        tasks.c.job == job.id, tasks.c.round == row.number, tasks.c.state.in_(("open", "accepted"))
+                    )
+                ).scalars()
+            )
+        units = len(self._store.bundles.manifest(job.bundle).units)
+        places = slots(job.settings.assignment, units, job.settings.per_round, job.settings.places)
+        free = [slot for slot in places if slot.number not in taken]
+        return OpenRound(job, row.number, row.version, row.iteration, row.deadline, free)
+
+    def _unsuitable(self, open_round: OpenRound, check_in: CheckIn) -> str | None:
+        job, offered = open_round.job, self._store.bundles.manifest(open_round.job.bundle).runtimes
+        if not set(offered) & set(check_in.runtimes):
+            return f"{job.name} needs one of the runtimes {', '.join(offered)}"
+        if job.settings.mains_only and check_in.power == "battery":
+            return f"{job.name} takes no devices on battery"
+        if job.settings.unmetered_only and check_in.metered:
+            return f"{job.name} takes no devices on a metered network"
+        if not open_round.free:
+            return f"round {open_round.number} of {job.name} has no place left"
+        return None
+
+    # --- assigning ---
+
+    def _assign(self, open_round: OpenRound, device: str, check_in: CheckIn) -> Task | None:
+        job = open_round.job
+        manifest = self._store.bundles.manifest(job.bundle)
+        runtimes = [name for name in check_in.runtimes if name in manifest.runtimes]
+        settings = job.settings
+        while open_round.free:
+            found = choose(
+                settings.assignment, open_round.free, manifest, settings.training, runtimes, check_in.memory_bytes
+            )
+            if found is None:
+                return None
+            slot, fit = found
+            row = {
+                "id": secrets.token_hex(12), "job": job.id, "round": open_round.number, "slot": slot.number,
+                "device": device, "seed": seed_of(settings.seed or 0, open_round.number, slot.number),
+                "units": list(slot.units), "cut": fit.cut, "batch": fit.batch, "runtime": fit.runtime,
+                "state": "open", "reason": "", "created": self._store.now(),
+            }  # fmt: skip
+            try:
+                with self._store.database.write() as connection:
+                    current = self._join(connection, job, open_round.number, row)
+            except IntegrityError:  # another device, or another worker for this one, was faster
+                if (held := self._held(device)) is not None:
+                    return held.task
+                open_round.free.remove(slot)
+                continue
+            open_round.free.remove(slot)
+            if current is None:
+                open_round.free.clear()
+                return None
+            return self._task(job, SimpleNamespace(**row), current.version, current.iteration, current.deadline)
+        return None
+
+    def _join(self, connection: Connection, job: Job, number: int, row: dict[str, Any]) -> Row[Any] | None:
+        """Take a place, if the round still takes devices; the first one starts its clock."""
+        now = self._store.now()
+        where = rounds.c.job == job.id, rounds.c.number == number
+        current = connection.execute(select(rounds).where(*where, rounds.c.state == "open").with_for_update()).first()
+        if current is None or self._sits_out(connection, job.id, number, row["device"]):
+            return None
+        connection.execute(insert(tasks).values(row))
+        if current.started is None:
+            connection.execute(update(rounds).where(*where).values(started=now, deadline=now + job.settings.deadline))
+        return connection.execute(select(rounds).where(*where)).one()
+
+    def _sits_out(self, connection: Connection, job: str, number: int, device: str) -> bool:
+        """A device that failed or was refused a short while ago leaves its place to others."""
+        query = select(func.count()).where(
+            tasks.c.job == job,
+            tasks.c.device == device,
+            tasks.c.round > number - _RETRY_AFTER_FAILURE,
+            tasks.c.state.in_(("failed", "refused")),
+        )
+        return bool(connection.scalar(query))
+
+    def _task(self, job: Job, row: Any, version: int, iteration: int, deadline: float | None) -> Task:
+        settings = job.settings
+        every = settings.device_evaluation
+        return Task(
+            id=row.id,
+            job=job.id,
+            job_name=job.name,
+            round=row.round,
+            seed=row.seed,
+            units=list(row.units),
+            cut=row.cut,
+            bundle=job.bundle,
+            runtime=row.runtime,
+            version=version,
+            iteration=iteration,
+            seconds=max(0.0, (deadline or self._store.now() + settings.deadline) - self._store.now()),
+            training=settings.training,
+            optimizers=settings.optimizers,
+            batch=row.batch,
+            evaluate=bool(every) and row.round % every == 0,
+        )
+
+    # --- what devices said ---
+
+    def save_profiles(self) -> None:
+        """Who was here and with what, written together rather than at every check-in."""
+        seen, self._seen = self._seen, {}
+        if not seen:
+            return
+        with self._store.database.write() as connection:
+            for device, (time, check_in) in seen.items():
+                profile = {
+                    "runtimes": check_in.runtimes, "memory_bytes": check_in.memory_bytes, "power": check_in.power,
+                    "metered": check_in.metered, "examples": check_in.examples,
+                }  # fmt: skip
+                connection.execute(
+                    update(devices).where(devices.c.id == device).values(last_seen=time, profile=profile)
+                )
+
+
+def seed_of(job_seed: int, number: int, slot: int) -> int:
+    """A client's seed: nobody stores it, and two clients of a job never share one. 63 bits, for databases."""
+    digest = hashlib.sha256(f"{job_seed}/{number}/{slot}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1

@@ -1,0 +1,371 @@
+"""The round, from top to bottom.
+
+    select → assign → train → collect → validate → aggregate → evaluate → publish
+
+Devices select themselves by checking in, are assigned a slot (`server.offers`), train, and report
+(`server.reports`, which validates what arrives). `advance` carries on from there whenever a round is complete or its
+time is up. Every stage leaves its result in the database, so a process that is killed loses nothing: the next one, or
+another worker, claims the round and goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, delete, func, insert, or_, select, update
+
+from edge_client.optimizers import Weights
+from edge_client.scalars import (
+    Participant,
+    ScalarReport,
+    StepRecord,
+    as_published,
+    decode_records,
+    decode_report,
+    encode_record,
+)
+from server.aggregation import Mean, beyond
+from server.evaluation import evaluate
+from server.jobs import RUNNING, Job, end_job, find_job
+from server.models import Model, moved, repeated
+from server.store import Store
+from server.tables import jobs, metrics, rounds, scalars, tasks
+
+LEASE = 120.0
+"""Seconds after which a worker that began to close a round is taken for dead."""
+PROCESS = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a round, or an iteration of it, made of the reports."""
+
+    model: Model
+    change: Weights
+    reports: list[dict[str, Any]]
+    record: StepRecord | None = None
+    refused: tuple[tuple[str, str], ...] = ()
+    """Tasks whose updates turned out to be outliers, and why."""
+
+
+def advance(store: Store, job_id: str) -> bool:
+    """Carry a job's round on as far as it can go now; whether anything moved."""
+    job = find_job(store, job_id)
+    round_ = _newest(store, job)
+    if round_ is None or round_.state in ("done", "failed"):
+        return job.state == RUNNING and _open(store, job)
+    if round_.state == "open" and not _is_due(store, job, round_):
+        return False
+    if not _claim(store, job, round_):
+        return False
+    reported = _collect(store, job, round_)
+    if len(reported) < _fewest(job, round_):
+        _fail(store, job, round_, f"{len(reported)} of at least {_fewest(job, round_)} clients reported in time")
+        return True
+    outcome = _aggregate(store, job, round_, reported)
+    found = _evaluate(store, job, round_, outcome)
+    _publish(store, job, round_, outcome, found)
+    return True
+
+
+# --- opening and closing ---------------------------------------------------------------------------------------------
+
+
+def _newest(store: Store, job: Job) -> Row[Any] | None:
+    with store.database.read() as connection:
+        query = select(rounds).where(rounds.c.job == job.id).order_by(rounds.c.number.desc()).limit(1)
+        return connection.execute(query).one_or_none()
+
+
+def _open(store: Store, job: Job) -> bool:
+    """A round waits for devices; its clock starts with the first."""
+    with store.database.write() as connection:
+        moved_on = connection.execute(
+            update(jobs)
+            .where(jobs.c.id == job.id, jobs.c.round == job.round, jobs.c.state == RUNNING)
+            .values(round=job.round + 1)
+        ).rowcount
+        if moved_on:
+            connection.execute(
+                insert(rounds).values(
+                    job=job.id, number=job.round + 1, state="open", version=job.version, opened=store.now(), iteration=0
+                )
+            )
+    return bool(moved_on)
+
+
+def _is_due(store: Store, job: Job, round_: Row[Any]) -> bool:
+    """Complete, or out of time."""
+    if round_.deadline is not None and store.now() >= round_.deadline:
+        return True
+    with store.database.read() as connection:
+        return _count(connection, job, round_) >= _wanted(store, job, round_)
+
+
+def _count(connection: Connection, job: Job, round_: Row[Any]) -> int:
+    if job.settings.training.mode == "epoch":
+        query = select(func.count()).where(
+            tasks.c.job == job.id, tasks.c.round == round_.number, tasks.c.state == "accepted"
+        )
+    else:
+        query = select(func.count()).where(
+            scalars.c.job == job.id, scalars.c.round == round_.number, scalars.c.iteration == round_.iteration
+        )
+    return connection.scalar(query) or 0
+
+
+def _wanted(store: Store, job: Job, round_: Row[Any]) -> int:
+    """How many reports complete it: in later iterations, those of all who reported in the one before."""
+    if round_.iteration == 0:
+        return job.settings.per_round
+    record = next(decode_records(store.models.record_bytes(job, job.version - 1)[0]))
+    return len(record.participants)
+
+
+def _fewest(job: Job, round_: Row[Any]) -> int:
+    return job.settings.fewest if round_.iteration == 0 else 1
+
+
+def _claim(store: Store, job: Job, round_: Row[Any]) -> bool:
+    """One worker closes a round; what is accepted stands from here on. A dead worker's claim passes to the next."""
+    now = store.now()
+    free = [rounds.c.state == "open", rounds.c.lease < now]
+    if round_.owner and round_.owner != PROCESS and _is_dead(round_.owner):
+        free.append(rounds.c.owner == round_.owner)
+    if round_.owner == PROCESS:
+        free.append(rounds.c.owner == PROCESS)  # it failed half-way here, in this process
+    with store.database.write() as connection:
+        return bool(
+            connection.execute(
+                update(rounds)
+                .where(
+                    rounds.c.job == job.id,
+                    rounds.c.number == round_.number,
+                    rounds.c.iteration == round_.iteration,
+                    rounds.c.state.in_(("open", "closing")),
+                    or_(*free),
+                )
+                .values(state="closing", owner=PROCESS, lease=now + LEASE)
+            ).rowcount
+        )
+
+
+def _is_dead(owner: str) -> bool:
+    host, process, _ = owner.rsplit(":", 2)
+    return host == socket.gethostname() and not os.path.exists(f"/proc/{process}")  # noqa: PTH110
+
+
+# --- collect, validate -----------------------------------------------------------------------------------------------
+
+
+def _collect(store: Store, job: Job, round_: Row[Any]) -> list[Row[Any]]:
+    """The accepted reports in the order of their slots: the sum does not depend on who came first."""
+    of_round = tasks.c.job == job.id, tasks.c.round == round_.number
+    if job.settings.training.mode == "epoch":
+        query = select(tasks).where(*of_round, tasks.c.state == "accepted")
+    else:
+        joined = and_(scalars.c.task == tasks.c.id, scalars.c.iteration == round_.iteration)
+        query = select(tasks, scalars.c.report.label("data")).join(scalars, joined).where(*of_round)
+    with store.database.read() as connection:
+        return list(connection.execute(query.order_by(tasks.c.slot, tasks.c.id)))
+
+
+# --- aggregate -------------------------------------------------------------------------------------------------------
+
+
+def _aggregate(store: Store, job: Job, round_: Row[Any], reported: list[Row[Any]]) -> Outcome:
+    if job.settings.training.mode == "epoch":
+        return _mean_of_updates(store, job, round_, reported)
+    return _step_of_scalars(store, job, round_, reported)
+
+
+def _mean_of_updates(store: Store, job: Job, round_: Row[Any], reported: list[Row[Any]]) -> Outcome:
+    """One update at a time."""
+    start = store.models.load(job, round_.version)
+    others = [row.norms for row in reported]
+    refused: list[tuple[str, str]] = []
+    mean = Mean()
+    reports: list[dict[str, Any]] = []
+    for row in reported:
+        if why := beyond(row.norms, others, job.settings.norm_bound):  # it came before there was a median
+            refused.append((row.id, why))
+            continue
+        mean.add(store.blobs.tensors(row.update), row.report["examples"])
+        reports.append(row.report)
+    change = mean.changes(start.weights)
+    model = moved(start, change, job, store.bundles.manifest(job.bundle))
+    return Outcome(model, change, reports, refused=tuple(refused))
+
+
+def _step_of_scalars(store: Store, job: Job, round_: Row[Any], reported: list[Row[Any]]) -> Outcome:
+    manifest = store.bundles.manifest(job.bundle)
+    training = job.settings.training
+    start = store.models.load(job, job.version)
+    participants: list[Participant] = []
+    reports: list[ScalarReport] = []
+    for row in reported:
+        report = decode_report(row.data, manifest, training)
+        participants.append(Participant(row.seed, tuple(row.units), as_published(report)))
+        reports.append(report)
+    record = StepRecord(
+        start.version + 1, round_.number, round_.iteration, tuple(participants), _mean_head_gradient(reports)
+    )
+    model = repeated(start, record, job, manifest)
+    found = [{"examples": report.examples, "loss": report.loss} for report in reports]
+    return Outcome(model, {}, found, record)
+
+
+def _mean_head_gradient(reports: list[ScalarReport]) -> Any:
+    if not reports or reports[0].head_gradient is None:
+        return None
+    mean = Mean()
+    for report in reports:
+        assert report.head_gradient is not None
+        mean.add({"head": report.head_gradient}, report.examples)
+    return mean.changes({"head": 0 * reports[0].head_gradient})["head"]
+
+
+# --- evaluate --------------------------------------------------------------------------------------------------------
+
+
+def _evaluate(store: Store, job: Job, round_: Row[Any], outcome: Outcome) -> dict[str, float]:
+    """What is known of the new weights: clients' losses, their accuracy, that on held-out examples."""
+    examples = sum(report["examples"] for report in outcome.reports)
+    found: dict[str, float] = {"reports": len(outcome.reports), "examples": examples}
+    found["loss"] = sum(report["loss"] * report["examples"] for report in outcome.reports) / max(examples, 1)
+    held_back = sum(report.get("held_back", 0) for report in outcome.reports)
+    if held_back:
+        for kind in ("global", "personal"):
+            found[f"accuracy_{kind}"] = sum(report[f"right_{kind}"] for report in outcome.reports) / held_back
+    settings = job.settings
+    last = settings.training.mode == "epoch" or round_.iteration + 1 >= settings.iterations
+    done = job.done + 1
+    if settings.held_out and last and (done % settings.evaluate_every == 0 or done == settings.rounds):
+        found |= evaluate(store, job, outcome.model.weights)
+    return found
+
+
+# --- publish ---------------------------------------------------------------------------------------------------------
+
+
+def _publish(store: Store, job: Job, round_: Row[Any], outcome: Outcome, found: dict[str, float]) -> None:
+    """The new weights and all that is known of them become true in one transaction."""
+    manifest = store.bundles.manifest(job.bundle)
+    settings = job.settings
+    ends = settings.training.mode == "epoch" or round_.iteration + 1 >= settings.iterations
+    blobs = store.models.stored(outcome.model) if ends else None
+    with store.database.write() as connection:
+        if not _still_mine(connection, job, round_):
+            return
+        connection.execute(update(jobs).where(jobs.c.id == job.id).values(version=outcome.model.version))
+        if outcome.record is not None:
+            data = encode_record(outcome.record, manifest, settings.training)
+            store.models.add_step(connection, job.id, outcome.record, data)
+        if blobs is not None:
+            changed = outcome.change or outcome.model.weights
+            store.models.add_version(
+                connection, job.id, outcome.model, blobs, changed, number=round_.number, now=store.now()
+            )
+            _end_round(store, connection, job, round_, outcome, found)
+        else:
+            _next_iteration(store, connection, job, round_)
+    store.models.remember(job.id, outcome.model)
+    store.models.announce(job.id, outcome.model.version)
+    if ends:
+        _clean_up(store, job, round_)
+
+
+def _still_mine(connection: Connection, job: Job, round_: Row[Any]) -> bool:
+    query = select(rounds.c.owner).where(
+        rounds.c.job == job.id,
+        rounds.c.number == round_.number,
+        rounds.c.iteration == round_.iteration,
+        rounds.c.state == "closing",
+    )
+    return connection.scalar(query.with_for_update()) == PROCESS
+
+
+def _next_iteration(store: Store, connection: Connection, job: Job, round_: Row[Any]) -> None:
+    connection.execute(
+        update(rounds)
+        .where(rounds.c.job == job.id, rounds.c.number == round_.number)
+        .values(
+            state="open",
+            owner=None,
+            lease=None,
+            iteration=round_.iteration + 1,
+            deadline=store.now() + job.settings.iteration_deadline,
+        )
+    )
+
+
+def _end_round(
+    store: Store, connection: Connection, job: Job, round_: Row[Any], outcome: Outcome, found: dict[str, float]
+) -> None:
+    now = store.now()
+    found = {**found, "seconds": now - (round_.started or now), "refused": len(outcome.refused)}
+    for task, why in outcome.refused:
+        connection.execute(update(tasks).where(tasks.c.id == task).values(state="refused", reason=why))
+    _close(connection, job, round_, "done", found, now)
+    for name, value in found.items():
+        connection.execute(insert(metrics).values(job=job.id, round=round_.number, name=name, value=float(value)))
+    done = job.done + 1
+    connection.execute(update(jobs).where(jobs.c.id == job.id).values(done=done))
+    if why := _stop_reason(connection, job, done):
+        end_job(store, connection, job.id, why)
+
+
+def _close(connection: Connection, job: Job, round_: Row[Any], state: str, result: dict[str, Any], now: float) -> None:
+    where = rounds.c.job == job.id, rounds.c.number == round_.number
+    connection.execute(update(rounds).where(*where).values(state=state, closed=now, result=result, owner=None))
+    of_round = tasks.c.job == job.id, tasks.c.round == round_.number, tasks.c.state == "open"
+    if job.settings.training.mode == "iteration":  # whoever reported a step has done its part
+        reported = select(scalars.c.task).where(scalars.c.job == job.id, scalars.c.round == round_.number)
+        connection.execute(update(tasks).where(*of_round, tasks.c.id.in_(reported)).values(state="accepted", ended=now))
+    connection.execute(
+        update(tasks).where(*of_round).values(state="expired", ended=now, reason="the round was closed without it")
+    )
+
+
+def _fail(store: Store, job: Job, round_: Row[Any], why: str) -> None:
+    with store.database.write() as connection:
+        if _still_mine(connection, job, round_):
+            _close(connection, job, round_, "failed", {"reason": why}, store.now())
+
+
+def _stop_reason(connection: Connection, job: Job, done: int) -> str | None:
+    """Why the job ends here, if it does."""
+    settings = job.settings
+    if done >= settings.rounds:
+        return f"{done} rounds are done"
+    name = "accuracy" if settings.held_out else "accuracy_global"
+    query = select(metrics.c.value).where(metrics.c.job == job.id, metrics.c.name == name).order_by(metrics.c.round)
+    known = list(connection.execute(query).scalars())
+    if settings.target and known and known[-1] >= settings.target:
+        return f"the accuracy of {known[-1]:.4f} reaches the target {settings.target:g}"
+    if settings.patience and len(known) > settings.patience:
+        before, after = max(known[: -settings.patience]), max(known[-settings.patience :])
+        if after <= before:
+            return f"{settings.patience} evaluations were no better than {before:.4f}"
+    return None
+
+
+def _clean_up(store: Store, job: Job, round_: Row[Any]) -> None:
+    """What is no longer needed; a crash in here leaves files, not faults."""
+    of_round = tasks.c.job == job.id, tasks.c.round == round_.number
+    with store.database.write() as connection:
+        connection.execute(delete(scalars).where(scalars.c.job == job.id, scalars.c.round == round_.number))
+    if not job.settings.keep_updates:
+        with store.database.read() as connection:
+            updates = set(connection.execute(select(tasks.c.update).where(*of_round)).scalars()) - {None}
+            waiting = and_(rounds.c.job == tasks.c.job, rounds.c.number == tasks.c.round, rounds.c.state != "done")
+            needed = select(tasks.c.update).join(rounds, waiting).where(tasks.c.update.in_(updates))
+            updates -= set(connection.execute(needed).scalars())
+        for sha in updates:
+            store.blobs.forget(sha)
+    if job.settings.keep is not None:
+        store.models.forget(job.id, job.settings.keep)

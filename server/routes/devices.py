@@ -1,0 +1,97 @@
+"""Devices: enrolment tokens, enrolment, check-in."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from annotated_types import Ge, Gt, Le, Len
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict
+
+from edge_client.protocol import CheckedIn, CheckIn, Enrolled, Enrolment
+from server import credentials
+from server.services import Admin, Device, UseServices, address
+
+router = APIRouter(prefix="/v1", tags=["devices"])
+
+_DAY = 86_400.0
+
+
+class NewToken(BaseModel):
+    """An enrolment token's limits."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    label: Annotated[str, Len(0, 100)] = ""
+    uses: Annotated[int, Ge(1), Le(1_000_000)] = 1
+    seconds: Annotated[float, Gt(0), Le(3650 * _DAY)] = 7 * _DAY
+
+
+class TokenView(BaseModel):
+    """A token without its text."""
+
+    id: str
+    label: str
+    created: float
+    expires: float
+    uses: int
+    max_uses: int
+    revoked: bool
+
+
+class CreatedToken(TokenView):
+    """The only time that the token's text is told."""
+
+    token: str
+
+
+class DeviceView(BaseModel):
+    """A device and what it said of itself last."""
+
+    id: str
+    name: str
+    token: str
+    created: float
+    last_seen: float | None
+    revoked: bool
+    profile: dict[str, Any] | None
+
+
+@router.post("/tokens", status_code=201, dependencies=[Admin])
+def create_token(services: UseServices, wanted: NewToken) -> CreatedToken:
+    """Make an enrolment token."""
+    return CreatedToken(**credentials.create_token(services.store, wanted.label, wanted.uses, wanted.seconds))
+
+
+@router.get("/tokens", dependencies=[Admin])
+def list_tokens(services: UseServices) -> list[TokenView]:
+    return [TokenView(**row) for row in credentials.list_tokens(services.store)]
+
+
+@router.delete("/tokens/{token}", status_code=204, dependencies=[Admin])
+def revoke_token(services: UseServices, token: str) -> None:
+    """Devices that enrolled with it stay."""
+    credentials.revoke_token(services.store, token)
+
+
+@router.post("/devices", status_code=201)
+def enrol(services: UseServices, request: Request, enrolment: Enrolment) -> Enrolled:
+    """Become a device; the secret is told once."""
+    return credentials.enrol(services.store, enrolment, address(request))
+
+
+@router.get("/devices", dependencies=[Admin])
+def list_devices(services: UseServices) -> list[DeviceView]:
+    return [DeviceView(**row) for row in credentials.list_devices(services.store)]
+
+
+@router.delete("/devices/{device}", status_code=204, dependencies=[Admin])
+def revoke_device(services: UseServices, device: str) -> None:
+    """Nothing more is taken from it."""
+    credentials.revoke_device(services.store, device)
+
+
+@router.post("/check-in")
+def check_in(services: UseServices, device: Device, message: CheckIn) -> CheckedIn:
+    """Ask for a task."""
+    return services.offers.answer(device, message)

@@ -1,0 +1,190 @@
+"""Jobs: made and steered by administrators, followed by anybody who may."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from typing import Annotated, Any
+
+from annotated_types import Len
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict
+from starlette.concurrency import run_in_threadpool
+
+from edge_client.protocol import SAFETENSORS, STEPS, VERSION_HEADER
+from server import jobs, views
+from server.adapters import adapter_archive
+from server.jobs import ENDED, PAUSED, RUNNING, Job, JobSettings
+from server.services import Admin, Device, Services, UseServices
+from server.views import JobView, MetricView, RefusalView, RoundView
+from server.weights import steps_since, weights_since
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+_POLL = 0.02
+_LOOK = 1.0
+_LONGEST_WAIT = 60.0
+Version = Annotated[int, Query(ge=-1, lt=2**31)]
+
+
+class NewJob(BaseModel):
+    """What `spry job create` sends."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[str, Len(1, 100)]
+    bundle: Annotated[str, Len(64, 64)]
+    settings: JobSettings = JobSettings()
+
+
+class Reason(BaseModel):
+    reason: Annotated[str, Len(0, 200)] = ""
+
+
+# --- administrators --------------------------------------------------------------------------------------------------
+
+
+@router.post("", status_code=201, dependencies=[Admin])
+def create(services: UseServices, wanted: NewJob) -> JobView:
+    """Start a job on an uploaded bundle."""
+    job = jobs.create_job(services.store, wanted.name, wanted.bundle, wanted.settings)
+    services.store.wake.set()
+    return views.job(services.store, job)
+
+
+@router.get("", dependencies=[Admin])
+def list_all(services: UseServices) -> list[JobView]:
+    return [views.job(services.store, job) for job in jobs.list_jobs(services.store)]
+
+
+@router.get("/{job}", dependencies=[Admin])
+def show(services: UseServices, job: str) -> JobView:
+    """By id or name."""
+    return views.job(services.store, jobs.find_job(services.store, job))
+
+
+@router.post("/{job}/pause", dependencies=[Admin])
+def pause(services: UseServices, job: str) -> JobView:
+    """Hand out no more tasks; what is under way may finish."""
+    return views.job(services.store, jobs.set_state(services.store, job, PAUSED))
+
+
+@router.post("/{job}/resume", dependencies=[Admin])
+def resume(services: UseServices, job: str) -> JobView:
+    found = jobs.set_state(services.store, job, RUNNING)
+    services.store.wake.set()
+    return views.job(services.store, found)
+
+
+@router.post("/{job}/stop", dependencies=[Admin])
+def stop(services: UseServices, job: str, why: Reason | None = None) -> JobView:
+    """End the job for good; its weights stay."""
+    reason = (why.reason if why else "") or "stopped by an administrator"
+    return views.job(services.store, jobs.set_state(services.store, job, ENDED, reason))
+
+
+@router.get("/{job}/rounds", dependencies=[Admin])
+def list_rounds(
+    services: UseServices,
+    job: str,
+    before: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> list[RoundView]:
+    """The newest first."""
+    return views.rounds_of(services.store, jobs.find_job(services.store, job), before, limit)
+
+
+@router.get("/{job}/metrics", dependencies=[Admin])
+def list_metrics(services: UseServices, job: str) -> list[MetricView]:
+    return views.metrics_of(services.store, jobs.find_job(services.store, job))
+
+
+@router.get("/{job}/refusals", dependencies=[Admin])
+def list_refusals(
+    services: UseServices, job: str, limit: Annotated[int, Query(ge=1, le=1000)] = 100
+) -> list[RefusalView]:
+    """Updates that were not taken, the newest first."""
+    return views.refusals_of(services.store, jobs.find_job(services.store, job), limit)
+
+
+@router.get("/{job}/adapter", dependencies=[Admin], response_class=Response)
+def adapter(services: UseServices, job: str, version: Annotated[int | None, Query(ge=0, lt=2**31)] = None) -> Response:
+    """The adapter as a .zip of the folder that `PeftModel.from_pretrained` loads."""
+    found = jobs.find_job(services.store, job)
+    chosen = found.version if version is None else version
+    headers = {VERSION_HEADER: str(chosen), "Content-Disposition": f'attachment; filename="{found.id}-{chosen}.zip"'}
+    return Response(adapter_archive(services.store, found, chosen), media_type="application/zip", headers=headers)
+
+
+@router.get("/{job}/events", dependencies=[Admin], response_class=StreamingResponse)
+async def events(services: UseServices, job: str, request: Request) -> StreamingResponse:
+    """Server-sent events: the job's view whenever it changes."""
+    await run_in_threadpool(jobs.find_job, services.store, job)
+    return StreamingResponse(_events(services, job, request), media_type="text/event-stream")
+
+
+async def _events(services: Services, job: str, request: Request) -> AsyncGenerator[str, None]:
+    told = ""
+    idle = 0
+    while not (services.stopping.is_set() or await request.is_disconnected()):
+        found = await run_in_threadpool(lambda: views.job(services.store, jobs.find_job(services.store, job)))
+        text = json.dumps(found.model_dump(mode="json"))
+        if text != told:
+            told, idle = text, 0
+            yield f"event: job\ndata: {text}\n\n"
+            if found.state == ENDED:
+                return
+        elif (idle := idle + 1) % 30 == 0:
+            yield ": still here\n\n"  # or a proxy closes the connection
+        await asyncio.sleep(0.5)
+
+
+# --- devices ---------------------------------------------------------------------------------------------------------
+
+_TENSORS: dict[int | str, dict[str, Any]] = {
+    200: {"content": {SAFETENSORS: {}, STEPS: {}}},
+    204: {"description": "Nothing newer"},
+}
+
+
+@router.get("/{job}/weights", responses=_TENSORS, response_class=Response)
+def weights(services: UseServices, _device: Device, job: str, since: Version = -1) -> Response:
+    """The parameters that moved after a version; all of them, with the optimizer's state, in mode iteration."""
+    found = jobs.find_job(services.store, job)
+    headers = {VERSION_HEADER: str(found.version)}
+    if since == found.version:
+        return Response(status_code=204, headers=headers)
+    return Response(weights_since(services.store, found, since), media_type=SAFETENSORS, headers=headers)
+
+
+@router.get("/{job}/steps", responses=_TENSORS, response_class=Response)
+async def steps(
+    services: UseServices,
+    _device: Device,
+    job: str,
+    since: Version,
+    wait: Annotated[float, Query(ge=0, le=_LONGEST_WAIT)] = 0.0,
+) -> Response:
+    """The records after a version, or the weights where those are fewer bytes (mode iteration)."""
+    found = await run_in_threadpool(jobs.find_job, services.store, job)
+    found = await _newer(services, found, since, wait)
+    headers = {VERSION_HEADER: str(found.version)}
+    if found.version <= since:
+        return Response(status_code=204, headers=headers)
+    body, media_type = await run_in_threadpool(steps_since, services.store, found, since)
+    return Response(body, media_type=media_type, headers=headers)
+
+
+async def _newer(services: Services, job: Job, since: int, wait: float) -> Job:
+    """The job when it has a version after `since`, or as it is when the wait is over."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + wait
+    look = loop.time() + _LOOK
+    while job.version <= since and job.state != ENDED and not services.stopping.is_set() and loop.time() < until:
+        await asyncio.sleep(_POLL)
+        if services.store.models.announced(job.id) > job.version or loop.time() > look:
+            job = await run_in_threadpool(jobs.find_job, services.store, job.id)
+            look = loop.time() + _LOOK
+    return job

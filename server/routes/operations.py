@@ -1,0 +1,48 @@
+"""For those who run the server: health, metrics, the audit log, and where to begin."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import PlainTextResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+from sqlalchemy import select
+
+from edge_client import __version__
+from server import views
+from server.errors import Refusal
+from server.exposition import exposition
+from server.services import Admin, UseServices
+from server.tables import about
+from server.views import AuditView
+
+router = APIRouter(tags=["operations"])
+
+
+@router.get("/", response_class=PlainTextResponse)
+def start() -> str:
+    """What this is."""
+    return f"spry {__version__}: federated fine-tuning without backpropagation. The API is described at /docs.\n"
+
+
+@router.get("/healthz", response_class=PlainTextResponse)
+def health(services: UseServices) -> str:
+    """Whether requests can be served."""
+    with services.store.database.read() as connection:
+        connection.execute(select(about)).all()
+    if services.stopping.is_set():
+        raise Refusal(503, "busy", "the server is stopping", retry_after=5)
+    return "ok\n"
+
+
+@router.get("/metrics", response_class=Response)
+def metrics(services: UseServices) -> Response:
+    """For Prometheus; counted in the database, so that all workers tell the same. Holds no names of devices."""
+    return Response(exposition(services.store), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/v1/audit", dependencies=[Admin])
+def audit(services: UseServices, limit: Annotated[int, Query(ge=1, le=10_000)] = 100) -> list[AuditView]:
+    """Who did what, the newest first."""
+    return views.audit_log(services.store, limit)

@@ -1,0 +1,91 @@
+"""The server's settings: `SPRY_*` variables, or a TOML file named by `SPRY_CONFIG`. Unsafe values are refused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+from annotated_types import Ge, Gt, Le
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from server.errors import ServerConfigError
+
+CONFIG_VARIABLE = "SPRY_CONFIG"
+SHORTEST_ADMIN_TOKEN = 20
+DATABASES = ("sqlite", "postgresql")
+
+
+class Settings(BaseSettings):
+    """Every field is a variable `SPRY_<FIELD>` or a key of the file; variables win."""
+
+    model_config = SettingsConfigDict(env_prefix="SPRY_", extra="forbid")
+
+    data_dir: Path = Field(
+        default=Path("spry-data"), description="Where bundles, weights, updates and the database are kept."
+    )
+    database_url: str = Field(default="", description="postgresql://…; SQLite in the data folder when left out.")
+    admin_token: SecretStr = Field(
+        default=SecretStr(""), description="What administrators send; made and kept in the data folder when left out."
+    )
+    enrolments_per_minute: Annotated[int, Ge(1)] = Field(default=30, description="Enrolment attempts from one address.")
+    retry_seconds: Annotated[float, Gt(0), Le(86_400)] = Field(
+        default=30.0, description="About when a device without a task comes back."
+    )
+    tick_seconds: Annotated[float, Gt(0), Le(60)] = Field(
+        default=0.5, description="How often each worker looks for rounds to close."
+    )
+    max_json_bytes: Annotated[int, Ge(1024)] = Field(default=1 << 20, description="Largest JSON message.")
+    max_bundle_file_bytes: Annotated[int, Ge(1 << 20)] = Field(
+        default=20 << 30, description="Largest file of a bundle."
+    )
+    max_held_out_bytes: Annotated[int, Ge(1024)] = Field(
+        default=256 << 20, description="Largest file of held-out examples."
+    )
+    evaluation_runtime: str = Field(
+        default="", description="The runtime that evaluates; the first installed when left out."
+    )
+
+    @field_validator("admin_token")
+    @classmethod
+    def _long_enough(cls, token: SecretStr) -> SecretStr:
+        value = token.get_secret_value()
+        if value and (len(value) < SHORTEST_ADMIN_TOKEN or len(set(value)) < SHORTEST_ADMIN_TOKEN // 3):
+            raise ValueError(
+                f"must be at least {SHORTEST_ADMIN_TOKEN} characters that nobody guesses; leave it out to have one made"
+            )
+        return token
+
+    @field_validator("database_url")
+    @classmethod
+    def _known_database(cls, url: str) -> str:
+        kind = url.partition(":")[0].partition("+")[0]
+        if url and kind not in DATABASES:
+            raise ValueError(f"must start with one of {', '.join(DATABASES)}, got {kind!r}")
+        return url.replace("postgresql://", "postgresql+psycopg://", 1)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        file = os.environ.get(CONFIG_VARIABLE)
+        if not file:
+            return init_settings, env_settings
+        if not Path(file).is_file():
+            raise ServerConfigError(f"{CONFIG_VARIABLE} names {file}, which does not exist")
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, file)
+
+
+def read_settings(**values: Any) -> Settings:
+    """The settings, or one line for each that is refused."""
+    try:
+        return Settings(**values)
+    except ValidationError as error:
+        told = [f"SPRY_{'.'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in error.errors()]
+        raise ServerConfigError("the server's settings are refused: " + "; ".join(told)) from None

@@ -1,0 +1,70 @@
+"""All that the server keeps: the database, blobs and bundles in the data folder, and the audit log."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sqlalchemy import Connection, insert
+
+from server.blobs import Blobs
+from server.bundles import BundleFiles
+from server.database import Database
+from server.errors import ServerConfigError
+from server.models import Models
+from server.settings import Settings
+from server.tables import audit
+
+ADMIN_TOKEN_FILE = "admin-token"  # noqa: S105 -- the file's name
+
+
+class Store:
+    """Opened once in each process."""
+
+    def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
+        self.settings = settings
+        self.now = clock
+        self.folder = settings.data_dir.absolute()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise ServerConfigError(f"the data folder {self.folder} cannot be made: {error.strerror}") from None
+        self.database = Database(settings.database_url, self.folder)
+        self.blobs = Blobs(self.folder / "blobs")
+        self.bundles = BundleFiles(self.folder / "bundles", settings.max_bundle_file_bytes)
+        self.models = Models(self.database, self.blobs, self.bundles)
+        self.wake = threading.Event()
+        """Set when a report came in: a round may be complete."""
+        self.admin_token = settings.admin_token.get_secret_value() or _kept_token(self.folder / ADMIN_TOKEN_FILE)
+
+    def audit(self, connection: Connection, actor: str, action: str, subject: str = "", detail: str = "") -> None:
+        values = {"time": self.now(), "actor": actor, "action": action, "subject": subject[:200], "detail": detail}
+        connection.execute(insert(audit).values(values))
+
+    def close(self) -> None:
+        self.database.close()
+
+
+def _kept_token(path: Path) -> str:
+    """The administrator's token, made at the first start."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return _read_token(path)
+    with os.fdopen(handle, "w") as file:
+        file.write(secrets.token_urlsafe(32) + "\n")
+    return path.read_text().strip()
+
+
+def _read_token(path: Path) -> str:
+    if path.stat().st_mode & 0o077:
+        raise ServerConfigError(f"{path} can be read by other users; run: chmod 600 {path}")
+    for _ in range(100):  # another worker may have made the file a moment ago
+        if token := path.read_text().strip():
+            return token
+        time.sleep(0.02)
+    raise ServerConfigError(f"{path} is empty; delete it to have a new one made")

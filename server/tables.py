@@ -1,0 +1,194 @@
+"""The database: SQLAlchemy Core tables, the same on SQLite and PostgreSQL. Times are seconds since 1970."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    text,
+)
+
+SCHEMA = 1
+schema = MetaData()
+
+about = Table("about", schema, Column("key", String(50), primary_key=True), Column("value", String(200)))
+
+tokens = Table(
+    "tokens",
+    schema,
+    Column("id", String(20), primary_key=True),
+    Column("hash", String(64), nullable=False, unique=True),
+    Column("label", String(100), nullable=False),
+    Column("created", Float, nullable=False),
+    Column("expires", Float, nullable=False),
+    Column("uses", Integer, nullable=False),
+    Column("max_uses", Integer, nullable=False),
+    Column("revoked", Boolean, nullable=False),
+)
+
+devices = Table(
+    "devices",
+    schema,
+    Column("id", String(20), primary_key=True),
+    Column("hash", String(64), nullable=False),
+    Column("name", String(100), nullable=False),
+    Column("token", ForeignKey("tokens.id"), nullable=False),
+    Column("created", Float, nullable=False),
+    Column("last_seen", Float),
+    Column("revoked", Boolean, nullable=False),
+    Column("profile", JSON),  # its last check-in
+)
+
+bundles = Table(
+    "bundles",
+    schema,
+    Column("sha256", String(64), primary_key=True),
+    Column("created", Float, nullable=False),
+)
+
+jobs = Table(
+    "jobs",
+    schema,
+    Column("id", String(20), primary_key=True),
+    Column("name", String(100), nullable=False, unique=True),
+    Column("bundle", ForeignKey("bundles.sha256"), nullable=False),
+    Column("settings", JSON, nullable=False),
+    Column("state", String(10), nullable=False),  # running, paused, ended
+    Column("reason", Text, nullable=False),  # why it ended
+    Column("version", Integer, nullable=False),
+    Column("round", Integer, nullable=False),  # the newest round's number
+    Column("done", Integer, nullable=False),  # rounds that moved the weights
+    Column("created", Float, nullable=False),
+    Column("ended", Float),
+)
+
+rounds = Table(
+    "rounds",
+    schema,
+    Column("job", ForeignKey("jobs.id"), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("state", String(10), nullable=False),  # open, closing, done, failed
+    Column("version", Integer, nullable=False),  # the weights it started from
+    Column("opened", Float, nullable=False),
+    Column("started", Float),  # when the first device joined
+    Column("deadline", Float),  # of the round, or of its open iteration
+    Column("closed", Float),
+    Column("iteration", Integer, nullable=False),
+    Column("owner", String(100)),  # the process that closes it
+    Column("lease", Float),  # until when it may
+    Column("result", JSON),
+    Index("open_rounds", "state"),
+)
+
+LIVE = "state IN ('open', 'accepted')"
+
+tasks = Table(
+    "tasks",
+    schema,
+    Column("id", String(32), primary_key=True),
+    Column("job", ForeignKey("jobs.id"), nullable=False),
+    Column("round", Integer, nullable=False),
+    Column("slot", Integer, nullable=False),
+    Column("device", ForeignKey("devices.id"), nullable=False),
+    Column("seed", BigInteger, nullable=False),
+    Column("units", JSON, nullable=False),
+    Column("cut", Integer, nullable=False),
+    Column("batch", Integer, nullable=False),
+    Column("runtime", String(50), nullable=False),
+    Column("state", String(10), nullable=False),  # open, accepted, refused, failed, expired
+    Column("reason", Text, nullable=False),
+    Column("created", Float, nullable=False),
+    Column("ended", Float),
+    Column("update", String(64)),  # the accepted update's blob
+    Column("report", JSON),
+    Column("norms", JSON),
+    Index("tasks_of_round", "job", "round"),
+    # A slot is one live device's, and a device has one task at a time, however many workers hand them out.
+    Index("live_slot", "job", "round", "slot", unique=True, sqlite_where=text(LIVE), postgresql_where=text(LIVE)),
+    Index(
+        "open_task_of_device",
+        "device",
+        unique=True,
+        sqlite_where=text("state = 'open'"),
+        postgresql_where=text("state = 'open'"),
+    ),
+)
+
+scalars = Table(  # mode iteration: reports of the open iteration
+    "scalars",
+    schema,
+    Column("task", ForeignKey("tasks.id"), primary_key=True),
+    Column("iteration", Integer, primary_key=True),
+    Column("job", String(20), nullable=False),
+    Column("round", Integer, nullable=False),
+    Column("report", LargeBinary, nullable=False),
+    Index("scalars_of_iteration", "job", "round", "iteration"),
+)
+
+steps = Table(  # mode iteration: the published records
+    "steps",
+    schema,
+    Column("job", ForeignKey("jobs.id"), primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("round", Integer, nullable=False),
+    Column("iteration", Integer, nullable=False),
+    Column("record", LargeBinary, nullable=False),
+)
+
+versions = Table(  # weights at the end of a round
+    "versions",
+    schema,
+    Column("job", ForeignKey("jobs.id"), primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("round", Integer, nullable=False),
+    Column("weights", String(64)),  # blobs; forgotten ones are null
+    Column("optimizer", String(64)),
+    Column("changed", JSON, nullable=False),
+    Column("created", Float, nullable=False),
+)
+
+metrics = Table(
+    "metrics",
+    schema,
+    Column("job", ForeignKey("jobs.id"), primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("name", String(50), primary_key=True),
+    Column("value", Float, nullable=False),
+)
+
+refusals = Table(
+    "refusals",
+    schema,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("time", Float, nullable=False),
+    Column("device", String(20), nullable=False),
+    Column("job", String(20)),
+    Column("round", Integer),
+    Column("task", String(32)),
+    Column("code", String(20), nullable=False),
+    Column("detail", Text, nullable=False),
+    Index("refusals_of_round", "job", "round"),
+)
+
+audit = Table(
+    "audit",
+    schema,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("time", Float, nullable=False),
+    Column("actor", String(100), nullable=False),
+    Column("action", String(50), nullable=False),
+    Column("subject", String(200), nullable=False),
+    Column("detail", Text, nullable=False),
+    Index("audit_by_action", "action", "actor", "time"),
+)

@@ -1,0 +1,72 @@
+"""The background: carries every job's rounds on, and writes down who was seen."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from sqlalchemy import select
+
+from server.errors import Refusal
+from server.jobs import ENDED
+from server.offers import Offers
+from server.rounds import advance
+from server.store import Store
+from server.tables import jobs
+
+log = logging.getLogger("spry.server")
+
+_PROFILES_EVERY = 5.0
+_AFTER_A_DEFECT = 5.0
+
+
+class Ticker:
+    """One thread; every worker has one, and the database decides which of them closes a round."""
+
+    def __init__(self, store: Store, offers: Offers, stopping: threading.Event) -> None:
+        self._store = store
+        self._offers = offers
+        self._stopping = stopping
+        self._saved = 0.0
+        self._thread = threading.Thread(target=self._run, name="spry-ticker", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends after the work at hand."""
+        self._stopping.set()
+        self._store.wake.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._store.wake.wait(self._store.settings.tick_seconds)
+            self._store.wake.clear()
+            try:
+                self.tick()
+            except Exception:  # a defect or a full disk must not end all rounds for good
+                log.exception("carrying the rounds on failed; trying again")
+                self._stopping.wait(_AFTER_A_DEFECT)
+        self._save_profiles()
+
+    def tick(self) -> None:
+        with self._store.database.read() as connection:
+            open_jobs = connection.execute(select(jobs.c.id, jobs.c.version).where(jobs.c.state != ENDED)).all()
+        for job, version in open_jobs:
+            self._store.models.announce(job, version)
+            self._advance(job)
+        if time.monotonic() > self._saved + _PROFILES_EVERY:
+            self._save_profiles()
+
+    def _advance(self, job: str) -> None:
+        try:
+            while advance(self._store, job) and not self._stopping.is_set():
+                pass
+        except Refusal as refusal:
+            log.error("job %s cannot go on: %s", job, refusal)  # noqa: TRY400 -- it says what to do
+
+    def _save_profiles(self) -> None:
+        self._saved = time.monotonic()
+        self._offers.save_profiles()

@@ -1,0 +1,87 @@
+"""An update as it arrives: tensors and a report in one safetensors file, trusted in nothing.
+
+The library parses the file without executing anything in it; what it finds must be exactly what the task asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+from safetensors import SafetensorError, safe_open
+
+from edge_client.manifest import Manifest, Parameter
+from edge_client.optimizers import Weights
+from edge_client.protocol import REPORT, Report
+from server.errors import Refusal
+
+HEADER_BYTES = 64 << 10
+"""What names, shapes and the report may take beside the numbers, and for each parameter some more."""
+_BYTES_PER_NAME = 512
+_REPORT = TypeAdapter(Report)
+
+
+@dataclass(frozen=True)
+class Update:
+    """A client's new weights of its units and the head."""
+
+    tensors: Weights
+    report: Report
+
+
+def parameters_of(manifest: Manifest, units: Sequence[int]) -> list[Parameter]:
+    """What a client with these units trains."""
+    return [*(parameter for unit in units for parameter in manifest.units[unit].parameters), *manifest.head]
+
+
+def largest(manifest: Manifest, units: Sequence[int]) -> int:
+    """No honest update of these units is larger."""
+    parameters = parameters_of(manifest, units)
+    return sum(4 * parameter.size + _BYTES_PER_NAME for parameter in parameters) + HEADER_BYTES
+
+
+def read_update(path: Path, expected: Sequence[Parameter]) -> Update:
+    """The update in a file, or the reason why it is none."""
+    try:
+        with safe_open(path, "np") as file:
+            metadata: dict[str, str] = file.metadata() or {}
+            _check_names(set(file.keys()), expected)
+            tensors = {parameter.name: _tensor(file, parameter) for parameter in expected}
+    except SafetensorError as error:
+        raise _invalid(f"it is not a safetensors file: {error}") from None
+    try:
+        report = _REPORT.validate_json(metadata.get(REPORT, ""))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise _invalid(f"its report is not valid: {where} {first['msg']}") from None
+    return Update(tensors, report)
+
+
+def _check_names(found: set[str], expected: Sequence[Parameter]) -> None:
+    names = {parameter.name for parameter in expected}
+    if missing := sorted(names - found):
+        raise _invalid(f"it lacks {missing[0]} ({len(missing)} parameters missing)")
+    if foreign := sorted(found - names):
+        raise _invalid(f"it holds {foreign[0][:200]}, which this task does not train ({len(foreign)} such parameters)")
+
+
+def _tensor(file: Any, parameter: Parameter) -> Any:
+    view = file.get_slice(parameter.name)
+    dtype, shape = view.get_dtype(), tuple(view.get_shape())
+    if dtype != "F32":
+        raise _invalid(f"{parameter.name} has dtype {dtype}, expected F32")
+    if shape != parameter.shape:
+        raise _invalid(f"{parameter.name} has shape {list(shape)}, expected {list(parameter.shape)}")
+    value = file.get_tensor(parameter.name)
+    if not np.isfinite(value).all():
+        raise _invalid(f"{parameter.name} holds numbers that are not finite; lower the learning rate")
+    return value
+
+
+def _invalid(why: str) -> Refusal:
+    return Refusal(422, "invalid", f"the update is refused: {why}")

@@ -1,0 +1,39 @@
+"""Weights on the wire: what a device lacks to hold a job's newest version."""
+
+from __future__ import annotations
+
+from safetensors.numpy import save
+
+from edge_client.protocol import SAFETENSORS, STEPS
+from server.errors import Refusal
+from server.jobs import Job
+from server.store import Store
+
+
+def weights_since(store: Store, job: Job, since: int) -> bytes:
+    """Safetensors of the parameters that moved after a version, all for -1.
+
+    In mode iteration a client takes the server's steps, so it also needs the optimizer's state.
+    """
+    if since > job.version:
+        raise Refusal(409, "stale", f"job {job.name} is at version {job.version}: {since} is not one of its versions")
+    model = store.models.load(job, job.version)
+    if job.settings.training.mode == "iteration":
+        return save(model.weights | model.optimizer)
+    if since < 0:
+        return save(model.weights)
+    changed = store.models.changed_since(job, since)
+    return save({name: value for name, value in model.weights.items() if name in changed})
+
+
+def steps_since(store: Store, job: Job, since: int) -> tuple[bytes, str]:
+    """The records after a version, or the weights where they are fewer bytes or the records are not kept."""
+    if job.settings.training.mode != "iteration":
+        raise Refusal(409, "invalid", f"job {job.name} has no steps: its mode is epoch; ask for its weights")
+    records = store.models.record_bytes(job, since)
+    model = store.models.load(job, job.version)
+    whole = sum(value.nbytes for value in (*model.weights.values(), *model.optimizer.values()))
+    log = sum(len(record) for record in records)
+    if len(records) < job.version - since or log > whole:
+        return weights_since(store, job, -1), SAFETENSORS
+    return b"".join(records), STEPS
