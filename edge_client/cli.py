@@ -39,6 +39,12 @@ SUBCOMMANDS = {
     "export": Subcommand("Turn a Hugging Face model into a bundle for devices.", "export"),
     "inspect": Subcommand("Show a bundle's units, programs, sizes, memory and verification."),
     "bench": Subcommand("Measure a bundle's steps on this machine, beside eager PyTorch."),
+    "serve": Subcommand("Run the server.", "server"),
+    "job": Subcommand("Make, follow and steer jobs on a server.", "server"),
+    "token": Subcommand("Make and revoke enrolment tokens.", "server"),
+    "devices": Subcommand("Show and revoke devices.", "server"),
+    "adapter": Subcommand("Download what a job has learned, as a PEFT adapter.", "server"),
+    "merge": Subcommand("Merge an adapter into its base model.", "export"),
 }
 
 

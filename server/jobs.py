@@ -62,6 +62,15 @@ class JobSettings(BaseModel):
     mains_only: bool = Field(default=False, description="No devices on battery.")
     seed: Annotated[int, Ge(0), Le(2**63 - 1)] | None = Field(default=None, description="Of all directions; drawn.")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _scalar_head(cls, values: Any) -> Any:
+        """In mode iteration the head moves by scalars unless asked otherwise: its gradient may be a megabyte."""
+        training = values.get("training") if isinstance(values, dict) else None
+        if isinstance(training, dict) and training.get("mode") == "iteration" and "head" not in training:
+            return {**values, "training": {**training, "head": "apart"}}
+        return values
+
     @model_validator(mode="after")
     def _consistent(self) -> JobSettings:
         training = self.training

@@ -1,0 +1,143 @@
+"""An administrator's side of the HTTP API, for the commands and for scripts."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import ssl
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import httpx
+
+from edge_client.bundle import Bundle
+from edge_client.errors import SpryError
+from edge_client.manifest import FILE_NAME
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+TOKEN_VARIABLE = "SPRY_ADMIN_TOKEN"  # noqa: S105 -- a variable's name
+SERVER_VARIABLE = "SPRY_SERVER"
+DEFAULT_SERVER = "http://127.0.0.1:8000"
+_CHUNK = 1 << 20
+_TIMEOUT = httpx.Timeout(30.0, read=120.0)
+
+
+class AdminError(SpryError):
+    """The server did not do what was asked; says why and what to do."""
+
+
+class Access(NamedTuple):
+    """Which server, and as whom."""
+
+    url: str = DEFAULT_SERVER
+    token: str = ""
+    ca: Path | None = None
+
+    @classmethod
+    def of(cls, url: str | None, token: str | None, ca: Path | None) -> Access:
+        """Options first, then variables; a server on this machine keeps its token in its data folder."""
+        url = (url or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER).rstrip("/")
+        token = token or os.environ.get(TOKEN_VARIABLE) or _local_token()
+        if not token:
+            raise AdminError(
+                f"no administrator's token: give --admin-token, set {TOKEN_VARIABLE}, or run this beside the server's "
+                "data folder (spry-data)"
+            )
+        return cls(url, token, ca)
+
+
+def _local_token() -> str:
+    file = Path(os.environ.get("SPRY_DATA_DIR", "spry-data")) / "admin-token"
+    return file.read_text().strip() if file.is_file() and os.access(file, os.R_OK) else ""
+
+
+class Administrator:
+    """Calls the API; a problem document becomes an AdminError."""
+
+    def __init__(self, access: Access, transport: httpx.BaseTransport | None = None) -> None:
+        self._url = access.url
+        verify = ssl.create_default_context(cafile=access.ca) if access.ca else True
+        headers = {"Authorization": f"Bearer {access.token}"}
+        self._http = httpx.Client(
+            base_url=access.url, headers=headers, timeout=_TIMEOUT, verify=verify, transport=transport
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def get(self, path: str, **parameters: Any) -> Any:
+        return self._call("GET", path, params=parameters).json()
+
+    def post(self, path: str, body: Any = None) -> Any:
+        return self._call("POST", path, json=body).json()
+
+    def delete(self, path: str) -> None:
+        self._call("DELETE", path)
+
+    def bytes(self, path: str, **parameters: Any) -> bytes:
+        return self._call("GET", path, params=parameters).content
+
+    def upload_bundle(self, path: Path, advance: Callable[[int, int], None]) -> str:
+        """Send what the server lacks of a bundle; `advance` is told bytes sent and in all. Gives its name."""
+        with Bundle.open(path) as bundle:
+            data = (bundle.folder / FILE_NAME).read_bytes()
+            name = hashlib.sha256(data).hexdigest()
+            self._call("PUT", f"/v1/bundles/{name}/{FILE_NAME}", content=data)
+            sizes = {file.path: file.bytes for file in bundle.manifest.files}
+            missing: list[str] = self.get(f"/v1/bundles/{name}/missing")
+            sent, total = 0, sum(sizes[file] for file in missing)
+            for file in missing:
+                with (bundle.folder / file).open("rb") as content:
+                    self._call("PUT", f"/v1/bundles/{name}/{file}", content=_chunks(content))
+                sent += sizes[file]
+                advance(sent, total)
+        return name
+
+    def upload_held_out(self, path: Path) -> str:
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise AdminError(f"held-out examples {path}: {error.strerror}") from None
+        name = hashlib.sha256(data).hexdigest()
+        self._call("PUT", f"/v1/held-out/{name}", content=data)
+        return name
+
+    @contextmanager
+    def events(self, job: str) -> Generator[Iterator[str], None, None]:
+        """The data of a job's events, one JSON text each."""
+        with self._http.stream("GET", f"/v1/jobs/{job}/events", timeout=httpx.Timeout(30.0, read=60.0)) as response:
+            if response.is_error:
+                response.read()
+                raise _problem(response)
+            yield (line[6:] for line in response.iter_lines() if line.startswith("data: "))
+
+    def _call(self, method: str, path: str, **options: Any) -> httpx.Response:
+        try:
+            response = self._http.request(method, path, **options)
+        except httpx.TransportError as error:
+            raise AdminError(
+                f"no answer from {self._url} ({error}); is the server running, and is --server right?"
+            ) from None
+        if response.is_error:
+            raise _problem(response)
+        return response
+
+
+def _chunks(file: Any) -> Iterator[bytes]:
+    while chunk := file.read(_CHUNK):
+        yield chunk
+
+
+def _problem(response: httpx.Response) -> AdminError:
+    try:
+        detail = response.json()["detail"]
+    except (ValueError, KeyError, TypeError):
+        detail = f"the server answered {response.status_code} {response.reason_phrase}; is --server a spry server?"
+    return AdminError(str(detail))

@@ -1,0 +1,1 @@
+"""The administrators' commands; all but `spry serve` talk to the HTTP API."""

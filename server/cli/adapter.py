@@ -1,0 +1,46 @@
+"""`spry adapter`: what a job has learned, as a PEFT adapter."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from server.admin import AdminError
+from server.cli.common import CaOption, NameArgument, ServerOption, TokenOption, connect
+
+app = typer.Typer(
+    help="Adapters: what a job has learned.", add_completion=False, rich_markup_mode=None, no_args_is_help=True
+)
+
+
+@app.command()
+def download(
+    job: NameArgument,
+    out: Annotated[Path, typer.Option(help="The adapter's folder.")],
+    version: Annotated[int | None, typer.Option(help="An earlier version; the newest when left out.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the adapter at --out.")] = False,
+    server: ServerOption = None,
+    admin_token: TokenOption = None,
+    ca: CaOption = None,
+) -> None:
+    """Write a folder that `PeftModel.from_pretrained` loads.
+
+    Example: spry adapter download news --out adapter/
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())) and not overwrite:
+        raise AdminError(f"{out} exists; choose another --out or give --overwrite")
+    parameters = {} if version is None else {"version": version}
+    with connect(server, admin_token, ca) as administrator:
+        content = administrator.bytes(f"/v1/jobs/{job}/adapter", **parameters)
+    out.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        for entry in archive.infolist():
+            target = out / Path(entry.filename).name
+            partial = target.with_name(f".{target.name}.partial")
+            partial.write_bytes(archive.read(entry))
+            partial.replace(target)
+    typer.echo(f"{out}: load it with PeftModel.from_pretrained(base, {str(out)!r}), or `spry merge` it")

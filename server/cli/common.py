@@ -1,0 +1,61 @@
+"""What the commands share: how to reach the server, and how results are printed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from server.admin import Access, Administrator
+
+ServerOption = Annotated[
+    str | None, typer.Option("--server", help="The server's address; $SPRY_SERVER, or this machine's port 8000.")
+]
+TokenOption = Annotated[
+    str | None,
+    typer.Option("--admin-token", help="The administrator's token; $SPRY_ADMIN_TOKEN, or spry-data/admin-token."),
+]
+CaOption = Annotated[Path | None, typer.Option("--ca", help="Certificates (PEM) to trust for https.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
+NameArgument = Annotated[str, typer.Argument(help="The job's name or id.")]
+
+
+def connect(server: str | None, token: str | None, ca: Path | None) -> Administrator:
+    return Administrator(Access.of(server, token, ca))
+
+
+def show_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=1))
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    count = 0
+    for row in rows:
+        table.add_row(*(str(value) for value in row))
+        count += 1
+    if count:
+        Console().print(table)
+    else:
+        typer.echo(empty)
+
+
+def ago(moment: float | None) -> str:
+    if moment is None:
+        return "never"
+    return span(time.time() - moment) + " ago"
+
+
+def span(seconds: float) -> str:
+    for unit, name in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if abs(seconds) >= 2 * unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,65 @@
+"""`spry devices`: who takes part."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from server.cli.common import CaOption, JsonOption, ServerOption, TokenOption, ago, connect, show_json, show_table
+
+app = typer.Typer(
+    help="Devices: who enrolled, and with what.", add_completion=False, rich_markup_mode=None, no_args_is_help=True
+)
+
+
+@app.command(name="list")
+def list_(
+    server: ServerOption = None, admin_token: TokenOption = None, ca: CaOption = None, as_json: JsonOption = False
+) -> None:
+    """Show devices, when they were seen and what they have.
+
+    Example: spry devices list
+    """
+    with connect(server, admin_token, ca) as administrator:
+        found = administrator.get("/v1/devices")
+    if as_json:
+        show_json(found)
+        return
+    rows = [
+        (
+            device["id"],
+            device["name"],
+            "revoked" if device["revoked"] else ago(device["last_seen"]),
+            *_profile(device["profile"] or {}),
+        )
+        for device in found
+    ]
+    columns = ("id", "name", "seen", "runtimes", "memory", "power", "examples")
+    show_table(columns, rows, "no devices; make a token with `spry token create` and run `spry join` on a device")
+
+
+@app.command()
+def revoke(
+    device: Annotated[str, typer.Argument(help="The device's id, from `spry devices list`.")],
+    server: ServerOption = None,
+    admin_token: TokenOption = None,
+    ca: CaOption = None,
+) -> None:
+    """Take nothing more from a device.
+
+    Example: spry devices revoke d-0123456789ab
+    """
+    with connect(server, admin_token, ca) as administrator:
+        administrator.delete(f"/v1/devices/{device}")
+    typer.echo(f"device {device} is revoked")
+
+
+def _profile(profile: dict[str, Any]) -> tuple[str, str, str, str]:
+    memory = profile.get("memory_bytes")
+    return (
+        ", ".join(profile.get("runtimes", [])),
+        f"{memory / 1e6:.0f} MB" if memory else "",
+        profile.get("power", ""),
+        str(profile.get("examples", "")),
+    )

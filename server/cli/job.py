@@ -1,0 +1,282 @@
+"""`spry job`: make, follow and steer jobs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+from server.admin import AdminError, Administrator
+from server.cli.common import (
+    CaOption,
+    JsonOption,
+    NameArgument,
+    ServerOption,
+    TokenOption,
+    ago,
+    connect,
+    show_json,
+    show_table,
+)
+
+app = typer.Typer(
+    help="Jobs: a bundle to train, how, and when to stop.",
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(help="The job's name.")],
+    bundle: Annotated[Path, typer.Option(help="The bundle to train: a folder or .zip of `spry export`.")],
+    rounds: Annotated[int | None, typer.Option(help="Rounds to run; 100.")] = None,
+    per_round: Annotated[int | None, typer.Option(help="Updates that complete a round; 10.")] = None,
+    mode: Annotated[str | None, typer.Option(help="What clients send: weights (epoch) or scalars (iteration).")] = None,
+    estimator: Annotated[str | None, typer.Option(help="Their gradients: forward, exact or central.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Of the clients' steps; 0.01.")] = None,
+    assignment: Annotated[str | None, typer.Option(help="Units of a client: cyclic, memory or all.")] = None,
+    deadline: Annotated[float | None, typer.Option(help="Seconds that a round takes at most; 600.")] = None,
+    target: Annotated[float | None, typer.Option(help="Stop at this accuracy.")] = None,
+    patience: Annotated[int | None, typer.Option(help="Stop after so many evaluations without a better one.")] = None,
+    held_out: Annotated[Path | None, typer.Option(help="Examples (JSONL) to evaluate on, kept at the server.")] = None,
+    preset: Annotated[str, typer.Option(help="Where settings start from: default or paper.")] = "default",
+    settings: Annotated[Path | None, typer.Option(help="A JSON file with settings.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting, as training.epochs=2; may be repeated.")
+    ] = None,
+    server: ServerOption = None,
+    admin_token: TokenOption = None,
+    ca: CaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Upload a bundle, where the server lacks it, and start a job on it.
+
+    Example: spry job create news --bundle bundle/ --rounds 50 --per-round 8 --held-out test.jsonl
+    """
+    chosen = {
+        "rounds": rounds, "per_round": per_round, "training.mode": mode, "training.estimator": estimator,
+        "training.learning_rate": learning_rate, "assignment": assignment, "deadline": deadline, "target": target,
+        "patience": patience,
+    }  # fmt: skip
+    wanted = _start(preset, settings)
+    for key, value in {**chosen, **_assignments(set_ or [])}.items():
+        if value is not None:
+            _put(wanted, key, value)
+    with connect(server, admin_token, ca) as administrator:
+        _fill_shape(wanted, bundle)
+        if held_out is not None:
+            wanted["held_out"] = administrator.upload_held_out(held_out)
+        uploaded = _upload(administrator, bundle)
+        made = administrator.post("/v1/jobs", {"name": name, "bundle": uploaded, "settings": wanted})
+    if as_json:
+        show_json(made)
+    else:
+        typer.echo(f"job {made['name']} ({made['id']}) is running; follow it with `spry job show {name} --follow`")
+
+
+def _start(preset: str, file: Path | None) -> dict[str, Any]:
+    from server.jobs import PRESETS
+
+    if preset not in PRESETS:
+        raise AdminError(f"--preset must be one of {', '.join(PRESETS)}, got {preset!r}")
+    wanted = PRESETS[preset].model_dump(mode="json", exclude_defaults=True)
+    if file is not None:
+        try:
+            given = json.loads(file.read_text())
+        except (OSError, ValueError) as error:
+            raise AdminError(f"settings {file} cannot be read as JSON: {error}") from None
+        _merge(wanted, given)
+    return wanted
+
+
+def _merge(into: dict[str, Any], given: dict[str, Any]) -> None:
+    for key, value in given.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = value
+
+
+def _assignments(given: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise AdminError(f"--set takes KEY=VALUE, as in training.epochs=2; got {text!r}")
+        try:
+            found[key] = json.loads(value)
+        except ValueError:
+            found[key] = value
+    return found
+
+
+def _put(settings: dict[str, Any], key: str, value: Any) -> None:
+    *folders, last = key.split(".")
+    for folder in folders:
+        settings = settings.setdefault(folder, {})
+    settings[last] = value
+
+
+def _fill_shape(settings: dict[str, Any], bundle: Path) -> None:
+    """The bundle's first shape and number of directions, unless others are asked for."""
+    from edge_client.bundle import Bundle
+
+    training = settings.setdefault("training", {})
+    with Bundle.open(bundle, verify=False) as opened:
+        batch, length = opened.manifest.shapes[0]
+        training.setdefault("batch", batch)
+        training.setdefault("length", length)
+        if opened.manifest.directions:
+            training.setdefault("directions", opened.manifest.directions[0])
+
+
+def _upload(administrator: Administrator, bundle: Path) -> str:
+    columns = TextColumn("uploading"), BarColumn(bar_width=24), DownloadColumn()
+    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("")
+        return administrator.upload_bundle(
+            bundle, lambda sent, total: progress.update(task, completed=sent, total=total)
+        )
+
+
+@app.command(name="list")
+def list_(
+    server: ServerOption = None, admin_token: TokenOption = None, ca: CaOption = None, as_json: JsonOption = False
+) -> None:
+    """Show all jobs.
+
+    Example: spry job list
+    """
+    with connect(server, admin_token, ca) as administrator:
+        found = administrator.get("/v1/jobs")
+    if as_json:
+        show_json(found)
+        return
+    rows = [
+        (job["name"], job["id"], job["state"], f"{job['done']} of {job['settings']['rounds']}", _accuracy(job),
+         ago(job["created"]))
+        for job in found
+    ]  # fmt: skip
+    columns = ("name", "id", "state", "rounds", "accuracy", "created")
+    show_table(columns, rows, "no jobs; start one with `spry job create NAME --bundle FOLDER`")
+
+
+@app.command()
+def show(
+    job: NameArgument,
+    follow: Annotated[bool, typer.Option("--follow", help="A line at every change until the job ends.")] = False,
+    server: ServerOption = None,
+    admin_token: TokenOption = None,
+    ca: CaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how a job stands.
+
+    Example: spry job show news --follow
+    """
+    with connect(server, admin_token, ca) as administrator:
+        if follow:
+            _follow(administrator, job, as_json=as_json)
+            return
+        found = administrator.get(f"/v1/jobs/{job}")
+        rounds = administrator.get(f"/v1/jobs/{job}/rounds", limit=10)
+    if as_json:
+        show_json(found)
+        return
+    typer.echo(_line(found))
+    if found["reason"]:
+        typer.echo(f"ended: {found['reason']}")
+    if found["refused"]:
+        typer.echo("refused: " + ", ".join(f"{count} {code}" for code, count in sorted(found["refused"].items())))
+    typer.echo()
+    show_table(("round", "state", "reports", "loss", "accuracy", "seconds"), map(_round, rounds), "no rounds yet")
+
+
+def _follow(administrator: Administrator, job: str, *, as_json: bool) -> None:
+    told, reason = "", ""
+    with administrator.events(job) as events:
+        for text in events:
+            found = json.loads(text)
+            line, reason = text if as_json else _line(found), found["reason"]
+            if line != told:
+                typer.echo(line)
+                told = line
+    if not as_json:
+        typer.echo(f"ended: {reason}" if reason else "the server closed the connection")
+
+
+@app.command()
+def pause(job: NameArgument, server: ServerOption = None, admin_token: TokenOption = None, ca: CaOption = None) -> None:
+    """Hand out no more tasks; what is under way may finish.
+
+    Example: spry job pause news
+    """
+    _steer(job, "pause", server, admin_token, ca)
+
+
+@app.command()
+def resume(
+    job: NameArgument, server: ServerOption = None, admin_token: TokenOption = None, ca: CaOption = None
+) -> None:
+    """Go on with a paused job.
+
+    Example: spry job resume news
+    """
+    _steer(job, "resume", server, admin_token, ca)
+
+
+@app.command()
+def stop(job: NameArgument, server: ServerOption = None, admin_token: TokenOption = None, ca: CaOption = None) -> None:
+    """End a job for good; its weights stay.
+
+    Example: spry job stop news
+    """
+    _steer(job, "stop", server, admin_token, ca)
+
+
+def _steer(job: str, where: str, server: str | None, admin_token: str | None, ca: Path | None) -> None:
+    with connect(server, admin_token, ca) as administrator:
+        found = administrator.post(f"/v1/jobs/{job}/{where}")
+    typer.echo(f"job {found['name']} is {found['state']}")
+
+
+# --- how a job reads -------------------------------------------------------------------------------------------------
+
+
+def _line(job: dict[str, Any]) -> str:
+    progress = job["progress"]
+    parts = [f"{job['name']}: {job['state']}, {job['done']} of {job['settings']['rounds']} rounds"]
+    if progress and progress["state"] in ("open", "closing"):
+        step = f", iteration {progress['iteration']}" if job["settings"]["training"]["mode"] == "iteration" else ""
+        parts.append(f"round {progress['number']}{step}: {progress['reported']} of {progress['wanted']} reported")
+    if "loss" in job["metrics"]:
+        parts.append(f"loss {job['metrics']['loss']:.4f}")
+    if accuracy := _accuracy(job):
+        parts.append(f"accuracy {accuracy}")
+    return "; ".join(parts)
+
+
+def _accuracy(job: dict[str, Any]) -> str:
+    found = job["metrics"]
+    known = next((found[name] for name in ("accuracy", "accuracy_global") if name in found), None)
+    return "" if known is None else f"{known:.4f}"
+
+
+def _round(row: dict[str, Any]) -> tuple[object, ...]:
+    result = row["result"] or {}
+    accuracy = result.get("accuracy", result.get("accuracy_global"))
+    return (
+        row["number"],
+        row["state"] if "reason" not in result else f"{row['state']}: {result['reason']}",
+        result.get("reports", row["tasks"].get("accepted", 0)),
+        f"{result['loss']:.4f}" if "loss" in result else "",
+        "" if accuracy is None else f"{accuracy:.4f}",
+        f"{result['seconds']:.1f}" if "seconds" in result else "",
+    )

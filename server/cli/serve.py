@@ -1,0 +1,59 @@
+"""`spry serve`: the server with the options that people ask for; `uvicorn server.app:app` has all others."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from server.errors import ServerConfigError
+
+
+def serve(
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
+    data: Annotated[Path | None, typer.Option(help="The data folder; $SPRY_DATA_DIR, or spry-data.")] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain (PEM): serve https.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key (PEM).")] = None,
+    plain_http: Annotated[
+        bool, typer.Option("--plain-http", help="Listen beyond this machine without TLS: a trusted network or a proxy.")
+    ] = False,
+    workers: Annotated[int, typer.Option(help="Processes that answer requests.")] = 1,
+) -> None:
+    """Run the server.
+
+    Example: spry serve --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
+    """
+    import uvicorn
+
+    if (tls_cert is None) != (tls_key is None):
+        raise ServerConfigError("--tls-cert and --tls-key belong together: give both")
+    for file in (tls_cert, tls_key):
+        if file is not None and not file.is_file():
+            raise ServerConfigError(f"{file} does not exist; give a certificate and its key as PEM files")
+    if tls_cert is None and not plain_http and not _is_loopback(host):
+        raise ServerConfigError(
+            f"listening on {host} without TLS would show devices' secrets to the network: give --tls-cert and "
+            "--tls-key, or --plain-http on a network that you trust"
+        )
+    if data is not None:
+        os.environ["SPRY_DATA_DIR"] = str(data)  # worker processes read it too
+    uvicorn.run(
+        "server.app:app",
+        host=host,
+        port=port,
+        workers=workers,
+        ssl_certfile=tls_cert,
+        ssl_keyfile=tls_key,
+        timeout_graceful_shutdown=10,
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

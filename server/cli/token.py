@@ -1,0 +1,90 @@
+"""`spry token`: enrolment tokens."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Annotated
+
+import typer
+
+from server.admin import AdminError
+from server.cli.common import CaOption, JsonOption, ServerOption, TokenOption, connect, show_json, show_table, span
+
+app = typer.Typer(
+    help="Enrolment tokens: what a device needs to join.",
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+@app.command()
+def create(
+    label: Annotated[str, typer.Argument(help="A note for yourself.")] = "",
+    uses: Annotated[int, typer.Option(help="Devices that may enrol with it.")] = 1,
+    expires: Annotated[str, typer.Option(help="How long it is good, as 30m, 12h or 7d.")] = "7d",
+    server: ServerOption = None,
+    admin_token: TokenOption = None,
+    ca: CaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a token; its text is shown once.
+
+    Example: spry token create "ten boards" --uses 10 --expires 2d
+    """
+    match = re.fullmatch(r"(\d+)([smhd])", expires)
+    if match is None:
+        raise AdminError(f"--expires takes a number and one of s, m, h, d, as in 12h; got {expires!r}")
+    seconds = int(match[1]) * _UNITS[match[2]]
+    with connect(server, admin_token, ca) as administrator:
+        made = administrator.post("/v1/tokens", {"label": label, "uses": uses, "seconds": seconds})
+    if as_json:
+        show_json(made)
+    else:
+        typer.echo(made["token"])
+        typer.echo(f"good for {uses} device{'s' if uses > 1 else ''}, {span(seconds)}; not shown again", err=True)
+
+
+@app.command(name="list")
+def list_(
+    server: ServerOption = None, admin_token: TokenOption = None, ca: CaOption = None, as_json: JsonOption = False
+) -> None:
+    """Show tokens and how often they were used.
+
+    Example: spry token list
+    """
+    with connect(server, admin_token, ca) as administrator:
+        found = administrator.get("/v1/tokens")
+    if as_json:
+        show_json(found)
+        return
+    rows = [(token["id"], token["label"], f"{token['uses']} of {token['max_uses']}", _state(token)) for token in found]
+    show_table(("id", "label", "used", "state"), rows, "no tokens; make one with `spry token create`")
+
+
+@app.command()
+def revoke(
+    token: Annotated[str, typer.Argument(help="The token's id, from `spry token list`.")],
+    server: ServerOption = None,
+    admin_token: TokenOption = None,
+    ca: CaOption = None,
+) -> None:
+    """Let no further device enrol with a token.
+
+    Example: spry token revoke 1f3a9c02
+    """
+    with connect(server, admin_token, ca) as administrator:
+        administrator.delete(f"/v1/tokens/{token}")
+    typer.echo(f"token {token} is revoked; devices that enrolled with it stay (`spry devices revoke`)")
+
+
+def _state(token: dict[str, float]) -> str:
+    if token["revoked"]:
+        return "revoked"
+    left = token["expires"] - time.time()
+    if left <= 0:
+        return "expired"
+    return "used up" if token["uses"] >= token["max_uses"] else f"good for {span(left)}"
