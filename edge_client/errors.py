@@ -4,7 +4,14 @@
     ├── BundleError           a bundle is missing, damaged, incomplete or written by a newer version
     ├── RuntimeMissing        an optional library is not installed; names the extra that brings it
     ├── ProgramInputError     a program was given an input with a wrong name, dtype or shape
-    └── DirectionError        directions were asked for with arguments outside their range
+    ├── DirectionError        directions were asked for with arguments outside their range
+    ├── DataError             rows of training data cannot be used; names file and line
+    ├── TrainingError         a step's numbers are of no use, or a task cannot be run as it is set
+    ├── StoreError            what a device keeps is locked, or does not hold what was asked for
+    └── ServerError           the server refused a request, with its code and status
+        ├── Unauthorized      no such device, a wrong secret or a revoked one
+        ├── Unreachable       no answer, for as long as was waited
+        └── BadAnswer         an answer that no server of this version gives
 
 Whoever extends the tree (``export.errors`` does) subclasses ``SpryError``. A message is one line that says what was
 expected, what came instead, and what to do. Anything that is not a ``SpryError`` is a defect and keeps its traceback.
@@ -42,3 +49,44 @@ class ProgramInputError(SpryError):
 
 class DirectionError(SpryError, ValueError):
     """Directions were asked for with arguments outside their range."""
+
+
+class DataError(SpryError, ValueError):
+    """Rows of training data cannot be used."""
+
+
+class TrainingError(SpryError):
+    """A task cannot be run as it is set, or its numbers left the finite range."""
+
+
+class StoreError(SpryError):
+    """What a device keeps cannot be used."""
+
+
+class ServerError(SpryError):
+    """The server refused a request.
+
+    Args:
+        message: what it said.
+        code: a `protocol.RefusalCode`, or empty.
+        status: of HTTP; 0 where there was no answer.
+        retry_after: the seconds it asked to wait.
+    """
+
+    def __init__(self, message: str, *, code: str = "", status: int = 0, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.status = status
+        self.retry_after = retry_after
+
+
+class Unauthorized(ServerError):
+    """The server does not know this device, or no longer."""
+
+
+class Unreachable(ServerError):
+    """The server gave no answer."""
+
+
+class BadAnswer(ServerError):
+    """An answer that cannot be read."""

@@ -222,8 +222,12 @@ def changes(record: StepRecord, manifest: Manifest, training: Training) -> Weigh
 
 def gradients(participant: Participant, manifest: Manifest, training: Training, iteration: int) -> Weights:
     """The gradient that a participant's scalars stand for."""
-    report = participant.report
     drawn = step_directions(manifest, participant.units, participant.seed, training, iteration)
+    return combine(participant.report, drawn, manifest, training)
+
+
+def combine(report: ScalarReport, drawn: Mapping[str, Floats], manifest: Manifest, training: Training) -> Weights:
+    """The gradient that derivatives along these directions stand for; the head's only where it takes directions."""
     weight = (np.arange(training.batch) < report.examples).astype(np.float32)
     head = {parameter.name for parameter in manifest.head}
     head_jvp = np.zeros_like(report.jvp) if report.head_jvp is None else report.head_jvp
@@ -238,7 +242,8 @@ def step_directions(
     manifest: Manifest, units: Sequence[int], seed: int, training: Training, iteration: int
 ) -> dict[str, Floats]:
     """The directions of a client's step, [K * batch, *shape] for each parameter, the head's where it takes some."""
-    rows = training.batch if training.per_example else 1
+    apart = training.per_example and training.estimator == "forward"  # a difference of losses is of one direction
+    rows = training.batch if apart else 1
     drawn = directions_for(
         manifest,
         units,
@@ -249,7 +254,7 @@ def step_directions(
         head=training.head != "exact",
         kind=training.kind,
     )
-    if training.per_example:
+    if apart:
         return drawn
     return {name: np.repeat(rows, training.batch, axis=0) for name, rows in drawn.items()}
 

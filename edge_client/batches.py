@@ -1,0 +1,95 @@
+"""A round's batches: the same examples in the same order whenever they are drawn from the same seed.
+
+Which examples stand together is drawn once for a round; a later pass visits the same batches in another order. What
+was computed for a batch before the cut can so be kept for the next pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .data import Example
+
+if TYPE_CHECKING:
+    from .text import Encoded, TextEncoder
+
+Array = NDArray[Any]
+
+
+class Batch(NamedTuple):
+    """Examples as programs take them; rows that only fill the batch weigh nothing."""
+
+    number: int
+    """Among the round's batches."""
+    tokens: dict[str, Array]
+    """[batch, length] each"""
+    labels: Array
+    weight: NDArray[np.float32]
+    """[batch]"""
+
+    @property
+    def examples(self) -> int:
+        return int(np.count_nonzero(self.weight))
+
+
+class Batches:
+    """The batches of a round over some examples."""
+
+    def __init__(self, examples: Sequence[Example], encoder: TextEncoder, task: str, seed: int) -> None:
+        self._examples = examples
+        self._encoder = encoder
+        self._task = task
+        self._seed = seed
+        self._order = shuffled(len(examples), seed, 0)
+
+    def __len__(self) -> int:
+        """Batches in a pass; the last may have fewer examples."""
+        return len(range(0, len(self._examples), self._encoder.batch))
+
+    def at(self, step: int) -> Batch:
+        """The batch of a step of the round."""
+        epoch, position = divmod(step, len(self))
+        number = position if epoch == 0 else shuffled(len(self), self._seed, epoch)[position]
+        start = number * self._encoder.batch
+        chosen = [self._examples[i] for i in self._order[start : start + self._encoder.batch]]
+        encoded, labels = encode(self._encoder, chosen, self._task)
+        return Batch(number, encoded.tokens, labels, encoded.example_weight)
+
+
+def in_order(
+    examples: Sequence[Example], encoder: TextEncoder, task: str
+) -> Iterator[tuple[list[Example], Encoded, Array]]:
+    """All examples once, in batches."""
+    for start in range(0, len(examples), encoder.batch):
+        chosen = list(examples[start : start + encoder.batch])
+        yield chosen, *encode(encoder, chosen, task)
+
+
+def encode(encoder: TextEncoder, examples: Sequence[Example], task: str) -> tuple[Encoded, Array]:
+    """Arrays of at most a batch of examples, with their labels."""
+    from .text import Question
+
+    if task == "qa":
+        return encoder.questions([Question(e.text, e.pair or "", e.answer, e.answer_start) for e in examples])
+    if task == "causal-lm":
+        return encoder.next_tokens([example.text for example in examples])
+    encoded = encoder.encode([(e.text, e.pair) if e.pair is not None else e.text for e in examples])
+    return encoded, encoder.classes([example.label for example in examples])
+
+
+def shuffled(count: int, seed: int, epoch: int) -> list[int]:
+    """The numbers below `count` in an order of this seed and pass.
+
+    Sorted by a hash of each: unlike a generator's methods, the same in every version of every library.
+    """
+    from .directions import philox
+
+    with np.errstate(over="ignore"):
+        index = np.arange(count, dtype=np.uint64)
+        fixed = [np.full(count, word, np.uint64) for word in (epoch, 0, 0xFFFFFFFF)]
+        high, low, *_ = philox([index, *fixed], seed)
+    return np.lexsort((low, high)).tolist()

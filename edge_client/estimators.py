@@ -1,0 +1,147 @@
+"""How a step's gradient is found: one class each, and one row in the table at the end.
+
+    forward   directional derivatives in the same pass as the losses (SPRY)
+    central   differences of losses on both sides of the weights (MeZO, Baffle+, FwdLLM+)
+    exact     reverse mode, segment by segment
+
+The first two are numbers along directions, which mode iteration sends in place of a gradient.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .batches import Batch
+from .errors import TrainingError
+from .manifest import Manifest
+from .optimizers import Weights
+from .passes import Passes
+from .protocol import Task
+from .scalars import ScalarReport, combine, join_head, split_head, step_directions
+
+Array = NDArray[Any]
+
+
+class Estimate(NamedTuple):
+    """A step's loss and gradient, means over the batch's examples."""
+
+    loss: float
+    gradients: Weights
+
+
+class Estimator(ABC):
+    """The gradient of a task's units and of the head; `iteration` is the step's number within the round."""
+
+    def __init__(self, manifest: Manifest, task: Task, passes: Passes) -> None:
+        self.manifest = manifest
+        self.task = task
+        self.training = task.training
+        self.passes = passes
+
+    @abstractmethod
+    def gradient(self, batch: Batch, weights: Weights, iteration: int) -> Estimate: ...
+
+
+class ScalarEstimator(Estimator):
+    """An estimator whose step is numbers along directions that anybody can draw again."""
+
+    @abstractmethod
+    def report(self, batch: Batch, weights: Weights, iteration: int) -> ScalarReport:
+        """What mode iteration sends of a step."""
+
+    def gradient(self, batch: Batch, weights: Weights, iteration: int) -> Estimate:
+        report = self.report(batch, weights, iteration)
+        gradients = combine(report, self.directions(iteration), self.manifest, self.training)
+        if report.head_gradient is not None:
+            gradients |= split_head(report.head_gradient, self.manifest)
+        return Estimate(report.loss, gradients)
+
+    def directions(self, iteration: int) -> dict[str, Array]:
+        """[K * batch, *shape]; of one step, kept until the next."""
+        if self._drawn is None or self._drawn[0] != iteration:
+            drawn = step_directions(self.manifest, self.task.units, self.task.seed, self.training, iteration)
+            self._drawn = iteration, drawn
+        return self._drawn[1]
+
+    _drawn: tuple[int, dict[str, Array]] | None = None
+
+
+class Forward(ScalarEstimator):
+    def report(self, batch: Batch, weights: Weights, iteration: int) -> ScalarReport:
+        directions = self.directions(iteration)
+        if self.training.head == "exact":
+            found = self.passes.dual(batch, weights, directions)
+            head = join_head(found.gradients, self.manifest) if self.manifest.head else None
+            return ScalarReport(_mean(found.loss, batch), batch.examples, found.jvp, head_gradient=head)
+        found = self.passes.scalars(batch, weights, directions)
+        head_jvp = found.head_jvp if self.manifest.head else None
+        return ScalarReport(_mean(found.loss, batch), batch.examples, found.jvp, head_jvp)
+
+
+class Central(ScalarEstimator):
+    """Units and head move together along each direction, which all examples share."""
+
+    def __init__(self, manifest: Manifest, task: Task, passes: Passes) -> None:
+        super().__init__(manifest, task, passes)
+        if task.training.head != "joint" and manifest.head:
+            raise TrainingError(
+                f"central differences move units and head together: the job needs head=joint, it has "
+                f"head={task.training.head}"
+            )
+
+    def report(self, batch: Batch, weights: Weights, iteration: int) -> ScalarReport:
+        alone = replace(self.training, batch=1)  # a row per direction
+        directions = step_directions(self.manifest, self.task.units, self.task.seed, alone, iteration)
+        sigma = self.training.sigma
+        losses: list[Array] = []
+        differences: list[Array] = []
+        for k in range(self.training.directions):
+            above, below = (
+                self.passes.losses(batch, weights | {n: weights[n] + side * v[k] for n, v in directions.items()})
+                for side in (sigma, -sigma)
+            )
+            differences.append((above - below) / np.float32(2 * sigma))
+            losses.append((above + below) / 2)
+        jvp = np.stack(differences)
+        head_jvp = np.zeros_like(jvp) if self.manifest.head else None
+        return ScalarReport(_mean(np.mean(losses, axis=0), batch), batch.examples, jvp, head_jvp)
+
+
+class ExactGradient(Estimator):
+    def gradient(self, batch: Batch, weights: Weights, iteration: int) -> Estimate:  # noqa: ARG002 -- draws nothing
+        found = self.passes.exact(batch, weights)
+        own = trained(self.manifest, self.task)
+        gradients = {name: value for name, value in found.gradients.items() if name in own}
+        return Estimate(_mean(found.loss, batch), gradients)
+
+
+def _mean(loss: Array, batch: Batch) -> float:
+    return float(loss.astype(np.float64).sum() / batch.examples)
+
+
+def trained(manifest: Manifest, task: Task) -> set[str]:
+    """The parameters that a task moves: its units' and the head's."""
+    units = [manifest.units[number] for number in task.units]
+    return {p.name for unit in units for p in unit.parameters} | {p.name for p in manifest.head}
+
+
+ESTIMATORS: dict[str, type[Estimator]] = {
+    "forward": Forward,
+    "central": Central,
+    "exact": ExactGradient,
+}
+
+
+def estimator_for(manifest: Manifest, task: Task, passes: Passes) -> Estimator:
+    kind = ESTIMATORS.get(task.training.estimator)
+    if kind is None:
+        raise TrainingError(
+            f"this version of spry has no estimator {task.training.estimator!r}; it has {', '.join(ESTIMATORS)}: "
+            "upgrade spry on this device"
+        )
+    return kind(manifest, task, passes)

@@ -1,0 +1,201 @@
+"""Where rows of data come from: a JSONL or CSV file, or memory.
+
+A file is read line by line, and a row again by where it starts. A line has a bounded length, so that no file can fill
+the memory.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, cast
+
+import msgspec
+
+from .errors import DataError
+
+Row = Mapping[str, object]
+
+LONGEST_LINE = 1 << 20
+"""Bytes; a model reads a few thousand at most."""
+_BOM = b"\xef\xbb\xbf"
+
+
+class BadRow(Exception):
+    """Why a row cannot be used."""
+
+
+class Located(NamedTuple):
+    """A row that can be read, or why not."""
+
+    place: str
+    """`line 3`, or `row 3` of an iterable."""
+    at: int
+    row: Row | None
+    problem: str = ""
+
+
+class Source:
+    """Where rows come from. `rows` reads all of them; `row` one again, by the place that `rows` gave."""
+
+    name = "the data"
+
+    def rows(self) -> Iterator[Located]:
+        raise NotImplementedError
+
+    def row(self, at: int, /) -> Row:
+        raise NotImplementedError
+
+
+def open_data(data: Path | str | Iterable[Row]) -> Source:
+    """JSONL, CSV (by its name's end), or rows in memory."""
+    if not isinstance(data, Path | str):
+        return RowSource(data)
+    path = Path(data)
+    if not path.is_file():
+        what = "is not a file" if path.exists() else "does not exist"
+        raise DataError(f"{path} {what}; give a .jsonl or .csv file with a row for each example")
+    return CsvSource(path) if path.suffix.lower() == ".csv" else JsonlSource(path)
+
+
+def count_rows(source: Source) -> int:
+    """How many rows can be read, whatever task they are for."""
+    return sum(located.row is not None for located in source.rows())
+
+
+class RowSource(Source):
+    """Rows in memory."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._rows = list(rows)
+
+    def rows(self) -> Iterator[Located]:
+        for at, row in enumerate(self._rows):
+            if isinstance(cast("object", row), Mapping):
+                yield Located(f"row {at + 1}", at, row)
+            else:
+                yield Located(f"row {at + 1}", at, None, f"expected a mapping such as a dict, got {type(row).__name__}")
+
+    def row(self, at: int, /) -> Row:
+        return self._rows[at]
+
+
+class JsonlSource(Source):
+    """A JSON object on each line."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = str(path)
+
+    def rows(self) -> Iterator[Located]:
+        with self.path.open("rb") as file:
+            number = at = 0
+            while line := _line(file):
+                number += 1
+                if line.strip(b" \t\r\n") not in (b"", _BOM):
+                    try:
+                        yield Located(f"line {number}", at, _object(line, at))
+                    except BadRow as error:
+                        yield Located(f"line {number}", at, None, str(error))
+                at = file.tell()
+
+    def row(self, at: int, /) -> Row:
+        with self.path.open("rb") as file:
+            file.seek(at)
+            return _object(_line(file), at)
+
+
+class CsvSource(Source):
+    """Comma-separated values under a header; a quoted value may go over several lines."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = str(path)
+        self._header: list[str] = []
+
+    def rows(self) -> Iterator[Located]:
+        with self.path.open("rb") as file:
+            lines = _Lines(file)
+            reader = csv.reader(lines, strict=True)
+            self._header = self._first(reader)
+            while True:
+                at, number = file.tell(), lines.number + 1
+                try:
+                    values = next(reader)
+                except StopIteration:
+                    return
+                except (BadRow, csv.Error) as error:
+                    yield Located(f"line {number}", at, None, str(error))
+                    continue
+                if values:
+                    yield self._located(f"line {number}", at, values)
+
+    def row(self, at: int, /) -> Row:
+        with self.path.open("rb") as file:
+            file.seek(at)
+            try:
+                return self._located("", at, next(csv.reader(_Lines(file), strict=True))).row or {}
+            except (StopIteration, csv.Error) as error:
+                raise BadRow(str(error)) from None
+
+    def _first(self, reader: Iterator[list[str]]) -> list[str]:
+        try:
+            header = [name.strip() for name in next(reader, list[str]())]
+        except (BadRow, csv.Error) as error:
+            raise DataError(f"{self.path}, line 1: {error}") from None
+        if header and not {"text", "question"} & set(header):
+            raise DataError(
+                f"{self.path}, line 1: expected a header with the columns text and label (or question, context and "
+                f"answers), got {', '.join(header)[:200]}"
+            )
+        return header
+
+    def _located(self, place: str, at: int, values: list[str]) -> Located:
+        if len(values) != len(self._header):
+            return Located(place, at, None, f"has {len(values)} values, the header {len(self._header)}")
+        return Located(place, at, dict(zip(self._header, values, strict=True)))
+
+
+class _Lines(Iterator[str]):
+    """A file's lines as text, counted, for a reader that asks for as many as a row takes."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.number = 0
+
+    def __next__(self) -> str:
+        start = self.file.tell()
+        line = _line(self.file)
+        if not line:
+            raise StopIteration
+        self.number += 1
+        return _text(line, start)
+
+
+def _line(file: BinaryIO) -> bytes:
+    """The next line; of one that is too long a part that shows it, and the rest is passed over."""
+    line = file.readline(LONGEST_LINE + 1)
+    last = line
+    while len(last) == LONGEST_LINE + 1 and not last.endswith(b"\n"):
+        last = file.readline(LONGEST_LINE + 1)
+    return line
+
+
+def _text(line: bytes, at: int) -> str:
+    if len(line) > LONGEST_LINE:
+        raise BadRow(f"is longer than {LONGEST_LINE:,} bytes")
+    try:
+        return line.removeprefix(_BOM if at == 0 else b"").decode()
+    except UnicodeDecodeError as error:
+        raise BadRow(f"is not UTF-8: byte {error.start + 1} is 0x{line[error.start]:02x}") from None
+
+
+def _object(line: bytes, at: int) -> Row:
+    try:
+        found = msgspec.json.decode(_text(line, at))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadRow(f"is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise BadRow(f'expected an object such as {{"text": ..., "label": ...}}, got {type(found).__name__}')
+    return cast("Row", found)

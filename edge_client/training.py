@@ -1,0 +1,129 @@
+"""Mode epoch: a client's part of a round, step by step.
+
+A state is never changed, only followed by the next one: whatever interrupts a round, the last state that was given out
+is whole, and a run that goes on from it ends with the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from .batches import Array, Batch, Batches, in_order
+from .data import Example
+from .errors import TrainingError
+from .estimators import Estimator, trained
+from .manifest import IGNORED, Manifest
+from .optimizers import Weights, local_step
+from .passes import Passes
+from .protocol import Report, Task, Training
+from .text import Question, TextEncoder, answers
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a round stands: all that a resumed run needs."""
+
+    weights: Weights
+    """All of the job's."""
+    optimizer: Weights = field(default_factory=dict[str, Array])
+    step: int = 0
+    loss: float = 0.0
+    """Sum over the steps."""
+    examples: int = 0
+    """Sum over the steps of the first pass."""
+    seconds: float = 0.0
+
+
+def steps_in(training: Training, batches: int) -> int:
+    """How many steps a round has."""
+    if training.mode == "iteration":
+        return max(training.iterations, 1)
+    return training.iterations or training.epochs * batches
+
+
+def train(task: Task, manifest: Manifest, estimator: Estimator, batches: Batches, state: State) -> Iterator[State]:
+    """The states after each step that is left of the round."""
+    head = {parameter.name for parameter in manifest.head}
+    for step in range(state.step, steps_in(task.training, len(batches))):
+        started = time.monotonic()
+        batch = batches.at(step)
+        state = _next(task.training, estimator, batch, state, head)
+        first_pass = step < len(batches)
+        state = replace(
+            state,
+            examples=state.examples + (batch.examples if first_pass else 0),
+            seconds=state.seconds + time.monotonic() - started,
+        )
+        yield state
+
+
+def _next(training: Training, estimator: Estimator, batch: Batch, state: State, head: set[str]) -> State:
+    found = estimator.gradient(batch, state.weights, state.step)
+    check_finite(found.loss, found.gradients, state.step)
+    weights, optimizer = dict(state.weights), dict(state.optimizer)
+    head_rate = training.head_learning_rate or training.learning_rate
+    parts = (
+        ({name: g for name, g in found.gradients.items() if name not in head}, training.learning_rate),
+        ({name: g for name, g in found.gradients.items() if name in head}, head_rate),
+    )
+    for gradients, rate in parts:
+        local_step(weights, gradients, optimizer, training, rate)
+    return replace(state, weights=weights, optimizer=optimizer, step=state.step + 1, loss=state.loss + found.loss)
+
+
+def check_finite(loss: float, values: Weights, step: int) -> None:
+    if not math.isfinite(loss) or not all(np.isfinite(value).all() for value in values.values()):
+        what = f"step {step} gave a loss or gradient that is not finite (loss {loss})"
+        raise TrainingError(f"{what}: lower the learning rate")
+
+
+def update(task: Task, manifest: Manifest, state: State) -> Weights:
+    """What the server is sent: the parameters that the task trains."""
+    return {name: state.weights[name] for name in sorted(trained(manifest, task))}
+
+
+def report(state: State, *, peak_bytes: int = 0, held_back: int = 0, right: tuple[int, int] = (0, 0)) -> Report:
+    return Report(
+        examples=state.examples,
+        steps=state.step,
+        loss=state.loss / state.step,
+        seconds=round(state.seconds, 3),
+        peak_bytes=peak_bytes,
+        held_back=held_back,
+        right_global=right[0],
+        right_personal=right[1],
+    )
+
+
+# --- evaluation ------------------------------------------------------------------------------------------------------
+
+
+def evaluate(
+    passes: Passes, examples: Sequence[Example], encoder: TextEncoder, task: str, weights: Sequence[Weights]
+) -> tuple[int, list[int]]:
+    """How many predictions there are on these examples, and how many are right with each of some weights.
+
+    A prediction is an example's class, a question's answer, or for a language model the next token.
+    """
+    total, right = 0, [0] * len(weights)
+    for chosen, encoded, labels in in_order(examples, encoder, task):
+        batch = Batch(0, encoded.tokens, labels, encoded.example_weight)
+        for model, values in enumerate(weights):
+            logits = passes.logits(batch, values)
+            if task == "qa":
+                questions = [Question(e.text, e.pair or "", e.answer, e.answer_start) for e in chosen]
+                found = answers(logits, questions, encoded)
+                hits = [answer == question.answer for answer, question in zip(found, questions, strict=True)]
+            elif task == "causal-lm":
+                wanted = labels[:, 1:]
+                hits = (logits[:, :-1].argmax(-1) == wanted)[wanted != IGNORED].tolist()
+            else:
+                hits = (logits.argmax(-1) == labels)[: len(chosen)].tolist()
+            right[model] += sum(hits)
+            total += len(hits) if model == 0 else 0
+    return total, right

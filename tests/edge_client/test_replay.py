@@ -1,0 +1,118 @@
+"""What a client repeats of a step is what the server did, to the last bit where both are this code."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edge_client.batches import Batches
+from edge_client.bundle import Bundle
+from edge_client.data import Example
+from edge_client.estimators import estimator_for, trained
+from edge_client.optimizers import server_step
+from edge_client.passes import Passes
+from edge_client.protocol import AGGREGATIONS, ServerOptimizer, ServerOptimizers
+from edge_client.replay import replay
+from edge_client.runtimes import open_runtime
+from edge_client.scalars import (
+    Participant,
+    StepRecord,
+    as_published,
+    changes,
+    decode_records,
+    decode_report,
+    encode_record,
+    encode_report,
+)
+from edge_client.text import TextEncoder
+
+EXAMPLES = [Example(text, None, number % 3) for number, text in enumerate(["a train", "the ice", "is it", "a b", "on"])]
+
+
+@pytest.fixture(scope="module")
+def opened(trainable):
+    bundle = Bundle.open(trainable)
+    with open_runtime("onnx", bundle.folder, threads=1) as runtime:
+        yield bundle, runtime
+
+
+def estimator(opened, task):
+    bundle, runtime = opened
+    return estimator_for(bundle.manifest, task, Passes(bundle.manifest, runtime, task))
+
+
+def batch_of(opened, task, step=0):
+    bundle, _ = opened
+    encoder = TextEncoder(bundle.tokenizer(), bundle.manifest, 4, 8)
+    return Batches(EXAMPLES, encoder, "seq-cls", task.seed).at(step)
+
+
+def sent(opened, task, weights, iteration=0, step=0):
+    """A client's step as the server reads it."""
+    report = estimator(opened, task).report(batch_of(opened, task, step), weights, iteration)
+    return decode_report(encode_report(report), opened[0].manifest, task.training)
+
+
+SETTINGS = [
+    {"head": "apart"},
+    {"head": "joint", "directions": 2},
+    {"head": "exact"},
+    {"head": "apart", "per_example": False},
+    {"estimator": "central", "head": "joint", "directions": 2},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_a_published_step_is_the_clients_own_step(opened, changed, settings):
+    task = changed(mode="iteration", **settings)
+    manifest, weights = opened[0].manifest, opened[0].initial_adapter()
+    report = sent(opened, task, weights, iteration=3, step=1)
+    record = StepRecord(1, 1, 3, (Participant(task.seed, tuple(task.units), report),), report.head_gradient)
+    (read,) = decode_records(encode_record(record, manifest, task.training))
+    moved = changes(read, manifest, task.training)
+    own = estimator(opened, task).gradient(batch_of(opened, task, 1), weights, 3).gradients
+    assert set(moved) == set(own) == trained(manifest, task)
+    for name, gradient in own.items():  # halves keep three digits
+        largest = np.abs(gradient).max()
+        np.testing.assert_allclose(moved[name], -0.1 * gradient, atol=0.1 * largest * 3e-3)
+
+
+@pytest.mark.parametrize("kind", AGGREGATIONS)
+@pytest.mark.parametrize("head", ["apart", "exact"])
+def test_a_client_that_replays_holds_the_servers_weights(opened, changed, kind, head):
+    """Two clients with shared and own units, and a third that takes no part; several steps of a stateful optimizer."""
+    manifest = opened[0].manifest
+    optimizers = ServerOptimizers(ServerOptimizer(kind), ServerOptimizer(kind, learning_rate=0.03))
+    held = [([0, 2], 1), ([2, 3], 2)]
+    tasks = [changed(mode="iteration", head=head, units=units, cut=1, seed=seed) for units, seed in held]
+    server, state = opened[0].initial_adapter(), {}
+    client, own_state = opened[0].initial_adapter(), {}
+    heads = frozenset(parameter.name for parameter in manifest.head)
+    log = b""
+    for iteration in range(4):
+        reports = [sent(opened, task, server, iteration, step=number) for number, task in enumerate(tasks)]
+        parts = tuple(Participant(t.seed, tuple(t.units), as_published(r)) for t, r in zip(tasks, reports, strict=True))
+        mean = None
+        if head == "exact":
+            share = np.array([r.examples for r in reports], np.float64)
+            mean = np.average([r.head_gradient for r in reports], axis=0, weights=share).astype(np.float32)
+        record = StepRecord(iteration + 1, 1, iteration, parts, mean)
+        server_step(server, changes(record, manifest, tasks[0].training), state, optimizers, heads)
+        log += encode_record(record, manifest, tasks[0].training)
+    for record in decode_records(log):
+        names = replay(record, client, own_state, manifest, tasks[0].training, optimizers)
+        assert names == trained(manifest, replace(tasks[0], units=[0, 2, 3]))
+    for name, value in server.items():
+        np.testing.assert_allclose(client[name], value, atol=1e-6)
+    for name, value in state.items():
+        np.testing.assert_allclose(own_state[name], value, atol=1e-6)
+    untouched = {p.name for p in manifest.units[1].parameters}
+    assert all((server[n] != opened[0].initial_adapter()[n]).any() == (n not in untouched) for n in server)
+
+
+def test_an_uplink_of_eight_examples_is_small(opened, changed):
+    task = changed(mode="iteration", head="apart")
+    report = sent(opened, task, opened[0].initial_adapter())
+    assert math.isfinite(report.loss)
+    assert len(encode_report(report)) == 12 + 2 * 2 * 4

@@ -1,0 +1,295 @@
+"""Local rounds on a real bundle: every estimator against the exact gradient, rounds in pieces or interrupted."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edge_client.batches import Batches, shuffled
+from edge_client.bundle import Bundle
+from edge_client.data import Example
+from edge_client.errors import TrainingError
+from edge_client.estimators import ESTIMATORS, estimator_for, trained
+from edge_client.passes import Passes, directions_at_once, rows_at_once
+from edge_client.protocol import Training
+from edge_client.runtimes import open_runtime
+from edge_client.text import TextEncoder
+from edge_client.training import State, evaluate, report, steps_in, train, update
+
+TEXTS = ("it is a train", "the ice is on the lake", "is it?", "a b c", "the lake", "on it", "no ice, no train!")
+EXAMPLES = [Example(text, None, number % 3) for number, text in enumerate(TEXTS)]
+
+
+class Bench:
+    """A bundle with an open runtime, and what a task needs of them."""
+
+    def __init__(self, bundle, runtime):
+        self.manifest = bundle.manifest
+        self.runtime = runtime
+        self.bundle = bundle
+        random = np.random.default_rng(0)
+        self.weights = {
+            name: value + 0.3 * random.standard_normal(value.shape, dtype=np.float32)
+            for name, value in bundle.initial_adapter().items()
+        }
+
+    def passes(self, task, **options):
+        return Passes(self.manifest, self.runtime, task, **options)
+
+    def batches(self, task, examples=EXAMPLES):
+        encoder = TextEncoder(self.bundle.tokenizer(), self.manifest, task.training.batch, task.training.length)
+        return Batches(examples, encoder, "seq-cls", task.seed)
+
+    def gradient(self, task, iteration=0, batch=0, **options):
+        estimator = estimator_for(self.manifest, task, self.passes(task, **options))
+        return estimator.gradient(self.batches(task).at(batch), self.weights, iteration)
+
+    def round(self, task, state=None, **options):
+        estimator = estimator_for(self.manifest, task, self.passes(task, **options))
+        return list(train(task, self.manifest, estimator, self.batches(task), state or State(self.weights)))
+
+
+@pytest.fixture(scope="module")
+def bench(trainable):
+    bundle = Bundle.open(trainable)
+    with open_runtime("onnx", bundle.folder, threads=1) as runtime:
+        yield Bench(bundle, runtime)
+
+
+def flat(gradients, names=None) -> np.ndarray:
+    return np.concatenate([gradients[name].reshape(-1) for name in sorted(names or gradients)])
+
+
+def cosine(a, b) -> float:
+    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+
+# --- estimators ---
+
+
+def test_the_exact_gradient_is_that_of_finite_differences(bench, changed):
+    task = changed(estimator="exact")
+    found = bench.gradient(task)
+    assert set(found.gradients) == trained(bench.manifest, task)
+    passes, batch = bench.passes(task), bench.batches(task).at(0)
+    for name in found.gradients:
+        size = 0.01 / np.linalg.norm(found.gradients[name])
+        move = size * found.gradients[name]
+        above, below = (
+            passes.losses(batch, bench.weights | {name: bench.weights[name] + side * move}).mean() for side in (1, -1)
+        )
+        assert (above - below) / 2 == pytest.approx(size * np.sum(found.gradients[name] ** 2), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"estimator": "forward"},
+        {"estimator": "forward", "per_example": False},
+        {"estimator": "forward", "head": "apart", "directions": 2},
+        {"estimator": "forward", "head": "joint", "kind": "rademacher"},
+        {"estimator": "central", "head": "joint", "directions": 3},
+    ],
+    ids=str,
+)
+def test_estimates_average_to_the_exact_gradient(bench, changed, settings):
+    task = changed(**settings)
+    exact = bench.gradient(changed(estimator="exact"))
+    estimator = estimator_for(bench.manifest, task, bench.passes(task, cache_bytes=1 << 20))
+    batch = bench.batches(task).at(0)
+    found = [estimator.gradient(batch, bench.weights, i) for i in range(400)]
+    assert found[0].loss == pytest.approx(exact.loss, rel=1e-3)
+    assert set(found[0].gradients) == set(exact.gradients)
+    head = {p.name for p in bench.manifest.head}
+    mean = {name: np.mean([one.gradients[name] for one in found], axis=0) for name in exact.gradients}
+    # Estimated together, what the head's derivative adds to the units' is noise that this many steps don't remove.
+    parts = [set(mean)] if task.training.head == "joint" else [set(mean) - head, head]
+    for part in parts:
+        truth = flat(exact.gradients, part)
+        single, together = (cosine(flat(gradients, part), truth) for gradients in (found[0].gradients, mean))
+        assert together >= max(0.75, single)
+        assert flat(mean, part) @ truth == pytest.approx(truth @ truth, rel=0.3)
+
+
+def test_forward_and_central_agree_on_a_shared_direction(bench, changed):
+    common = {"head": "joint", "per_example": False, "directions": 2}
+    forward = bench.gradient(changed(estimator="forward", **common))
+    central = bench.gradient(changed(estimator="central", sigma=1e-2, **common))
+    assert set(forward.gradients) == set(central.gradients)
+    assert cosine(flat(forward.gradients), flat(central.gradients)) > 0.999
+    assert np.linalg.norm(flat(forward.gradients)) == pytest.approx(np.linalg.norm(flat(central.gradients)), rel=0.02)
+
+
+def test_the_heads_exact_gradient_comes_with_forward(bench, changed):
+    head = {p.name for p in bench.manifest.head}
+    exact, forward = bench.gradient(changed(estimator="exact")), bench.gradient(changed(estimator="forward"))
+    np.testing.assert_allclose(flat(forward.gradients, head), flat(exact.gradients, head), rtol=1e-4, atol=1e-6)
+
+
+def test_central_differences_refuse_another_head(changed, bench):
+    with pytest.raises(TrainingError, match="head=joint"):
+        bench.gradient(changed(estimator="central"))
+
+
+def test_an_estimator_of_a_newer_version(changed, bench):
+    with pytest.raises(TrainingError, match="no estimator 'second-order'; it has forward, central, exact"):
+        bench.gradient(changed(estimator="second-order"))
+
+
+@pytest.mark.parametrize(("units", "cut"), [([], 3), ([], 1), ([0, 1, 2, 3], 1), ([0, 3], 1)])
+def test_any_units_from_any_cut(bench, changed, units, cut):
+    exact = bench.gradient(changed(estimator="exact", units=units, cut=cut))
+    for settings in ({}, {"head": "apart"}, {"estimator": "central", "head": "joint"}):
+        found = bench.gradient(changed(units=units, cut=cut, **settings))
+        assert set(found.gradients) == set(exact.gradients)
+        assert found.loss == pytest.approx(exact.loss, rel=1e-3)
+
+
+# --- pieces of a batch ---
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+def test_a_batch_in_pieces_gives_what_the_whole_batch_gives(bench, changed, estimator, at_once):
+    settings = {"estimator": estimator, "directions": 2, "head": "exact"}
+    if estimator == "central":  # a difference divides the losses' rounding by sigma
+        settings |= {"head": "joint", "sigma": 2e-2}
+    for batch in (0, 1):  # the second has only three examples
+        whole = bench.gradient(changed(**settings), batch=batch)
+        pieces = bench.gradient(changed(batch=at_once, **settings), batch=batch)
+        assert pieces.loss == pytest.approx(whole.loss, rel=1e-5)
+        for name in whole.gradients:
+            np.testing.assert_allclose(pieces.gradients[name], whole.gradients[name], rtol=2e-3, atol=2e-4)
+
+
+def test_scalars_in_pieces(bench, changed):
+    whole, pieces = (bench.gradient(changed(head="apart", batch=batch)) for batch in (4, 1))
+    for name in whole.gradients:
+        np.testing.assert_allclose(pieces.gradients[name], whole.gradients[name], rtol=1e-3, atol=1e-5)
+
+
+def test_directions_in_turns(bench, changed):
+    task = changed(directions=4, head="exact")  # programs exist for 1 and 2
+    assert directions_at_once(bench.manifest, 4) == 2
+    assert directions_at_once(bench.manifest, 3) == 1
+    found = bench.gradient(task)
+    exact = bench.gradient(changed(estimator="exact"))
+    head = {p.name for p in bench.manifest.head}
+    np.testing.assert_allclose(flat(found.gradients, head), flat(exact.gradients, head), rtol=1e-4, atol=1e-6)
+    assert np.isfinite(flat(found.gradients)).all()
+
+
+def test_no_shape_is_small_enough(bench, changed):
+    assert rows_at_once(bench.manifest, changed(batch=3)) == 2
+    with pytest.raises(TrainingError, match="no programs for at most 4 examples of 16 tokens; it has 4x8, 2x8, 1x8"):
+        rows_at_once(bench.manifest, changed(length=16))
+
+
+# --- the prefix's cache ---
+
+
+def test_kept_prefixes_change_nothing_and_respect_their_limit(bench, changed):
+    task = changed(epochs=3)
+    without = bench.round(task)[-1]
+    passes = bench.passes(task, cache_bytes=1 << 20)
+    estimator = estimator_for(bench.manifest, task, passes)
+    kept = list(train(task, bench.manifest, estimator, bench.batches(task), State(bench.weights)))[-1]
+    assert passes.prefixes.bytes == 2 * 4 * 8 * 32 * 4  # both batches
+    for name, value in without.weights.items():
+        np.testing.assert_array_equal(kept.weights[name], value)
+
+    tight = bench.passes(task, cache_bytes=5000)
+    list(train(task, bench.manifest, estimator_for(bench.manifest, task, tight), bench.batches(task), without))
+    assert tight.prefixes.bytes <= 5000
+    passes.changed(["somebody else's"])
+    assert passes.prefixes.bytes > 0
+    passes.changed([bench.manifest.units[0].parameters[0].name])
+    assert passes.prefixes.bytes == 0
+
+
+# --- rounds ---
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_round_moves_its_own_weights_and_learns(bench, changed, estimator):
+    head = "joint" if estimator == "central" else "exact"
+    rate = {"central": 0.01}.get(estimator, 0.1)
+    task = changed(estimator=estimator, head=head, epochs=30, learning_rate=rate)
+    states = bench.round(task, cache_bytes=1 << 20)
+    own = trained(bench.manifest, task)
+    assert len(states) == 60
+    for name, value in states[-1].weights.items():
+        assert (name in own) == bool((value != bench.weights[name]).any())
+    told = report(states[-1])
+    assert (told.examples, told.steps) == (7, 60)
+    assert set(update(task, bench.manifest, states[-1])) == own
+    first, last = states[0].loss, states[-1].loss - states[-2].loss
+    assert last < first
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("stop", [0, 1, 2])
+def test_a_resumed_round_ends_with_the_same_bits(bench, changed, optimizer, stop):
+    task = changed(optimizer=optimizer, weight_decay=0.01, epochs=2)
+    whole = bench.round(task, cache_bytes=1 << 20)
+    resumed = bench.round(task, state=whole[stop], cache_bytes=1 << 20)[-1]
+    assert resumed.step == whole[-1].step
+    assert resumed.loss == whole[-1].loss
+    assert resumed.examples == whole[-1].examples
+    for name, value in whole[-1].weights.items():
+        assert resumed.weights[name].tobytes() == value.tobytes()
+
+
+def test_how_many_steps():
+    assert steps_in(Training(epochs=3), 5) == 15
+    assert steps_in(Training(epochs=3, iterations=4), 5) == 4
+    assert steps_in(Training(mode="iteration"), 5) == 1
+    assert steps_in(Training(mode="iteration", iterations=7), 5) == 7
+
+
+def test_a_head_with_a_rate_of_its_own(bench, changed):
+    plain, slow = (bench.round(changed(epochs=1, head_learning_rate=rate))[0] for rate in (None, 1e-9))
+    head = {p.name for p in bench.manifest.head}
+    for name in trained(bench.manifest, changed()):
+        moved = np.abs(slow.weights[name] - bench.weights[name]).max()
+        assert (moved < 1e-6) == (name in head)
+        assert np.abs(plain.weights[name] - bench.weights[name]).max() > 1e-6
+
+
+def test_numbers_out_of_range_end_the_round(bench, changed):
+    weights = {name: value * np.float32(1e38) for name, value in bench.weights.items()}
+    with pytest.raises(TrainingError, match="not finite"), np.errstate(all="ignore"):
+        bench.round(changed(), state=State(weights))
+
+
+def test_order_is_of_the_seed_alone():
+    assert shuffled(10, 7, 0) == shuffled(10, 7, 0)
+    assert sorted(shuffled(10, 7, 0)) == list(range(10))
+    assert shuffled(10, 7, 0) != shuffled(10, 7, 1) != shuffled(10, 8, 1)
+    assert shuffled(6, 2**64 - 1, 3) == shuffled(6, 2**64 - 1, 3)
+    assert shuffled(0, 1, 0) == []
+
+
+def test_every_pass_visits_every_example_once(bench, changed):
+    task = changed()
+    batches = bench.batches(task)
+    assert len(batches) == 2
+    for epoch in range(3):
+        seen = [batches.at(2 * epoch + i) for i in range(2)]
+        assert sorted(batch.number for batch in seen) == [0, 1]
+        assert sum(batch.examples for batch in seen) == 7
+    rows = np.concatenate([b.tokens["input_ids"][b.weight > 0] for b in (batches.at(0), batches.at(1))])
+    assert len(np.unique(rows, axis=0)) == 7
+
+
+def test_evaluation_counts_what_is_right(bench, changed):
+    task = changed(batch=2)
+    passes = bench.passes(task)
+    encoder = bench.batches(task)._encoder
+    total, (right, again) = evaluate(passes, EXAMPLES, encoder, "seq-cls", [bench.weights, bench.weights])
+    assert total == 7
+    assert right == again
+    states = bench.round(replace(task, training=replace(task.training, estimator="exact", epochs=60)))
+    _, (before, after) = evaluate(passes, EXAMPLES, encoder, "seq-cls", [bench.weights, states[-1].weights])
+    assert before == right
+    assert after > before
