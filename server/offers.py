@@ -20,8 +20,8 @@ from server.tables import devices, rounds, tasks
 
 _REMEMBERED = 0.5
 """Seconds for which the state of rounds is not read again, to answer fleets that ask all at once."""
-_RETRY_AFTER_FAILURE = 3
-"""Rounds that a device which gave a job back sits out."""
+_SITS_OUT = 2.0
+"""How many retry times a device waits that gave a task of this job back, or was refused: others come first."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Offers:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._open: tuple[float, list[OpenRound]] = (0.0, [])
+        self._open: tuple[float, int, list[OpenRound]] = (0.0, -1, [])
         self._seen: dict[str, tuple[float, CheckIn]] = {}
 
     def answer(self, device: Row[Any], check_in: CheckIn) -> CheckedIn:
@@ -85,12 +85,12 @@ class Offers:
 
     def _rounds(self) -> list[OpenRound]:
         """Jobs take turns: the one with the most places to fill comes first."""
-        now = self._store.now()
-        read, found = self._open
-        if not read <= now < read + _REMEMBERED:
+        now, turn = self._store.now(), self._store.turn
+        read, known_turn, found = self._open
+        if known_turn != turn or not read <= now < read + _REMEMBERED:
             found = [self._read_round(job) for job in list_jobs(self._store, RUNNING)]
             found = sorted((r for r in found if r is not None), key=lambda r: -len(r.free))
-            self._open = now, found
+            self._open = now, turn, found
         return found
 
     def _read_round(self, job: Job) -> OpenRound | None:
@@ -151,10 +151,9 @@ class Offers:
                     return held.task
                 open_round.free.remove(slot)
                 continue
-            open_round.free.remove(slot)
             if current is None:
-                open_round.free.clear()
                 return None
+            open_round.free.remove(slot)
             return self._task(job, SimpleNamespace(**row), current.version, current.iteration, current.deadline)
         return None
 
@@ -163,19 +162,22 @@ class Offers:
         now = self._store.now()
         where = rounds.c.job == job.id, rounds.c.number == number
         current = connection.execute(select(rounds).where(*where, rounds.c.state == "open").with_for_update()).first()
-        if current is None or self._sits_out(connection, job.id, number, row["device"]):
+        if current is None:
+            self._store.turn += 1
+            return None
+        if self._sits_out(connection, job.id, row["device"]):
             return None
         connection.execute(insert(tasks).values(row))
         if current.started is None:
             connection.execute(update(rounds).where(*where).values(started=now, deadline=now + job.settings.deadline))
         return connection.execute(select(rounds).where(*where)).one()
 
-    def _sits_out(self, connection: Connection, job: str, number: int, device: str) -> bool:
-        """A device that failed or was refused a short while ago leaves its place to others."""
+    def _sits_out(self, connection: Connection, job: str, device: str) -> bool:
+        since = self._store.now() - _SITS_OUT * self._store.settings.retry_seconds
         query = select(func.count()).where(
             tasks.c.job == job,
             tasks.c.device == device,
-            tasks.c.round > number - _RETRY_AFTER_FAILURE,
+            tasks.c.ended > since,
             tasks.c.state.in_(("failed", "refused")),
         )
         return bool(connection.scalar(query))

@@ -1,0 +1,76 @@
+"""Slots: the paper's cyclic rule in all its cases, neighbours by memory, and what a device can hold."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_client import manifest as manifests
+from edge_client.protocol import Training
+from server.assignment import Slot, bytes_needed, choose, contiguous, cyclic, everything, fit, slots
+
+
+@pytest.mark.parametrize(
+    ("units", "clients", "expected"),
+    [
+        (5, 2, [(0, 2, 4), (1, 3)]),  # more units than clients: unit i goes to client i mod M
+        (3, 3, [(0,), (1,), (2,)]),
+        (2, 5, [(0,), (1,), (0,), (1,), (0,)]),  # more clients than units: client j takes unit j mod L
+        (0, 2, [(), ()]),  # the head alone
+    ],
+)
+def test_cyclic_is_the_papers_rule(units, clients, expected):
+    assert cyclic(units, clients) == expected
+
+
+@given(st.integers(0, 60), st.integers(1, 60))
+def test_every_unit_has_a_holder(units, clients):
+    for rule in (cyclic, contiguous, everything):
+        groups = rule(units, clients)
+        assert len(groups) == clients
+        assert {unit for group in groups for unit in group} == set(range(units))
+
+
+@given(st.integers(1, 60), st.integers(1, 60))
+def test_neighbours_stay_together(units, clients):
+    for group in contiguous(units, clients):
+        assert list(group) == list(range(group[0], group[0] + len(group)))
+
+
+def test_places_beyond_the_clients_repeat_the_first():
+    assert [slot.units for slot in slots("cyclic", 4, 2, 3)] == [(0, 2), (1, 3), (0, 2)]
+
+
+@pytest.fixture
+def manifest(bundle):
+    return manifests.read(bundle / "manifest.json")
+
+
+TRAINING = Training(batch=2, length=8)
+
+
+def test_a_device_gets_the_largest_batch_it_can_hold(manifest):
+    slot = Slot(0, (0,))
+    full = bytes_needed(manifest, "onnx", TRAINING, 1, 2)
+    small = bytes_needed(manifest, "onnx", TRAINING, 1, 1)
+    assert fit(manifest, slot, TRAINING, ["onnx"], None).batch == 2
+    assert fit(manifest, slot, TRAINING, ["onnx"], full).batch == 2
+    assert small < full
+    assert fit(manifest, slot, TRAINING, ["onnx"], full - 1).batch == 1
+    assert fit(manifest, slot, TRAINING, ["onnx"], small - 1) is None
+    assert fit(manifest, slot, TRAINING, ["executorch"], None) is None
+
+
+def test_by_memory_a_small_device_gets_a_late_cut_and_a_large_one_an_early(manifest):
+    free = slots("memory", len(manifest.units), 2, 2)
+    needs = [fit(manifest, slot, TRAINING, ["onnx"], None).needs for slot in free]
+    assert needs[1] < needs[0]
+    choice = {m: choose("memory", free, manifest, TRAINING, ["onnx"], m)[0].number for m in (needs[1], needs[0])}
+    assert choice == {needs[1]: 1, needs[0]: 0}
+
+
+def test_an_estimator_that_the_bundle_lacks_fits_nobody(manifest):
+    assert bytes_needed(manifest, "onnx", Training(batch=2, length=8, directions=9), 1, 2) is None
+    exact = Training(batch=2, length=8, estimator="exact")
+    central = Training(batch=2, length=8, estimator="central", directions=9)
+    assert bytes_needed(manifest, "onnx", exact, 1, 2) > 0
+    assert bytes_needed(manifest, "onnx", central, 1, 2) > 0
