@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,6 @@ from .errors import TrainingError
 from .estimators import Estimator, trained
 from .manifest import IGNORED, Manifest
 from .optimizers import Weights, local_step
-from .passes import Passes
 from .protocol import Report, Task, Training
 from .text import Question, TextEncoder, answers
 
@@ -103,8 +103,12 @@ def report(state: State, *, peak_bytes: int = 0, held_back: int = 0, right: tupl
 # --- evaluation ------------------------------------------------------------------------------------------------------
 
 
+Logits = Callable[[Batch, Weights], Any]
+"""Logits of a batch with these weights."""
+
+
 def evaluate(
-    passes: Passes, examples: Sequence[Example], encoder: TextEncoder, task: str, weights: Sequence[Weights]
+    logits_of: Logits, examples: Sequence[Example], encoder: TextEncoder, task: str, weights: Sequence[Weights]
 ) -> tuple[int, list[int]]:
     """How many predictions there are on these examples, and how many are right with each of some weights.
 
@@ -114,7 +118,7 @@ def evaluate(
     for chosen, encoded, labels in in_order(examples, encoder, task):
         batch = Batch(0, encoded.tokens, labels, encoded.example_weight)
         for model, values in enumerate(weights):
-            logits = passes.logits(batch, values)
+            logits = logits_of(batch, values)
             if task == "qa":
                 questions = [Question(e.text, e.pair or "", e.answer, e.answer_start) for e in chosen]
                 found = answers(logits, questions, encoded)

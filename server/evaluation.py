@@ -1,11 +1,66 @@
-"""TEMP."""
+"""The accuracy of weights on held-out examples, by the bundle's own programs."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+from edge_client.batches import Batch
+from edge_client.data import examples_for
 from edge_client.optimizers import Weights
-from server.jobs import Job
+from edge_client.runtimes import available, open_runtime
+from edge_client.sources import JsonlSource
+from edge_client.steps import Stepper
+from edge_client.text import TextEncoder
+from edge_client.training import evaluate as count_right
+from server.errors import Refusal
 from server.store import Store
+
+if TYPE_CHECKING:
+    from edge_client.data import Examples
+    from server.jobs import Job
 
 
 def evaluate(store: Store, job: Job, weights: Weights) -> dict[str, float]:
-    return {}
+    """The share of right predictions, where the job has held-out examples."""
+    assert job.settings.held_out is not None
+    bundle = store.bundles.open(job.bundle)
+    manifest, training = bundle.manifest, job.settings.training
+    name = runtime_for(store, job.bundle)
+    examples = _held_out(store, job.bundle, job.settings.held_out)
+    encoder = TextEncoder(bundle.tokenizer(), manifest, training.batch, training.length)
+    with open_runtime(name, bundle.folder, threads=1) as runtime:
+        stepper = Stepper(manifest, runtime, name, training.batch, training.length, manifest.directions[0])
+
+        def logits(batch: Batch, values: Weights) -> Any:
+            return stepper.forward(batch.tokens, batch.labels, values).logits
+
+        total, (right,) = count_right(logits, examples, encoder, manifest.model.task, [weights])
+    return {"accuracy": right / total}
+
+
+def runtime_for(store: Store, bundle: str) -> str:
+    """What evaluates a bundle here: the settings' choice, or the first of its runtimes that is installed."""
+    offered = store.bundles.manifest(bundle).runtimes
+    wanted = store.settings.evaluation_runtime
+    usable = [name for name in available() if name in offered and wanted in ("", name)]
+    if not usable:
+        raise Refusal(
+            422,
+            "invalid",
+            f"held-out examples need one of the runtimes {', '.join(offered)} on the server: "
+            f"pip install 'spry[{next(iter(offered))}]'",
+        )
+    return usable[0]
+
+
+def check_held_out(store: Store, bundle: str, held_out: str) -> None:
+    """Refuse examples that no evaluation could read, when the job is made."""
+    runtime_for(store, bundle)
+    _held_out(store, bundle, held_out)
+
+
+def _held_out(store: Store, bundle: str, held_out: str) -> Examples:
+    model = store.bundles.manifest(bundle).model
+    source = JsonlSource(store.blobs.path(held_out))
+    source.name = "the held-out examples"
+    return examples_for(source, model.task, model.labels)

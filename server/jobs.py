@@ -17,6 +17,7 @@ from edge_client.manifest import Manifest
 from edge_client.protocol import ServerOptimizers, Training
 from server.assignment import Assignment
 from server.errors import Refusal, not_found
+from server.evaluation import check_held_out
 from server.store import Store
 from server.tables import bundles, jobs, rounds, tasks
 
@@ -134,8 +135,10 @@ def create_job(store: Store, name: str, bundle: str, settings: JobSettings) -> J
     missing = store.bundles.missing(bundle)
     if missing:
         raise Refusal(409, "incomplete", f"the bundle lacks {len(missing)} files, first {missing[0]}: upload them")
-    if settings.held_out and not store.blobs.has(settings.held_out):
-        raise Refusal(409, "incomplete", f"held-out examples {settings.held_out[:12]}… have not been uploaded")
+    if settings.held_out:
+        if not store.blobs.has(settings.held_out):
+            raise Refusal(409, "incomplete", f"held-out examples {settings.held_out[:12]}… have not been uploaded")
+        check_held_out(store, bundle, settings.held_out)
     settings = complete(settings, store.bundles.manifest(bundle))
     number, now = secrets.token_hex(4), store.now()
     row = {

@@ -15,7 +15,8 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from edge_client.manifest import Manifest
 from edge_client.optimizers import Weights, server_step
-from edge_client.scalars import StepRecord, changes, decode_records
+from edge_client.replay import replay
+from edge_client.scalars import StepRecord, decode_records
 from server.blobs import Blobs
 from server.bundles import BundleFiles
 from server.database import Database
@@ -48,7 +49,9 @@ def moved(model: Model, change: Weights, job: Job, manifest: Manifest) -> Model:
 
 def repeated(model: Model, record: StepRecord, job: Job, manifest: Manifest) -> Model:
     """The next version, by a published record: what every client in step does too."""
-    return moved(model, changes(record, manifest, job.settings.training), job, manifest)
+    weights, optimizer = dict(model.weights), dict(model.optimizer)
+    replay(record, weights, optimizer, manifest, job.settings.training, job.settings.optimizers)
+    return Model(model.version + 1, weights, optimizer)
 
 
 class Models:
