@@ -41,22 +41,22 @@ class Batches:
 
     def __init__(self, examples: Sequence[Example], encoder: TextEncoder, task: str, seed: int) -> None:
         self._examples = examples
-        self._encoder = encoder
+        self.encoder = encoder
         self._task = task
         self._seed = seed
         self._order = shuffled(len(examples), seed, 0)
 
     def __len__(self) -> int:
         """Batches in a pass; the last may have fewer examples."""
-        return len(range(0, len(self._examples), self._encoder.batch))
+        return len(range(0, len(self._examples), self.encoder.batch))
 
     def at(self, step: int) -> Batch:
         """The batch of a step of the round."""
         epoch, position = divmod(step, len(self))
         number = position if epoch == 0 else shuffled(len(self), self._seed, epoch)[position]
-        start = number * self._encoder.batch
-        chosen = [self._examples[i] for i in self._order[start : start + self._encoder.batch]]
-        encoded, labels = encode(self._encoder, chosen, self._task)
+        start = number * self.encoder.batch
+        chosen = [self._examples[i] for i in self._order[start : start + self.encoder.batch]]
+        encoded, labels = encode(self.encoder, chosen, self._task)
         return Batch(number, encoded.tokens, labels, encoded.example_weight)
 
 

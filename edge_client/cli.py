@@ -36,6 +36,8 @@ class Subcommand(NamedTuple):
 
 
 SUBCOMMANDS = {
+    "join": Subcommand("Take part in a server's rounds with this device's data."),
+    "predict": Subcommand("Predict by the weights that this device has."),
     "export": Subcommand("Turn a Hugging Face model into a bundle for devices.", "export"),
     "inspect": Subcommand("Show a bundle's units, programs, sizes, memory and verification."),
     "bench": Subcommand("Measure a bundle's steps on this machine, beside eager PyTorch."),

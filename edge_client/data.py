@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple, overload
 import msgspec
 
 from .errors import DataError
-from .sources import BadRow, Row, Source
+from .sources import BadRow, Row, Source, bad_row
 
 BadRows = Literal["refuse", "skip"]
 
@@ -133,9 +133,7 @@ def examples_for(source: Source, task: str, labels: Sequence[str], *, bad_rows: 
             except BadRow as error:
                 problem = str(error)
         if bad_rows == "refuse":
-            raise DataError(
-                f"{source.name}, {place}: {problem}; correct the row, or leave bad rows out (--bad-rows skip)"
-            )
+            raise bad_row(source, place, problem)
         count += 1
         if len(first) < SHOWN:
             first.append(f"{place}: {problem}")

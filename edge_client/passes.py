@@ -216,7 +216,7 @@ def _filled(rows: Array, size: int) -> Array:
 
 def _add(total: dict[str, Array], part: Mapping[str, Array], share: float) -> None:
     for name, value in part.items():
-        scaled: Array = np.float32(share) * value
+        scaled = share * value
         total[name] = total[name] + scaled if name in total else scaled
 
 

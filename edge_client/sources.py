@@ -47,6 +47,10 @@ class Source:
     def row(self, at: int, /) -> Row:
         raise NotImplementedError
 
+    def stamp(self) -> object:
+        """Another value when the rows may have changed."""
+        return None
+
 
 def open_data(data: Path | str | Iterable[Row]) -> Source:
     """JSONL, CSV (by its name's end), or rows in memory."""
@@ -59,9 +63,19 @@ def open_data(data: Path | str | Iterable[Row]) -> Source:
     return CsvSource(path) if path.suffix.lower() == ".csv" else JsonlSource(path)
 
 
-def count_rows(source: Source) -> int:
-    """How many rows can be read, whatever task they are for."""
-    return sum(located.row is not None for located in source.rows())
+def count_rows(source: Source, *, refuse: bool = False) -> int:
+    """How many rows can be read, whatever task they are for; `refuse` ends at the first that cannot."""
+    count = 0
+    for located in source.rows():
+        if located.row is None and refuse:
+            raise bad_row(source, located.place, located.problem)
+        count += located.row is not None
+    return count
+
+
+def bad_row(source: Source, place: str, problem: str) -> DataError:
+    what_to_do = "correct the row, or leave bad rows out (--bad-rows skip)"
+    return DataError(f"{source.name}, {place}: {problem}; {what_to_do}")
 
 
 class RowSource(Source):
@@ -81,12 +95,20 @@ class RowSource(Source):
         return self._rows[at]
 
 
-class JsonlSource(Source):
-    """A JSON object on each line."""
+class FileSource(Source):
+    """Rows in a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.name = str(path)
+
+    def stamp(self) -> object:
+        found = self.path.stat()
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+class JsonlSource(FileSource):
+    """A JSON object on each line."""
 
     def rows(self) -> Iterator[Located]:
         with self.path.open("rb") as file:
@@ -106,12 +128,11 @@ class JsonlSource(Source):
             return _object(_line(file), at)
 
 
-class CsvSource(Source):
+class CsvSource(FileSource):
     """Comma-separated values under a header; a quoted value may go over several lines."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.name = str(path)
+        super().__init__(path)
         self._header: list[str] = []
 
     def rows(self) -> Iterator[Located]:

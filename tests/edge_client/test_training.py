@@ -285,7 +285,7 @@ def test_every_pass_visits_every_example_once(bench, changed):
 def test_evaluation_counts_what_is_right(bench, changed):
     task = changed(batch=2)
     passes = bench.passes(task)
-    encoder = bench.batches(task)._encoder
+    encoder = bench.batches(task).encoder
     total, (right, again) = evaluate(passes, EXAMPLES, encoder, "seq-cls", [bench.weights, bench.weights])
     assert total == 7
     assert right == again

@@ -1,0 +1,312 @@
+"""The device client: enrols once, then takes part in rounds for as long as it runs.
+
+client = Client("https://spry.example.org", token="…", data="my.jsonl")
+client.run()
+client.predict(["Shares fell four percent."])
+"""
+
+from __future__ import annotations
+
+import platform
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+
+from . import __version__
+from .conditions import Conditions
+from .data import BadRows, Examples, examples_for
+from .download import fetch
+from .errors import DataError, ServerError, SpryError, StoreError, Unauthorized, Unreachable
+from .events import Event, Tell, silent
+from .manifest import Manifest
+from .protocol import CheckIn, Enrolment, Receipt, Task
+from .runtimes import RUNTIMES, available
+from .sources import Row, Source, count_rows, open_data
+from .store import Job, JobStore, Store, default_home
+from .transport import Server
+from .workbench import Workbench, trim_memory
+
+if TYPE_CHECKING:
+    from .predictions import Prediction
+
+IDLE_SECONDS = 5.0
+"""A wait of this length is worth giving the runtime's memory back."""
+SHORTEST_WAIT = 0.2
+FAILURE_WAIT, LONGEST_FAILURE_WAIT = 5.0, 3600.0
+
+
+@dataclass
+class Done:
+    """What a run came to."""
+
+    rounds: int = 0
+    failures: int = 0
+
+
+class Client:
+    """A device on one server.
+
+    Args:
+        server: its address.
+        token: to enrol with; not needed by a device that has.
+        data: a JSONL or CSV file, or rows.
+        home: where everything is kept; $SPRY_HOME or ~/.local/share/spry when left out.
+        job: the only job to take part in, by id or name.
+        runtime: the only runtime to use of those installed.
+        threads: that a runtime may use; 0 leaves it to the runtime.
+        name: what the server shows for this device.
+        ca: a file with the certificates to trust.
+        conditions: when to take part, and with how much memory.
+        bad_rows: `refuse` the data when a row cannot be used, or `skip` the row.
+        holdout: the share of the data that is kept for evaluation.
+        on_event: hears what happens.
+        transport: how requests travel.
+        patience: the seconds after which an unreachable server is given up; never when left out.
+        pause: waits some seconds.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        token: str | None = None,
+        data: Path | str | Iterable[Row] | None = None,
+        *,
+        home: Path | str | None = None,
+        job: str | None = None,
+        runtime: str | None = None,
+        threads: int = 0,
+        name: str | None = None,
+        ca: Path | str | None = None,
+        conditions: Conditions | None = None,
+        bad_rows: BadRows = "refuse",
+        holdout: float = 0.1,
+        on_event: Tell = silent,
+        transport: httpx.BaseTransport | None = None,
+        patience: float | None = None,
+        pause: Callable[[float], object] = time.sleep,
+    ) -> None:
+        if not 0 <= holdout < 1:
+            raise DataError(f"the share held back (--holdout) must be from 0 to less than 1, got {holdout}")
+        self.token = token
+        self.job = job
+        self.threads = threads
+        self.name = name or platform.node() or "device"
+        self.conditions = conditions or Conditions()
+        self.bad_rows: BadRows = bad_rows
+        self.holdout = holdout
+        self.runtimes = chosen_runtimes(runtime)
+        self.store = Store(Path(home) if home is not None else default_home(), server, tell=on_event)
+        self._source: Source | None = None if data is None else open_data(data)
+        self._tell = on_event
+        self._pause = pause
+        self._bench: tuple[tuple[str, str], Workbench] | None = None
+        self._examples: tuple[object, Examples, Examples] | None = None
+        self._failures = 0
+        self._waiting = ""
+        where = Path(ca) if ca is not None else None
+        self.server = Server(server, ca=where, transport=transport, patience=patience, pause=pause, tell=on_event)
+
+    # --- taking part ---
+
+    def run(self, *, once: bool = False, rounds: int | None = None) -> Done:
+        """Take part until the server revokes this device; `once`: in what there is now; `rounds`: in so many."""
+        if self._source is None:
+            raise DataError("there is no data to train on: give Client(data=...) or --data")
+        rows = count_rows(self._source, refuse=self.bad_rows == "refuse")
+        if not rows:
+            raise DataError(f"{self._source.name} has no example; it is empty")
+        done = Done()
+        with self.store.locked():
+            try:
+                self._enrol()
+                self._send_left_over(done)
+                while rounds is None or done.rounds < rounds:
+                    went_on = self._turn(rows, done)
+                    if once and (done.rounds or done.failures or not went_on):
+                        break
+            finally:
+                self.unload()
+        return done
+
+    def close(self) -> None:
+        self.unload()
+        self.server.close()
+
+    def _enrol(self) -> None:
+        identity = self.store.identity()
+        if identity is None:
+            if not self.token:
+                what = f"this device is not enrolled with {self.server.url}"
+                raise SpryError(
+                    f"{what}: give a token (--token), made by the server's operator with `spry token create`"
+                )
+            identity = self.server.enrol(Enrolment(self.token, self.name[:100], __version__))
+            self.store.save_identity(identity)
+            self._tell(Event("enrolled", f"enrolled as {identity.device}", {"device": identity.device}))
+        self.server.identity = identity
+
+    def _send_left_over(self, done: Done) -> None:
+        """A result that was finished before this process started; the server may have it already."""
+        for job in self.store.jobs():
+            task = job.task()
+            if task is not None and job.update() is not None:
+                self._guarded(job, task, lambda task=task, job=job: self._send(task, job), done)
+
+    def _turn(self, rows: int, done: Done) -> bool:
+        """One check-in and what comes of it; False when there was nothing to do."""
+        refusal = self.conditions.refusal()
+        if refusal is not None:
+            self._wait(refusal.seconds, refusal.reason)
+            return False
+        answer = self.server.check_in(
+            CheckIn(
+                runtimes=self.runtimes,
+                examples=rows,
+                memory_bytes=self.conditions.memory(),
+                power=self.conditions.machine.power(),
+                metered=self.conditions.is_metered(),
+                job=self.job,
+                bundle=self._bench[0][0] if self._bench else "",
+            )
+        )
+        if answer.task is None:
+            self._wait(answer.wait, answer.reason)
+            return False
+        task, job = answer.task, self.store.job(answer.task.job)
+        self._waiting = ""
+        details = {"task": task.id, "job": task.job_name, "round": task.round, "units": len(task.units)}
+        self._tell(Event("task", f"round {task.round} of {task.job_name}: {len(task.units)} units", details))
+        self._guarded(job, task, lambda: self._take_part(task, job), done)
+        return True
+
+    def _take_part(self, task: Task, job: JobStore) -> Receipt:
+        job.begin(task)
+        if job.update() is None:
+            bench = self._workbench(task)
+            job.save_about(Job(task.job, task.job_name, task.bundle, task.runtime))
+            examples, held_back = self._fitting(bench.manifest)
+            from .round import Round
+
+            Round(task, self.server, job, bench, examples, held_back, self._tell, self.conditions.memory()).run()
+        if task.training.mode == "iteration":
+            job.finish()
+            return Receipt(0.0)
+        return self._send(task, job)
+
+    def _send(self, task: Task, job: JobStore) -> Receipt:
+        receipt = self.server.send_update(task.id, job.update() or b"")
+        job.finish()
+        again = " (it had it already)" if receipt.repeated else ""
+        details = {"task": task.id, "round": task.round, "repeated": receipt.repeated}
+        self._tell(Event("uploaded", f"the server has the result of round {task.round}{again}", details))
+        return receipt
+
+    def _guarded(self, job: JobStore, task: Task, work: Callable[[], Receipt], done: Done) -> None:
+        """Do a task; what ends it early is told, to the server too, and the client goes on."""
+        try:
+            receipt = work()
+        except (Unauthorized, Unreachable):  # the task and its result stay for another run
+            raise
+        except ServerError as error:
+            job.finish()
+            done.failures += 1
+            self._tell(Event("refused", f"round {task.round}: {error}", {"task": task.id, "code": error.code}))
+            self._wait_after_failure()
+        except (SpryError, MemoryError) as error:
+            self._give_back(job, task, str(error) or "out of memory")
+            done.failures += 1
+            if isinstance(error, StoreError):  # the next task would find the disk as full
+                raise
+            self._wait_after_failure()
+        else:
+            done.rounds += 1
+            self._failures = 0
+            self._wait(receipt.wait, "")
+
+    def _give_back(self, job: JobStore, task: Task, reason: str) -> None:
+        job.finish()
+        self._tell(Event("failed", f"round {task.round} of {task.job_name}: {reason}", {"task": task.id}))
+        self.unload()
+        try:
+            self.server.send_failure(task.id, reason)
+        except (Unauthorized, Unreachable):
+            raise
+        except ServerError as error:  # it took too long, and the task is nobody's any more
+            self._tell(Event("refused", str(error), {"task": task.id, "code": error.code}))
+
+    # --- what a task needs ---
+
+    def _workbench(self, task: Task) -> Workbench:
+        """The task's bundle with its runtime, left open from round to round."""
+        wanted = task.bundle, task.runtime
+        if self._bench is None or self._bench[0] != wanted:
+            self.unload()
+            if task.runtime not in self.runtimes:
+                raise SpryError(
+                    f"the task is for the runtime {task.runtime}; this device has {', '.join(self.runtimes)}"
+                )
+            bundle = fetch(self.server, task.bundle, task.runtime, self.store.bundle(task.bundle), tell=self._tell)
+            self._bench = wanted, Workbench(bundle, task.runtime, threads=self.threads)
+        return self._bench[1]
+
+    def _fitting(self, manifest: Manifest) -> tuple[Examples, Examples]:
+        """The data as examples of the job; read again when its file has changed."""
+        assert self._source is not None
+        key = manifest.model.task, manifest.model.labels, self._source.stamp()
+        if self._examples is None or self._examples[0] != key:
+            found = examples_for(self._source, *key[:2], bad_rows=self.bad_rows)
+            if found.skipped.count:
+                self._tell(Event("warning", f"{self._source.name}: rows left out: {found.skipped}"))
+            self._examples = key, *found.split(self.holdout)
+        return self._examples[1:]
+
+    def unload(self) -> None:
+        """Give back the memory of runtime, programs and tokenizer."""
+        if self._bench is not None:
+            self._bench[1].close()
+            self._bench = None
+            trim_memory()
+
+    # --- waiting ---
+
+    def _wait(self, seconds: float, reason: str) -> None:
+        """Wait about as long as told; devices that were told the same must not come back together."""
+        seconds = max(seconds, SHORTEST_WAIT if reason else 0.0) * random.uniform(0.9, 1.2)  # noqa: S311
+        if reason and reason != self._waiting:
+            self._tell(Event("waiting", f"{reason}; next look in about {seconds:.0f} s", {"seconds": round(seconds)}))
+        self._waiting = reason
+        if seconds >= IDLE_SECONDS:
+            self.unload()
+        if seconds > 0:
+            self._pause(seconds)
+
+    def _wait_after_failure(self) -> None:
+        self._failures += 1
+        self._wait(min(FAILURE_WAIT * 2 ** min(self._failures - 1, 12), LONGEST_FAILURE_WAIT), "")
+
+    # --- prediction ---
+
+    def predict(self, texts: Sequence[str | tuple[str, str]], *, personal: bool = False) -> list[Prediction]:
+        """Predictions by the newest global weights that this device has, or by those that it trained itself."""
+        from .predictions import predict
+
+        return predict(self.store, texts, job=self.job, personal=personal, threads=self.threads)
+
+
+def chosen_runtimes(wanted: str | None) -> list[str]:
+    """The runtimes to offer, of those installed."""
+    found = available()
+    if wanted is not None:
+        if wanted not in RUNTIMES:
+            raise SpryError(f"unknown runtime {wanted!r}; expected one of {', '.join(RUNTIMES)}")
+        found = [name for name in found if name == wanted]
+    if not found:
+        extra = {"torchscript": "torch"}.get(wanted or "", wanted or "onnx")
+        what = f"the runtime {wanted} is" if wanted else "none of the runtimes is"
+        raise SpryError(f"{what} not installed: pip install 'spry[{extra}]'")
+    return found

@@ -1,0 +1,171 @@
+"""When a device takes part: its user's conditions, and what the machine says of itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, time
+from pathlib import Path
+
+from .errors import SpryError
+from .protocol import Power
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+_METERED = {"1": True, "2": False, "3": True, "4": False}
+"""NetworkManager's yes, no, and its two guesses."""
+_DAY = 24 * 3600
+
+
+@dataclass(frozen=True)
+class Hours:
+    """A part of the day, which may go across midnight."""
+
+    start: time
+    end: time
+
+    def __contains__(self, now: time) -> bool:
+        if self.start < self.end:
+            return self.start <= now < self.end
+        return now >= self.start or now < self.end
+
+    def until(self, now: time) -> float:
+        """Seconds until it begins."""
+        return (_seconds(self.start) - _seconds(now)) % _DAY
+
+    def __str__(self) -> str:
+        return f"{self.start:%H:%M}-{self.end:%H:%M}"
+
+
+def parse_hours(text: str) -> Hours:
+    """`22-6` or `22:30-6:15`, by the device's clock."""
+    found = re.fullmatch(r"\s*(\d{1,2})(?::(\d{2}))?\s*-\s*(\d{1,2})(?::(\d{2}))?\s*", text)
+    try:
+        if found is None:
+            raise ValueError(text)
+        start, start_minute, end, end_minute = (int(part or 0) for part in found.groups())
+        hours = Hours(_time(start, start_minute), _time(end, end_minute))
+    except ValueError:
+        raise SpryError(f"hours must look like 22-6 or 22:30-6:15, got {text!r}") from None
+    if hours.start == hours.end:
+        raise SpryError(f"hours {text!r} begin when they end; leave the option out for the whole day")
+    return hours
+
+
+def _time(hour: int, minute: int) -> time:
+    return time(0 if (hour, minute) == (24, 0) else hour, minute)
+
+
+def parse_bytes(text: str) -> int:
+    """`200MB`, `1.5 GB`, `256MiB`, or a plain number of bytes."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    unit = _UNITS.get(found[2].upper()) if found else None
+    if found is None or unit is None or float(found[1]) <= 0:
+        raise SpryError(f"an amount of memory must look like 200MB or 1.5GB, got {text!r}")
+    return round(float(found[1]) * unit)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the system tells about power, memory and network."""
+
+    supplies: Path = Path("/sys/class/power_supply")
+    meminfo: Path = Path("/proc/meminfo")
+
+    def power(self) -> Power:
+        """A machine without a battery runs on mains."""
+        if not self.supplies.is_dir():
+            return "unknown"
+        batteries: list[str] = []
+        for supply in sorted(self.supplies.iterdir()):
+            kind = _read(supply / "type")
+            if kind in ("Mains", "USB") and _read(supply / "online") == "1":
+                return "mains"
+            if kind == "Battery" and _read(supply / "scope") != "Device":  # not that of a mouse
+                batteries.append(_read(supply / "status"))
+        if not batteries:
+            return "mains"
+        return "mains" if all(status in ("Charging", "Full", "Not charging") for status in batteries) else "battery"
+
+    def free_memory(self) -> int | None:
+        """What programs can still take without swapping."""
+        found = re.search(r"^MemAvailable:\s*(\d+) kB", _read(self.meminfo), re.MULTILINE)
+        if found:
+            return int(found[1]) * 1024
+        try:
+            return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (ValueError, OSError):
+            return None
+
+    def metered(self) -> bool | None:
+        """What NetworkManager knows about the network; None where it knows nothing or is not there."""
+        busctl = shutil.which("busctl")
+        if busctl is None:
+            return None
+        name = "org.freedesktop.NetworkManager"
+        command = [busctl, "get-property", name, f"/{name.replace('.', '/')}", name, "Metered"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return _METERED.get(done.stdout.strip().removeprefix("u "))
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a device does not take part now, and after how many seconds to look again."""
+
+    reason: str
+    seconds: float
+
+
+LOOK_AGAIN = 60.0
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What the user asked for."""
+
+    only_charging: bool = False
+    unmetered_only: bool = False
+    metered: bool = False
+    """What to take the network for where the system does not know."""
+    max_memory: int | None = None
+    """Bytes that training may take."""
+    hours: Hours | None = None
+    machine: Machine = field(default_factory=Machine)
+    clock: Callable[[], datetime] = datetime.now
+
+    def refusal(self) -> Refusal | None:
+        now = self.clock().time()
+        if self.hours is not None and now not in self.hours:
+            return Refusal(f"it is outside the hours {self.hours}", self.hours.until(now))
+        if self.only_charging and (power := self.machine.power()) != "mains":
+            what = "the device runs on battery" if power == "battery" else "the system does not tell its power source"
+            return Refusal(f"{what}, and --only-charging is set", LOOK_AGAIN)
+        if self.unmetered_only and self.is_metered():
+            return Refusal("the network is metered, and --unmetered-only is set", LOOK_AGAIN)
+        return None
+
+    def is_metered(self) -> bool:
+        found = self.machine.metered()
+        return self.metered if found is None else found
+
+    def memory(self) -> int | None:
+        """The bytes that training may take now; None where neither user nor system says."""
+        known = [value for value in (self.machine.free_memory(), self.max_memory) if value is not None]
+        return min(known, default=None)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _seconds(moment: time) -> float:
+    return moment.hour * 3600 + moment.minute * 60 + moment.second

@@ -1,0 +1,148 @@
+"""A bundle's files from a server: only those that a runtime needs, resumed where they were cut, checked before use."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import re
+import shutil
+from http import HTTPStatus
+from pathlib import Path
+
+import httpx
+
+from . import manifest as manifests
+from .bundle import Bundle, files_of, safe_path, sha256
+from .errors import BadAnswer, BundleError, StoreError
+from .events import Event, Tell, silent
+from .manifest import FILE_NAME, FileSpec, Manifest
+from .store import make_folder, write
+from .transport import Server
+
+PARTIAL = ".partial"
+CHUNK = 1 << 16
+LARGEST_MANIFEST = 64 << 20
+MEGABYTE = 1e6
+
+
+def fetch(server: Server, bundle: str, runtime: str, folder: Path, *, tell: Tell = silent) -> Bundle:
+    """The bundle with the programs of one runtime, in `folder`; what is there already is not downloaded again."""
+    manifest = fetch_manifest(server, bundle, folder)
+    if runtime not in manifest.runtimes:
+        offered = ", ".join(manifest.runtimes) or "none"
+        raise BundleError(f"the job's bundle has no programs for {runtime}; it has {offered}")
+    missing = [file for file in files_of(manifest, runtime) if not _is_there(folder, file)]
+    if missing:
+        _download(server, bundle, missing, folder, tell)
+    return Bundle(folder, manifest)
+
+
+def fetch_manifest(server: Server, bundle: str, folder: Path) -> Manifest:
+    """The manifest, whose own hash is the bundle's name: it vouches for every other file."""
+    path = folder / FILE_NAME
+    if path.is_file() and sha256(path) == bundle:
+        return manifests.read(path)
+
+    def once() -> bytes:
+        with server.file(bundle, FILE_NAME) as response:
+            parts = bytearray()
+            for part in response.iter_bytes(CHUNK):
+                parts += part
+                if len(parts) > LARGEST_MANIFEST:
+                    raise BadAnswer(f"{response.url} is larger than any manifest", status=200)
+            return bytes(parts)
+
+    data = server.repeat(once)
+    if hashlib.sha256(data).hexdigest() != bundle:
+        raise BadAnswer(f"{server.url} gives another manifest than that of the bundle {bundle[:12]}…", status=200)
+    manifest = manifests.parse(data, f"{server.url}: {FILE_NAME}")
+    write(path, data)
+    return manifest
+
+
+def _is_there(folder: Path, file: FileSpec) -> bool:
+    """A file gets its name only after its hash was found right, so its size suffices."""
+    path = folder / safe_path(file.path, folder)
+    return path.is_file() and path.stat().st_size == file.bytes
+
+
+def _download(server: Server, bundle: str, files: list[FileSpec], folder: Path, tell: Tell) -> None:
+    partial = sum(_size(_partial(folder, file)) for file in files)
+    needed = sum(file.bytes for file in files) - partial
+    make_folder(folder)
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise _full(folder, needed, free)
+    done, total = partial, needed + partial
+    for file in files:
+        details = {"bytes": done, "total": total}
+        tell(Event("download", f"downloading {file.path} ({file.bytes / MEGABYTE:.1f} MB)", details))
+        _download_file(server, bundle, file, folder)
+        done += file.bytes
+    tell(Event("download", f"the bundle is complete ({total / MEGABYTE:.1f} MB)", {"bytes": total, "total": total}))
+
+
+def _download_file(server: Server, bundle: str, file: FileSpec, folder: Path) -> None:
+    target, partial = folder / safe_path(file.path, folder), _partial(folder, file)
+    make_folder(target.parent)
+    for last in (False, True):
+        try:
+            if _size(partial) < file.bytes or not file.bytes:
+                server.repeat(lambda: _receive(server, bundle, file, partial))
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            free = shutil.disk_usage(folder).free
+            raise _full(folder, file.bytes - _size(partial), free) from None
+        if sha256(partial) == file.sha256:
+            partial.replace(target)
+            return
+        partial.unlink()  # its beginning may be of a damaged download: once more from the start
+        if last:
+            raise BundleError(f"{server.url} gives a damaged {file.path}; tell its operator to export the bundle again")
+
+
+def _receive(server: Server, bundle: str, file: FileSpec, partial: Path) -> None:
+    """Append what is missing; whatever arrives is kept, whenever the connection ends."""
+    start = min(_size(partial), file.bytes)
+    with server.file(bundle, file.path, start) as response:
+        if response.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not _starts_at(response, start):
+            start = 0
+        if response.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            partial.unlink(missing_ok=True)
+            raise httpx.RemoteProtocolError("the file cannot be resumed; starting again")
+        with partial.open("ab") as target:
+            target.truncate(start)
+            for part in response.iter_bytes(CHUNK):
+                start += len(part)
+                if start > file.bytes:
+                    raise BadAnswer(f"{response.url} is longer than the manifest says", status=200)
+                target.write(part)
+    if start < file.bytes:
+        raise httpx.RemoteProtocolError(f"{file.path} ended after {start} of {file.bytes} bytes")
+
+
+def _starts_at(response: httpx.Response, start: int) -> bool:
+    """Whether an answer holds the rest; a server may send the whole file instead."""
+    if response.status_code != HTTPStatus.PARTIAL_CONTENT:
+        return start == 0
+    found = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+    if found is None or int(found[1]) != start:
+        raise BadAnswer(f"{response.url} answers with another range than was asked for", status=200)
+    return True
+
+
+def _partial(folder: Path, file: FileSpec) -> Path:
+    path = folder / safe_path(file.path, folder)
+    return path.with_name(path.name + PARTIAL)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
+
+
+def _full(folder: Path, needed: int, free: int) -> StoreError:
+    return StoreError(
+        f"the disk of {folder} is full: {needed / MEGABYTE:.1f} MB are needed, {free / MEGABYTE:.1f} MB are free; make "
+        "room or give another folder with --home (what was downloaded is kept)"
+    )

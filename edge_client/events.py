@@ -1,0 +1,27 @@
+"""What happens to a client, told as it happens: to a terminal, a log, or the program that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+Detail = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class Event:
+    """Kinds are part of the interface: `spry join --json` prints them.
+
+    enrolled, task, download, progress, uploaded, refused, failed, waiting, unreachable, reachable, warning, stopped
+    """
+
+    kind: str
+    message: str
+    details: Mapping[str, Detail] = field(default_factory=dict[str, Detail])
+
+
+Tell = Callable[[Event], None]
+
+
+def silent(event: Event, /) -> None:
+    """Tell nobody."""

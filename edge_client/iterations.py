@@ -1,0 +1,128 @@
+"""Mode iteration: numbers go up, everybody's numbers come down, and the weights follow them step by step."""
+
+from __future__ import annotations
+
+import time
+
+from .batches import Batches
+from .bundle import Bundle
+from .errors import ServerError, TrainingError
+from .estimators import Estimator, ScalarEstimator
+from .events import Event, Tell
+from .passes import Passes
+from .protocol import Task
+from .scalars import ScalarReport, StepRecord, decode_records, encode_report
+from .store import JobStore
+from .training import check_finite, steps_in
+from .transport import Server, Tensors
+from .versions import applied, downloaded, merged, newest_kept
+
+POLL_SECONDS = 25.0
+GRACE_SECONDS = 30.0
+"""How long after its deadline a round's last step may still appear."""
+
+
+class Iterations:
+    """The iterations of one round, and the weights between them.
+
+    Args:
+        task: the device's part.
+        bundle: with the initial weights.
+        passes: for the estimator; hears when weights before the cut have moved.
+        estimator: must give scalars.
+        batches: one for each iteration.
+        server: where reports go and records come from.
+        store: keeps the newest weights.
+        tell: hears of each iteration.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        bundle: Bundle,
+        passes: Passes,
+        estimator: Estimator,
+        batches: Batches,
+        server: Server,
+        store: JobStore,
+        tell: Tell,
+    ) -> None:
+        if not isinstance(estimator, ScalarEstimator):
+            what = f"the estimator {task.training.estimator} gives gradients, not numbers"
+            raise TrainingError(f"{what}: mode iteration cannot use it")
+        self.task = task
+        self.bundle = bundle
+        self.manifest = bundle.manifest
+        self.passes = passes
+        self.estimator = estimator
+        self.batches = batches
+        self.server = server
+        self.store = store
+        self.tell = tell
+        self.kept = newest_kept(store, bundle, task)
+        self.iteration = task.iteration
+        self.total = steps_in(task.training, len(batches))
+        self._until = time.monotonic() + task.seconds + GRACE_SECONDS
+
+    def run(self) -> None:
+        """Take part until the round is over."""
+        kept = self.kept
+        try:
+            self._follow(0.0)
+            if self.kept.version < self.task.version:
+                self.kept = downloaded(self.server, self.kept, self.manifest, self.task)
+            while self.iteration < self.total and self._report() and self._wait():
+                pass
+        finally:
+            if self.kept is not kept:
+                self.store.save_weights(self.task.bundle, self.kept)
+
+    def _report(self) -> bool:
+        """Send this iteration's numbers; False when the round takes nothing more."""
+        found = self.estimator.report(self.batches.at(self.iteration), self.kept.weights, self.iteration)
+        _check(found, self.iteration)
+        try:
+            self.server.send_jvps(self.task.id, self.iteration, encode_report(found))
+        except ServerError as error:
+            if error.code not in ("stale", "late"):
+                raise
+            return error.code == "stale"  # the others were faster: their step is on its way
+        details = {"round": self.task.round, "step": self.iteration + 1, "steps": self.total, "loss": found.loss}
+        message = f"iteration {self.iteration + 1} of {self.total}, loss {found.loss:.3f}"
+        self.tell(Event("progress", message, details))
+        return True
+
+    def _wait(self) -> bool:
+        """Until this iteration's step is published; False when it never is."""
+        iteration = self.iteration
+        while self.iteration == iteration:
+            left = self._until - time.monotonic()
+            if left <= 0:
+                return False
+            self._follow(min(POLL_SECONDS, left))
+        return True
+
+    def _follow(self, wait: float) -> None:
+        """Bring the weights to the newest version."""
+        answer = self.server.steps(self.task.job, self.kept.version, wait)
+        if isinstance(answer, Tensors):
+            passed = answer.version - max(self.kept.version, self.task.version)
+            self.kept = merged(self.kept, answer, self.manifest)
+            self.passes.changed(self.kept.weights)
+            self.iteration += max(passed, 0)
+            return
+        for record in decode_records(answer):
+            self._apply(record)
+
+    def _apply(self, record: StepRecord) -> None:
+        self.kept, moved = applied(record, self.kept, self.manifest, self.task)
+        self.passes.changed(moved)
+        if record.round == self.task.round:
+            self.iteration = record.iteration + 1
+        elif record.round > self.task.round:
+            self.iteration = self.total
+
+
+def _check(found: ScalarReport, iteration: int) -> None:
+    arrays = {"jvp": found.jvp, "head_jvp": found.head_jvp, "head_gradient": found.head_gradient}
+    check_finite(found.loss, {name: value for name, value in arrays.items() if value is not None}, iteration)

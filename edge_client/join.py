@@ -1,0 +1,154 @@
+"""`spry join`: this device takes part in a server's rounds."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import msgspec
+import typer
+
+from .client import Client
+from .conditions import Conditions, parse_bytes, parse_hours
+from .data import BadRows
+from .events import Event, Tell
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+FAILED = 1
+_LOG_SECONDS = 10.0
+"""Between two lines of progress in a log."""
+
+
+def join(
+    server: Annotated[str, typer.Option(help="The server's address.", envvar="SPRY_SERVER")],
+    data: Annotated[Path, typer.Option(help="Examples to train on, .jsonl or .csv; they stay on this device.")],
+    token: Annotated[str | None, typer.Option(help="To enrol with, the first time.", envvar="SPRY_TOKEN")] = None,
+    home: Annotated[
+        Path | None, typer.Option(help="Where everything is kept; $SPRY_HOME or ~/.local/share/spry when left out.")
+    ] = None,
+    job: Annotated[str | None, typer.Option(help="Take part in this job alone, by name or id.")] = None,
+    name: Annotated[str | None, typer.Option(help="What the server shows for this device; its host name.")] = None,
+    runtime: Annotated[str | None, typer.Option(help="onnx, executorch or torchscript; any that is installed.")] = None,
+    threads: Annotated[int, typer.Option(min=0, help="Threads for the runtime; 0 leaves the number to it.")] = 0,
+    ca: Annotated[Path | None, typer.Option(help="PEM file with the certificates to trust for https.")] = None,
+    bad_rows: Annotated[
+        str, typer.Option(help="refuse the data when a row cannot be used, or skip the row.")
+    ] = "refuse",
+    holdout: Annotated[float, typer.Option(help="Share of the examples kept for evaluation.")] = 0.1,
+    only_charging: Annotated[bool, typer.Option("--only-charging", help="Train on mains power alone.")] = False,
+    unmetered_only: Annotated[bool, typer.Option("--unmetered-only", help="Stay away from metered networks.")] = False,
+    metered: Annotated[bool, typer.Option("--metered", help="Take the network for metered if nobody knows.")] = False,
+    max_memory: Annotated[str | None, typer.Option(help="What training may take at most, such as 200MB.")] = None,
+    hours: Annotated[str | None, typer.Option(help="When to take part, such as 22-6.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Take part in what there is now, then end (for cron).")] = False,
+    rounds: Annotated[int | None, typer.Option(min=1, help="End after so many rounds.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each event as a line of JSON.")] = False,
+) -> None:
+    """Take part in a server's rounds with this device's data, until interrupted.
+
+    Example: spry join --server https://spry.example.org --token T --data my.jsonl --only-charging --hours 22-6
+    """
+    signal.signal(signal.SIGTERM, _interrupt)  # a system that stops a service ends it as Ctrl-C does
+    conditions = Conditions(
+        only_charging=only_charging,
+        unmetered_only=unmetered_only,
+        metered=metered,
+        max_memory=parse_bytes(max_memory) if max_memory else None,
+        hours=parse_hours(hours) if hours else None,
+    )
+    with Reporter(as_json=as_json) as tell:
+        client = Client(
+            server,
+            token,
+            data,
+            home=home,
+            job=job,
+            runtime=runtime,
+            threads=threads,
+            name=name,
+            ca=ca,
+            conditions=conditions,
+            bad_rows=_bad_rows(bad_rows),
+            holdout=holdout,
+            on_event=tell,
+        )
+        try:
+            done = client.run(once=once, rounds=rounds)
+        except KeyboardInterrupt:
+            tell(Event("stopped", "stopped; what was trained is kept, and goes on with the next spry join"))
+            raise
+        finally:
+            client.close()
+    if once and done.failures:
+        raise typer.Exit(FAILED)
+
+
+def _interrupt(_signal: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _bad_rows(value: str) -> BadRows:
+    if value == "refuse" or value == "skip":  # noqa: PLR1714 -- narrows the type
+        return value
+    raise typer.BadParameter(f"expected refuse or skip, got {value!r}", param_hint="--bad-rows")
+
+
+class Reporter:
+    """Shows events: as lines of JSON, as a moving bar on a terminal, or as lines of a log."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._bar: Progress | None = None
+        self._logged = 0.0
+        self._show: Callable[[Event], None] = self._log
+        if as_json:
+            self._show = self._json
+        elif sys.stderr.isatty():
+            self._show = self._terminal
+
+    def __enter__(self) -> Tell:
+        return self._show
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    @staticmethod
+    def _json(event: Event) -> None:
+        line: dict[str, Any] = {"time": round(time.time(), 3), "event": event.kind, "message": event.message}
+        typer.echo(msgspec.json.encode({**event.details, **line}).decode())
+        sys.stdout.flush()
+
+    def _log(self, event: Event) -> None:
+        if event.kind == "progress":
+            last = event.details.get("step") == event.details.get("steps")
+            if not last and time.monotonic() - self._logged < _LOG_SECONDS:
+                return
+            self._logged = time.monotonic()
+        typer.echo(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {event.message}", err=True)
+
+    def _terminal(self, event: Event) -> None:
+        bar = self._bar or self._started()
+        if event.kind != "progress":
+            bar.console.print(event.message, markup=False, highlight=False)
+            bar.update(bar.task_ids[0], visible=False)
+            return
+        step, steps = event.details.get("step"), event.details.get("steps")
+        if isinstance(step, int) and isinstance(steps, int):
+            bar.update(bar.task_ids[0], description=event.message, completed=step, total=steps, visible=step < steps)
+
+    def _started(self) -> Progress:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        # It draws when told to: a thread of its own would wake an idle device ten times a second.
+        columns = BarColumn(), TextColumn("{task.description}", markup=False)
+        self._bar = Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
+        self._bar.add_task("", visible=False)
+        self._bar.start()
+        return self._bar

@@ -1,0 +1,125 @@
+"""A device's part in one round, from the weights it starts with to a result that the server has accepted.
+
+Where the round stands is kept, so that it can be left at any point and taken up again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .batches import Batches
+from .data import Examples
+from .errors import SpryError
+from .estimators import Estimator, estimator_for
+from .events import Event, Tell
+from .iterations import Iterations
+from .measure import reset_peak, resident
+from .optimizers import Weights
+from .passes import Passes
+from .protocol import Task
+from .store import JobStore, Progress
+from .training import State, evaluate, report, steps_in, train, update
+from .transport import Server
+from .versions import current
+from .workbench import Workbench
+
+CHECKPOINT_SECONDS = 30.0
+"""Between two savings of a training's progress: what a crash can cost, and how much flash is worn."""
+
+
+@dataclass
+class Round:
+    """One task and what is needed for it."""
+
+    task: Task
+    server: Server
+    store: JobStore
+    bench: Workbench
+    examples: Examples
+    held_back: Examples
+    """For evaluation."""
+    tell: Tell
+    memory: int | None = None
+    """Bytes that training may take."""
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
+
+    def run(self) -> None:
+        """Train until there is a result to send (mode epoch), or until the round is over (mode iteration)."""
+        training = self.task.training
+        passes = self.bench.passes(self.task, self.memory)
+        encoder = self.bench.encoder(training.batch, training.length)
+        batches = Batches(self.examples, encoder, self.bench.manifest.model.task, self.task.seed)
+        estimator = estimator_for(self.bench.manifest, self.task, passes)
+        try:
+            if training.mode == "iteration":
+                where = self.server, self.store, self.tell
+                Iterations(self.task, self.bench.bundle, passes, estimator, batches, *where).run()
+            else:
+                self._train(passes, batches, estimator)
+        finally:
+            passes.prefixes.clear()
+
+    def _train(self, passes: Passes, batches: Batches, estimator: Estimator) -> None:
+        start = current(self.server, self.store, self.bench.bundle, self.task).weights
+        peak = peak_above_now()
+        state = self._steps(self._resumed(start), batches, estimator)
+        held_back, right = self._evaluated(passes, batches, start, state.weights)
+        told = report(state, peak_bytes=peak(), held_back=held_back, right=right)
+        self.store.save_personal(self.task.bundle, self.task.version, state.weights)
+        self.store.save_update(update(self.task, self.bench.manifest, state), told)
+
+    def _steps(self, state: State, batches: Batches, estimator: Estimator) -> State:
+        total, saved = steps_in(self.task.training, len(batches)), time.monotonic()
+        try:
+            for following in train(self.task, self.bench.manifest, estimator, batches, state):
+                state = following
+                details = {
+                    "round": self.task.round,
+                    "step": state.step,
+                    "steps": total,
+                    "loss": state.loss / state.step,
+                }
+                self.tell(Event("progress", f"step {state.step} of {total}, loss {details['loss']:.3f}", details))
+                if time.monotonic() - saved >= self.checkpoint_seconds:
+                    self._checkpoint(state)
+                    saved = time.monotonic()
+        except KeyboardInterrupt:
+            self._checkpoint(state)
+            raise
+        return state
+
+    def _checkpoint(self, state: State) -> None:
+        if state.step:
+            own = update(self.task, self.bench.manifest, state)
+            progress = Progress(state.step, state.loss, state.examples, state.seconds, own, state.optimizer)
+            self.store.save_progress(self.task, self.examples.fingerprint, progress)
+
+    def _resumed(self, start: Weights) -> State:
+        found = self.store.progress(self.task, self.examples.fingerprint)
+        if found is None:
+            return State(start)
+        self.tell(Event("resumed", f"round {self.task.round} goes on after step {found.step}", {"step": found.step}))
+        return State(start | found.weights, found.optimizer, found.step, found.loss, found.examples, found.seconds)
+
+    def _evaluated(self, passes: Passes, batches: Batches, *models: Weights) -> tuple[int, tuple[int, int]]:
+        if not self.task.evaluate or not len(self.held_back):
+            return 0, (0, 0)
+        passes.release()  # evaluation runs other programs
+        task = self.bench.manifest.model.task
+        total, (before, after) = evaluate(passes, self.held_back, batches.encoder, task, models)
+        details = {"held_back": total, "right_global": before, "right_personal": after}
+        message = f"of {total} held back, the global model gets {before} right, this device's own {after}"
+        self.tell(Event("evaluated", message, details))
+        return total, (before, after)
+
+
+def peak_above_now() -> Callable[[], int]:
+    """What this process takes at most above what it takes now, as far as the system tells."""
+    try:
+        before = resident()
+        reset_peak()
+    except (OSError, SpryError):
+        return lambda: 0
+    return lambda: max(resident("VmHWM") - before, 0)

@@ -1,0 +1,351 @@
+"""What a device keeps for one server, so that no crash or reboot costs it more than a few steps.
+
+    HOME/SERVER/identity.json                 the device's id and secret, for its user's eyes only
+                bundles/SHA256/               a bundle's files, and what is there of those being downloaded
+                jobs/JOB/job.json             which bundle and runtime the job uses
+                         task.json            the task under way
+                         progress.safetensors where its training stands
+                         update.safetensors   its finished result, until the server has it
+                         weights.safetensors  the newest global weights with their version
+                         personal.safetensors the adapter that this device trained last
+
+A file is written beside its place and moved there when it is on disk. One that cannot be read all the same is set
+aside.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import StoreError
+from .events import Event, Tell, silent
+from .optimizers import Weights
+from .protocol import REPORT, Enrolled, Report, Task
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+T = TypeVar("T")
+PRIVATE, SHARED = 0o600, 0o644
+_TEMPORARY = ".writing-"
+_WEIGHT, _OPTIMIZER = "w/", "o/"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job that the device took part in."""
+
+    id: str
+    name: str
+    bundle: str
+    runtime: str
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A version of a job's weights."""
+
+    version: int
+    weights: Weights
+    optimizer: Weights = field(default_factory=dict[str, NDArray[Any]])
+    """The server optimizer's state, in mode iteration."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where the training of a task stood, without the weights that it does not train."""
+
+    step: int
+    loss: float
+    examples: int
+    seconds: float
+    weights: Weights
+    optimizer: Weights
+
+
+class _Mark(msgspec.Struct):
+    """What a file of tensors says about itself."""
+
+    bundle: str = ""
+    version: int = 0
+    task: str = ""
+    data: str = ""
+    step: int = 0
+    loss: float = 0.0
+    examples: int = 0
+    seconds: float = 0.0
+
+
+def default_home() -> Path:
+    return Path(os.environ.get("SPRY_HOME") or Path.home() / ".local" / "share" / "spry")
+
+
+class Store:
+    """The folder for one server. Reading needs no lock: a file is always whole."""
+
+    def __init__(self, home: Path, server: str, *, tell: Tell = silent) -> None:
+        self.folder = home / server_folder(server)
+        self.tell = tell
+
+    @classmethod
+    def only(cls, home: Path) -> Self:
+        """That of the one server in `home`."""
+        found = sorted(path.parent for path in home.glob("*/identity.json"))
+        if len(found) != 1:
+            what = (
+                f"several servers ({', '.join(f.name for f in found)}): name one with --server"
+                if found
+                else "no server"
+            )
+            raise StoreError(f"{home} holds {what}" + ("" if found else "; take part in a round first (spry join)"))
+        store = cls(home, "")
+        store.folder = found[0]
+        return store
+
+    @contextmanager
+    def locked(self) -> Generator[None]:
+        """Keep other clients out; the system lifts the lock when this process ends, however it ends."""
+        make_folder(self.folder)
+        with (self.folder / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise StoreError(
+                    f"another client uses {self.folder}; stop it, or give this one a folder of its own with --home"
+                ) from None
+            self._clean()
+            yield
+
+    def _clean(self) -> None:
+        """Remove what a crash left half written, and bundles that no job uses any more."""
+        for path in self.folder.rglob(_TEMPORARY + "*"):
+            path.unlink(missing_ok=True)
+        used = {job.about.bundle for job in self.jobs() if job.about} | {
+            task.bundle for task in (job.task() for job in self.jobs()) if task
+        }
+        for folder in (self.folder / "bundles").glob("*"):
+            if folder.name not in used:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    # --- who this device is ---
+
+    def identity(self) -> Enrolled | None:
+        return read_json(self.folder / "identity.json", Enrolled, self.tell)
+
+    def save_identity(self, identity: Enrolled) -> None:
+        write(self.folder / "identity.json", msgspec.json.encode(identity), mode=PRIVATE)
+
+    # --- bundles and jobs ---
+
+    def bundle(self, sha256: str) -> Path:
+        return self.folder / "bundles" / safe_name(sha256)
+
+    def job(self, job: str) -> JobStore:
+        return JobStore(self.folder / "jobs" / safe_name(job), self.tell)
+
+    def jobs(self) -> list[JobStore]:
+        """Those that the device knows, the one used last first."""
+        folders = [folder for folder in (self.folder / "jobs").glob("*") if folder.is_dir()]
+        folders.sort(key=lambda folder: folder.stat().st_mtime, reverse=True)
+        return [JobStore(folder, self.tell) for folder in folders]
+
+
+class JobStore:
+    """The folder of one job."""
+
+    def __init__(self, folder: Path, tell: Tell = silent) -> None:
+        self.folder = folder
+        self.tell = tell
+
+    @property
+    def about(self) -> Job | None:
+        return read_json(self.folder / "job.json", Job, self.tell)
+
+    def save_about(self, job: Job) -> None:
+        if self.about != job:
+            write(self.folder / "job.json", msgspec.json.encode(job))
+
+    # --- the task under way ---
+
+    def task(self) -> Task | None:
+        return read_json(self.folder / "task.json", Task, self.tell)
+
+    def begin(self, task: Task) -> None:
+        """Take up a task; what was left of another one is dropped."""
+        known = self.task()
+        if known is None or known.id != task.id:
+            self.finish()
+        if known != task:
+            write(self.folder / "task.json", msgspec.json.encode(task))
+
+    def finish(self) -> None:
+        """Forget the task, then its result, which without its task is not sent."""
+        for name in ("task.json", "progress.safetensors", "update.safetensors"):
+            (self.folder / name).unlink(missing_ok=True)
+
+    def save_progress(self, task: Task, data: str, progress: Progress) -> None:
+        mark = _Mark(
+            bundle=task.bundle,
+            version=task.version,
+            task=task.id,
+            data=data,
+            step=progress.step,
+            loss=progress.loss,
+            examples=progress.examples,
+            seconds=progress.seconds,
+        )
+        self._save("progress", mark, progress.weights, progress.optimizer)
+
+    def progress(self, task: Task, data: str) -> Progress | None:
+        """Where this task stood, trained on the same data."""
+        found = self._load("progress")
+        if found is None:
+            return None
+        mark, weights, optimizer = found
+        if (mark.task, mark.data, mark.bundle, mark.version) != (task.id, data, task.bundle, task.version):
+            return None
+        return Progress(mark.step, mark.loss, mark.examples, mark.seconds, weights, optimizer)
+
+    def save_update(self, tensors: Weights, report: Report) -> None:
+        """Once it is on disk, training need not be repeated."""
+        from safetensors.numpy import save
+
+        data = save(tensors, {REPORT: msgspec.json.encode(report).decode()})
+        write(self.folder / "update.safetensors", data)
+        (self.folder / "progress.safetensors").unlink(missing_ok=True)
+
+    def update(self) -> bytes | None:
+        """The finished result of the task under way, as it is sent."""
+        path = self.folder / "update.safetensors"
+        return path.read_bytes() if path.is_file() and self.task() is not None else None
+
+    # --- weights ---
+
+    def save_weights(self, bundle: str, kept: Kept) -> None:
+        self._save("weights", _Mark(bundle=bundle, version=kept.version), kept.weights, kept.optimizer)
+
+    def weights(self, bundle: str) -> Kept | None:
+        found = self._load("weights")
+        return None if found is None or found[0].bundle != bundle else Kept(found[0].version, found[1], found[2])
+
+    def save_personal(self, bundle: str, version: int, weights: Weights) -> None:
+        self._save("personal", _Mark(bundle=bundle, version=version), weights, {})
+
+    def personal(self, bundle: str) -> Kept | None:
+        found = self._load("personal")
+        return None if found is None or found[0].bundle != bundle else Kept(found[0].version, found[1])
+
+    def _save(self, name: str, mark: _Mark, weights: Weights, optimizer: Weights) -> None:
+        from safetensors.numpy import save
+
+        tensors = {_WEIGHT + n: v for n, v in weights.items()} | {_OPTIMIZER + n: v for n, v in optimizer.items()}
+        contiguous = {n: np.ascontiguousarray(value) for n, value in tensors.items()}
+        data = save(contiguous, {"mark": msgspec.json.encode(mark).decode()})
+        # safetensors tells a file that is too short from a whole one, not one with other bytes
+        write(self.folder / f"{name}.safetensors", hashlib.sha256(data).digest() + data)
+
+    def _load(self, name: str) -> tuple[_Mark, Weights, Weights] | None:
+        path = self.folder / f"{name}.safetensors"
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        digest, data = content[:32], content[32:]
+        if hashlib.sha256(data).digest() != digest:
+            set_aside(path, "its digest is wrong", self.tell)
+            return None
+        tensors, metadata = parse_tensors(data)
+        parts = [{n[2:]: v for n, v in tensors.items() if n.startswith(part)} for part in (_WEIGHT, _OPTIMIZER)]
+        return msgspec.json.decode(metadata["mark"], type=_Mark), parts[0], parts[1]
+
+
+def parse_tensors(data: bytes) -> tuple[Weights, dict[str, str]]:
+    """The tensors of a safetensors file and what its header says beside them; ValueError where it is none."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        tensors = load(data)
+        header = msgspec.json.decode(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    except (SafetensorError, msgspec.DecodeError, KeyError) as error:
+        raise ValueError(str(error)) from None
+    return tensors, header.get("__metadata__", {})
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def write(path: Path, data: bytes, *, mode: int = SHARED) -> None:
+    """Put a file in place as a whole: after a crash there is the old one or the new one."""
+    make_folder(path.parent)
+    handle, name = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def make_folder(path: Path) -> None:
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
+def _sync_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some file systems cannot
+            os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_json(path: Path, kind: type[T], tell: Tell = silent) -> T | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        set_aside(path, str(error), tell)
+        return None
+
+
+def set_aside(path: Path, why: str, tell: Tell) -> None:
+    """Move a file that cannot be read out of the way, for somebody to look at."""
+    aside = path.with_name(path.name + ".damaged")
+    with suppress(FileNotFoundError):
+        path.replace(aside)
+    tell(Event("warning", f"{path} could not be read ({why}); it was set aside as {aside.name}"))
+
+
+def server_folder(server: str) -> str:
+    """A folder's name for a server's address."""
+    parts = urlsplit(server)
+    return safe_name(f"{parts.netloc}{parts.path}".rstrip("/").lower())
+
+
+def safe_name(name: str) -> str:
+    """The name itself where it is a plain one, else one with a hash; servers choose the names of jobs."""
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".")[:80]
+    return plain if plain == name else f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"

@@ -1,0 +1,343 @@
+"""The device's side of the wire: requests that are repeated until they are answered, and answers that are checked.
+
+A request is repeated on a lost connection, on 429 and on 5xx, after pauses that grow and vary, or as the server asks.
+Every request of the wire can be repeated without harm. A refusal becomes a `ServerError` with the server's code.
+"""
+
+from __future__ import annotations
+
+import random
+import ssl
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from ipaddress import ip_address
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from . import __version__
+from .errors import BadAnswer, ServerError, SpryError, Unauthorized, Unreachable
+from .events import Event, Tell, silent
+from .protocol import (
+    PROBLEM,
+    SAFETENSORS,
+    VERSION,
+    VERSION_HEADER,
+    CheckedIn,
+    CheckIn,
+    Enrolled,
+    Enrolment,
+    Failure,
+    Problem,
+    Receipt,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+T = TypeVar("T")
+SECONDS = 30.0
+"""For connecting and between two pieces of an answer."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 300.0
+SMALL, LARGE = 1 << 20, 1 << 30
+"""Bytes that an answer may have: a message; weights."""
+_REPEATED = {408, 425, 429}
+_OCTETS = "application/octet-stream"
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """Weights as they came, with their version."""
+
+    version: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class _Answer:
+    response: httpx.Response
+    body: bytes
+
+
+class Server:
+    """One server, as a device sees it.
+
+    Args:
+        url: its address.
+        identity: who this device is, once it is enrolled.
+        ca: a file with the certificates to trust instead of the system's.
+        transport: how requests travel; tests put the server's app here.
+        patience: the seconds after which a server that does not answer is given up; None never does.
+        pause: waits some seconds.
+        tell: hears when the server cannot be reached, and when it can again.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        identity: Enrolled | None = None,
+        ca: Path | None = None,
+        transport: httpx.BaseTransport | None = None,
+        patience: float | None = None,
+        pause: Callable[[float], object] = time.sleep,
+        tell: Tell = silent,
+    ) -> None:
+        self.url = checked_address(url)
+        self.identity = identity
+        self.patience = patience
+        self._pause = pause
+        self._tell = tell
+        self._client = httpx.Client(
+            base_url=f"{self.url}/{VERSION}",
+            verify=_trust(ca) if self.url.startswith("https") else True,
+            timeout=SECONDS,
+            transport=transport,
+            headers={"User-Agent": f"spry/{__version__}", "Accept-Encoding": "identity"},
+        )
+        if travels_open(self.url):
+            tell(Event("warning", f"{self.url} is not encrypted: the device's secret travels in the open; use https"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._client.close()
+
+    # --- the wire ---
+
+    def enrol(self, enrolment: Enrolment) -> Enrolled:
+        return self._message("POST", "/devices", Enrolled, enrolment)
+
+    def check_in(self, message: CheckIn) -> CheckedIn:
+        return self._message("POST", "/check-in", CheckedIn, message)
+
+    def weights(self, job: str, since: int) -> Tensors | None:
+        """What changed after a version; None when nothing did."""
+        answer = self._request("GET", f"/jobs/{quote(job, safe='')}/weights", params={"since": since}, limit=LARGE)
+        return None if answer.response.status_code == HTTPStatus.NO_CONTENT else _tensors(answer)
+
+    def steps(self, job: str, since: int, wait: float = 0.0) -> bytes | Tensors:
+        """Records of the steps after a version, none after `wait` seconds without one; or weights, if they are less."""
+        path, asked = f"/jobs/{quote(job, safe='')}/steps", {"since": since, "wait": round(wait, 1)}
+        answer = self._request("GET", path, params=asked, limit=LARGE, seconds=SECONDS + wait)
+        return _tensors(answer) if _kind(answer.response) == SAFETENSORS else answer.body
+
+    def send_update(self, task: str, data: bytes) -> Receipt:
+        return self._send(f"/tasks/{quote(task, safe='')}/update", data, SAFETENSORS)
+
+    def send_jvps(self, task: str, iteration: int, data: bytes) -> Receipt:
+        return self._send(f"/tasks/{quote(task, safe='')}/jvps/{iteration}", data, _OCTETS)
+
+    def send_failure(self, task: str, reason: str) -> Receipt:
+        return self._message("POST", f"/tasks/{quote(task, safe='')}/failure", Receipt, Failure(reason[:500]))
+
+    @contextmanager
+    def file(self, bundle: str, path: str, start: int = 0) -> Generator[httpx.Response]:
+        """A file of a bundle from some byte on, to be read in pieces; 206 when it does start there. Not repeated."""
+        headers = self._headers({"Range": f"bytes={start}-"} if start else {})
+        url = f"/bundles/{quote(bundle, safe='')}/{quote(path)}"
+        with self._client.stream("GET", url, headers=headers) as response:
+            if response.status_code >= 300 and response.status_code != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                raise _refusal(response, _body(response, SMALL))
+            yield response
+
+    def _message(self, method: str, path: str, kind: type[T], message: object) -> T:
+        content = msgspec.json.encode(message)
+        return _parsed(self._request(method, path, content=content, type_="application/json"), kind)
+
+    def _send(self, path: str, data: bytes, type_: str) -> Receipt:
+        return _parsed(self._request("PUT", path, content=data, type_=type_), Receipt)
+
+    # --- one request, until it is answered ---
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        content: bytes | None = None,
+        type_: str = "",
+        params: Mapping[str, float] | None = None,
+        limit: int = SMALL,
+        seconds: float = SECONDS,
+    ) -> _Answer:
+        headers = self._headers({"Content-Type": type_} if type_ else {})
+
+        def once() -> _Answer:
+            timeout = httpx.Timeout(SECONDS, read=seconds)
+            asked: Any = {"content": content, "params": params, "headers": headers, "timeout": timeout}
+            with self._client.stream(method, path, **asked) as response:
+                body = _body(response, limit)
+            if not response.is_success:
+                raise _refusal(response, body)
+            return _Answer(response, body)
+
+        return self.repeat(once)
+
+    def repeat(self, work: Callable[[], T]) -> T:
+        """Do something with the server until it succeeds or is refused for good."""
+        attempt, started, told = 0, time.monotonic(), False
+        while True:
+            found = self._attempt(work)
+            if not isinstance(found, ServerError):
+                if told:
+                    self._tell(Event("reachable", f"{self.url} answers again"))
+                return found
+            delay = _delay(attempt, found.retry_after)
+            late = self.patience is not None and time.monotonic() - started + delay > self.patience
+            if late or not _worth_repeating(found):
+                raise found
+            if not told and (attempt or found.status == 0):
+                self._tell(Event("unreachable", f"{found}; trying again until it answers"))
+                told = True
+            attempt += 1
+            self._pause(delay)
+
+    def _attempt(self, work: Callable[[], T]) -> T | ServerError:
+        try:
+            return work()
+        except (httpx.TransportError, ServerError) as error:
+            return self._problem(error)
+
+    def _problem(self, error: httpx.TransportError | ServerError) -> ServerError:
+        if isinstance(error, ServerError):
+            return error
+        reason = str(error) or type(error).__name__
+        if "CERTIFICATE_VERIFY_FAILED" in reason:
+            return ServerError(
+                f"{self.url} shows a certificate that this device does not trust ({reason}); give the file of the "
+                "authority that signed it with --ca"
+            )
+        return Unreachable(f"{self.url} gives no answer ({reason})")
+
+    def _headers(self, headers: dict[str, str]) -> dict[str, str]:
+        if self.identity is not None:
+            headers["Authorization"] = f"Bearer {self.identity.device}.{self.identity.secret}"
+        return headers
+
+
+# --- pauses ----------------------------------------------------------------------------------------------------------
+
+
+def _worth_repeating(problem: ServerError) -> bool:
+    return isinstance(problem, Unreachable) or problem.status >= 500 or problem.status in _REPEATED
+
+
+def _delay(attempt: int, asked: float | None) -> float:
+    """Full jitter: many devices that lost the same server must not come back at once."""
+    grown = min(FIRST_PAUSE * 2 ** min(attempt, 20), LONGEST_PAUSE)
+    if asked is not None:
+        return min(asked, LONGEST_PAUSE) * random.uniform(1.0, 1.25)  # noqa: S311 -- spreads requests, no secret
+    return random.uniform(grown / 4, grown)  # noqa: S311
+
+
+def retry_after(value: str | None) -> float | None:
+    """The seconds that a Retry-After header asks to wait, given as a number or a date."""
+    if not value:
+        return None
+    try:
+        return max(float(value), 0.0)
+    except ValueError:
+        pass
+    try:
+        return max(parsedate_to_datetime(value).timestamp() - time.time(), 0.0)
+    except (ValueError, TypeError):
+        return None
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+
+def _body(response: httpx.Response, limit: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    for part in response.iter_bytes():
+        size += len(part)
+        if size > limit:
+            raise BadAnswer(f"{response.url} answers with more than {limit:,} bytes; it is no server of this version")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _kind(response: httpx.Response) -> str:
+    return response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+
+def _parsed(answer: _Answer, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(answer.body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadAnswer(
+            f"{answer.response.url} gives no answer of this version of spry ({error}); check --server", status=200
+        ) from None
+
+
+def _tensors(answer: _Answer) -> Tensors:
+    version = answer.response.headers.get(VERSION_HEADER, "")
+    if not version.isdecimal():
+        raise BadAnswer(
+            f"{answer.response.url} does not tell the version of its weights ({VERSION_HEADER})", status=200
+        )
+    return Tensors(int(version), answer.body)
+
+
+def _refusal(response: httpx.Response, body: bytes) -> ServerError:
+    status = response.status_code
+    detail, code = f"{response.url} answers {status} {response.reason_phrase}", ""
+    if _kind(response) == PROBLEM:
+        try:
+            problem = msgspec.json.decode(body, type=Problem)
+            detail, code = problem.detail or problem.title, problem.code
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            pass
+    elif 300 <= status < 500:
+        detail += "; check --server"
+    kind = Unauthorized if status == HTTPStatus.UNAUTHORIZED else ServerError
+    return kind(detail, code=code, status=status, retry_after=retry_after(response.headers.get("Retry-After")))
+
+
+# --- addresses -------------------------------------------------------------------------------------------------------
+
+
+def checked_address(url: str) -> str:
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise SpryError(f"{url!r} is no address ({error}); give one such as https://spry.example.org") from None
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise SpryError(f"{url!r} is no address of a server; give one such as https://spry.example.org")
+    return str(parsed).rstrip("/")
+
+
+def travels_open(url: str) -> bool:
+    """Whether others on the network can read what is sent."""
+    parsed = httpx.URL(url)
+    if parsed.scheme == "https" or parsed.host == "localhost":
+        return False
+    try:
+        return not ip_address(parsed.host).is_loopback
+    except ValueError:
+        return True
+
+
+def _trust(ca: Path | None) -> ssl.SSLContext:
+    if ca is None:
+        return ssl.create_default_context()
+    try:
+        return ssl.create_default_context(cafile=str(ca))
+    except (OSError, ssl.SSLError) as error:
+        raise SpryError(f"{ca} cannot be read as certificates ({error}); give a PEM file") from None

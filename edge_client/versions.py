@@ -1,0 +1,73 @@
+"""A job's weights on a device: the version that a task starts from, and how to get there."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .bundle import Bundle
+from .errors import BadAnswer, ServerError
+from .manifest import Manifest
+from .optimizers import FIRST, SECOND
+from .protocol import Task
+from .replay import replay
+from .scalars import StepRecord
+from .store import JobStore, Kept, parse_tensors
+from .transport import Server, Tensors
+
+
+def newest_kept(store: JobStore, bundle: Bundle, task: Task) -> Kept:
+    """What is kept of the job; version 0 comes with the bundle."""
+    kept = store.weights(task.bundle)
+    return Kept(0, bundle.initial_adapter()) if kept is None or kept.version > task.version else kept
+
+
+def current(server: Server, store: JobStore, bundle: Bundle, task: Task) -> Kept:
+    """The version that a task of mode epoch starts from."""
+    kept = newest_kept(store, bundle, task)
+    if kept.version != task.version:
+        kept = downloaded(server, kept, bundle.manifest, task)
+        if kept.version != task.version:
+            what = f"the weights are at version {kept.version}, the task starts from {task.version}"
+            raise ServerError(what, code="stale")
+        store.save_weights(task.bundle, kept)
+    return kept
+
+
+def downloaded(server: Server, kept: Kept, manifest: Manifest, task: Task) -> Kept:
+    """What has changed since the version that is kept, or everything where the server does not know that one."""
+    try:
+        found = server.weights(task.job, kept.version)
+    except ServerError as error:
+        if error.code != "stale":
+            raise
+        found = server.weights(task.job, -1)
+    return kept if found is None else merged(kept, found, manifest)
+
+
+def merged(kept: Kept, found: Tensors, manifest: Manifest) -> Kept:
+    """The newer version that tensors of the server lead to."""
+    try:
+        tensors, _ = parse_tensors(found.data)
+    except ValueError as error:
+        raise BadAnswer(f"the server's weights cannot be read ({error})", status=200) from None
+    shapes = {p.name: p.shape for p in [*(p for unit in manifest.units for p in unit.parameters), *manifest.head]}
+    weights, optimizer = dict(kept.weights), dict(kept.optimizer)
+    for name, value in tensors.items():
+        slot = name[:2] if name[:2] in (FIRST, SECOND) else ""
+        if shapes.get(name[len(slot) :]) != value.shape or value.dtype != np.float32:
+            raise BadAnswer(
+                f"the server sends {name} as {value.dtype} {list(value.shape)}, which the bundle does not train"
+            )
+        (optimizer if slot else weights)[name] = value
+    return Kept(found.version, weights, optimizer)
+
+
+def applied(record: StepRecord, kept: Kept, manifest: Manifest, task: Task) -> tuple[Kept, frozenset[str]]:
+    """The weights after a published step, and the names of those that moved."""
+    if record.version <= kept.version:
+        return kept, frozenset()
+    if record.version != kept.version + 1:
+        raise BadAnswer(f"the server's steps start from version {record.version - 1}, this device has {kept.version}")
+    weights, optimizer = dict(kept.weights), dict(kept.optimizer)
+    names = replay(record, weights, optimizer, manifest, task.training, task.optimizers)
+    return Kept(record.version, weights, optimizer), names

@@ -1,0 +1,120 @@
+"""What training and prediction need at hand: a bundle's runtime, its tokenizer, and a plan for the memory there is."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .bundle import Bundle
+from .chain import Chain, cost, first_use
+from .errors import ProgramInputError, TrainingError
+from .manifest import Manifest, ProgramSpec
+from .passes import Passes, directions_at_once, rows_at_once
+from .protocol import Task
+from .runtimes import Runtime, open_runtime
+
+if TYPE_CHECKING:
+    from .text import TextEncoder
+
+CACHE_WITHOUT_LIMIT = 256 << 20
+MEGABYTE = 1e6
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a task runs within some memory."""
+
+    low_memory: bool
+    """Hold one program at a time."""
+    cache_bytes: int
+    """For hidden states that enter the cut."""
+
+
+class Workbench:
+    """An open bundle. `close` gives its memory back."""
+
+    def __init__(self, bundle: Bundle, runtime: str, *, threads: int = 0) -> None:
+        self.bundle = bundle
+        self.manifest = bundle.manifest
+        self.runtime_name = runtime
+        self.runtime: Runtime = open_runtime(runtime, bundle.folder, threads=threads)
+        self._tokenizer = bundle.tokenizer()
+
+    def encoder(self, batch: int, length: int) -> TextEncoder:
+        from .text import TextEncoder
+
+        return TextEncoder(self._tokenizer, self.manifest, batch, length)
+
+    def token(self, number: int) -> str:
+        """The text of a token."""
+        return self._tokenizer.decode([number], skip_special_tokens=False)
+
+    def passes(self, task: Task, memory: int | None) -> Passes:
+        plan = plan_for(self.manifest, task, memory)
+        self._release_but(programs_of(self.manifest, task))
+        return Passes(self.manifest, self.runtime, task, cache_bytes=plan.cache_bytes, low_memory=plan.low_memory)
+
+    def _release_but(self, wanted: Iterable[ProgramSpec]) -> None:
+        """What another round's cut or shape needed would add up."""
+        kept = {(program.file, program.method) for program in wanted}
+        for program in self.bundle.programs(self.runtime_name):
+            if (program.file, program.method) not in kept:
+                self.runtime.release(program)
+
+    def close(self) -> None:
+        self.runtime.close()
+        self.bundle.close()
+
+
+def plan_for(manifest: Manifest, task: Task, memory: int | None) -> Plan:
+    """Programs side by side where they fit, one at a time where not; the rest may keep prefixes."""
+    if memory is None:
+        return Plan(low_memory=False, cache_bytes=CACHE_WITHOUT_LIMIT)
+    programs = programs_of(manifest, task)
+    together, alone = cost(programs), max((p.load_bytes + p.peak_bytes for p in programs), default=0)
+    needed = together.load_bytes + together.peak_bytes
+    if alone > memory:
+        raise TrainingError(
+            f"the task needs {alone / MEGABYTE:.0f} MB for its largest program, training may take "
+            f"{memory / MEGABYTE:.0f} MB: raise --max-memory, or close other programs"
+        )
+    low_memory = needed > memory
+    return Plan(low_memory, min(memory - (alone if low_memory else needed), CACHE_WITHOUT_LIMIT))
+
+
+def programs_of(manifest: Manifest, task: Task) -> list[ProgramSpec]:
+    """The programs that a task's steps load."""
+    training = task.training
+    shape = rows_at_once(manifest, task), training.length
+    chain = Chain(manifest, task.runtime, *shape, directions_at_once(manifest, training.directions))
+    if training.estimator == "exact":
+        backwards = range(min(_starts(manifest, task), default=chain.head), chain.head + 1)
+        return [*chain.prefix(chain.head), *(chain.program(segment, "vjp") for segment in backwards)]
+    if training.estimator == "central":
+        return chain.forward()
+    return [*chain.prefix(task.cut), *chain.suffix(task.cut, scalar=training.head != "exact")]
+
+
+def _starts(manifest: Manifest, task: Task) -> Iterable[int]:
+    """The first use of each unit at or after the cut."""
+    return (start for start in (first_use(manifest, unit) for unit in manifest.units) if start >= task.cut)
+
+
+def fitting_shape(manifest: Manifest, examples: int) -> tuple[int, int]:
+    """A shape for prediction: the longest texts, in a batch that so many examples fill."""
+    if not manifest.shapes:
+        raise ProgramInputError("the bundle has no programs")
+    length = max(length for _, length in manifest.shapes)
+    batches: Sequence[int] = sorted(batch for batch, offered in manifest.shapes if offered == length)
+    return next((batch for batch in batches if batch >= examples), batches[-1]), length
+
+
+def trim_memory() -> None:
+    """Give what is not used any more back to the system."""
+    gc.collect()
+    with suppress(OSError, AttributeError):  # glibc alone has it
+        ctypes.CDLL(None).malloc_trim(0)
