@@ -1,7 +1,7 @@
 """Who may do what, and how secrets are kept."""
 
-import os
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -130,4 +130,4 @@ def test_a_server_that_cannot_keep_anything_says_so(tmp_path):
     with pytest.raises(ServerConfigError, match="data folder"):
         Store(Settings(data_dir=tmp_path / "file" / "data"))
     assert create_app() is not None  # reads no settings before it starts
-    assert not os.path.exists("spry-data")
+    assert not Path("spry-data").exists()
