@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import secrets
+import threading
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from sqlalchemy import Connection, Row, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from edge_client.protocol import CheckedIn, CheckIn, Task
-from server.assignment import Slot, choose, slots
+from server.assignment import Fit, Needs, Slot, choose, slots
 from server.jobs import RUNNING, Job, list_jobs
 from server.store import Store
 from server.tables import devices, rounds, tasks
@@ -43,6 +44,9 @@ class Offers:
         self._store = store
         self._open: tuple[float, int, list[OpenRound]] = (0.0, -1, [])
         self._seen: dict[str, tuple[float, CheckIn]] = {}
+        self._needs: dict[str, Needs] = {}
+        self._lock = threading.Lock()
+        self._reading = threading.Lock()
 
     def answer(self, device: Row[Any], check_in: CheckIn) -> CheckedIn:
         store = self._store
@@ -87,11 +91,14 @@ class Offers:
         """Jobs take turns: the one with the most places to fill comes first."""
         now, turn = self._store.now(), self._store.turn
         read, known_turn, found = self._open
-        if known_turn != turn or not read <= now < read + _REMEMBERED:
-            found = [self._read_round(job) for job in list_jobs(self._store, RUNNING)]
-            found = sorted((r for r in found if r is not None), key=lambda r: -len(r.free))
-            self._open = now, turn, found
-        return found
+        if known_turn == turn and read <= now < read + _REMEMBERED:
+            return found
+        with self._reading:  # one thread reads, those that came with it take what it found
+            if self._open[:2] == (read, known_turn):
+                rounds_ = [self._read_round(job) for job in list_jobs(self._store, RUNNING)]
+                found = sorted((r for r in rounds_ if r is not None), key=lambda r: -len(r.free))
+                self._open = now, turn, found
+            return self._open[2]
 
     def _read_round(self, job: Job) -> OpenRound | None:
         newest = select(rounds).where(rounds.c.job == job.id, rounds.c.number == job.round, rounds.c.state == "open")
@@ -127,35 +134,45 @@ class Offers:
 
     def _assign(self, open_round: OpenRound, device: str, check_in: CheckIn) -> Task | None:
         job = open_round.job
-        manifest = self._store.bundles.manifest(job.bundle)
-        runtimes = [name for name in check_in.runtimes if name in manifest.runtimes]
-        settings = job.settings
-        while open_round.free:
-            found = choose(
-                settings.assignment, open_round.free, manifest, settings.training, runtimes, check_in.memory_bytes
-            )
-            if found is None:
-                return None
+        while (found := self._reserve(open_round, check_in)) is not None:
             slot, fit = found
             row = {
                 "id": secrets.token_hex(12), "job": job.id, "round": open_round.number, "slot": slot.number,
-                "device": device, "seed": seed_of(settings.seed or 0, open_round.number, slot.number),
+                "device": device, "seed": seed_of(job.settings.seed or 0, open_round.number, slot.number),
                 "units": list(slot.units), "cut": fit.cut, "batch": fit.batch, "runtime": fit.runtime,
                 "state": "open", "reason": "", "created": self._store.now(),
             }  # fmt: skip
             try:
                 with self._store.database.write() as connection:
                     current = self._join(connection, job, open_round.number, row)
-            except IntegrityError:  # another device, or another worker for this one, was faster
+            except IntegrityError:  # another worker gave the place away, or gave this device another
                 if (held := self._held(device)) is not None:
+                    self._give_back(open_round, slot)
                     return held.task
-                open_round.free.remove(slot)
                 continue
             if current is None:
+                self._give_back(open_round, slot)
                 return None
-            open_round.free.remove(slot)
             return self._task(job, SimpleNamespace(**row), current.version, current.iteration, current.deadline)
         return None
+
+    def _reserve(self, open_round: OpenRound, check_in: CheckIn) -> tuple[Slot, Fit] | None:
+        """Take a place out of those that this process takes for free."""
+        job = open_round.job
+        runtimes = [name for name in check_in.runtimes if name in self._store.bundles.manifest(job.bundle).runtimes]
+        with self._lock:
+            needs = self._needs.setdefault(
+                job.id, Needs(self._store.bundles.manifest(job.bundle), job.settings.training)
+            )
+            found = choose(job.settings.assignment, open_round.free, needs, runtimes, check_in.memory_bytes)
+            if found is not None:
+                open_round.free.remove(found[0])
+        return found
+
+    def _give_back(self, open_round: OpenRound, slot: Slot) -> None:
+        with self._lock:
+            open_round.free.append(slot)
+            open_round.free.sort(key=lambda free: free.number)
 
     def _join(self, connection: Connection, job: Job, number: int, row: dict[str, Any]) -> Row[Any] | None:
         """Take a place, if the round still takes devices; the first one starts its clock."""

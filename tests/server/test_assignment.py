@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from edge_client import manifest as manifests
 from edge_client.protocol import Training
-from server.assignment import Slot, bytes_needed, choose, contiguous, cyclic, everything, fit, slots
+from server.assignment import Needs, Slot, choose, contiguous, cyclic, everything, slots
 
 
 @pytest.mark.parametrize(
@@ -45,32 +45,34 @@ def manifest(bundle):
     return manifests.read(bundle / "manifest.json")
 
 
-TRAINING = Training(batch=2, length=8)
+@pytest.fixture
+def needs(manifest):
+    return Needs(manifest, Training(batch=2, length=8))
 
 
-def test_a_device_gets_the_largest_batch_it_can_hold(manifest):
+def test_a_device_gets_the_largest_batch_it_can_hold(needs):
     slot = Slot(0, (0,))
-    full = bytes_needed(manifest, "onnx", TRAINING, 1, 2)
-    small = bytes_needed(manifest, "onnx", TRAINING, 1, 1)
-    assert fit(manifest, slot, TRAINING, ["onnx"], None).batch == 2
-    assert fit(manifest, slot, TRAINING, ["onnx"], full).batch == 2
+    full, small = needs.bytes("onnx", 1, 2), needs.bytes("onnx", 1, 1)
+    assert needs.fit(slot, ["onnx"], None).batch == 2
+    assert needs.fit(slot, ["onnx"], full).batch == 2
     assert small < full
-    assert fit(manifest, slot, TRAINING, ["onnx"], full - 1).batch == 1
-    assert fit(manifest, slot, TRAINING, ["onnx"], small - 1) is None
-    assert fit(manifest, slot, TRAINING, ["executorch"], None) is None
+    assert needs.fit(slot, ["onnx"], full - 1).batch == 1
+    assert needs.fit(slot, ["onnx"], small - 1) is None
+    assert needs.fit(slot, ["executorch"], None) is None
 
 
-def test_by_memory_a_small_device_gets_a_late_cut_and_a_large_one_an_early(manifest):
+def test_by_memory_a_small_device_gets_a_late_cut_and_a_large_one_an_early(manifest, needs):
     free = slots("memory", len(manifest.units), 2, 2)
-    needs = [fit(manifest, slot, TRAINING, ["onnx"], None).needs for slot in free]
-    assert needs[1] < needs[0]
-    choice = {m: choose("memory", free, manifest, TRAINING, ["onnx"], m)[0].number for m in (needs[1], needs[0])}
-    assert choice == {needs[1]: 1, needs[0]: 0}
+    early, late = (needs.fit(slot, ["onnx"], None).needs for slot in free)
+    assert late < early
+    choice = {memory: choose("memory", free, needs, ["onnx"], memory)[0].number for memory in (late, early)}
+    assert choice == {late: 1, early: 0}
 
 
 def test_an_estimator_that_the_bundle_lacks_fits_nobody(manifest):
-    assert bytes_needed(manifest, "onnx", Training(batch=2, length=8, directions=9), 1, 2) is None
-    exact = Training(batch=2, length=8, estimator="exact")
-    central = Training(batch=2, length=8, estimator="central", directions=9)
-    assert bytes_needed(manifest, "onnx", exact, 1, 2) > 0
-    assert bytes_needed(manifest, "onnx", central, 1, 2) > 0
+    def bytes_of(**training):
+        return Needs(manifest, Training(batch=2, length=8, **training)).bytes("onnx", 1, 2)
+
+    assert bytes_of(directions=9) is None
+    assert bytes_of(estimator="exact") > 0
+    assert bytes_of(estimator="central", directions=9) > 0
