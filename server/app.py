@@ -51,6 +51,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     problems.install(app)
     for module in (devices, tasks, bundles, jobs, operations):
         app.include_router(module.router)
+    problems.describe(app)
     return app
 
 
