@@ -279,6 +279,9 @@ _X = torch.tensor([[-3.0, -1e-20, 0.0, 1e-3, 2.0], [9.0, -9.0, 0.5, -0.5, 1.0]])
         (aten.split_with_sizes.default, (_X, [1, 4], -1)),
         (aten.cat.default, ([_X[:, i : i + 1] for i in (4, 3, 2, 1, 0, 1, 2)], 1)),
         (aten.cat.default, ([_X], 0)),
+        (aten.cat.default, ([_X] * 3, 0)),
+        (aten.cat.default, ([_X] * 6, -1)),
+        (aten.cat.default, ([_X.to(torch.int64)] * 2, 0)),
         (aten.stack.default, ([_X, _X], -1)),
         (aten.slice_scatter.default, (_X, _X[:, :2], 1, 1, 3)),
         (aten.slice_scatter.default, (_X, _X[:, :2], 1, -2)),
@@ -313,6 +316,12 @@ def test_error_functions_become_gelu():
     assert found.count(aten.gelu.default) == 2
     for one, other in zip(graph(_X), function(_X), strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
+def test_a_tensor_joined_with_itself_stays_in_the_delegate():
+    found, _ = rewritten_ops(lambda x: [torch.cat([x, x, x])], torch.empty(2, 5))
+    assert aten.mul.Tensor in found
+    assert aten.cat.default not in found
 
 
 def test_expansions_that_broadcasting_does_are_left_out():
