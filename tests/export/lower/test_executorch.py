@@ -21,8 +21,9 @@ from export.lower import Shaped, lowering
 from export.lower.executorch import LOWERING
 from export.lower.executorch.formulations import FORMULATIONS, plain
 from export.lower.executorch.graph import EdgeGraph
-from export.lower.executorch.partition import undelegated
+from export.lower.executorch.partition import SegmentPartitioner, undelegated
 from export.lower.executorch.rewrite import rewritten
+from export.lower.executorch.translate import StoredWeights, translated
 from export.lower.executorch.weights import effective, quantize, quantize_table
 from export.programs import DUAL, PLAIN, VJP, Program, input_name, kinds
 from export.slots import Role, Slot, slot_of, value_of
@@ -217,6 +218,15 @@ def test_large_programs_leave_nothing_to_slow_kernels():
     programs = {shaped.program.kind: shaped for shaped in programs_of(chain, 2)}
     chosen = [programs[DUAL], programs[VJP]]
     assert LOWERING.lower("block.1", chosen, chain.captured.stored, "none").fallbacks == []
+
+
+@pytest.mark.parametrize("precision", ["none", "int8", "int4"])
+def test_a_program_is_one_delegate(precision):
+    chain = Chain.build("bert", "seq-cls", "lora", batch=8, length=64)
+    weights = StoredWeights(chain.captured.stored, precision)
+    for shaped in programs_of(chain, 2, directions=2):
+        program = translated(*rewritten(shaped.program, chain.captured.stored), weights)
+        assert len(SegmentPartitioner().partition(program).partition_tags) == 1
 
 
 def test_slow_kernels_are_found():
