@@ -162,6 +162,11 @@ def test_the_interface_alone_imports_no_library() -> None:
     assert done.stdout.split() == ["False", "False"]
 
 
+def test_a_runtime_of_the_cpu_refuses_another_device(tmp_path: Path) -> None:
+    with pytest.raises(SpryError, match="runs on the CPU alone"):
+        open_runtime("onnx", tmp_path, device="cuda")
+
+
 def write_sizes_in_turn(folder: Path, sizes: list[int]) -> ProgramSpec:
     """A chain that spreads a number over each of these sizes, in megabytes, and sums it again: one alive at a time."""
     nodes: list[Any] = []
