@@ -40,6 +40,8 @@ class ExecutorchRuntime(Runtime):
         super().__init__(folder, threads=threads, device=device)
         self._files: dict[str, Any] = {}
         library = _library()
+        if threads:
+            torch.set_num_threads(threads)  # results are copied by torch, whose idle threads would spin
         if threads and library._threadpool_get_thread_count() != threads:  # noqa: SLF001
             library._unsafe_reset_threadpool(threads)  # noqa: SLF001
 
