@@ -14,7 +14,9 @@ def play(server, devices, changes, examples=None):
 
 
 def test_a_round_averages_by_examples_over_holders(server, bundle_name):
-    server.create_job(bundle_name, per_round=3, over_selection=1, optimizers={"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}})
+    server.create_job(
+        bundle_name, per_round=3, over_selection=1, optimizers={"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}}
+    )
     server.advance()
     devices = [server.device() for _ in range(3)]
     before = devices[0].weights("job")
