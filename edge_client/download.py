@@ -20,7 +20,6 @@ from .store import make_folder, write
 from .transport import Server
 
 PARTIAL = ".partial"
-CHUNK = 1 << 16
 LARGEST_MANIFEST = 64 << 20
 MEGABYTE = 1e6
 
@@ -46,7 +45,7 @@ def fetch_manifest(server: Server, bundle: str, folder: Path) -> Manifest:
     def once() -> bytes:
         with server.file(bundle, FILE_NAME) as response:
             parts = bytearray()
-            for part in response.iter_bytes(CHUNK):
+            for part in response.iter_bytes():
                 parts += part
                 if len(parts) > LARGEST_MANIFEST:
                     raise BadAnswer(f"{response.url} is larger than any manifest", status=200)
@@ -113,7 +112,7 @@ def _receive(server: Server, bundle: str, file: FileSpec, partial: Path) -> None
             raise httpx.RemoteProtocolError("the file cannot be resumed; starting again")
         with partial.open("ab") as target:
             target.truncate(start)
-            for part in response.iter_bytes(CHUNK):
+            for part in response.iter_bytes():
                 start += len(part)
                 if start > file.bytes:
                     raise BadAnswer(f"{response.url} is longer than the manifest says", status=200)

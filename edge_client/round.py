@@ -108,7 +108,7 @@ class Round:
             return 0, (0, 0)
         passes.release()  # evaluation runs other programs
         task = self.bench.manifest.model.task
-        total, (before, after) = evaluate(passes, self.held_back, batches.encoder, task, models)
+        total, (before, after) = evaluate(passes.logits, self.held_back, batches.encoder, task, models)
         details = {"held_back": total, "right_global": before, "right_personal": after}
         message = f"of {total} held back, the global model gets {before} right, this device's own {after}"
         self.tell(Event("evaluated", message, details))

@@ -348,4 +348,4 @@ def server_folder(server: str) -> str:
 def safe_name(name: str) -> str:
     """The name itself where it is a plain one, else one with a hash; servers choose the names of jobs."""
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".")[:80]
-    return plain if plain == name else f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+    return plain if plain and plain == name else f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"

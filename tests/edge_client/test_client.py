@@ -1,1 +1,337 @@
-"""Clients of the real server, in this process: rounds of both modes from enrolment to prediction."""
+"""Clients of the real server over real HTTP: rounds of both modes, from enrolment to prediction."""
+
+import hashlib
+import itertools
+import json
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import uvicorn
+
+from edge_client import manifest as manifests
+from edge_client.client import Client
+from edge_client.errors import DataError, SpryError, StoreError, Unauthorized
+from edge_client.events import Event
+from edge_client.manifest import FILE_NAME
+from edge_client.store import Store
+from server.app import create_app
+from server.jobs import find_job
+from server.settings import Settings
+
+ADMIN = {"Authorization": "Bearer an-administrator-of-these-tests"}
+TEXTS = ("it is a train", "the ice is on the lake", "is it?", "a b c", "the lake", "on it", "no ice, no train!")
+ROWS = [{"text": text, "label": number % 3} for number, text in enumerate(TEXTS)]
+
+
+class Fleet:
+    """A server with a bundle, and devices that reach it."""
+
+    def __init__(self, app, address: str, folder: Path) -> None:
+        self.app = app
+        self.address = address
+        self.http = httpx.Client(base_url=address)
+        self.folder = folder
+        self.clients: list[Client] = []
+        self.events: list[Event] = []
+
+    def call(self, method: str, path: str, **options):
+        response = self.http.request(method, path, headers=ADMIN, **options)
+        assert response.is_success, response.text
+        return response
+
+    def upload(self, folder: Path) -> str:
+        name = hashlib.sha256((folder / FILE_NAME).read_bytes()).hexdigest()
+        for path in [FILE_NAME, *(file.path for file in manifests.read(folder / FILE_NAME).files)]:
+            self.call("PUT", f"/v1/bundles/{name}/{path}", content=(folder / path).read_bytes())
+        return name
+
+    def job(self, bundle: str, name: str = "topics", training: dict | None = None, **settings) -> dict:
+        training = {"batch": 4, "length": 8, "learning_rate": 0.1} | (training or {})
+        values = {"per_round": 1, "training": training} | settings
+        return self.call("POST", "/v1/jobs", json={"name": name, "bundle": bundle, "settings": values}).json()
+
+    def state(self, name: str = "topics") -> dict:
+        return self.call("GET", f"/v1/jobs/{name}").json()
+
+    def token(self) -> str:
+        return self.call("POST", "/v1/tokens", json={"uses": 10}).json()["token"]
+
+    def client(self, data=ROWS, home: str = "home", token: bool = True, **options) -> Client:
+        options = {"on_event": self.events.append, "pause": lambda s: time.sleep(min(s, 0.02)), "threads": 1} | options
+        self.clients.append(
+            made := Client(
+                self.address,
+                self.token() if token else None,
+                data,
+                home=self.folder / home,
+                patience=20,
+                **options,
+            )
+        )
+        return made
+
+    def kinds(self) -> list[str]:
+        return [kind for kind, _ in itertools.groupby(event.kind for event in self.events)]
+
+    def told(self, kind: str) -> list[Event]:
+        return [event for event in self.events if event.kind == kind]
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    settings = Settings(
+        data_dir=tmp_path / "data",
+        admin_token=ADMIN["Authorization"].removeprefix("Bearer "),
+        tick_seconds=0.05,
+        retry_seconds=0.05,
+        enrolments_per_minute=1000,
+    )
+    app = create_app(settings)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="on"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    fleet = Fleet(app, f"http://127.0.0.1:{port}", tmp_path)
+    with fleet.http:
+        yield fleet
+    for client in fleet.clients:
+        client.close()
+    server.should_exit = True
+    thread.join(30)
+
+
+@pytest.fixture
+def bundle(fleet, trainable) -> str:
+    return fleet.upload(trainable)
+
+
+# --- rounds ---
+
+
+def test_rounds_of_mode_epoch(fleet, bundle):
+    fleet.job(bundle, rounds=2, device_evaluation=1)
+    client = fleet.client(holdout=0.3)
+    assert client.run(rounds=2).rounds == 2
+    assert fleet.state()["version"] == 2
+    assert [kind for kind in fleet.kinds() if kind not in ("download", "waiting")] == [
+        "enrolled", "task", "progress", "evaluated", "uploaded", "task", "progress", "evaluated", "uploaded",
+    ]  # fmt: skip
+    assert len({event.details["round"] for event in fleet.told("task")}) == 2
+
+    predicted = client.predict(["the ice is on the lake", "a train"])
+    assert predicted[0].label in ("no", "maybe", "yes")
+    assert sum(predicted[0].scores.values()) == pytest.approx(1, abs=1e-5)
+    own = client.predict(["the ice is on the lake"], personal=True)
+    assert own[0].scores != predicted[0].scores
+
+
+@pytest.mark.parametrize("head", ["exact", "apart"])
+def test_rounds_of_mode_iteration(fleet, bundle, head):
+    fleet.job(bundle, rounds=2, training={"mode": "iteration", "iterations": 3, "head": head})
+    client = fleet.client()
+    assert client.run(rounds=2).rounds == 2
+    steps = [event.details["step"] for event in fleet.told("progress")]
+    assert steps == [1, 2, 3, 1, 2, 3]
+    found = fleet.state()
+    kept = Store(fleet.folder / "home", fleet.address).job(found["id"]).weights(bundle)
+    assert kept.version == found["version"] == 6
+    store = fleet.app.state.services.store
+    server = store.models.load(find_job(store, "topics"), 6)
+    for name, value in server.weights.items():
+        np.testing.assert_allclose(kept.weights[name], value, atol=1e-6)
+    with pytest.raises(StoreError, match="no personal adapter"):
+        client.predict(["it"], personal=True)
+
+
+@pytest.mark.parametrize("training", [{"estimator": "exact"}, {"estimator": "central", "head": "joint"}], ids=str)
+def test_other_estimators(fleet, bundle, training):
+    fleet.job(bundle, rounds=1, training=training)
+    assert fleet.client().run(rounds=1).rounds == 1
+
+
+def test_two_devices_share_a_round(fleet, bundle):
+    fleet.job(bundle, rounds=2, per_round=2, training={"mode": "iteration", "iterations": 2})
+    clients = [fleet.client(home=f"home{i}") for i in range(2)]
+    threads = [threading.Thread(target=client.run, kwargs={"rounds": 2}) for client in clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    job = fleet.state()
+    kept = [Store(fleet.folder / f"home{i}", fleet.address).job(job["id"]).weights(bundle) for i in range(2)]
+    assert [one.version for one in kept] == [job["version"]] * 2
+    for name, value in kept[0].weights.items():
+        np.testing.assert_array_equal(kept[1].weights[name], value)
+
+
+# --- coming back ---
+
+
+def test_a_device_keeps_its_identity(fleet, bundle):
+    fleet.job(bundle, rounds=3)
+    fleet.client().run(rounds=1)
+    fleet.client(token=False).run(rounds=1)
+    assert len(fleet.call("GET", "/v1/devices").json()) == 1
+    assert len(fleet.told("download")) == len({e.message for e in fleet.told("download")})
+
+
+class Killed(BaseException):
+    """What nothing in the client handles, as SIGKILL."""
+
+
+def test_killed_in_training_it_goes_on_where_it_was(fleet, bundle, monkeypatch):
+    monkeypatch.setattr("edge_client.round.CHECKPOINT_SECONDS", 0.0)
+    fleet.job(bundle, rounds=1, training={"epochs": 4})
+
+    def kill(event):
+        fleet.events.append(event)
+        if event.kind == "progress" and event.details["step"] == 5:
+            raise Killed
+
+    client = fleet.client(on_event=kill)
+    with pytest.raises(Killed):
+        client.run()
+    fleet.events.clear()
+    assert fleet.client(token=False).run(rounds=1).rounds == 1
+    assert [event.message for event in fleet.told("resumed")] == ["round 1 goes on after step 4"]
+    assert fleet.told("progress")[0].details["step"] == 5
+
+
+def test_interrupted_it_keeps_a_checkpoint(fleet, bundle):
+    fleet.job(bundle, rounds=1, training={"epochs": 4})
+
+    def interrupt(event):
+        if event.kind == "progress" and event.details["step"] == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fleet.client(on_event=interrupt).run()
+    fleet.client(token=False).run(rounds=1)
+    assert fleet.told("resumed")[0].details["step"] == 3
+
+
+def test_killed_before_the_receipt_it_sends_the_result_again(fleet, bundle, monkeypatch):
+    fleet.job(bundle, rounds=1)
+    from edge_client.store import JobStore
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JobStore, "finish", lambda self: (_ for _ in ()).throw(Killed) if self.update() else None)
+        with pytest.raises(Killed):
+            fleet.client().run()
+    fleet.events.clear()
+    assert fleet.client(token=False).run(rounds=1).rounds == 1
+    (sent,) = fleet.told("uploaded")
+    assert sent.details["repeated"] is True
+    assert not fleet.told("progress")
+
+
+def test_a_damaged_state_is_set_aside(fleet, bundle):
+    fleet.job(bundle, rounds=2)
+    fleet.client().run(rounds=1)
+    for path in (fleet.folder / "home").rglob("*.safetensors"):
+        path.write_bytes(path.read_bytes()[:-3] + b"xxx")
+    for path in (fleet.folder / "home").rglob("job.json"):
+        path.write_bytes(b"{")
+    assert fleet.client(token=False).run(rounds=1).rounds == 1
+    assert any("was set aside" in event.message for event in fleet.told("warning"))
+
+
+# --- what goes wrong ---
+
+
+def test_data_that_does_not_fit_a_job_leaves_the_others(fleet, bundle, exporting):
+    other = fleet.upload(exporting(batches=(4,), labels=("good", "bad"), random_weights=True))
+    rows = [{"text": text, "label": "maybe"} for text in TEXTS]
+    fleet.job(other, name="unfit", rounds=1)
+    fleet.job(bundle, name="fit", rounds=1)
+    client = fleet.client(rows)
+    assert client.run(rounds=1).rounds == 1
+    failed = fleet.told("failed")
+    if failed:  # the server may have offered the fitting job first
+        assert "unknown label 'maybe'; the job's labels are good, bad" in failed[0].message
+
+
+def test_a_job_of_the_users_choice(fleet, bundle):
+    fleet.job(bundle, name="first", rounds=1)
+    fleet.job(bundle, name="second", rounds=1)
+    fleet.client(job="second").run(rounds=1)
+    assert "second" in fleet.told("task")[0].message
+    done = fleet.client(job="third", token=False).run(once=True)
+    assert done.rounds == 0
+    assert "'third' is not running" in fleet.told("waiting")[-1].message
+
+
+def test_a_revoked_device_stops_and_keeps_what_it_has(fleet, bundle):
+    fleet.job(bundle, rounds=2)
+    client = fleet.client()
+    client.run(rounds=1)
+    device = fleet.told("enrolled")[0].details["device"]
+    fleet.call("DELETE", f"/v1/devices/{device}")
+    with pytest.raises(Unauthorized):
+        fleet.client(token=False).run()
+    assert client.predict(["it"])
+
+
+def test_a_wrong_token(fleet):
+    client = fleet.client(token=False)
+    with pytest.raises(SpryError, match="is not enrolled"):
+        client.run()
+    client.token = "wrong"
+    with pytest.raises(Unauthorized):
+        client.run()
+
+
+def test_no_data(fleet):
+    with pytest.raises(DataError, match="no data to train on"):
+        fleet.client(None).run()
+    with pytest.raises(DataError, match="is empty"):
+        fleet.client([]).run()
+    with pytest.raises(DataError, match="holdout"):
+        fleet.client(holdout=1.0)
+
+
+def test_two_clients_do_not_share_a_home(fleet):
+    first, second = fleet.client(), fleet.client()
+    with first.store.locked(), pytest.raises(StoreError, match="another client uses"):
+        second.run()
+
+
+def test_numbers_out_of_range_give_the_task_back(fleet, bundle):
+    fleet.job(bundle, rounds=1, training={"learning_rate": 900.0, "epochs": 40, "estimator": "exact"})
+    with np.errstate(all="ignore"):
+        done = fleet.client().run(once=True)
+    assert (done.rounds, done.failures) == (0, 1)
+    assert "not finite" in fleet.told("failed")[0].message
+
+
+def test_memory_that_holds_no_program_gives_the_task_back(fleet, bundle, monkeypatch):
+    from edge_client.errors import TrainingError
+
+    def too_little(*_):
+        raise TrainingError("the task needs 9 MB for its largest program")
+
+    monkeypatch.setattr("edge_client.workbench.plan_for", too_little)
+    fleet.job(bundle, rounds=1)
+    assert fleet.client().run(once=True).failures == 1
+
+
+def test_skipped_rows_are_told(fleet, bundle):
+    fleet.job(bundle, rounds=1)
+    path = fleet.folder / "my.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS) + "nonsense\n")
+    with pytest.raises(DataError, match=r"my.jsonl, line 8: is not JSON"):
+        fleet.client(path).run()
+    fleet.client(path, bad_rows="skip").run(rounds=1)
+    assert "rows left out: line 8: is not JSON" in fleet.told("warning")[-1].message
+
+
+def test_prediction_needs_a_job(fleet):
+    with pytest.raises(StoreError, match="holds no job yet"):
+        fleet.client().predict(["it"])
+    assert fleet.client().predict([]) == []
