@@ -36,6 +36,7 @@ class Fleet:
         self.http = httpx.Client(base_url=address)
         self.folder = folder
         self.clients: list[Client] = []
+        self.pauses = 0
         self.events: list[Event] = []
 
     def call(self, method: str, path: str, **options):
@@ -61,7 +62,7 @@ class Fleet:
         return self.call("POST", "/v1/tokens", json={"uses": 10}).json()["token"]
 
     def client(self, data=ROWS, home: str = "home", token: bool = True, **options) -> Client:
-        options = {"on_event": self.events.append, "pause": lambda s: time.sleep(min(s, 0.02)), "threads": 1} | options
+        options = {"on_event": self.events.append, "pause": self.pause, "threads": 1, "holdout": 0.0} | options
         self.clients.append(
             made := Client(
                 self.address,
@@ -73,6 +74,11 @@ class Fleet:
             )
         )
         return made
+
+    def pause(self, seconds: float) -> None:
+        self.pauses += 1
+        assert self.pauses < 2000, [event.message for event in self.events][-20:]
+        time.sleep(min(seconds, 0.02))
 
     def kinds(self) -> list[str]:
         return [kind for kind, _ in itertools.groupby(event.kind for event in self.events)]
@@ -186,7 +192,7 @@ class Killed(BaseException):
 
 
 def test_killed_in_training_it_goes_on_where_it_was(fleet, bundle, monkeypatch):
-    monkeypatch.setattr("edge_client.round.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("edge_client.round.Round.checkpoint_seconds", 0.0)
     fleet.job(bundle, rounds=1, training={"epochs": 4})
 
     def kill(event):
