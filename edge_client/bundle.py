@@ -6,7 +6,6 @@ whatever a manifest or an archive says.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import stat
 import tempfile
@@ -180,6 +179,8 @@ def safe_path(path: str, where: Path) -> PurePosixPath:
 
 
 def sha256(path: Path) -> str:
+    import hashlib  # OpenSSL, which a process that trusts its bundle need not load: 4 MB
+
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(CHUNK))
     with path.open("rb") as file:
@@ -210,6 +211,8 @@ def _unpack(source: zipfile.ZipFile, archive: Path, into: Path) -> Path:
         raise BundleError(f"{archive} holds no {FILE_NAME}; give a .zip that `spry export` wrote")
     data = source.read(top)
     manifest = manifests.parse(data, f"{archive}/{top}")
+    import hashlib
+
     target = into / hashlib.sha256(data).hexdigest()[:16]
     if _is_whole(target, manifest):
         return target

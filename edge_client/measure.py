@@ -10,6 +10,7 @@ inputs and reads the highest mark. Programs that differ only in their weights ar
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import manifest
+from .directions import draw
 from .errors import SpryError
 from .manifest import ProgramSpec, TensorSpec
 from .runtimes import Runtime, open_runtime
@@ -54,11 +56,14 @@ def reset_peak() -> None:
     _RESET_PEAK.write_text("5")
 
 
-def random_input(spec: TensorSpec, generator: np.random.Generator) -> NDArray[Any]:
-    """Something of the right shape; integers are 1, which is a token, a label and a set mask."""
+def random_input(spec: TensorSpec, seed: int) -> NDArray[Any]:
+    """Something of the right shape; integers are 1, which is a token, a label and a set mask.
+
+    Numbers come from the directions' generator: a training process has that one, and not `numpy.random`.
+    """
     if spec.dtype == "int64":
         return np.ones(spec.shape, np.int64)
-    return generator.standard_normal(spec.shape, dtype=np.float32)
+    return draw(seed, 0, math.prod(spec.shape))[0].reshape(spec.shape)
 
 
 def measure_programs(folder: Path, runtime: str, timeout: float = 600) -> dict[str, Memory]:
@@ -113,8 +118,7 @@ def peak_above(anonymous: int, work: Callable[[], object], rounds: int = 2) -> i
 
 def measure_one(first: Runtime, second: Runtime, program: ProgramSpec) -> Memory:
     """Load one program twice in this process, so that what a library takes once is not counted, and run it."""
-    generator = np.random.default_rng(0)
-    inputs = {spec.name: random_input(spec, generator) for spec in program.inputs}
+    inputs = {spec.name: random_input(spec, seed) for seed, spec in enumerate(program.inputs)}
     first.load(program)
     before = resident()
     second.load(program)

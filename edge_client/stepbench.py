@@ -87,18 +87,16 @@ class Bench:
         self.work = work
         self.manifest: Manifest = Bundle.open(Path(work.bundle), verify=False).manifest
         self.runtime = open_runtime(work.runtime, Path(work.bundle), threads=work.threads)
-        generator = np.random.default_rng(0)
         specs = {
             spec.name: spec
             for program in self._chain(1).programs.values()
             for spec in program.inputs
             if program.kind in ("plain", "vjp")
         }
-        arrays = {name: random_input(spec, generator) for name, spec in specs.items()}
+        arrays = {name: random_input(spec, seed) for seed, (name, spec) in enumerate(specs.items())}
         self.tokens = {name: arrays[name] for name in self.manifest.inputs if name in arrays}
         self.labels = np.zeros_like(arrays["labels"])
         self.weights = {name[2:]: 0.1 * array for name, array in arrays.items() if name.startswith("w:")}
-        self.generator = generator
 
     def _chain(self, directions: int) -> Chain:
         offered = self.manifest.directions
@@ -116,18 +114,14 @@ class Bench:
         if variant.kind == EXACT:
             return lambda: stepper.exact(*inputs, variant.cut)
         programs = stepper.chain.suffix(variant.cut)
-        directions = {
-            spec.name[2:]: random_input(spec, self.generator)
-            for program in programs
-            for spec in program.inputs
-            if spec.name.startswith("v:")
-        }
+        specs = [spec for program in programs for spec in program.inputs if spec.name.startswith("v:")]
+        directions = {spec.name[2:]: random_input(spec, seed) for seed, spec in enumerate(specs)}
         if variant.kind == DUAL:
             return lambda: stepper.dual(*inputs, directions, variant.cut)
         hidden = None
         if variant.cut:
             state = next(spec for spec in programs[0].inputs if spec.name == "hidden")
-            hidden = random_input(state, self.generator)
+            hidden = random_input(state, 0)
         return lambda: stepper.suffix(hidden, *inputs, directions, variant.cut)
 
     def times(self) -> list[Measured]:

@@ -27,9 +27,6 @@ from export.samples import sample_inputs
 
 JVP_BOUND: dict[Precision, float] = {"none": 1e-4, "int8": 0.05, "int4": 0.25}
 """Root-mean-square error of the directional derivatives, relative to their root mean square."""
-LOOSER_JVP_BOUND: dict[tuple[str, Precision], float] = {("executorch", "int8"): 0.1}
-"""XNNPACK quantizes activations to 8 bits per token, values and tangents alike; over all blocks of a model that costs
-more than the weights do. docs/export.md has the figures."""
 LOSS_BOUND: dict[Precision, float] = {"none": 1e-4, "int8": 0.02, "int4": 0.05}
 GRADIENT_BOUND: dict[Precision, float | None] = {"none": 1e-4, "int8": None, "int4": None}
 SLOPE_BOUND = 0.05
@@ -101,7 +98,7 @@ def _checks(
     yield _line(
         f"jvp, RMS error over {len(jvps)} directions against torch.func.jvp",
         _relative(jvps, np.stack(oracle)),
-        LOOSER_JVP_BOUND.get((stepper.chain.runtime, precision), JVP_BOUND[precision]),
+        JVP_BOUND[precision],
     )
     slopes = [reference.slope(sample.inputs, sample.values, sample.directions[0], step).numpy() for step in _STEPS]
     nearest = min(_relative(slope, oracle[0]) for slope in slopes)

@@ -39,7 +39,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         offers = Offers(store)
         app.state.services = Services(store, offers, Reports(store), stopping)
         ticker = Ticker(store, offers, stopping)
-        ticker.start()
+        if store.settings.background:
+            ticker.start()
         _say_what_next(store)
         yield
         ticker.stop()
@@ -50,6 +51,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     problems.install(app)
     for module in (devices, tasks, bundles, jobs, operations):
         app.include_router(module.router)
+    problems.describe(app)
     return app
 
 

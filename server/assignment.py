@@ -63,52 +63,60 @@ def everything(units: int, clients: int) -> list[tuple[int, ...]]:
 _GROUPS = {"cyclic": cyclic, "memory": contiguous, "all": everything}
 
 
-def fit(manifest: Manifest, slot: Slot, training: Training, runtimes: Sequence[str], memory: int | None) -> Fit | None:
-    """The device's first runtime and the largest batch with which it can hold a slot; None where it cannot.
+class Needs:
+    """What slots of a job ask of a device; worked out once for each runtime, cut and batch."""
 
-    A smaller batch than the job's is run several times for each step.
-    """
-    cut = cut_for(manifest, slot.units)
-    batches = sorted((b for b, t in manifest.shapes if t == training.length and b <= training.batch), reverse=True)
-    for batch in batches:
-        for runtime in runtimes:
-            needs = bytes_needed(manifest, runtime, training, cut, batch)
-            if needs is not None and (memory is None or needs <= memory):
-                return Fit(runtime, cut, batch, needs)
-    return None
+    def __init__(self, manifest: Manifest, training: Training) -> None:
+        self._manifest = manifest
+        self._training = training
+        self._known: dict[tuple[str, int, int], int | None] = {}
+        shapes = (b for b, t in manifest.shapes if t == training.length and b <= training.batch)
+        self._batches = sorted(shapes, reverse=True)
 
+    def fit(self, slot: Slot, runtimes: Sequence[str], memory: int | None) -> Fit | None:
+        """The device's first runtime and the largest batch with which it can hold a slot; None where it cannot.
 
-def bytes_needed(manifest: Manifest, runtime: str, training: Training, cut: int, batch: int) -> int | None:
-    """What a step of this kind takes on this runtime, loaded weights included; None where it lacks programs."""
-    try:
-        directions = training.directions if training.estimator == "forward" else manifest.directions[0]
-        chain = Chain(manifest, runtime, batch, training.length, directions)
-        match training.estimator:
-            case "forward":
-                programs = [*chain.prefix(cut), *chain.suffix(cut, scalar=training.head != "exact")]
-            case "central":
-                programs = chain.forward()
-            case "exact":
-                programs = [*chain.prefix(chain.head)]
-                programs += [chain.program(i, "vjp") for i in range(cut, chain.head + 1)]
-    except (BundleError, IndexError):
+        A smaller batch than the job's is run several times for each step.
+        """
+        cut = cut_for(self._manifest, slot.units)
+        for batch in self._batches:
+            for runtime in runtimes:
+                needs = self.bytes(runtime, cut, batch)
+                if needs is not None and (memory is None or needs <= memory):
+                    return Fit(runtime, cut, batch, needs)
         return None
-    total = cost(programs)
-    return total.load_bytes + total.peak_bytes
+
+    def bytes(self, runtime: str, cut: int, batch: int) -> int | None:
+        """What a step takes, loaded weights included; None where the runtime lacks programs."""
+        key = runtime, cut, batch
+        if key not in self._known:
+            self._known[key] = self._bytes(runtime, cut, batch)
+        return self._known[key]
+
+    def _bytes(self, runtime: str, cut: int, batch: int) -> int | None:
+        training = self._training
+        try:
+            directions = training.directions if training.estimator == "forward" else self._manifest.directions[0]
+            chain = Chain(self._manifest, runtime, batch, training.length, directions)
+            match training.estimator:
+                case "forward":
+                    programs = [*chain.prefix(cut), *chain.suffix(cut, scalar=training.head != "exact")]
+                case "central":
+                    programs = chain.forward()
+                case "exact":
+                    programs = [*chain.prefix(chain.head)]
+                    programs += [chain.program(i, "vjp") for i in range(cut, chain.head + 1)]
+        except (BundleError, IndexError):
+            return None
+        total = cost(programs)
+        return total.load_bytes + total.peak_bytes
 
 
 def choose(
-    assignment: Assignment,
-    free: Sequence[Slot],
-    manifest: Manifest,
-    training: Training,
-    runtimes: Sequence[str],
-    memory: int | None,
+    assignment: Assignment, free: Sequence[Slot], needs: Needs, runtimes: Sequence[str], memory: int | None
 ) -> tuple[Slot, Fit] | None:
     """A free slot for a device: the first it can hold; by memory, the most demanding it can hold at full batch."""
-    fits = [(slot, found) for slot in free if (found := fit(manifest, slot, training, runtimes, memory))]
-    if not fits:
-        return None
+    fits = ((slot, found) for slot in free if (found := needs.fit(slot, runtimes, memory)))
     if assignment == "memory":
-        return max(fits, key=lambda pair: (pair[1].batch, pair[1].needs, -pair[0].number))
-    return fits[0]
+        return max(fits, key=lambda pair: (pair[1].batch, pair[1].needs, -pair[0].number), default=None)
+    return next(fits, None)

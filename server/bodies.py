@@ -47,17 +47,25 @@ class BodyLimit:
             refusal = too_large(limit)
             await problem(refusal.status, refusal.code, refusal.detail)(scope, receive, send)
             return
-        received = 0
+        received, exceeded = 0, False
 
         async def bounded() -> Message:
-            nonlocal received
+            nonlocal received, exceeded
             message = await receive()
             received += len(message.get("body", b""))
             if received > limit:
+                exceeded = True
                 raise too_large(limit)
             return message
 
-        await self._app(scope, bounded, send)
+        async def answered(message: Message) -> None:
+            if not exceeded:  # the application takes what was raised for a body that it cannot parse
+                await send(message)
+
+        await self._app(scope, bounded, answered)
+        if exceeded:
+            refusal = too_large(limit)
+            await problem(refusal.status, refusal.code, refusal.detail)(scope, receive, send)
 
 
 @dataclass(frozen=True)

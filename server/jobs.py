@@ -227,6 +227,7 @@ def set_state(store: Store, name: str, state: State, reason: str = "") -> Job:
         if state == ENDED:
             end_job(store, connection, job.id, reason)
         store.audit(connection, "admin", f"job-{state}", job.id, reason)
+    store.turn += 1
     return find_job(store, job.id)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import secrets
+import threading
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -13,15 +14,15 @@ from sqlalchemy import Connection, Row, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from edge_client.protocol import CheckedIn, CheckIn, Task
-from server.assignment import Slot, choose, slots
+from server.assignment import Fit, Needs, Slot, choose, slots
 from server.jobs import RUNNING, Job, list_jobs
 from server.store import Store
 from server.tables import devices, rounds, tasks
 
 _REMEMBERED = 0.5
 """Seconds for which the state of rounds is not read again, to answer fleets that ask all at once."""
-_RETRY_AFTER_FAILURE = 3
-"""Rounds that a device which gave a job back sits out."""
+_SITS_OUT = 2.0
+"""How many retry times a device waits that gave a task of this job back, or was refused: others come first."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,11 @@ class Offers:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._open: tuple[float, list[OpenRound]] = (0.0, [])
+        self._open: tuple[float, int, list[OpenRound]] = (0.0, -1, [])
         self._seen: dict[str, tuple[float, CheckIn]] = {}
+        self._needs: dict[str, Needs] = {}
+        self._lock = threading.Lock()
+        self._reading = threading.Lock()
 
     def answer(self, device: Row[Any], check_in: CheckIn) -> CheckedIn:
         store = self._store
@@ -85,13 +89,16 @@ class Offers:
 
     def _rounds(self) -> list[OpenRound]:
         """Jobs take turns: the one with the most places to fill comes first."""
-        now = self._store.now()
-        read, found = self._open
-        if not read <= now < read + _REMEMBERED:
-            found = [self._read_round(job) for job in list_jobs(self._store, RUNNING)]
-            found = sorted((r for r in found if r is not None), key=lambda r: -len(r.free))
-            self._open = now, found
-        return found
+        now, turn = self._store.now(), self._store.turn
+        read, known_turn, found = self._open
+        if known_turn == turn and read <= now < read + _REMEMBERED:
+            return found
+        with self._reading:  # one thread reads, those that came with it take what it found
+            if self._open[:2] == (read, known_turn):
+                rounds_ = [self._read_round(job) for job in list_jobs(self._store, RUNNING)]
+                found = sorted((r for r in rounds_ if r is not None), key=lambda r: -len(r.free))
+                self._open = now, turn, found
+            return self._open[2]
 
     def _read_round(self, job: Job) -> OpenRound | None:
         newest = select(rounds).where(rounds.c.job == job.id, rounds.c.number == job.round, rounds.c.state == "open")
@@ -127,55 +134,67 @@ class Offers:
 
     def _assign(self, open_round: OpenRound, device: str, check_in: CheckIn) -> Task | None:
         job = open_round.job
-        manifest = self._store.bundles.manifest(job.bundle)
-        runtimes = [name for name in check_in.runtimes if name in manifest.runtimes]
-        settings = job.settings
-        while open_round.free:
-            found = choose(
-                settings.assignment, open_round.free, manifest, settings.training, runtimes, check_in.memory_bytes
-            )
-            if found is None:
-                return None
+        while (found := self._reserve(open_round, check_in)) is not None:
             slot, fit = found
             row = {
                 "id": secrets.token_hex(12), "job": job.id, "round": open_round.number, "slot": slot.number,
-                "device": device, "seed": seed_of(settings.seed or 0, open_round.number, slot.number),
+                "device": device, "seed": seed_of(job.settings.seed or 0, open_round.number, slot.number),
                 "units": list(slot.units), "cut": fit.cut, "batch": fit.batch, "runtime": fit.runtime,
                 "state": "open", "reason": "", "created": self._store.now(),
             }  # fmt: skip
             try:
                 with self._store.database.write() as connection:
                     current = self._join(connection, job, open_round.number, row)
-            except IntegrityError:  # another device, or another worker for this one, was faster
+            except IntegrityError:  # another worker gave the place away, or gave this device another
                 if (held := self._held(device)) is not None:
+                    self._give_back(open_round, slot)
                     return held.task
-                open_round.free.remove(slot)
                 continue
-            open_round.free.remove(slot)
             if current is None:
-                open_round.free.clear()
+                self._give_back(open_round, slot)
                 return None
             return self._task(job, SimpleNamespace(**row), current.version, current.iteration, current.deadline)
         return None
+
+    def _reserve(self, open_round: OpenRound, check_in: CheckIn) -> tuple[Slot, Fit] | None:
+        """Take a place out of those that this process takes for free."""
+        job = open_round.job
+        runtimes = [name for name in check_in.runtimes if name in self._store.bundles.manifest(job.bundle).runtimes]
+        with self._lock:
+            needs = self._needs.setdefault(
+                job.id, Needs(self._store.bundles.manifest(job.bundle), job.settings.training)
+            )
+            found = choose(job.settings.assignment, open_round.free, needs, runtimes, check_in.memory_bytes)
+            if found is not None:
+                open_round.free.remove(found[0])
+        return found
+
+    def _give_back(self, open_round: OpenRound, slot: Slot) -> None:
+        with self._lock:
+            open_round.free.append(slot)
+            open_round.free.sort(key=lambda free: free.number)
 
     def _join(self, connection: Connection, job: Job, number: int, row: dict[str, Any]) -> Row[Any] | None:
         """Take a place, if the round still takes devices; the first one starts its clock."""
         now = self._store.now()
         where = rounds.c.job == job.id, rounds.c.number == number
         current = connection.execute(select(rounds).where(*where, rounds.c.state == "open").with_for_update()).first()
-        if current is None or self._sits_out(connection, job.id, number, row["device"]):
+        if current is None:
+            self._store.turn += 1
+            return None
+        if self._sits_out(connection, job.id, row["device"]):
             return None
         connection.execute(insert(tasks).values(row))
         if current.started is None:
             connection.execute(update(rounds).where(*where).values(started=now, deadline=now + job.settings.deadline))
         return connection.execute(select(rounds).where(*where)).one()
 
-    def _sits_out(self, connection: Connection, job: str, number: int, device: str) -> bool:
-        """A device that failed or was refused a short while ago leaves its place to others."""
+    def _sits_out(self, connection: Connection, job: str, device: str) -> bool:
+        since = self._store.now() - _SITS_OUT * self._store.settings.retry_seconds
         query = select(func.count()).where(
             tasks.c.job == job,
             tasks.c.device == device,
-            tasks.c.round > number - _RETRY_AFTER_FAILURE,
+            tasks.c.ended > since,
             tasks.c.state.in_(("failed", "refused")),
         )
         return bool(connection.scalar(query))

@@ -25,6 +25,22 @@ DOCUMENTED: dict[int | str, dict[str, Any]] = {
 """What every route may answer, for the OpenAPI document."""
 
 
+def describe(app: FastAPI) -> None:
+    """FastAPI documents every model as plain JSON; a problem has a media type of its own."""
+    document = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        found = document()
+        for operations in found["paths"].values():
+            for operation in operations.values():
+                content = operation["responses"]["4XX"]["content"]
+                if "application/json" in content:
+                    content[PROBLEM] = content.pop("application/json")
+        return found
+
+    app.openapi = openapi
+
+
 def problem(status: int, code: str, detail: str, retry_after: float | None = None) -> JSONResponse:
     headers = {} if retry_after is None else {"Retry-After": str(math.ceil(retry_after))}
     body = Problem(TITLES.get(status, "Error"), status, detail, code)

@@ -136,6 +136,7 @@ class Reports:
                 .where(tasks.c.id == row.id, tasks.c.state == "open")
                 .values(state="failed", reason=reason, ended=self._store.now())
             )
+        self._store.turn += 1
         return Receipt(self._store.settings.retry_seconds)
 
     # --- whose it is, and whether it still counts ---
@@ -177,6 +178,7 @@ class Reports:
                     .where(tasks.c.id == row.id, tasks.c.state == "open")
                     .values(state="refused", reason=refusal.detail, ended=self._store.now())
                 )
+        self._store.turn += 1
         self._note(row, refusal, row.device)
 
     def note_oversized(self, device: str, task: str, refusal: Refusal) -> None:

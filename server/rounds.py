@@ -54,7 +54,12 @@ class Outcome:
 
 def advance(store: Store, job_id: str) -> bool:
     """Carry a job's round on as far as it can go now; whether anything moved."""
-    job = find_job(store, job_id)
+    if moved_on := _advance(store, find_job(store, job_id)):
+        store.turn += 1
+    return moved_on
+
+
+def _advance(store: Store, job: Job) -> bool:
     round_ = _newest(store, job)
     if round_ is None or round_.state in ("done", "failed"):
         return job.state == RUNNING and _open(store, job)

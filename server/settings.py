@@ -36,6 +36,9 @@ class Settings(BaseSettings):
     tick_seconds: Annotated[float, Gt(0), Le(60)] = Field(
         default=0.5, description="How often each worker looks for rounds to close."
     )
+    background: bool = Field(
+        default=True, description="Carry rounds on in this process; one of the servers on a database must."
+    )
     max_json_bytes: Annotated[int, Ge(1024)] = Field(default=1 << 20, description="Largest JSON message.")
     max_bundle_file_bytes: Annotated[int, Ge(1 << 20)] = Field(
         default=20 << 30, description="Largest file of a bundle."

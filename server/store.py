@@ -39,6 +39,8 @@ class Store:
         self.models = Models(self.database, self.blobs, self.bundles)
         self.wake = threading.Event()
         """Set when a report came in: a round may be complete."""
+        self.turn = 0
+        """Counts what changed in this process about rounds and their places."""
         self.admin_token = settings.admin_token.get_secret_value() or _kept_token(self.folder / ADMIN_TOKEN_FILE)
 
     def audit(self, connection: Connection, actor: str, action: str, subject: str = "", detail: str = "") -> None:

@@ -38,7 +38,8 @@ class Ticker:
         """Ends after the work at hand."""
         self._stopping.set()
         self._store.wake.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def _run(self) -> None:
         while not self._stopping.is_set():

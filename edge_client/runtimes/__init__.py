@@ -15,7 +15,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,9 @@ from edge_client.manifest import ProgramSpec, TensorSpec
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["RUNTIMES", "Array", "Loaded", "Runtime", "available", "open_runtime"]
+__all__ = ["CPU", "RUNTIMES", "Array", "Loaded", "Runtime", "available", "open_runtime"]
+
+CPU = "cpu"
 
 Array = NDArray[Any]
 Loaded = Callable[[Sequence[Array]], Sequence[Array]]
@@ -36,10 +38,16 @@ Loaded = Callable[[Sequence[Array]], Sequence[Array]]
 class Runtime(ABC):
     """Loads and runs programs of one bundle. Not for use by several threads at once."""
 
-    def __init__(self, folder: Path, *, threads: int = 0) -> None:
-        """`threads` of 0 leaves the number to the library."""
+    accelerated: ClassVar[bool] = False
+    """Whether it runs on anything but the CPU."""
+
+    def __init__(self, folder: Path, *, threads: int = 0, device: str = CPU) -> None:
+        """`threads` of 0 leaves the number to the library; arrays come from the CPU and go back there."""
+        if device != CPU and not self.accelerated:
+            raise SpryError(f"the device {device} was asked for, but {type(self).__name__} runs on the CPU alone")
         self.folder = Path(folder)
         self.threads = threads
+        self.device = device
         self._loaded: dict[tuple[str, str], Loaded] = {}
 
     @abstractmethod
@@ -126,8 +134,8 @@ def available() -> list[str]:
     return [name for name, entry in _RUNTIMES.items() if find_spec(entry.library) is not None]
 
 
-def open_runtime(name: str, folder: Path, *, threads: int = 0) -> Runtime:
-    """Open a runtime on a bundle's folder."""
+def open_runtime(name: str, folder: Path, *, threads: int = 0, device: str = CPU) -> Runtime:
+    """Open a runtime on a bundle's folder; TorchScript also takes a GPU, such as `cuda`."""
     entry = _RUNTIMES.get(name)
     if entry is None:
         raise SpryError(f"unknown runtime {name!r}; expected one of {', '.join(_RUNTIMES)}")
@@ -135,4 +143,4 @@ def open_runtime(name: str, folder: Path, *, threads: int = 0) -> Runtime:
         kind: type[Runtime] = getattr(import_module(entry.module), entry.type)
     except ImportError as error:
         raise RuntimeMissing(f"the runtime {name}", entry.extra, str(error)) from error
-    return kind(folder, threads=threads)
+    return kind(folder, threads=threads, device=device)

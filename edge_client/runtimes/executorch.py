@@ -13,7 +13,7 @@ import torch
 
 from edge_client.errors import BundleError
 from edge_client.manifest import ProgramSpec
-from edge_client.runtimes import Array, Loaded, Runtime
+from edge_client.runtimes import CPU, Array, Loaded, Runtime
 
 _KERNELS = ("lib/libexecutorch_kernels_quantized.so", "kernels/quantized/libquantized_ops_aot_lib.so")
 """Quantized embeddings live in a library of their own: its place from 1.5 on, and before."""
@@ -36,10 +36,12 @@ def _library() -> Any:
 class ExecutorchRuntime(Runtime):
     """One file per segment, opened once for all of its methods that are loaded."""
 
-    def __init__(self, folder: Path, *, threads: int = 0) -> None:
-        super().__init__(folder, threads=threads)
+    def __init__(self, folder: Path, *, threads: int = 0, device: str = CPU) -> None:
+        super().__init__(folder, threads=threads, device=device)
         self._files: dict[str, Any] = {}
         library = _library()
+        if threads:
+            torch.set_num_threads(threads)  # results are copied by torch, whose idle threads would spin
         if threads and library._threadpool_get_thread_count() != threads:  # noqa: SLF001
             library._unsafe_reset_threadpool(threads)  # noqa: SLF001
 

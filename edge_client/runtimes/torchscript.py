@@ -11,7 +11,7 @@ import torch
 
 from edge_client.errors import BundleError, SpryError
 from edge_client.manifest import ProgramSpec
-from edge_client.runtimes import Array, Loaded, Runtime
+from edge_client.runtimes import CPU, Array, Loaded, Runtime
 
 # The library's types are mostly unknown to checkers; what crosses this module's border is typed.
 pt: Any = torch
@@ -20,11 +20,12 @@ pt: Any = torch
 class TorchscriptRuntime(Runtime):
     """The programs of one file share its weights, which go when the last of them is released."""
 
-    def __init__(self, folder: Path, *, threads: int = 0, device: str = "cpu") -> None:
-        super().__init__(folder, threads=threads)
+    accelerated = True
+
+    def __init__(self, folder: Path, *, threads: int = 0, device: str = CPU) -> None:
+        super().__init__(folder, threads=threads, device=device)
         if device.startswith("cuda") and not pt.cuda.is_available():
             raise SpryError(f"the device {device} was asked for, but torch {pt.__version__} finds no CUDA; use cpu")
-        self.device = device
         self._modules: WeakValueDictionary[str, Any] = WeakValueDictionary()
         if threads:
             pt.set_num_threads(threads)
@@ -36,7 +37,7 @@ class TorchscriptRuntime(Runtime):
 
         def run(arrays: Sequence[Array]) -> Sequence[Array]:
             # Rewriting graphs gains nothing on the CPU and doubles the time of a first run; a GPU gets fused kernels.
-            with pt.inference_mode(), pt.jit.optimized_execution(self.device != "cpu"):
+            with pt.inference_mode(), pt.jit.optimized_execution(self.device != CPU):
                 results = getattr(module, program.method)(*(self._tensor(array) for array in arrays))
                 return [result.cpu().numpy() for result in results]
 

@@ -111,7 +111,7 @@ def serving(tmp_path):
 
     @contextmanager
     def start(folder: Path = tmp_path / "data", **settings):
-        values = {"data_dir": folder, "admin_token": ADMIN, "tick_seconds": 60, "enrolments_per_minute": 10_000}
+        values = {"data_dir": folder, "admin_token": ADMIN, "background": False, "enrolments_per_minute": 10_000}
         with TestClient(create_app(Settings(**values | settings)), raise_server_exceptions=False) as http:
             yield Server(http)
 

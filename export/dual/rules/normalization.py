@@ -34,8 +34,8 @@ def _layer_norm(
         overlap = directions.scale(x.tangent, plain, batched=x.batched).mean(axes, keepdim=True)
         rest_of = x.tangent - x.tangent.mean(axes, keepdim=True)
         rest_of = rest_of - directions.scale(overlap, plain, batched=x.batched)
-        slope = directions.scale(rest_of, scale, batched=x.batched)
-        terms.append(slope if weight is None else slope * weight.value)
+        factor = scale if weight is None else scale * weight.value  # once, however many directions there are
+        terms.append(directions.scale(rest_of, factor, batched=x.batched))
     if weight is not None and weight.tangent is not None:
         spread = directions.spread(weight, result, batched=x.batched)
         terms.append(directions.scale(spread, plain, batched=x.batched))

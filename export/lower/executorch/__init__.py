@@ -19,8 +19,9 @@ from export.lower import Entry, Lowered, Precision, Shaped
 
 with warnings.catch_warnings():  # the library's, about its own code
     warnings.simplefilter("ignore")
-    from executorch.exir import EdgeProgramManager
+    from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig
     from executorch.exir.lowered_backend_module import get_lowered_backend_modules
+    from executorch.exir.passes import MemoryPlanningPass
 
     from export.lower.executorch.graph import CONFIG
     from export.lower.executorch.partition import SegmentPartitioner, undelegated
@@ -29,6 +30,10 @@ with warnings.catch_warnings():  # the library's, about its own code
     from export.lower.executorch.weights import effective, quantize, quantize_table
 
 __all__ = ["LOWERING", "ExecuTorchLowering"]
+
+
+_BORROWED_INPUTS = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass(alloc_graph_input=False))
+"""Programs read their inputs where the caller holds them, instead of copying them into memory of their own."""
 
 
 class ExecuTorchLowering:
@@ -76,7 +81,7 @@ def _emitted(methods: dict[str, ExportedProgram]) -> tuple[bytes, list[tuple[str
         delegates = [
             part for program in programs.values() for part in get_lowered_backend_modules(program.graph_module)
         ]
-        content = manager.to_executorch().buffer
+        content = manager.to_executorch(_BORROWED_INPUTS).buffer
     # Caches of torch keep the delegates and all they refer to; at least their weights are let go.
     for program in [*methods.values(), *programs.values(), *(part.original_module for part in delegates)]:
         program.state_dict.clear()

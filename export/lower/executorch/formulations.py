@@ -372,9 +372,21 @@ def _split(x: Tensor, sizes: Any, dim: int = 0) -> list[Tensor]:
 @formulation(aten.cat.default)
 def _cat(parts: Sequence[Any], dim: int = 0) -> Tensor:
     tensors = [plain(part) for part in parts]
+    if len(tensors) > 1 and all(tensor is tensors[0] for tensor in tensors):
+        return _repeat(tensors[0], len(tensors), dim)
     while len(tensors) > _MOST_JOINED:
         tensors = [torch.cat(tensors[i : i + _MOST_JOINED], dim) for i in range(0, len(tensors), _MOST_JOINED)]
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors, dim)
+
+
+def _repeat(x: Tensor, count: int, dim: int) -> Tensor:
+    """A tensor joined with itself, which XNNPACK takes for one tensor too few to join: a product with ones."""
+    if x.dtype != torch.float32:
+        return torch.cat([x] * count, dim)
+    axis = dim % x.dim()
+    before, after = math.prod(x.shape[:axis]), math.prod(x.shape[axis:])
+    spread = x.reshape(before, 1, after) * torch.ones(1, count, 1)
+    return spread.reshape(*x.shape[:axis], count * x.shape[axis], *x.shape[axis + 1 :])
 
 
 @formulation(aten.stack.default)

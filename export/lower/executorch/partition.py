@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir.backend.canonical_partitioners.pattern_op_partitioner import generate_partitions_from_list_of_nodes
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import DelegationSpec, PartitionResult
 from executorch.exir.backend.utils import tag_constant_data
@@ -23,6 +24,13 @@ class SegmentPartitioner(XnnpackPartitioner):
     def __init__(self) -> None:
         super().__init__()
         self.delegation_spec = DelegationSpec("XnnpackBackend", [CompileSpec("dqlinear_partitioner", b"")])
+
+    def generate_partitions(self, ep: ExportedProgram) -> list[Any]:
+        """As few as possible: what crosses from one to the next would be kept in planned memory.
+
+        XNNPACK's own grouping starts from the quantized products and leaves one partition per block.
+        """
+        return generate_partitions_from_list_of_nodes(ep.graph_module, self.get_matched_nodes_from_configs(ep))
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """XNNPACK claims only the weights of its products; other constants would become inputs, stored again."""

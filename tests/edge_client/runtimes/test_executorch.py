@@ -116,6 +116,7 @@ def test_the_number_of_threads_is_set(folder):
     for threads in (2, 1):
         with open_runtime("executorch", folder, threads=threads):
             assert _library()._threadpool_get_thread_count() == threads
+            assert torch.get_num_threads() == threads
 
 
 def test_a_missing_file_or_method_is_named(runtime):

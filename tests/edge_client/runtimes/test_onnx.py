@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -159,3 +160,47 @@ def test_the_interface_alone_imports_no_library() -> None:
     script = "import sys, edge_client.runtimes; print('onnxruntime' in sys.modules, 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+def test_a_runtime_of_the_cpu_refuses_another_device(tmp_path: Path) -> None:
+    with pytest.raises(SpryError, match="runs on the CPU alone"):
+        open_runtime("onnx", tmp_path, device="cuda")
+
+
+def write_sizes_in_turn(folder: Path, sizes: list[int]) -> ProgramSpec:
+    """A chain that spreads a number over each of these sizes, in megabytes, and sums it again: one alive at a time."""
+    nodes: list[Any] = []
+    constants: list[Any] = []
+    value = "in0"
+    for i, size in enumerate(sizes):
+        constants.append(onnx.numpy_helper.from_array(np.array([size << 18], np.int64), f"shape{i}"))
+        nodes.append(helper.make_node("Expand", [value, f"shape{i}"], [f"wide{i}"]))
+        value = "out0" if i == len(sizes) - 1 else f"sum{i}"
+        nodes.append(helper.make_node("ReduceMax", [f"wide{i}"], [value], keepdims=1))
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("in0", "out0")]
+    graph = helper.make_graph(nodes, "program", ends[:1], ends[1:], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    (folder / "program.onnx").write_bytes(model.SerializeToString())
+    return ProgramSpec(
+        segment="block.0", kind="plain", batch=1, length=1, directions=0, file="program.onnx", method="",
+        inputs=(TensorSpec("hidden", "float32", (1,)),), outputs=(TensorSpec("result", "float32", (1,)),),
+        flops=0, load_bytes=0, peak_bytes=0,
+    )  # fmt: skip
+
+
+def test_a_buffer_is_not_kept_for_a_later_value_of_its_size(tmp_path: Path) -> None:
+    sizes = [24, 20, 16, 12, 8]
+    program = write_sizes_in_turn(tmp_path, [*sizes, *sizes])
+    (tmp_path / "program.json").write_bytes(msgspec.json.encode(program))
+    script = (
+        "import msgspec, numpy as np; from pathlib import Path; from edge_client.manifest import ProgramSpec\n"
+        "from edge_client.measure import peak_above, resident; from edge_client.runtimes import open_runtime\n"
+        f"folder = Path({str(tmp_path)!r})\n"
+        "program = msgspec.json.decode((folder / 'program.json').read_bytes(), type=ProgramSpec)\n"
+        "runtime = open_runtime('onnx', folder, threads=1)\n"
+        "runtime.load(program)\n"
+        "inputs = {'hidden': np.ones(1, np.float32)}\n"
+        "print(peak_above(resident('RssAnon'), lambda: runtime.run(program, inputs)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 70e6  # the sum of the sizes is 84e6, and the arena holds two regions

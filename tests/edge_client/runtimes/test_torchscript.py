@@ -11,7 +11,6 @@ from torch import nn
 from edge_client.errors import BundleError, ProgramInputError, SpryError
 from edge_client.manifest import ProgramSpec, TensorSpec
 from edge_client.runtimes import open_runtime
-from edge_client.runtimes.torchscript import TorchscriptRuntime
 
 FILE = "torchscript/block.0.pt"
 
@@ -120,12 +119,12 @@ def test_a_damaged_file_is_refused(folder, tmp_path, keep):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
 def test_cuda_that_is_not_there_is_refused(folder):
     with pytest.raises(SpryError, match="finds no CUDA"):
-        TorchscriptRuntime(folder, device="cuda")
+        open_runtime("torchscript", folder, device="cuda")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_programs_run_on_cuda(folder):
-    with TorchscriptRuntime(folder, device="cuda") as runtime:
+    with open_runtime("torchscript", folder, device="cuda") as runtime:
         found = runtime.run(program("plain"), {"hidden": HIDDEN, "ids": IDS})
     np.testing.assert_allclose(found["hidden"], EXPECTED, rtol=1e-5)
 

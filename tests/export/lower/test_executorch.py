@@ -21,8 +21,9 @@ from export.lower import Shaped, lowering
 from export.lower.executorch import LOWERING
 from export.lower.executorch.formulations import FORMULATIONS, plain
 from export.lower.executorch.graph import EdgeGraph
-from export.lower.executorch.partition import undelegated
+from export.lower.executorch.partition import SegmentPartitioner, undelegated
 from export.lower.executorch.rewrite import rewritten
+from export.lower.executorch.translate import StoredWeights, translated
 from export.lower.executorch.weights import effective, quantize, quantize_table
 from export.programs import DUAL, PLAIN, VJP, Program, input_name, kinds
 from export.slots import Role, Slot, slot_of, value_of
@@ -219,6 +220,15 @@ def test_large_programs_leave_nothing_to_slow_kernels():
     assert LOWERING.lower("block.1", chosen, chain.captured.stored, "none").fallbacks == []
 
 
+@pytest.mark.parametrize("precision", ["none", "int8", "int4"])
+def test_a_program_is_one_delegate(precision):
+    chain = Chain.build("bert", "seq-cls", "lora", batch=8, length=64)
+    weights = StoredWeights(chain.captured.stored, precision)
+    for shaped in programs_of(chain, 2, directions=2):
+        program = translated(*rewritten(shaped.program, chain.captured.stored), weights)
+        assert len(SegmentPartitioner().partition(program).partition_tags) == 1
+
+
 def test_slow_kernels_are_found():
     edge = EdgeGraph()
     x, y = edge.input(torch.empty(1, 64, 1024)), edge.input(torch.empty(1024, 64))
@@ -279,6 +289,9 @@ _X = torch.tensor([[-3.0, -1e-20, 0.0, 1e-3, 2.0], [9.0, -9.0, 0.5, -0.5, 1.0]])
         (aten.split_with_sizes.default, (_X, [1, 4], -1)),
         (aten.cat.default, ([_X[:, i : i + 1] for i in (4, 3, 2, 1, 0, 1, 2)], 1)),
         (aten.cat.default, ([_X], 0)),
+        (aten.cat.default, ([_X] * 3, 0)),
+        (aten.cat.default, ([_X] * 6, -1)),
+        (aten.cat.default, ([_X.to(torch.int64)] * 2, 0)),
         (aten.stack.default, ([_X, _X], -1)),
         (aten.slice_scatter.default, (_X, _X[:, :2], 1, 1, 3)),
         (aten.slice_scatter.default, (_X, _X[:, :2], 1, -2)),
@@ -313,6 +326,12 @@ def test_error_functions_become_gelu():
     assert found.count(aten.gelu.default) == 2
     for one, other in zip(graph(_X), function(_X), strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
+def test_a_tensor_joined_with_itself_stays_in_the_delegate():
+    found, _ = rewritten_ops(lambda x: [torch.cat([x, x, x])], torch.empty(2, 5))
+    assert aten.mul.Tensor in found
+    assert aten.cat.default not in found
 
 
 def test_expansions_that_broadcasting_does_are_left_out():

@@ -1,0 +1,136 @@
+"""A real server and real clients in processes of their own, for the benchmarks of this folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import httpx
+import psutil
+
+from server.admin import Access, Administrator
+
+TOKEN = "a-token-for-benchmarks-on-this-machine"
+SPRY = [sys.executable, "-c", "from edge_client.cli import main; main()"]
+
+
+def machine() -> str:
+    memory = psutil.virtual_memory().total / 2**30
+    model = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
+                  if line.startswith("model name")), platform.processor())  # fmt: skip
+    return f"{os.cpu_count()} cores of {model}, {memory:.0f} GB, Python {platform.python_version()}"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Process:
+    """A process in a group of its own, its output in a file."""
+
+    def __init__(self, command: Sequence[str], log: Path, **environment: str) -> None:
+        self.log: IO[bytes] = log.open("ab")
+        plain = {name: value for name, value in os.environ.items() if not name.startswith("SPRY_")}
+        self.process = subprocess.Popen(
+            command, stdout=self.log, stderr=self.log, env=plain | environment, start_new_session=True
+        )
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def rss(self) -> int:
+        return psutil.Process(self.process.pid).memory_info().rss
+
+    def kill(self) -> None:
+        """As a power cut ends it, its children too."""
+        if self.running:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.log.close()
+
+    def stop(self) -> None:
+        if self.running:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        self.log.close()
+
+
+class Server:
+    """`uvicorn server.app:app`, which may be killed and started again on the same folder and port."""
+
+    def __init__(self, folder: Path, **settings: object) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.settings = {"data_dir": folder / "data", "admin_token": TOKEN, "enrolments_per_minute": 100_000} | settings
+        folder.mkdir(parents=True, exist_ok=True)
+        self.start()
+
+    def start(self) -> None:
+        environment = {f"SPRY_{name.upper()}": str(value) for name, value in self.settings.items()}
+        command = [sys.executable, "-m", "uvicorn", "server.app:app", "--port", str(self.port), "--no-access-log"]
+        self.process = Process(command, self.folder / "server.log", **environment)
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            try:
+                if httpx.get(f"{self.url}/healthz").status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            if not self.process.running:
+                break
+            time.sleep(0.05)
+        raise SystemExit(f"the server did not start; see {self.folder / 'server.log'}")
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def stop(self) -> None:
+        self.process.stop()
+
+    def administrator(self) -> Administrator:
+        return Administrator(Access(self.url, TOKEN))
+
+
+class Client(Process):
+    """`spry join` with a home of its own."""
+
+    def __init__(self, server: Server, folder: Path, data: Path, token: str, *options: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        command = [*SPRY, "join", "--server", server.url, "--home", str(folder / "home"), "--data", str(data),
+                   "--token", token, "--threads", "1", "--json", *options]  # fmt: skip
+        super().__init__(command, folder / "client.log", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+
+
+def read_rows(path: Path, limit: int = 0) -> list[dict[str, Any]]:
+    with path.open() as file:
+        rows = [json.loads(line) for line in file]
+    return rows[:limit] if limit else rows
+
+
+def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def shares(rows: Sequence[dict[str, Any]], clients: int) -> list[list[dict[str, Any]]]:
+    """Row i to client i mod n."""
+    return [list(rows[client::clients]) for client in range(clients)]

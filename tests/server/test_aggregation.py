@@ -1,0 +1,55 @@
+"""Means and medians against numbers worked out by hand."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.aggregation import Mean, beyond, norms
+
+START = {"a": np.zeros(2, np.float32), "b": np.ones(1, np.float32), "head": np.zeros(1, np.float32)}
+
+
+def test_a_parameter_is_averaged_over_its_own_holders():
+    mean = Mean()
+    mean.add({"a": np.array([1, 2], np.float32), "head": np.array([4], np.float32)}, 1)
+    mean.add({"a": np.array([3, 6], np.float32), "head": np.array([0], np.float32)}, 3)
+    changes = mean.changes(START)
+    np.testing.assert_array_equal(changes["a"], [2.5, 5.0])  # (1·1 + 3·3) / 4, (1·2 + 3·6) / 4
+    np.testing.assert_array_equal(changes["head"], [1.0])
+    assert "b" not in changes  # all its holders vanished
+
+
+def test_a_change_is_counted_from_the_weights_before():
+    mean = Mean()
+    mean.add({"b": np.array([1.5], np.float32)}, 7)
+    np.testing.assert_allclose(mean.changes(START)["b"], 0.5)
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.floats(-10, 10, width=32)), min_size=1, max_size=20))
+def test_the_mean_is_the_weighted_mean(reports):
+    mean = Mean()
+    for examples, value in reports:
+        mean.add({"b": np.array([value], np.float32)}, examples)
+    weights, values = zip(*reports, strict=True)
+    np.testing.assert_allclose(mean.changes(START)["b"] + 1, np.average(values, weights=weights), atol=1e-5)
+
+
+def test_norms_are_of_a_weight_apart_for_units_and_head():
+    update = {"a": np.array([3, 4], np.float32), "head": np.array([2], np.float32)}
+    found = norms(update, START, frozenset({"head"}))
+    assert found == {"units": (25 / 2) ** 0.5, "head": 2.0}
+
+
+def test_only_what_is_far_beyond_the_median_is_refused():
+    others = [{"units": n, "head": 1.0} for n in (1.0, 2.0, 3.0)]
+    assert beyond({"units": 39.0, "head": 1.0}, others, 20) is None
+    assert "units move by 41" in beyond({"units": 41.0, "head": 1.0}, others, 20)
+    assert "its head" in beyond({"units": 1.0, "head": 1000.0}, others, 20)
+
+
+def test_two_updates_are_no_median():
+    assert beyond({"units": 1e9}, [{"units": 1.0}] * 2, 20) is None
+
+
+def test_a_fleet_that_does_not_move_refuses_nobody():
+    assert beyond({"units": 1.0}, [{"units": 0.0}] * 5, 20) is None

@@ -1,0 +1,78 @@
+"""Slots: the paper's cyclic rule in all its cases, neighbours by memory, and what a device can hold."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_client import manifest as manifests
+from edge_client.protocol import Training
+from server.assignment import Needs, Slot, choose, contiguous, cyclic, everything, slots
+
+
+@pytest.mark.parametrize(
+    ("units", "clients", "expected"),
+    [
+        (5, 2, [(0, 2, 4), (1, 3)]),  # more units than clients: unit i goes to client i mod M
+        (3, 3, [(0,), (1,), (2,)]),
+        (2, 5, [(0,), (1,), (0,), (1,), (0,)]),  # more clients than units: client j takes unit j mod L
+        (0, 2, [(), ()]),  # the head alone
+    ],
+)
+def test_cyclic_is_the_papers_rule(units, clients, expected):
+    assert cyclic(units, clients) == expected
+
+
+@given(st.integers(0, 60), st.integers(1, 60))
+def test_every_unit_has_a_holder(units, clients):
+    for rule in (cyclic, contiguous, everything):
+        groups = rule(units, clients)
+        assert len(groups) == clients
+        assert {unit for group in groups for unit in group} == set(range(units))
+
+
+@given(st.integers(1, 60), st.integers(1, 60))
+def test_neighbours_stay_together(units, clients):
+    for group in contiguous(units, clients):
+        assert list(group) == list(range(group[0], group[0] + len(group)))
+
+
+def test_places_beyond_the_clients_repeat_the_first():
+    assert [slot.units for slot in slots("cyclic", 4, 2, 3)] == [(0, 2), (1, 3), (0, 2)]
+
+
+@pytest.fixture
+def manifest(bundle):
+    return manifests.read(bundle / "manifest.json")
+
+
+@pytest.fixture
+def needs(manifest):
+    return Needs(manifest, Training(batch=2, length=8))
+
+
+def test_a_device_gets_the_largest_batch_it_can_hold(needs):
+    slot = Slot(0, (0,))
+    full, small = needs.bytes("onnx", 1, 2), needs.bytes("onnx", 1, 1)
+    assert needs.fit(slot, ["onnx"], None).batch == 2
+    assert needs.fit(slot, ["onnx"], full).batch == 2
+    assert small < full
+    assert needs.fit(slot, ["onnx"], full - 1).batch == 1
+    assert needs.fit(slot, ["onnx"], small - 1) is None
+    assert needs.fit(slot, ["executorch"], None) is None
+
+
+def test_by_memory_a_small_device_gets_a_late_cut_and_a_large_one_an_early(manifest, needs):
+    free = slots("memory", len(manifest.units), 2, 2)
+    early, late = (needs.fit(slot, ["onnx"], None).needs for slot in free)
+    assert late < early
+    choice = {memory: choose("memory", free, needs, ["onnx"], memory)[0].number for memory in (late, early)}
+    assert choice == {late: 1, early: 0}
+
+
+def test_an_estimator_that_the_bundle_lacks_fits_nobody(manifest):
+    def bytes_of(**training):
+        return Needs(manifest, Training(batch=2, length=8, **training)).bytes("onnx", 1, 2)
+
+    assert bytes_of(directions=9) is None
+    assert bytes_of(estimator="exact") > 0
+    assert bytes_of(estimator="central", directions=9) > 0

@@ -1,0 +1,133 @@
+"""Who may do what, and how secrets are kept."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from edge_client.errors import SpryError
+from server.app import create_app
+from server.credentials import digest
+from server.errors import ServerConfigError
+from server.settings import Settings, read_settings
+from server.store import Store
+
+OPEN = {("get", "/"), ("get", "/healthz"), ("get", "/metrics"), ("post", "/v1/devices")}
+
+
+def test_every_route_but_a_few_needs_a_secret(server):
+    tried = 0
+    for described, methods in server.http.app.openapi()["paths"].items():
+        path = described.replace("{bundle}", "0" * 64).replace("{sha256}", "0" * 64).replace("{iteration}", "0")
+        for name in ("job", "task", "token", "device", "path"):
+            path = path.replace(f"{{{name}}}", "x")
+        for method in methods:
+            if (method, path) in OPEN:
+                continue
+            for headers in ({}, {"Authorization": "Bearer d-0.wrong"}, {"Authorization": "Basic eDp5"}):
+                response = server.http.request(method, path, headers=headers, json={})
+                assert response.status_code == 401, (method, path, response.text)
+                assert response.headers["content-type"] == "application/problem+json"
+            tried += 1
+    assert tried > 20
+
+
+def test_a_device_is_no_administrator(server):
+    device = server.device()
+    for method, path in (("GET", "/v1/jobs"), ("GET", "/v1/devices"), ("POST", "/v1/tokens"), ("GET", "/v1/audit")):
+        device.call(method, path, 401, json={})
+
+
+def test_secrets_are_kept_as_hashes_only(server, tmp_path):
+    token = server.token()
+    enrolled = server.call("POST", "/v1/devices", 201, json={"token": token, "name": "pi"}).json()
+    server.store.close()  # everything is in the file
+    data = b"".join(path.read_bytes() for path in (tmp_path / "data").rglob("spry.sqlite*"))
+    assert digest(enrolled["secret"]).encode() in data
+    for secret in (token, enrolled["secret"]):
+        assert secret.encode() not in data
+
+
+@pytest.mark.parametrize("why", ["used up", "expired", "revoked", "unknown"])
+def test_a_token_that_is_no_longer_good(server, why):
+    made = server.call("POST", "/v1/tokens", 201, json={"uses": 1, "seconds": 10}).json()
+    body = {"token": made["token"], "name": "pi"}
+    match why:
+        case "used up":
+            server.call("POST", "/v1/devices", 201, json=body)
+        case "expired":
+            server.store.now = lambda now=server.store.now: now() + 11
+        case "revoked":
+            server.call("DELETE", f"/v1/tokens/{made['id']}", 204)
+        case "unknown":
+            body["token"] = "guessed"
+    assert "spry token create" in server.call("POST", "/v1/devices", 401, json=body).json()["detail"]
+
+
+def test_enrolment_is_limited_for_each_address(serving):
+    with serving(enrolments_per_minute=3) as server:
+        for _ in range(3):
+            server.call("POST", "/v1/devices", 401, json={"token": "guess", "name": "x"})
+        refused = server.call("POST", "/v1/devices", 429, json={"token": server.token(), "name": "x"})
+        assert int(refused.headers["retry-after"]) > 0
+        server.store.now = lambda now=server.store.now: now() + 61
+        server.device()
+
+
+def test_the_audit_log_tells_who_did_what(server):
+    device = server.device("pi in the attic")
+    server.call("DELETE", f"/v1/devices/{device.id}", 204)
+    server.call("POST", "/v1/devices", 401, json={"token": "guess", "name": "intruder"})
+    told = [(row["action"], row["detail"] or row["subject"]) for row in server.call("GET", "/v1/audit").json()]
+    assert told[0][0] == "enrol-refused"
+    assert ("device-revoked", device.id) in told
+    assert ("enrol", "pi in the attic") in told
+
+
+def test_the_administrators_token_is_made_once_and_kept_private(tmp_path):
+    settings = Settings(data_dir=tmp_path / "data")
+    first, second = Store(settings), Store(settings)
+    file = tmp_path / "data" / "admin-token"
+    assert first.admin_token == second.admin_token == file.read_text().strip()
+    assert len(first.admin_token) >= 40
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    first.close(), second.close()
+    file.chmod(0o644)
+    with pytest.raises(ServerConfigError, match="chmod 600"):
+        Store(settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("SPRY_ADMIN_TOKEN", "secret", "at least 20 characters"),
+        ("SPRY_ADMIN_TOKEN", "a" * 30, "nobody guesses"),
+        ("SPRY_DATABASE_URL", "mysql://x", "sqlite, postgresql"),
+        ("SPRY_TICK_SECONDS", "-1", "SPRY_TICK_SECONDS"),
+        ("SPRY_CONFIG", "/nowhere.toml", "does not exist"),
+    ],
+)
+def test_unsafe_settings_are_refused_with_the_reason(monkeypatch, name, value, told):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ServerConfigError, match=told):
+        read_settings()
+
+
+def test_settings_come_from_a_file_and_variables_win(tmp_path, monkeypatch):
+    file = tmp_path / "spry.toml"
+    file.write_text('retry_seconds = 5\ntick_seconds = 2\ndata_dir = "elsewhere"\n')
+    monkeypatch.setenv("SPRY_CONFIG", str(file))
+    monkeypatch.setenv("SPRY_RETRY_SECONDS", "7")
+    found = read_settings()
+    assert (found.retry_seconds, found.tick_seconds, str(found.data_dir)) == (7, 2, "elsewhere")
+    file.write_text("retry = 5\n")
+    with pytest.raises(SpryError, match="SPRY_RETRY"):
+        read_settings()
+
+
+def test_a_server_that_cannot_keep_anything_says_so(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ServerConfigError, match="data folder"):
+        Store(Settings(data_dir=tmp_path / "file" / "data"))
+    assert create_app() is not None  # reads no settings before it starts
+    assert not Path("spry-data").exists()

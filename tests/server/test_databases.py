@@ -1,0 +1,163 @@
+"""The same rounds on PostgreSQL, and several workers on one database."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+from sqlalchemy import func, select
+
+from server.offers import Offers
+from server.rounds import advance
+from server.tables import rounds, tasks, versions
+from tests.server.test_iterations import SHAPE, scalars, send
+from tests.server.test_rounds import AVERAGE
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory):
+    """A real server, from a wheel that brings it."""
+    pgserver = pytest.importorskip("pgserver", reason="pgserver (PostgreSQL in a wheel) has no build for this machine")
+    running = pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="delete")
+    yield running
+    running.cleanup()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request, tmp_path):
+    """Settings of a server on a database of its own."""
+    if request.param == "sqlite":
+        return {}
+    server = request.getfixturevalue("postgres")
+    name = f"test_{abs(hash(tmp_path)):x}"
+    server.psql(f"CREATE DATABASE {name}")
+    return {"database_url": server.get_uri(name)}
+
+
+def test_rounds_in_both_modes(serving, bundle, database):
+    import numpy as np
+
+    with serving(**database) as server:
+        name = server.upload(bundle)
+        server.create_job(name, "epoch", per_round=2, over_selection=1, rounds=2, optimizers=AVERAGE)
+        training = {"mode": "iteration", "iterations": 2, **SHAPE}
+        server.create_job(name, "iteration", training=training, per_round=2, over_selection=1, rounds=1)
+        server.advance()
+        devices = [server.device() for _ in range(2)]
+        for _ in range(2):
+            work = [device.task(job="epoch") for device in devices]
+            for device, task in zip(devices, work, strict=True):
+                device.send(task, device.update(task))
+                assert device.send(task, device.update(task))["repeated"]
+            server.advance()
+        work = [device.task(job="iteration") for device in devices]
+        for iteration in range(2):
+            for device, task in zip(devices, work, strict=True):
+                send(device, task, iteration, scalars(np.random.default_rng()))
+            server.advance()
+        assert [server.job(job)["state"] for job in ("epoch", "iteration")] == ["ended", "ended"]
+        assert server.job("iteration")["version"] == 2
+        assert b"spry_jobs" in server.call("GET", "/metrics").content
+        server.call("GET", "/v1/jobs/epoch/adapter")
+
+
+def test_a_restart_goes_on_with_the_open_round(serving, bundle, database):
+    with serving(**database) as server:
+        server.create_job(server.upload(bundle), per_round=2, over_selection=1)
+        server.advance()
+        first, second = server.device(), server.device()
+        task, other = first.task(), second.task()
+        first.send(task, first.update(task))
+    with serving(**database) as server:
+        first.server = second.server = server
+        assert second.task()["id"] == other["id"]
+        second.send(other, second.update(other))
+        server.advance()
+        assert server.job()["metrics"]["reports"] == 2
+
+
+def test_several_workers_hand_out_each_place_once_and_close_each_round_once(serving, bundle, database):
+    """Two applications on one database, both asked at once by many threads."""
+    with ExitStack() as stack:
+        servers = [stack.enter_context(serving(**database)) for _ in range(2)]
+        job = servers[0].create_job(servers[0].upload(bundle), per_round=6, over_selection=1, optimizers=AVERAGE)
+        servers[0].advance()
+        devices = [servers[0].device() for _ in range(12)]
+        barrier = threading.Barrier(12)
+
+        def join(number):
+            device = devices[number]
+            device.server = servers[number % 2]
+            barrier.wait()
+            return device.check_in()["task"]
+
+        with ThreadPoolExecutor(12) as pool:
+            given = list(pool.map(join, range(12)))
+        taken = [(device, task) for device, task in zip(devices, given, strict=True) if task]
+        assert len(taken) == 6
+        assert len({task["seed"] for _, task in taken}) == 6
+        for device, task in taken:
+            device.send(task, device.update(task))
+        gate = threading.Barrier(6)
+
+        def close(number):
+            gate.wait()
+            return advance(servers[number % 2].store, job["id"])
+
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(close, range(6)))
+        servers[0].advance()
+        with servers[1].store.database.read() as connection:
+            assert connection.scalar(select(func.count()).select_from(versions)) == 1
+            assert connection.scalar(select(func.count()).where(rounds.c.state == "open")) == 1
+            accepted = select(func.count()).where(tasks.c.state == "accepted")
+            assert connection.scalar(accepted) == 6
+        assert servers[1].job()["metrics"]["reports"] == 6
+
+
+def test_one_device_has_one_task_whoever_it_asks(serving, bundle, database):
+    with ExitStack() as stack:
+        servers = [stack.enter_context(serving(**database)) for _ in range(2)]
+        servers[0].create_job(servers[0].upload(bundle), per_round=6)
+        servers[0].advance()
+        device = servers[0].device()
+        row = servers[0].store
+        barrier = threading.Barrier(4)
+
+        def ask(number):
+            from edge_client.protocol import CheckIn
+            from server.credentials import authenticate
+
+            store = servers[number % 2].store
+            known = authenticate(store, device.headers["Authorization"].removeprefix("Bearer "))
+            offers = Offers(store)
+            barrier.wait()
+            return offers.answer(known, CheckIn(["onnx"])).task.id
+
+        with ThreadPoolExecutor(4) as pool:
+            assert len(set(pool.map(ask, range(4)))) == 1
+        assert row is not None
+
+
+def test_a_database_of_a_newer_server_is_refused(serving, tmp_path):
+    from sqlalchemy import update
+
+    from server.errors import ServerConfigError
+    from server.settings import Settings
+    from server.store import Store
+    from server.tables import about
+
+    with serving() as server, server.store.database.write() as connection:
+        connection.execute(update(about).values(value="99"))
+    with pytest.raises(ServerConfigError, match="upgrade spry"):
+        Store(Settings(data_dir=tmp_path / "data"))
+
+
+def test_a_database_that_does_not_answer_is_told_of(tmp_path):
+    from server.errors import ServerConfigError
+    from server.settings import Settings
+    from server.store import Store
+
+    url = "postgresql://nobody@127.0.0.1:1/none"
+    with pytest.raises(ServerConfigError, match="SPRY_DATABASE_URL"):
+        Store(Settings(data_dir=tmp_path / "data", database_url=url))

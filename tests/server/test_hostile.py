@@ -1,0 +1,195 @@
+"""What a hostile or broken device sends: refused with the reason, counted, never averaged."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load, save
+
+from tests.server.conftest import encode
+
+
+@pytest.fixture
+def job(server, bundle_name):
+    return server.create_job(bundle_name, per_round=8, over_selection=1)
+
+
+@pytest.fixture
+def victim(server, job):
+    """An honest device, whose update is all that may count."""
+    server.advance()
+    device = server.device("honest")
+    task = device.task()
+    device.send(task, device.update(task))
+    return device
+
+
+def changed(device, task, change):
+    tensors = load(device.update(task))
+    return encode(change(tensors) or tensors)
+
+
+def put(name, value):
+    def change(tensors):
+        first = min(tensors) if name == "first" else name
+        tensors[first] = value(tensors[first]) if callable(value) else value
+
+    return change
+
+
+def poke(tensors, value):
+    first = min(tensors)
+    tensors[first] = tensors[first].copy()
+    tensors[first].flat[0] = value
+
+
+HOSTILE = {
+    "not a number": (lambda d, t: changed(d, t, lambda x: poke(x, np.nan)), "not finite"),
+    "infinite": (lambda d, t: changed(d, t, lambda x: poke(x, -np.inf)), "not finite"),
+    "wrong shape": (lambda d, t: changed(d, t, put("first", lambda v: v.reshape(-1))), "shape"),
+    "wrong dtype": (lambda d, t: changed(d, t, put("first", lambda v: v.astype(np.float64))), "dtype F64"),
+    "another unit": (lambda d, t: changed(d, t, put("unit.of.somebody", np.zeros(3, np.float32))), "does not train"),
+    "a unit missing": (lambda d, t: changed(d, t, lambda x: x.pop(min(x)) is None), "lacks"),
+    "no report": (lambda d, t: save(load(d.update(t))), "report"),
+    "no examples": (lambda d, t: d.update(t, examples=0), "examples"),
+    "endless examples": (lambda d, t: d.update(t, examples=2**60), "examples"),
+    "a loss that is no number": (lambda d, t: d.update(t, loss=float("nan")), "report"),
+    "truncated": (lambda d, t: d.update(t)[:-5], "not a safetensors file"),
+    "a header that lies": (lambda d, t: struct.pack("<Q", 2**62) + d.update(t)[8:], "not a safetensors file"),
+    "a pickle": (lambda d, t: b"\x80\x04cposix\nsystem\n(S'touch /tmp/owned'\ntR.", "not a safetensors file"),
+    "nothing": (lambda d, t: b"", "not a safetensors file"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_update_is_refused(server, victim, kind):
+    device = server.device("hostile")
+    before = device.weights("job")
+    task = device.task()
+    content, reason = HOSTILE[kind]
+    problem = device.send(task, content(device, task), 422)
+    assert problem["code"] == "invalid"
+    assert reason in problem["detail"]
+    (counted,) = server.call("GET", "/v1/jobs/job/refusals").json()
+    assert (counted["device"], counted["code"], counted["task"]) == (device.id, "invalid", task["id"])
+    assert device.send(task, device.update(task), 409)["code"] == "late"  # its place went to another
+    assert server.device().task()["units"] == task["units"]
+    close_early(server)
+    assert server.job()["metrics"]["reports"] == 1
+    after = device.weights("job")
+    assert all(np.isfinite(value).all() for value in after.values())
+    assert any((after[name] != before[name]).any() for name in after)
+
+
+def close_early(server):
+    from sqlalchemy import update
+
+    from server.tables import jobs, rounds
+
+    with server.store.database.write() as connection:
+        connection.execute(update(rounds).values(deadline=server.store.now() - 1))
+        stored = server.job()["settings"] | {"minimum": 1, "per_round": 8}
+        connection.execute(update(jobs).values(settings=stored))
+    server.advance()
+
+
+def test_a_thousand_times_the_norm_is_refused_at_once(server, victim):
+    for _ in range(3):
+        device = server.device()
+        task = device.task()
+        device.send(task, device.update(task, 0.1))
+    hostile = server.device("hostile")
+    task = hostile.task()
+    problem = hostile.send(task, hostile.update(task, 100.0), 422)
+    assert problem["code"] == "norm"
+    assert "1000 times the median" in problem["detail"]
+    assert server.job()["refused"] == {"norm": 1}
+
+
+def test_a_huge_update_is_refused_before_it_is_read(server, victim):
+    device = server.device("hostile")
+    task = device.task()
+    sent = []
+
+    def endless():
+        while len(sent) < 10_000:
+            sent.append(1)
+            yield bytes(1 << 16)
+
+    assert device.call("PUT", f"/v1/tasks/{task['id']}/update", 413, content=endless()).json()["code"] == "too-large"
+    assert not list(server.store.blobs.folder.glob(".partial-*"))
+    assert server.job()["refused"] == {"too-large": 1}
+
+
+def test_a_huge_json_message_is_refused(server, bundle_name):
+    device = server.device()
+    for content in (b" " * (2 << 20), iter([b" " * (1 << 19)] * 4)):
+        problem = device.call("POST", "/v1/check-in", 413, content=content).json()
+        assert problem["code"] == "too-large"
+
+
+def test_another_devices_task_is_out_of_reach(server, victim):
+    owner, thief = server.device("owner"), server.device("thief")
+    task = owner.task()
+    content = owner.update(task)
+    for method, path, options in (
+        ("PUT", "update", {"content": content}),
+        ("PUT", "jvps/0", {"content": b"x" * 50}),
+        ("POST", "failure", {"json": {"reason": "mine now"}}),
+    ):
+        problem = thief.call(method, f"/v1/tasks/{task['id']}/{path}", 403, **options).json()
+        assert problem["code"] == "foreign"
+    assert server.job()["refused"] == {"foreign": 3}
+    owner.send(task, content)
+
+
+def test_a_replay_of_an_old_round_is_refused(server, bundle_name):
+    server.create_job(bundle_name, per_round=1, over_selection=1)
+    server.advance()
+    device = server.device()
+    task = device.task()
+    content = device.update(task)
+    device.send(task, content)
+    server.advance()
+    before = device.weights("job")
+    assert device.send(task, content)["repeated"]  # harmless: it is the same update
+    assert device.send(task, device.update(task, 0.5), 409)["code"] == "late"
+    new = device.task()
+    assert device.send(new, b"old", 422)["code"] == "invalid"
+    server.advance()
+    for name, value in device.weights("job").items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+def test_a_revoked_device_is_out(server, job):
+    server.advance()
+    device = server.device()
+    task = device.task()
+    content = device.update(task)
+    server.call("DELETE", f"/v1/devices/{device.id}", 204)
+    for method, path in (("PUT", f"/v1/tasks/{task['id']}/update"), ("GET", "/v1/jobs/job/weights")):
+        problem = device.call(method, path, 401, content=content).json()
+        assert problem["code"] == "unauthorized"
+        assert "revoked" in problem["detail"]
+    assert server.job()["progress"]["reported"] == 0
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.binary(max_size=400), keep=st.integers(0, 200))
+def test_bytes_never_break_the_server(server, bundle_name, data, keep):
+    """Whatever comes, the answer is a refusal or a receipt."""
+    if not server.call("GET", "/v1/jobs").json():
+        server.create_job(bundle_name, per_round=1000)
+        server.advance()
+    device = server.device()
+    task = device.task()
+    content = device.update(task)
+    response = server.http.put(
+        f"/v1/tasks/{task['id']}/update", headers=device.headers, content=content[:keep] + data + content[keep:]
+    )
+    assert response.status_code in (200, 413, 422)
+    if response.status_code != 200:
+        assert json.loads(response.text)["detail"]

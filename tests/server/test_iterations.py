@@ -1,0 +1,205 @@
+"""Mode iteration: scalars up, records down, the same weights on both sides."""
+
+import numpy as np
+import pytest
+from safetensors.numpy import load
+
+from edge_client.protocol import SAFETENSORS, STEPS, ServerOptimizers, Training
+from edge_client.replay import replay
+from edge_client.scalars import ScalarReport, decode_records, encode_report
+
+SHAPE = {"batch": 2, "length": 8}
+
+
+@pytest.fixture
+def job(server, bundle_name):
+    training = {"mode": "iteration", "iterations": 3, **SHAPE}
+    made = server.create_job(bundle_name, training=training, per_round=2, over_selection=1)
+    server.advance()
+    return made
+
+
+def scalars(rng, training=SHAPE, examples=2):
+    values = rng.normal(size=(2, 1, training["batch"])).astype(np.float32)
+    return ScalarReport(0.7, examples, values[0], values[1])
+
+
+def send(device, task, iteration, report, status=200):
+    content = report if isinstance(report, bytes) else encode_report(report)
+    return device.call("PUT", f"/v1/tasks/{task['id']}/jvps/{iteration}", status, content=content).json()
+
+
+def steps(device, since, status=200, **parameters):
+    return device.call("GET", "/v1/jobs/job/steps", status, params={"since": since, **parameters})
+
+
+def play(server, devices, tasks, rng, iterations=3):
+    for iteration in range(iterations):
+        for device, task in zip(devices, tasks, strict=True):
+            send(device, task, iteration, scalars(rng))
+        server.advance()
+
+
+def test_clients_repeat_the_servers_steps(server, bundle_name, job):
+    devices = [server.device() for _ in range(2)]
+    tasks = [device.task() for device in devices]
+    weights, state = devices[0].weights("job"), {}
+    manifest = server.store.bundles.manifest(bundle_name)
+    training, optimizers = Training(mode="iteration", iterations=3, head="apart", **SHAPE), ServerOptimizers()
+    rng = np.random.default_rng()
+    version = 0
+    for iteration in range(3):
+        for device, task in zip(devices, tasks, strict=True):
+            assert len(encode_report(scalars(rng))) <= 100
+            send(device, task, iteration, scalars(rng))
+        server.advance()
+        response = steps(devices[0], version)
+        assert response.headers["content-type"] == STEPS
+        assert len(response.content) <= 200 + 64 * len(devices)
+        (record,) = decode_records(response.content)
+        assert (record.version, record.round, record.iteration) == (version + 1, 1, iteration)
+        assert [p.seed for p in record.participants] == [task["seed"] for task in tasks]
+        replay(record, weights, state, manifest, training, optimizers)
+        version = record.version
+    found = load(devices[0].call("GET", "/v1/jobs/job/weights").content)
+    for name, value in {**weights, **state}.items():
+        np.testing.assert_array_equal(found[name], value)
+    view = server.job()
+    assert (view["version"], view["done"], view["progress"]["number"]) == (3, 1, 2)
+    assert view["metrics"]["loss"] == pytest.approx(0.7)
+    rounds = server.call("GET", "/v1/jobs/job/rounds").json()
+    assert rounds[-1]["tasks"] == {"accepted": 2}
+
+
+def test_a_restarted_server_repeats_its_own_records(serving, bundle, tmp_path):
+    """Killed between checkpoints: the log is the truth."""
+    with serving() as server:
+        training = {"mode": "iteration", "iterations": 5, **SHAPE}
+        server.create_job(server.upload(bundle), training=training, per_round=1, over_selection=1)
+        server.advance()
+        device = server.device()
+        task = device.task()
+        play(server, [device], [task], np.random.default_rng(), 3)
+        before = device.weights("job")
+        headers = device.headers
+    with serving() as server:
+        response = server.call("GET", "/v1/jobs/job/weights", headers=headers)
+        for name, value in load(response.content).items():
+            np.testing.assert_array_equal(value, before[name])
+        assert server.job()["progress"]["iteration"] == 3
+
+
+def test_a_client_far_behind_gets_the_weights_instead(server, bundle_name, job):
+    devices = [server.device() for _ in range(2)]
+    size = sum(value.nbytes for value in devices[0].weights("job").values())
+    rounds = 0
+    while sum(map(len, server.store.models.record_bytes(job_of(server), 0))) < 8 * size:
+        tasks = [device.task() for device in devices]
+        play(server, devices, tasks, np.random.default_rng())
+        rounds += 1
+        if rounds > 40:
+            break
+    response = steps(devices[0], 0)
+    assert response.headers["content-type"] == SAFETENSORS
+    assert steps(devices[0], server.job()["version"] - 1).headers["content-type"] == STEPS
+
+
+def job_of(server):
+    from server.jobs import find_job
+
+    return find_job(server.store, "job")
+
+
+def test_a_client_that_is_in_step_waits(server, job):
+    assert steps(server.device(), 0, 204, wait=0.1).content == b""
+
+
+def test_whoever_falls_silent_is_not_waited_for_twice(server, bundle_name, job):
+    here, gone = server.device(), server.device()
+    tasks = [here.task(), gone.task()]
+    rng = np.random.default_rng()
+    for device, task in zip((here, gone), tasks, strict=True):
+        send(device, task, 0, scalars(rng))
+    server.advance()
+    send(here, tasks[0], 1, scalars(rng))
+    server.advance()
+    assert server.job()["version"] == 1  # the other one is waited for
+    server.store.now = lambda now=server.store.now: now() + 61
+    server.advance()
+    assert server.job()["version"] == 2
+    problem = send(gone, tasks[1], 1, scalars(rng), 409)
+    assert problem["code"] == "stale"
+    assert "2 is" in problem["detail"]
+    send(here, tasks[0], 2, scalars(rng))
+    server.advance()
+    assert server.job()["done"] == 1
+
+
+def test_a_report_again_is_the_same_report(server, job):
+    device = server.device()
+    task = device.task()
+    report = encode_report(scalars(np.random.default_rng()))
+    assert not send(device, task, 0, report)["repeated"]
+    assert send(device, task, 0, report)["repeated"]
+    assert send(device, task, 0, scalars(np.random.default_rng(1)), 409)["code"] == "stale"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"y",
+        b"x" * 20,
+        encode_report(ScalarReport(1.0, 2, np.ones((1, 3), np.float32), np.ones((1, 3), np.float32))),
+        encode_report(ScalarReport(1.0, 9, np.ones((1, 2), np.float32), np.ones((1, 2), np.float32))),
+        encode_report(ScalarReport(1.0, 2, np.ones((1, 2), np.float32))),
+        encode_report(ScalarReport(float("nan"), 2, np.ones((1, 2), np.float32), np.ones((1, 2), np.float32))),
+        encode_report(ScalarReport(1.0, 2, np.ones((1, 2), np.float32), np.ones((1, 2), np.float32))) + b"more",
+    ],
+)
+def test_a_report_that_does_not_fit_is_refused(server, job, data):
+    device = server.device()
+    task = device.task()
+    assert send(device, task, 0, data, 422)["code"] == "invalid"
+    assert server.job()["refused"] == {"invalid": 1}
+
+
+def test_modes_are_not_mixed(server, bundle_name, job):
+    device = server.device()
+    task = device.task()
+    assert "mode is iteration" in device.send(task, device.update(task), 422)["detail"]
+
+
+def test_the_heads_exact_gradient_is_an_option(server, bundle_name):
+    training = {"mode": "iteration", "head": "exact", **SHAPE}
+    server.create_job(bundle_name, training=training, per_round=2, over_selection=1,
+                      optimizers={"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}})  # fmt: skip
+    server.advance()
+    manifest = server.store.bundles.manifest(bundle_name)
+    size = sum(parameter.size for parameter in manifest.head)
+    devices = [server.device() for _ in range(2)]
+    before = devices[0].weights("job")
+    rng = np.random.default_rng()
+    gradients = [rng.normal(size=size).astype(np.float32) for _ in devices]
+    for device, gradient, examples in zip(devices, gradients, (1, 2), strict=True):
+        report = ScalarReport(1.0, examples, np.ones((1, 2), np.float32), None, gradient)
+        send(device, device.task(), 0, report)
+    server.advance()
+    after = devices[0].weights("job")
+    moved = np.concatenate([(after[p.name] - before[p.name]).reshape(-1) for p in manifest.head])
+    np.testing.assert_allclose(moved, -0.01 * (gradients[0] + 2 * gradients[1]) / 3, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("training", "told"),
+    [
+        ({"mode": "iteration", "estimator": "exact"}, "needs mode epoch"),
+        ({"mode": "iteration", "optimizer": "adamw"}, "sgd"),
+        ({"mode": "iteration", "directions": 200}, "255"),
+        ({"batch": 77}, "no programs for batch"),
+        ({"directions": 9}, "directions"),
+        ({"estimator": "magic"}, "estimator"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(server, bundle_name, training, told):
+    body = {"name": "job", "bundle": bundle_name, "settings": {"training": SHAPE | training}}
+    assert told in server.call("POST", "/v1/jobs", 422, json=body).json()["detail"]
