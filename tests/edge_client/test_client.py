@@ -1,4 +1,3 @@
-<<<<<<< HEAD
 """Clients of the real server over real HTTP: rounds of both modes, from enrolment to prediction."""
 
 import hashlib
@@ -342,6 +341,3 @@ def test_prediction_needs_a_job(fleet):
     with pytest.raises(StoreError, match="holds no job yet"):
         fleet.client().predict(["it"])
     assert fleet.client().predict([]) == []
-=======
-"""Clients of the real server, in this process: rounds of both modes from enrolment to prediction."""
->>>>>>> main
