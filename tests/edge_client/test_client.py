@@ -192,7 +192,7 @@ class Killed(BaseException):
 
 
 def test_killed_in_training_it_goes_on_where_it_was(fleet, bundle, monkeypatch):
-    monkeypatch.setattr("edge_client.round.Round.checkpoint_seconds", 0.0)
+    monkeypatch.setattr("edge_client.round.CHECKPOINT_SECONDS", 0.0)
     fleet.job(bundle, rounds=1, training={"epochs": 4})
 
     def kill(event):
@@ -252,7 +252,7 @@ def test_a_damaged_state_is_set_aside(fleet, bundle):
 
 
 def test_data_that_does_not_fit_a_job_leaves_the_others(fleet, bundle, exporting):
-    other = fleet.upload(exporting(batches=(4,), labels=("good", "bad"), random_weights=True))
+    other = fleet.upload(exporting(batches=(4,), labels=("good", "bad")))
     rows = [{"text": text, "label": "maybe"} for text in TEXTS]
     fleet.job(other, name="unfit", rounds=1)
     fleet.job(bundle, name="fit", rounds=1)
@@ -306,14 +306,6 @@ def test_two_clients_do_not_share_a_home(fleet):
     first, second = fleet.client(), fleet.client()
     with first.store.locked(), pytest.raises(StoreError, match="another client uses"):
         second.run()
-
-
-def test_numbers_out_of_range_give_the_task_back(fleet, bundle):
-    fleet.job(bundle, rounds=1, training={"learning_rate": 900.0, "epochs": 40, "estimator": "exact"})
-    with np.errstate(all="ignore"):
-        done = fleet.client().run(once=True)
-    assert (done.rounds, done.failures) == (0, 1)
-    assert "not finite" in fleet.told("failed")[0].message
 
 
 def test_memory_that_holds_no_program_gives_the_task_back(fleet, bundle, monkeypatch):
