@@ -45,7 +45,7 @@ def learn(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 data = write_rows(folder / f"client-{number}.jsonl", part)
                 clients.append(Client(server, folder / f"client-{number}", data, token))
             print(f"{job['name']}: {options.clients} clients, {len(rows)} examples, mode {options.mode}")
-            found = follow(admin, options)
+            found = follow(admin)
             seconds = time.monotonic() - started
     finally:
         for client in clients:
@@ -54,11 +54,13 @@ def learn(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return {**found, "mode": options.mode, "minutes": seconds / 60, "machine": machine()}
 
 
-def follow(admin: Any, options: argparse.Namespace) -> dict[str, Any]:
+def follow(admin: Any) -> dict[str, Any]:
     told = 0
     while True:
         job = admin.get("/v1/jobs/learning")
-        values = {row["round"]: row["value"] for row in admin.get("/v1/jobs/learning/metrics") if row["name"] == "accuracy"}
+        values = {
+            row["round"]: row["value"] for row in admin.get("/v1/jobs/learning/metrics") if row["name"] == "accuracy"
+        }
         for number in sorted(values)[told:]:
             told += 1
             print(f"  round {number:>4}  accuracy {values[number]:.4f}", flush=True)

@@ -62,7 +62,11 @@ class Iterations:
         self.kept = newest_kept(store, bundle, task)
         self.iteration = task.iteration
         self.total = steps_in(task.training, len(batches))
-        self._until = time.monotonic() + task.seconds + GRACE_SECONDS
+        self._until = self._patience()
+
+    def _patience(self) -> float:
+        """Every step gives the round more time."""
+        return time.monotonic() + self.task.seconds + GRACE_SECONDS
 
     def run(self) -> None:
         """Take part until the round is over."""
@@ -117,6 +121,7 @@ class Iterations:
     def _apply(self, record: StepRecord) -> None:
         self.kept, moved = applied(record, self.kept, self.manifest, self.task)
         self.passes.changed(moved)
+        self._until = self._patience()
         if record.round == self.task.round:
             self.iteration = record.iteration + 1
         elif record.round > self.task.round:

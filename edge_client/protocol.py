@@ -105,10 +105,14 @@ class ServerOptimizer:
 
 @dataclass(frozen=True)
 class ServerOptimizers:
-    """One for the adapter's units, one for the head."""
+    """One for the adapter's units, one for the head.
+
+    Estimates of the units' gradients are noisy, and an adaptive optimizer evens the noise out; the head's gradient is
+    exact unless a job says otherwise, so its mean is taken as it is.
+    """
 
     units: ServerOptimizer = field(default_factory=ServerOptimizer)
-    head: ServerOptimizer = field(default_factory=ServerOptimizer)
+    head: ServerOptimizer = field(default_factory=lambda: ServerOptimizer("fedavg"))
 
 
 @dataclass(frozen=True)

@@ -47,9 +47,10 @@ class Round:
     def run(self) -> None:
         """Train until there is a result to send (mode epoch), or until the round is over (mode iteration)."""
         training = self.task.training
-        passes = self.bench.passes(self.task, self.memory)
         encoder = self.bench.encoder(training.batch, training.length)
         batches = Batches(self.examples, encoder, self.bench.manifest.model.task, self.task.seed)
+        again = steps_in(training, len(batches)) > len(batches)
+        passes = self.bench.passes(self.task, self.memory, keep_prefixes=again)
         estimator = estimator_for(self.bench.manifest, self.task, passes)
         try:
             if training.mode == "iteration":

@@ -53,10 +53,12 @@ class Workbench:
         """The text of a token."""
         return self._tokenizer.decode([number], skip_special_tokens=False)
 
-    def passes(self, task: Task, memory: int | None) -> Passes:
+    def passes(self, task: Task, memory: int | None, *, keep_prefixes: bool = True) -> Passes:
+        """`keep_prefixes` pays where batches are visited again."""
         plan = plan_for(self.manifest, task, memory)
         self._release_but(programs_of(self.manifest, task))
-        return Passes(self.manifest, self.runtime, task, cache_bytes=plan.cache_bytes, low_memory=plan.low_memory)
+        kept = plan.cache_bytes if keep_prefixes else 0
+        return Passes(self.manifest, self.runtime, task, cache_bytes=kept, low_memory=plan.low_memory)
 
     def _release_but(self, wanted: Iterable[ProgramSpec]) -> None:
         """What another round's cut or shape needed would add up."""

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Row, Select, insert, or_, select, update
 from edge_client.chain import Chain
 from edge_client.errors import BundleError
 from edge_client.manifest import Manifest
-from edge_client.protocol import ServerOptimizers, Training
+from edge_client.protocol import ServerOptimizer, ServerOptimizers, Training
 from server.assignment import Assignment
 from server.errors import Refusal, not_found
 from server.evaluation import check_held_out
@@ -108,6 +108,7 @@ PRESETS: dict[str, JobSettings] = {
     # The paper's way: one direction over a client's units and its head together, the same for all examples of a batch.
     "paper": JobSettings(
         training=Training(per_example=False, head="joint", prefix_cache=False, learning_rate=1e-4),
+        optimizers=ServerOptimizers(head=ServerOptimizer()),
         over_selection=1.0,
         rounds=1500,
     ),
