@@ -43,7 +43,6 @@ class Round:
     tell: Tell
     memory: int | None = None
     """Bytes that training may take."""
-    checkpoint_seconds: float = CHECKPOINT_SECONDS
 
     def run(self) -> None:
         """Train until there is a result to send (mode epoch), or until the round is over (mode iteration)."""
@@ -83,7 +82,7 @@ class Round:
                     "loss": state.loss / state.step,
                 }
                 self.tell(Event("progress", f"step {state.step} of {total}, loss {details['loss']:.3f}", details))
-                if time.monotonic() - saved >= self.checkpoint_seconds:
+                if time.monotonic() - saved >= CHECKPOINT_SECONDS:
                     self._checkpoint(state)
                     saved = time.monotonic()
         except KeyboardInterrupt:
