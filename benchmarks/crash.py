@@ -175,9 +175,8 @@ def main() -> None:
         weights = store.models.load(job, job.version).weights
         same = all(np.array_equal(weights[name], value) for name, value in again.weights.items())
     print(machine())
-    print(
-        f"{ran['kills']['server']} kills of the server and {ran['kills']['client']} of clients in {ran['seconds']:.0f} s"
-    )
+    kills = ran["kills"]
+    print(f"{kills['server']} kills of the server and {kills['client']} of clients in {ran['seconds']:.0f} s")
     for name, value in found.items():
         print(f"  {name:<24}{value}")
     print(f"  the adapter is that of an uninterrupted run, bit for bit: {same}")

@@ -1,0 +1,93 @@
+"""What mode iteration sends: bytes up and down for each iteration, beside the size of the weights.
+
+    python benchmarks/scalars.py --bundle bundle/ --data DATA/snips --clients 4
+
+Real clients of a real server play some rounds. The records are those that the server published; at the end the weights
+that each client holds by repeating them are compared with the server's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from fleet import TOKEN, Client, Server, machine, read_rows, shares, write_rows
+from safetensors.numpy import load_file
+
+from edge_client.scalars import decode_records, encode_report
+from server.jobs import find_job
+from server.settings import Settings
+from server.store import Store
+
+UPLINK, DOWNLINK, EACH, DIFFERENCE = 100, 200, 64, 1e-6
+
+
+def play(options: argparse.Namespace, folder: Path) -> None:
+    server = Server(folder, retry_seconds=0.3, tick_seconds=0.05)
+    clients: list[Client] = []
+    try:
+        with server.administrator() as admin:
+            training = {"mode": "iteration", "batch": 8, "length": options.length, "iterations": options.iterations}
+            settings = {"training": training, "per_round": options.clients, "over_selection": 1,
+                        "rounds": options.rounds, "minimum": options.clients}  # fmt: skip
+            name = admin.upload_bundle(options.bundle, lambda *_: None)
+            admin.post("/v1/jobs", {"name": "scalars", "bundle": name, "settings": settings})
+            token = admin.post("/v1/tokens", {"uses": options.clients})["token"]
+            rows = read_rows(options.data / "train.jsonl", 50 * options.clients)
+            for number, part in enumerate(shares(rows, options.clients)):
+                data = write_rows(folder / f"client-{number}.jsonl", part)
+                clients.append(
+                    Client(server, folder / f"client-{number}", data, token, "--rounds", str(options.rounds))
+                )
+            while admin.get("/v1/jobs/scalars")["state"] != "ended":
+                time.sleep(0.5)
+            for client in clients:
+                client.process.wait(60)
+    finally:
+        for client in clients:
+            client.stop()
+        server.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bundle", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--iterations", type=int, default=10)
+    parser.add_argument("--length", type=int, default=32)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        play(options, folder)
+        store = Store(Settings(data_dir=folder / "data", admin_token=TOKEN))
+        job = find_job(store, "scalars")
+        weights = store.models.load(job, job.version).weights
+        records = store.models.record_bytes(job, 0)
+        uplink = max(
+            len(encode_report(participant.report))
+            for data in records
+            for record in decode_records(data)
+            for participant in record.participants
+        )
+        difference = 0.0
+        for kept in sorted(folder.glob("client-*/home/**/weights*.safetensors")):
+            own = load_file(kept)
+            difference = max(difference, *(float(np.abs(own[n] - value).max()) for n, value in weights.items()))
+    downlink, allowed = max(map(len, records)), DOWNLINK + EACH * options.clients
+    size = sum(value.nbytes for value in weights.values())
+    print(machine())
+    print(f"{len(records)} iterations of {options.clients} clients, batch 8; weights: {size:,} bytes")
+    print(f"  up, for each client and iteration   {uplink:>8} bytes (at most {UPLINK})")
+    print(f"  down, for each iteration            {downlink:>8} bytes (at most {allowed})")
+    print(f"  largest difference after {job.version} steps  {difference:>12.3g} (at most {DIFFERENCE})")
+    sys.exit(uplink > UPLINK or downlink > allowed or difference > DIFFERENCE)
+
+
+if __name__ == "__main__":
+    main()
