@@ -286,10 +286,10 @@ def test_evaluation_counts_what_is_right(bench, changed):
     task = changed(batch=2)
     passes = bench.passes(task)
     encoder = bench.batches(task).encoder
-    total, (right, again) = evaluate(passes, EXAMPLES, encoder, "seq-cls", [bench.weights, bench.weights])
+    total, (right, again) = evaluate(passes.logits, EXAMPLES, encoder, "seq-cls", [bench.weights, bench.weights])
     assert total == 7
     assert right == again
     states = bench.round(replace(task, training=replace(task.training, estimator="exact", epochs=60)))
-    _, (before, after) = evaluate(passes, EXAMPLES, encoder, "seq-cls", [bench.weights, states[-1].weights])
+    _, (before, after) = evaluate(passes.logits, EXAMPLES, encoder, "seq-cls", [bench.weights, states[-1].weights])
     assert before == right
     assert after > before
