@@ -30,7 +30,7 @@ class Bench:
         random = np.random.default_rng(0)
         self.weights = {
             name: value + 0.3 * random.standard_normal(value.shape, dtype=np.float32)
-            for name, value in bundle.initial_adapter().items()
+            for name, value in sorted(bundle.initial_adapter().items())  # a file has no order
         }
 
     def passes(self, task, **options):
@@ -107,7 +107,7 @@ def test_estimates_average_to_the_exact_gradient(bench, changed, settings):
     for part in parts:
         truth = flat(exact.gradients, part)
         single, together = (cosine(flat(gradients, part), truth) for gradients in (found[0].gradients, mean))
-        assert together >= max(0.75, single)
+        assert together > max(0.75, single - 1e-5)
         assert flat(mean, part) @ truth == pytest.approx(truth @ truth, rel=0.3)
 
 
