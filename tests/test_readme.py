@@ -1,5 +1,6 @@
-"""The README, the pages that it names and the commands must name the same options."""
+"""The README and the commands must name the same options."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -7,12 +8,14 @@ import pytest
 
 from edge_client.bundle import Bundle
 from edge_client.cli import SUBCOMMANDS, build
+from edge_client.protocol import Training
 from export.options import METHODS
+from server.jobs import JobSettings
+from server.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-DOCUMENTED = {"join": "client.md", "predict": "client.md"}
-"""Commands whose options stand in a page of their own."""
+DOCUMENTS = README + "".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
 
 
 def options(command) -> set[str]:
@@ -23,15 +26,6 @@ def options(command) -> set[str]:
     return {name for name in found if name.startswith("--")} - {"--help"}
 
 
-def page(name: str) -> str:
-    """What describes a command: the README, or a page of its own."""
-    return (ROOT / "docs" / DOCUMENTED[name]).read_text() if name in DOCUMENTED else README
-
-
-def named(text: str) -> set[str]:
-    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text))
-
-
 def loaded(name: str):
     from edge_client.cli import installed, load
 
@@ -39,23 +33,27 @@ def loaded(name: str):
 
 
 @pytest.mark.parametrize("name", sorted(SUBCOMMANDS))
-def test_every_option_of_a_command_stands_on_its_page(name):
-    missing = {option for option in options(loaded(name)) if not re.search(rf"{option}\b", page(name))}
-    assert not missing, f"spry {name}: describe {sorted(missing)} in {DOCUMENTED.get(name, 'README.md')}"
+def test_every_option_of_a_command_is_documented(name):
+    missing = {option for option in options(loaded(name)) if not re.search(rf"{option}\b", DOCUMENTS)}
+    assert not missing, f"spry {name}: describe {sorted(missing)} in README.md or docs/"
 
 
-def test_every_option_that_is_described_exists():
+def test_every_documented_option_exists():
     known = set.union(*(options(loaded(name)) for name in SUBCOMMANDS)) | {"--cov", "--check"}
-    assert named(README) <= known, f"README.md names options that no command has: {sorted(named(README) - known)}"
-    for other in set(DOCUMENTED.values()):
-        own = set.union(*(options(loaded(name)) for name, where in DOCUMENTED.items() if where == other))
-        unknown = named((ROOT / "docs" / other).read_text()) - own
-        assert not unknown, f"docs/{other} names options that its commands do not have: {sorted(unknown)}"
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", DOCUMENTS))
+    assert named <= known, f"README.md or docs/ name options that no command has: {sorted(named - known)}"
+
+
+def test_every_setting_is_documented():
+    document = (ROOT / "docs" / "server.md").read_text()
+    names = [*JobSettings.model_fields, *(f"SPRY_{name.upper()}" for name in Settings.model_fields)]
+    names += [field.name for field in dataclasses.fields(Training)]
+    assert not [name for name in names if not re.search(rf"\b{name}\b", document)]
 
 
 def test_every_subcommand_and_method_stands_in_the_readme():
     assert build() is not None
-    assert all(f"spry {name}" in README for name in SUBCOMMANDS)
+    assert all(f"spry {name}" in DOCUMENTS for name in SUBCOMMANDS)
     assert all(f"`{method}`" in README for method in METHODS)
 
 

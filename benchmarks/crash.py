@@ -1,0 +1,196 @@
+"""Is anything lost or counted twice when server and clients are killed?
+
+    python benchmarks/crash.py --bundle bundle/ --data DATA/snips --kills 50
+
+A job of 20 rounds whose server is killed with SIGKILL at random moments, clients at random too. Afterwards:
+
+- every receipt that a client got is one accepted update of exactly one round, and every accepted update was averaged;
+- no round is lost: all are done, each moved the weights by one version;
+- an uninterrupted run, in one process, of the same clients on the same tasks gives the same adapter bit for bit. It
+  trains every update again with the client's own code and averages with the server's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fleet import TOKEN, Client, Server, machine, read_rows, shares, write_rows
+from sqlalchemy import select
+
+from edge_client.batches import Batches
+from edge_client.data import examples_for
+from edge_client.estimators import estimator_for
+from edge_client.protocol import Task
+from edge_client.sources import open_data
+from edge_client.training import State, train, update
+from edge_client.workbench import Workbench
+from server.aggregation import Mean
+from server.jobs import Job, find_job
+from server.models import Model, moved
+from server.settings import Settings
+from server.store import Store
+from server.tables import devices, rounds, tasks
+
+CLIENTS = 4
+
+
+def interrupted(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """The run with the kills; what the clients were told is in their logs."""
+    rows = read_rows(options.data / "train.jsonl", options.examples)
+    server = Server(folder, retry_seconds=0.3, tick_seconds=0.05)
+    with server.administrator() as admin:
+        bundle = admin.upload_bundle(options.bundle, lambda *_: None)
+        training = {"batch": 8, "length": options.length, "iterations": options.steps}
+        settings = {"training": training, "per_round": CLIENTS, "minimum": CLIENTS, "over_selection": 1,
+                    "rounds": options.rounds, "deadline": 3600, "keep_updates": True, "seed": 1}  # fmt: skip
+        admin.post("/v1/jobs", {"name": "crash", "bundle": bundle, "settings": settings})
+        token = admin.post("/v1/tokens", {"uses": CLIENTS})["token"]
+    parts = [write_rows(folder / f"client-{n}.jsonl", part) for n, part in enumerate(shares(rows, CLIENTS))]
+
+    def start(number: int) -> Client:
+        return Client(server, folder / f"client-{number}", parts[number], token, "--name", f"client-{number}")
+
+    clients = [start(number) for number in range(CLIENTS)]
+    kills = {"server": 0, "client": 0}
+    rng = random.Random(options.seed)
+    started = time.monotonic()
+    try:
+        while not finished(server):
+            time.sleep(rng.uniform(0.2, options.pause))
+            if kills["server"] < options.kills:
+                server.kill()
+                kills["server"] += 1
+                if rng.random() < 0.5:
+                    number = rng.randrange(CLIENTS)
+                    clients[number].kill()
+                    kills["client"] += 1
+                    clients[number] = start(number)
+                time.sleep(rng.uniform(0, 0.3))
+                server.start()
+            for number, client in enumerate(clients):
+                if not client.running and not finished(server):
+                    raise SystemExit(f"client {number} ended by itself; see {client.folder / 'client.log'}")
+    finally:
+        for client in clients:
+            client.kill()
+        server.stop()
+    return {"kills": kills, "seconds": time.monotonic() - started, "parts": parts}
+
+
+def finished(server: Server) -> bool:
+    with server.administrator() as admin:
+        return admin.get("/v1/jobs/crash")["state"] == "ended"
+
+
+# --- what came of it -------------------------------------------------------------------------------------------------
+
+
+def receipts(folder: Path) -> set[str]:
+    """Tasks whose update a client has a receipt for."""
+    found: set[str] = set()
+    for log in folder.glob("client-*/client.log"):
+        for line in log.read_text(errors="replace").splitlines():
+            event = json.loads(line) if line.startswith("{") and line.endswith("}") else {}
+            if event.get("event") == "uploaded":
+                found.add(event["task"])
+    return found
+
+
+def checked(store: Store, job: Job, folder: Path) -> dict[str, int]:
+    with store.database.read() as connection:
+        accepted = connection.execute(select(tasks).where(tasks.c.job == job.id, tasks.c.state == "accepted")).all()
+        closed = connection.execute(select(rounds).where(rounds.c.job == job.id).order_by(rounds.c.number)).all()
+    known = receipts(folder)
+    counted = sum(row.result["reports"] for row in closed if row.state == "done")
+    return {
+        "receipts": len(known),
+        "receipts not accepted": len(known - {row.id for row in accepted}),
+        "accepted": len(accepted),
+        "averaged": counted,
+        "rounds done": sum(row.state == "done" for row in closed),
+        "rounds failed": sum(row.state != "done" for row in closed),
+        "versions": job.version,
+    }
+
+
+def repeated(store: Store, job: Job, parts: list[Path]) -> Model:
+    """The same tasks, one after the other and without a kill."""
+    bundle = store.bundles.open(job.bundle)
+    manifest = bundle.manifest
+    with store.database.read() as connection:
+        names = {row.id: row.name for row in connection.execute(select(devices.c.id, devices.c.name))}
+    data = {f"client-{n}": examples_for(open_data(p), manifest.model.task, manifest.model.labels).split(0.1)[0]
+            for n, p in enumerate(parts)}  # fmt: skip
+    model = Model(0, store.models.initial(job), {})
+    bench = Workbench(bundle, "onnx", threads=1)
+    for number in range(1, job.round + 1):
+        of_round = tasks.c.job == job.id, tasks.c.round == number, tasks.c.state == "accepted"
+        with store.database.read() as connection:
+            rows = connection.execute(select(tasks).where(*of_round).order_by(tasks.c.slot)).all()
+        mean = Mean()
+        for row in rows:
+            task = Task(
+                id=row.id, job=job.id, job_name=job.name, round=number, seed=row.seed, units=row.units, cut=row.cut,
+                bundle=job.bundle, runtime=row.runtime, version=model.version, iteration=0, seconds=0,
+                training=job.settings.training, optimizers=job.settings.optimizers, batch=row.batch,
+            )  # fmt: skip
+            encoder = bench.encoder(task.training.batch, task.training.length)
+            batches = Batches(data[names[row.device]], encoder, manifest.model.task, task.seed)
+            estimator = estimator_for(manifest, task, bench.passes(task, None))
+            state = State(model.weights)
+            for following in train(task, manifest, estimator, batches, state):
+                state = following
+            mean.add(update(task, manifest, state), state.examples)
+        model = moved(model, mean.changes(model.weights), job, manifest)
+    return model
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bundle", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=4, help="of each client in a round")
+    parser.add_argument("--examples", type=int, default=400)
+    parser.add_argument("--length", type=int, default=32)
+    parser.add_argument("--pause", type=float, default=2.0, help="longest seconds between two kills")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        ran = interrupted(options, folder)
+        store = Store(Settings(data_dir=folder / "data", admin_token=TOKEN))
+        job = find_job(store, "crash")
+        found = checked(store, job, folder)
+        again = repeated(store, job, ran["parts"])
+        weights = store.models.load(job, job.version).weights
+        same = all(np.array_equal(weights[name], value) for name, value in again.weights.items())
+    print(machine())
+    print(
+        f"{ran['kills']['server']} kills of the server and {ran['kills']['client']} of clients in {ran['seconds']:.0f} s"
+    )
+    for name, value in found.items():
+        print(f"  {name:<24}{value}")
+    print(f"  the adapter is that of an uninterrupted run, bit for bit: {same}")
+    good = (
+        same
+        and not found["receipts not accepted"]
+        and found["accepted"] == found["averaged"] == options.rounds * CLIENTS
+        and found["rounds done"] == found["versions"] == options.rounds
+        and not found["rounds failed"]
+        and ran["kills"]["server"] >= options.kills
+    )
+    sys.exit(not good)
+
+
+if __name__ == "__main__":
+    main()
