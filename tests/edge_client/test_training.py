@@ -30,7 +30,7 @@ class Bench:
         random = np.random.default_rng(0)
         self.weights = {
             name: value + 0.3 * random.standard_normal(value.shape, dtype=np.float32)
-            for name, value in bundle.initial_adapter().items()
+            for name, value in sorted(bundle.initial_adapter().items())  # a file has no order
         }
 
     def passes(self, task, **options):
@@ -107,7 +107,7 @@ def test_estimates_average_to_the_exact_gradient(bench, changed, settings):
     for part in parts:
         truth = flat(exact.gradients, part)
         single, together = (cosine(flat(gradients, part), truth) for gradients in (found[0].gradients, mean))
-        assert together >= max(0.75, single)
+        assert together > max(0.75, single - 1e-5)
         assert flat(mean, part) @ truth == pytest.approx(truth @ truth, rel=0.3)
 
 
@@ -286,10 +286,10 @@ def test_evaluation_counts_what_is_right(bench, changed):
     task = changed(batch=2)
     passes = bench.passes(task)
     encoder = bench.batches(task).encoder
-    total, (right, again) = evaluate(passes, EXAMPLES, encoder, "seq-cls", [bench.weights, bench.weights])
+    total, (right, again) = evaluate(passes.logits, EXAMPLES, encoder, "seq-cls", [bench.weights, bench.weights])
     assert total == 7
     assert right == again
     states = bench.round(replace(task, training=replace(task.training, estimator="exact", epochs=60)))
-    _, (before, after) = evaluate(passes, EXAMPLES, encoder, "seq-cls", [bench.weights, states[-1].weights])
+    _, (before, after) = evaluate(passes.logits, EXAMPLES, encoder, "seq-cls", [bench.weights, states[-1].weights])
     assert before == right
     assert after > before
