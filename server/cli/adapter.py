@@ -9,12 +9,15 @@ from typing import Annotated
 
 import typer
 
-from server.admin import AdminError
+from server.admin import AdminError, part
 from server.cli.common import CaOption, NameArgument, ServerOption, TokenOption, connect
 
-app = typer.Typer(
-    help="Adapters: what a job has learned.", add_completion=False, rich_markup_mode=None, no_args_is_help=True
-)
+app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
+
+
+@app.callback()
+def group() -> None:
+    """Adapters: what a job has learned."""  # an app of one command would take `download` for its argument
 
 
 @app.command()
@@ -31,11 +34,15 @@ def download(
 
     Example: spry adapter download news --out adapter/
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())) and not overwrite:
+    if out.exists() and not out.is_dir():
+        raise AdminError(f"{out} is not a folder; choose another --out")
+    if out.is_dir() and any(out.iterdir()) and not overwrite:
         raise AdminError(f"{out} exists; choose another --out or give --overwrite")
     parameters = {} if version is None else {"version": version}
     with connect(server, admin_token, ca) as administrator:
-        content = administrator.bytes(f"/v1/jobs/{job}/adapter", **parameters)
+        content = administrator.bytes(f"/v1/jobs/{part(job)}/adapter", **parameters)
+    if not zipfile.is_zipfile(io.BytesIO(content)):
+        raise AdminError("the server sent no adapter; is --server right?")
     out.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         for entry in archive.infolist():

@@ -1,0 +1,263 @@
+"""What a user goes through, with real processes: a server, two clients, and the commands."""
+
+import importlib.util
+import json
+import random
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from edge_client.bundle import Bundle
+from edge_client.steps import Stepper
+from edge_client.workbench import Workbench
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+WORDS = ["the ice", "the lake", "it", "a train", "on the lake", "a b c", "the ice is on the lake"]
+TEXTS = ["the ice is on the lake", "a train!"]
+
+
+def script(name: str):
+    """A module of the benchmarks, which are no package."""
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+fleet = script("fleet")
+crash = script("crash")  # imports fleet by its name
+
+
+def rows(count: int, seed: int) -> list[dict]:
+    rng = random.Random(seed)
+    return [{"text": " ".join(rng.choices(WORDS, k=2)), "label": rng.choice(["no", "maybe", "yes"])}
+            for _ in range(count)]  # fmt: skip
+
+
+def spry(server, *args: str, ca: Path | None = None) -> str:
+    where = ["--server", server.url, "--admin-token", fleet.TOKEN, *(["--ca", str(ca)] if ca else [])]
+    done = subprocess.run([*fleet.SPRY, *args, *where], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def tiny(exporting) -> Path:
+    return exporting()
+
+
+class Fleet:
+    """A server and its clients, with a job named `crash`, as benchmarks/crash.py calls it."""
+
+    def __init__(self, folder: Path, bundle: Path, **settings) -> None:
+        self.folder = folder
+        self.server = fleet.Server(folder, retry_seconds=0.2, tick_seconds=0.05)
+        self.clients = {}
+        with self.server.administrator() as admin:
+            values = {"training": {"batch": 2, "length": 8, "learning_rate": 0.1}, "per_round": 2, "minimum": 2,
+                      "over_selection": 1, "seed": 1, "keep_updates": True} | settings  # fmt: skip
+            name = admin.upload_bundle(bundle, lambda *_: None)
+            admin.post("/v1/jobs", {"name": "crash", "bundle": name, "settings": values})
+            self.token = admin.post("/v1/tokens", {"uses": 2})["token"]
+
+    def start(self, number: int):
+        data = fleet.write_rows(self.folder / f"client-{number}.jsonl", rows(20, number))
+        made = fleet.Client(self.server, self.folder / f"client-{number}", data, self.token, "--name", str(number))
+        self.clients[number] = made
+        return made
+
+    def job(self) -> dict:
+        with self.server.administrator() as admin:
+            return admin.get("/v1/jobs/crash")
+
+    def reached(self, condition, seconds: float = 40) -> dict:
+        until = time.monotonic() + seconds
+        while not condition(job := self.job()):
+            assert time.monotonic() < until, job
+            for client in self.clients.values():
+                assert client.running, (client.folder / "client.log").read_text()
+            time.sleep(0.05)
+        return job
+
+    def close(self) -> None:
+        for client in self.clients.values():
+            client.kill()
+        self.server.stop()
+
+
+@pytest.fixture
+def started(tmp_path, tiny):
+    running: list[Fleet] = []
+
+    def start(**settings) -> Fleet:
+        running.append(Fleet(tmp_path, tiny, **settings))
+        return running[-1]
+
+    yield start
+    for one in running:
+        one.close()
+
+
+# --- from a job to an adapter ---
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing:FutureWarning")  # between transformers and peft
+def test_from_a_job_to_an_adapter(started, tiny, model_folder, tmp_path):
+    fleet_ = started(rounds=3)
+    for number in range(2):
+        fleet_.start(number)
+    job = fleet_.reached(lambda job: job["state"] == "ended")
+    assert (job["done"], job["refused"]) == (3, {})
+    out = tmp_path / "adapter"
+    assert "PeftModel.from_pretrained" in spry(fleet_.server, "adapter", "download", "crash", "--out", str(out))
+    trained = load_file(out / "adapter_model.safetensors")
+    initial = load_file(tiny / "adapter" / "adapter_model.safetensors")
+    assert any(not np.array_equal(trained[name], value) for name, value in initial.items())
+    np.testing.assert_allclose(logits_of_peft(model_folder, out), logits_of_programs(tiny, trained), atol=1e-4)
+
+
+def logits_of_peft(base: Path, adapter: Path) -> np.ndarray:
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=3)
+    encoded = AutoTokenizer.from_pretrained(base)(TEXTS, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        return PeftModel.from_pretrained(model, adapter).eval()(**encoded).logits.numpy()
+
+
+def logits_of_programs(folder: Path, weights: dict[str, np.ndarray]) -> np.ndarray:
+    with Bundle.open(folder) as bundle:
+        bench = Workbench(bundle, "onnx", threads=1)
+        batch, length = bundle.manifest.shapes[0]
+        stepper = Stepper(bundle.manifest, bench.runtime, "onnx", batch, length, 1)
+        encoded = bench.encoder(batch, length).encode(TEXTS)
+        known = {name: weights[name] for name in bundle.initial_adapter()}
+        found = stepper.forward(encoded.tokens, np.zeros(batch, np.int64), known).logits
+        bench.close()
+    return found
+
+
+# --- kills ---
+
+
+def test_nothing_is_lost_by_kills(started, tmp_path):
+    from server.jobs import find_job
+    from server.settings import Settings
+    from server.store import Store
+
+    fleet_ = started(rounds=6, training={"batch": 2, "length": 8, "epochs": 4})
+    for number in range(2):
+        fleet_.start(number)
+    fleet_.reached(lambda job: job["done"] >= 1)
+    fleet_.clients[0].kill()
+    fleet_.server.kill()
+    time.sleep(0.3)
+    fleet_.server.start()
+    fleet_.start(0)
+    middle = fleet_.reached(lambda job: job["done"] >= 2)
+    assert middle["state"] == "running"
+    fleet_.server.kill()
+    fleet_.clients[1].kill()
+    fleet_.start(1)
+    fleet_.server.start()
+    fleet_.reached(lambda job: job["state"] == "ended")
+    fleet_.close()
+    store = Store(Settings(data_dir=tmp_path / "data", admin_token=fleet.TOKEN))
+    found = crash.checked(store, find_job(store, "crash"), tmp_path)
+    store.close()
+    assert found.pop("receipts") <= 12  # a client may be killed after its receipt and before it tells of it
+    assert found == {
+        "receipts not accepted": 0, "accepted": 12, "averaged": 12,
+        "rounds done": 6, "rounds failed": 0, "versions": 6,
+    }  # fmt: skip
+
+
+# --- https ---
+
+
+def certificates(folder: Path) -> tuple[Path, Path, Path]:
+    """An authority of our own, and a certificate for this machine that it signed."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl on PATH to make certificates")
+    ca, ca_key, request, key, certificate, extra = (
+        folder / name for name in ("ca.pem", "ca.key", "server.csr", "server.key", "server.pem", "extra.cnf")
+    )
+    extra.write_text("subjectAltName=IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n")
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    authority = ["-addext", "keyUsage=critical,keyCertSign", "-addext", "basicConstraints=critical,CA:TRUE"]
+    for command in (
+        ["req", "-x509", *curve, "-keyout", ca_key, "-out", ca, "-subj", "/CN=an authority", "-days", "2"],
+        ["req", "-new", *curve, "-keyout", key, "-out", request, "-subj", "/CN=a server"],
+        ["x509", "-req", "-in", request, "-CA", ca, "-CAkey", ca_key, "-CAcreateserial", "-out", certificate,
+         "-days", "2", "-extfile", extra],
+    ):  # fmt: skip
+        options = authority if "-x509" in command else []
+        subprocess.run(["openssl", *map(str, command), *options], check=True, capture_output=True)
+    return ca, certificate, key
+
+
+class Secure:
+    """`spry serve` with a certificate."""
+
+    def __init__(self, folder: Path, certificate: Path, key: Path) -> None:
+        self.port = fleet.free_port()
+        self.url = f"https://127.0.0.1:{self.port}"
+        command = [*fleet.SPRY, "serve", "--port", str(self.port), "--data", str(folder / "data")]
+        command += ["--tls-cert", str(certificate), "--tls-key", str(key)]
+        settings = {"SPRY_ADMIN_TOKEN": fleet.TOKEN, "SPRY_RETRY_SECONDS": "0.2", "SPRY_TICK_SECONDS": "0.05"}
+        self.process = fleet.Process(command, folder / "server.log", **settings)
+
+
+def answers(url: str, **options) -> bool:
+    try:
+        return httpx.get(f"{url}/healthz", **options).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def ran(server, folder: Path, data: Path, token: str, *options: str, code: int) -> str:
+    """What a client printed that ended by itself."""
+    client = fleet.Client(server, folder, data, token, *options)
+    try:
+        client.process.wait(40)
+    finally:
+        client.stop()
+    told = (folder / "client.log").read_text()
+    assert client.process.returncode == code, told
+    return told
+
+
+def test_https(tiny, tmp_path):
+    import ssl
+
+    ca, certificate, key = certificates(tmp_path)
+    secure = Secure(tmp_path, certificate, key)
+    try:
+        trust = ssl.create_default_context(cafile=ca)
+        until = time.monotonic() + 40
+        while not answers(secure.url, verify=trust):
+            assert time.monotonic() < until, (tmp_path / "server.log").read_text()
+            time.sleep(0.1)
+        assert not answers(secure.url.replace("https", "http"))
+        spry(secure, "job", "create", "news", "--bundle", str(tiny), "--rounds", "1", "--per-round", "1", ca=ca)
+        made = spry(secure, "token", "create", "--json", ca=ca)
+        data = fleet.write_rows(tmp_path / "data.jsonl", rows(6, 0))
+        token = json.loads(made)["token"]
+
+        told = ran(secure, tmp_path / "stranger", data, token, "--once", code=2)
+        assert told.startswith("error: ")
+        assert "certificate that this device does not trust" in told
+        assert "--ca" in told
+        ran(secure, tmp_path / "friend", data, token, "--rounds", "1", "--ca", str(ca), code=0)
+        assert json.loads(spry(secure, "job", "show", "news", "--json", ca=ca))["version"] <= 1
+    finally:
+        secure.process.stop()
