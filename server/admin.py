@@ -9,12 +9,14 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
 import httpx
 
 from edge_client.bundle import Bundle
 from edge_client.errors import SpryError
 from edge_client.manifest import FILE_NAME
+from edge_client.transport import checked_address
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -40,13 +42,15 @@ class Access(NamedTuple):
     @classmethod
     def of(cls, url: str | None, token: str | None, ca: Path | None) -> Access:
         """Options first, then variables; a server on this machine keeps its token in its data folder."""
-        url = (url or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER).rstrip("/")
+        url = checked_address(url or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER)
         token = token or os.environ.get(TOKEN_VARIABLE) or _local_token()
         if not token:
             raise AdminError(
                 f"no administrator's token: give --admin-token, set {TOKEN_VARIABLE}, or run this beside the server's "
                 "data folder (spry-data)"
             )
+        if not (token.isascii() and token.isprintable()):
+            raise AdminError("the administrator's token has characters that none has; copy it again")
         return cls(url, token, ca)
 
 
@@ -60,7 +64,7 @@ class Administrator:
 
     def __init__(self, access: Access, transport: httpx.BaseTransport | None = None) -> None:
         self._url = access.url
-        verify = ssl.create_default_context(cafile=access.ca) if access.ca else True
+        verify = _trust(access.ca) if access.ca else True
         headers = {"Authorization": f"Bearer {access.token}"}
         self._http = httpx.Client(
             base_url=access.url, headers=headers, timeout=_TIMEOUT, verify=verify, transport=transport
@@ -73,10 +77,10 @@ class Administrator:
         self._http.close()
 
     def get(self, path: str, **parameters: Any) -> Any:
-        return self._call("GET", path, params=parameters).json()
+        return _json(self._call("GET", path, params=parameters))
 
     def post(self, path: str, body: Any = None) -> Any:
-        return self._call("POST", path, json=body).json()
+        return _json(self._call("POST", path, json=body))
 
     def delete(self, path: str) -> None:
         self._call("DELETE", path)
@@ -112,22 +116,52 @@ class Administrator:
     @contextmanager
     def events(self, job: str) -> Generator[Iterator[str], None, None]:
         """The data of a job's events, one JSON text each."""
-        with self._http.stream("GET", f"/v1/jobs/{job}/events", timeout=httpx.Timeout(30.0, read=60.0)) as response:
-            if response.is_error:
-                response.read()
-                raise _problem(response)
-            yield (line[6:] for line in response.iter_lines() if line.startswith("data: "))
+        timeout = httpx.Timeout(30.0, read=60.0)
+        try:
+            with self._http.stream("GET", f"/v1/jobs/{part(job)}/events", timeout=timeout) as response:
+                if response.is_error:
+                    response.read()
+                    raise _problem(response)
+                yield (line[6:] for line in response.iter_lines() if line.startswith("data: "))
+        except httpx.TransportError as error:
+            raise self._silence(error) from None
 
     def _call(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
             response = self._http.request(method, path, **options)
         except httpx.TransportError as error:
-            raise AdminError(
-                f"no answer from {self._url} ({error}); is the server running, and is --server right?"
-            ) from None
-        if response.is_error:
+            raise self._silence(error) from None
+        if not response.is_success:
             raise _problem(response)
         return response
+
+    def _silence(self, error: httpx.TransportError) -> AdminError:
+        reason = str(error) or type(error).__name__
+        if "CERTIFICATE_VERIFY_FAILED" in reason:
+            return AdminError(
+                f"{self._url} shows a certificate that is not trusted here ({reason}); give the file of the authority "
+                "that signed it with --ca"
+            )
+        return AdminError(f"no answer from {self._url} ({reason}); is the server running, and is --server right?")
+
+
+def part(name: str) -> str:
+    """A name as a part of a path, whatever characters it has."""
+    return quote(name, safe="")
+
+
+def _trust(ca: Path) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except (OSError, ssl.SSLError) as error:
+        raise AdminError(f"--ca {ca} cannot be read as certificates ({error}); give a PEM file") from None
+
+
+def _json(response: httpx.Response) -> Any:
+    try:
+        return response.json()
+    except ValueError:
+        raise AdminError(f"{response.url} gives no answer of a spry server; is --server right?") from None
 
 
 def _chunks(file: Any) -> Iterator[bytes]:
@@ -136,8 +170,12 @@ def _chunks(file: Any) -> Iterator[bytes]:
 
 
 def _problem(response: httpx.Response) -> AdminError:
+    """What a spry server says of a refusal; other servers, and paths that it has not, get what we say."""
     try:
-        detail = response.json()["detail"]
+        problem = response.json()
+        if problem["code"] != "http":
+            return AdminError(str(problem["detail"]))
     except (ValueError, KeyError, TypeError):
-        detail = f"the server answered {response.status_code} {response.reason_phrase}; is --server a spry server?"
-    return AdminError(str(detail))
+        pass
+    answered = f"{response.url} answered {response.status_code} {response.reason_phrase}"
+    return AdminError(f"{answered}, not as a spry server does; is --server right?")

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from server.admin import part
 from server.cli.common import CaOption, JsonOption, ServerOption, TokenOption, ago, connect, show_json, show_table
 
 app = typer.Typer(
@@ -51,7 +52,7 @@ def revoke(
     Example: spry devices revoke d-0123456789ab
     """
     with connect(server, admin_token, ca) as administrator:
-        administrator.delete(f"/v1/devices/{device}")
+        administrator.delete(f"/v1/devices/{part(device)}")
     typer.echo(f"device {device} is revoked")
 
 

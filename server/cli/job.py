@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-from server.admin import AdminError, Administrator
+from server.admin import AdminError, Administrator, part
 from server.cli.common import (
     CaOption,
     JsonOption,
@@ -92,6 +92,8 @@ def _start(preset: str, file: Path | None) -> dict[str, Any]:
             given = json.loads(file.read_text())
         except (OSError, ValueError) as error:
             raise AdminError(f"settings {file} cannot be read as JSON: {error}") from None
+        if not isinstance(given, dict):
+            raise AdminError(f'settings {file} must be a JSON object such as {{"rounds": 50}}')
         _merge(wanted, given)
     return wanted
 
@@ -120,7 +122,10 @@ def _assignments(given: list[str]) -> dict[str, Any]:
 def _put(settings: dict[str, Any], key: str, value: Any) -> None:
     *folders, last = key.split(".")
     for folder in folders:
-        settings = settings.setdefault(folder, {})
+        inner: Any = settings.setdefault(folder, {})
+        if not isinstance(inner, dict):
+            raise AdminError(f"{key} cannot be set: {folder} was given as {json.dumps(inner)}, not as an object")
+        settings = inner
     settings[last] = value
 
 
@@ -128,7 +133,9 @@ def _fill_shape(settings: dict[str, Any], bundle: Path) -> None:
     """The bundle's first shape and number of directions, unless others are asked for."""
     from edge_client.bundle import Bundle
 
-    training = settings.setdefault("training", {})
+    training: Any = settings.setdefault("training", {})
+    if not isinstance(training, dict):
+        raise AdminError(f"training must be an object of settings, got {json.dumps(training)}")
     with Bundle.open(bundle, verify=False) as opened:
         batch, length = opened.manifest.shapes[0]
         training.setdefault("batch", batch)
@@ -185,8 +192,8 @@ def show(
         if follow:
             _follow(administrator, job, as_json=as_json)
             return
-        found = administrator.get(f"/v1/jobs/{job}")
-        rounds = administrator.get(f"/v1/jobs/{job}/rounds", limit=10)
+        found = administrator.get(f"/v1/jobs/{part(job)}")
+        rounds = administrator.get(f"/v1/jobs/{part(job)}/rounds", limit=10)
     if as_json:
         show_json(found)
         return
@@ -243,7 +250,7 @@ def stop(job: NameArgument, server: ServerOption = None, admin_token: TokenOptio
 
 def _steer(job: str, where: str, server: str | None, admin_token: str | None, ca: Path | None) -> None:
     with connect(server, admin_token, ca) as administrator:
-        found = administrator.post(f"/v1/jobs/{job}/{where}")
+        found = administrator.post(f"/v1/jobs/{part(job)}/{where}")
     typer.echo(f"job {found['name']} is {found['state']}")
 
 

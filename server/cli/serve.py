@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import ssl
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from server.errors import ServerConfigError
+from server.settings import read_settings
 
 
 def serve(
@@ -34,6 +36,8 @@ def serve(
     for file in (tls_cert, tls_key):
         if file is not None and not file.is_file():
             raise ServerConfigError(f"{file} does not exist; give a certificate and its key as PEM files")
+    if tls_cert is not None and tls_key is not None:
+        _check_pair(tls_cert, tls_key)
     if tls_cert is None and not plain_http and not _is_loopback(host):
         raise ServerConfigError(
             f"listening on {host} without TLS would show devices' secrets to the network: give --tls-cert and "
@@ -41,6 +45,7 @@ def serve(
         )
     if data is not None:
         os.environ["SPRY_DATA_DIR"] = str(data)  # worker processes read it too
+    read_settings()  # refused here, they are one line; in the middle of uvicorn's start a traceback follows
     uvicorn.run(
         "server.app:app",
         host=host,
@@ -50,6 +55,13 @@ def serve(
         ssl_keyfile=tls_key,
         timeout_graceful_shutdown=10,
     )
+
+
+def _check_pair(certificate: Path, key: Path) -> None:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise ServerConfigError(f"{certificate} and {key} are no certificate with its key as PEM ({error})") from None
 
 
 def _is_loopback(host: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from server.admin import AdminError
+from server.admin import AdminError, part
 from server.cli.common import CaOption, JsonOption, ServerOption, TokenOption, connect, show_json, show_table, span
 
 app = typer.Typer(
@@ -77,7 +77,7 @@ def revoke(
     Example: spry token revoke 1f3a9c02
     """
     with connect(server, admin_token, ca) as administrator:
-        administrator.delete(f"/v1/tokens/{token}")
+        administrator.delete(f"/v1/tokens/{part(token)}")
     typer.echo(f"token {token} is revoked; devices that enrolled with it stay (`spry devices revoke`)")
 
 

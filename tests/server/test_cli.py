@@ -1,0 +1,379 @@
+"""The administrators' commands against a real server, and what they say when something is wrong."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import uvicorn
+
+from edge_client import cli
+from edge_client.client import Client
+from server.app import create_app
+from server.settings import Settings
+
+TOKEN = "an-administrator-of-these-tests"
+SETTINGS = "--rounds", "2", "--per-round", "1", "--learning-rate", "0.1"
+ROWS = [{"text": text, "label": number % 3} for number, text in enumerate(("it is a train", "the ice", "on it", "a b"))]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    settings = Settings(
+        data_dir=tmp_path_factory.mktemp("data"), admin_token=TOKEN, tick_seconds=0.05, retry_seconds=0.05
+    )
+    server = uvicorn.Server(uvicorn.Config(create_app(settings), port=0, log_level="error", lifespan="on"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join(30)
+
+
+@pytest.fixture(scope="module")
+def tiny(exporting) -> Path:
+    return exporting()
+
+
+@pytest.fixture
+def spry(address, capsys, monkeypatch):
+    """Runs a command as an administrator of the server; gives its exit code and what it printed."""
+    monkeypatch.setenv("SPRY_SERVER", address)
+    monkeypatch.setenv("SPRY_ADMIN_TOKEN", TOKEN)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*args: object) -> SimpleNamespace:
+        capsys.readouterr()
+        code = cli.run([str(arg) for arg in args])
+        out, err = capsys.readouterr()
+        return SimpleNamespace(code=code, out=out, err=err)
+
+    return run
+
+
+@pytest.fixture
+def ok(spry):
+    """The same for a command that must succeed; gives what it printed."""
+
+    def run(*args: object) -> str:
+        done = spry(*args)
+        assert done.code == 0, done.err
+        return done.out
+
+    return run
+
+
+@pytest.fixture
+def wrong(spry):
+    """The same for a command that must fail with one line; gives the line."""
+
+    def run(*args: object, code: int = 2) -> str:
+        done = spry(*args)
+        assert done.code == code, (done.code, done.out)
+        assert done.out == ""
+        assert done.err.startswith("error: ")
+        assert done.err.count("\n") == 1
+        return done.err
+
+    return run
+
+
+@pytest.fixture
+def job(ok, tiny, request) -> dict:
+    """A job of the test's own."""
+    return json.loads(ok("job", "create", request.node.name, "--bundle", tiny, *SETTINGS, "--json"))
+
+
+@pytest.fixture
+def taken_part(ok, address, job, tmp_path):
+    """A device took part in the test's job, which has ended."""
+    token = json.loads(ok("token", "create", "--json"))["token"]
+    client = Client(address, token, ROWS, home=tmp_path / "home", job=job["name"], name="pi", holdout=0, threads=1)
+    client.run(rounds=2)
+    client.close()
+    while json.loads(ok("job", "show", job["id"], "--json"))["state"] != "ended":
+        time.sleep(0.05)
+    return job["name"]
+
+
+# --- jobs ---
+
+
+def test_a_jobs_life(ok, wrong, tiny):
+    name = "50% of it, with #signs?"
+    told = ok("job", "create", name, "--bundle", tiny)
+    assert f"is running; follow it with `spry job show {name} --follow`" in told
+    assert ok("job", "pause", name) == f"job {name} is paused\n"
+    assert "paused" in ok("job", "list")
+    assert ok("job", "resume", name) == f"job {name} is running\n"
+    assert ok("job", "show", name).startswith(f"{name}: running, 0 of 100 rounds")
+    assert ok("job", "stop", name) == f"job {name} is ended\n"
+    assert "ended: stopped by an administrator" in ok("job", "show", name)
+    assert f"{name}: ended" in (followed := ok("job", "show", name, "--follow"))
+    assert followed.endswith("ended: stopped by an administrator\n")
+    assert "has ended" in wrong("job", "resume", name)
+    assert "already; choose another name" in wrong("job", "create", name, "--bundle", tiny)
+
+
+def test_settings_of_a_job(ok, tiny, tmp_path):
+    file = tmp_path / "settings.json"
+    file.write_text('{"rounds": 7, "training": {"epochs": 3}, "optimizers": {"units": {"kind": "fedadam"}}}')
+    held_out = tmp_path / "held-out.jsonl"
+    held_out.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    args = "--settings", file, "--set", "training.epochs=2", "--set", "assignment=all", "--held-out", held_out
+    made = json.loads(ok("job", "create", "set", "--bundle", tiny, *args, "--deadline", "9.5", "--json"))
+    settings = made["settings"]
+    assert (settings["rounds"], settings["deadline"], settings["assignment"]) == (7, 9.5, "all")
+    assert (settings["training"]["epochs"], settings["training"]["batch"], settings["training"]["length"]) == (2, 2, 8)
+    assert settings["optimizers"]["units"]["kind"] == "fedadam"
+    assert len(settings["held_out"]) == 64
+    assert json.loads(ok("job", "show", "set", "--json"))["settings"] == settings
+    assert settings in [one["settings"] for one in json.loads(ok("job", "list", "--json"))]
+
+
+def test_the_papers_preset(ok, tiny):
+    made = json.loads(ok("job", "create", "paper", "--bundle", tiny, "--preset", "paper", "--rounds", "3", "--json"))
+    assert made["settings"]["rounds"] == 3
+    assert made["settings"]["training"]["head"] == "joint"
+
+
+def test_a_job_that_ran(ok, taken_part):
+    shown = ok("job", "show", taken_part)
+    assert shown.startswith(f"{taken_part}: ended, 2 of 2 rounds")
+    rows = [line.split() for line in shown.splitlines() if line[:1].isdigit()]
+    assert [row[:3] for row in rows] == [["2", "done", "1"], ["1", "done", "1"]]
+    lines = ok("job", "show", taken_part, "--follow", "--json").splitlines()
+    assert json.loads(lines[-1])["done"] == 2
+    (row,) = [line for line in ok("job", "list").splitlines() if line.startswith(taken_part)]
+    assert "2 of 2" in row
+
+
+# --- tokens and devices ---
+
+
+def test_tokens(spry, ok, wrong, address, tmp_path):
+    done = spry("token", "create", "ten boards", "--uses", "10", "--expires", "12h")
+    assert len(done.out.strip()) > 20
+    assert done.err == "good for 10 devices, 12 h; not shown again\n"
+    kept = next(token for token in json.loads(ok("token", "list", "--json")) if token["label"] == "ten boards")
+    assert done.out.strip() not in json.dumps(kept)
+    assert ok("token", "revoke", kept["id"]).startswith(f"token {kept['id']} is revoked")
+    (row,) = [line for line in ok("token", "list").splitlines() if "ten boards" in line]
+    assert row.split("ten boards")[1].split() == ["0", "of", "10", "revoked"]
+    client = Client(address, done.out.strip(), ROWS, home=tmp_path / "h", patience=5)
+    with pytest.raises(cli.SpryError, match="revoked"):
+        client.run(once=True)
+    client.close()
+    assert "there is no token 'none'" in wrong("token", "revoke", "none")
+
+
+@pytest.mark.parametrize("expires", ["soon", "12", "-1h", "1.5h", ""])
+def test_what_is_no_time(wrong, expires):
+    assert "--expires takes a number and one of s, m, h, d" in wrong("token", "create", f"--expires={expires}")
+
+
+def test_limits_of_tokens(wrong):
+    assert "body.uses" in wrong("token", "create", "--uses", "0")
+    assert "body.seconds" in wrong("token", "create", "--expires", "0s")
+
+
+def test_devices(ok, wrong, taken_part):
+    while (device := json.loads(ok("devices", "list", "--json"))[-1])["profile"] is None:
+        time.sleep(0.05)  # profiles are written together, now and then
+    assert (device["name"], device["profile"]["runtimes"][0]) == ("pi", "onnx")
+    (row,) = [line for line in ok("devices", "list").splitlines() if device["id"] in line]
+    assert "ago" in row
+    assert ok("devices", "revoke", device["id"]) == f"device {device['id']} is revoked\n"
+    (row,) = [line for line in ok("devices", "list").splitlines() if device["id"] in line]
+    assert "revoked" in row
+    assert "there is no device 'd-none'" in wrong("devices", "revoke", "d-none")
+
+
+# --- adapters ---
+
+
+def test_an_adapter(ok, wrong, taken_part, tmp_path):
+    out = tmp_path / "adapter"
+    assert "PeftModel.from_pretrained" in ok("adapter", "download", taken_part, "--out", out)
+    names = {"adapter_model.safetensors", "adapter_config.json", "spry.json"}
+    assert {path.name for path in out.iterdir()} == names
+    newest = (out / "adapter_model.safetensors").read_bytes()
+    assert json.loads((out / "spry.json").read_text())["version"] == 2
+
+    assert "exists; choose another --out or give --overwrite" in wrong("adapter", "download", taken_part, "--out", out)
+    ok("adapter", "download", taken_part, "--out", out, "--version", "0", "--overwrite")
+    assert (out / "adapter_model.safetensors").read_bytes() != newest
+    assert {path.name for path in out.iterdir()} == names
+    missing = "adapter", "download", taken_part, "--out", tmp_path / "other", "--version", "9"
+    assert "9" in wrong(*missing)
+    assert not (tmp_path / "other").exists()
+    file = tmp_path / "file"
+    file.write_text("")
+    assert "is not a folder" in wrong("adapter", "download", taken_part, "--out", file, "--overwrite")
+
+
+def test_merging(ok, taken_part, model_folder, tmp_path):
+    """In a process of its own: the command silences the libraries' logs."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    adapter, out = tmp_path / "adapter", tmp_path / "merged"
+    ok("adapter", "download", taken_part, "--out", adapter)
+    done = merge(adapter, model_folder, "--labels", "no,maybe,yes", "--out", out)
+    assert done.returncode == 0, done.stderr
+    merged = AutoModelForSequenceClassification.from_pretrained(out)
+    assert merged.config.id2label == {0: "no", 1: "maybe", 2: "yes"}
+    encoded = AutoTokenizer.from_pretrained(out)(["the ice", "it"], return_tensors="pt", padding=True)
+    with torch.no_grad():
+        assert merged(**encoded).logits.shape == (2, 3)
+
+
+def test_what_cannot_be_merged(ok, taken_part, model_folder, tmp_path):
+    adapter, damaged, full = tmp_path / "adapter", tmp_path / "damaged", tmp_path / "full"
+    ok("adapter", "download", taken_part, "--out", adapter)
+    ok("adapter", "download", taken_part, "--out", damaged)
+    (damaged / "adapter_model.safetensors").write_bytes(b"\1\2\3")
+    full.mkdir()
+    (full / "file").touch()
+    new = "--out", tmp_path / "new"
+    for args, message in (
+        ((tmp_path / "none", model_folder, *new), "holds no adapter_config.json"),
+        ((adapter, model_folder, *new, "--task", "poetry"), "--task must be one of"),
+        ((adapter, model_folder, "--out", full), "exists; choose another --out"),
+        ((adapter, model_folder, *new, "--labels", "5"), "give what the export was given"),
+        ((damaged, model_folder, *new, "--labels", "3"), "does not fit"),
+    ):
+        done = merge(*args)
+        last = done.stderr.splitlines()[-1]  # torchao logs what it could not load
+        assert (done.returncode, last[:7]) == (2, "error: "), done.stderr
+        assert message in last
+    assert not (tmp_path / "new").exists()
+
+
+def merge(*args: object) -> subprocess.CompletedProcess[str]:
+    code = "from edge_client.cli import main; main()"
+    command = [sys.executable, "-c", code, "merge", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+# --- what a stranger does wrong ---
+
+EVERY = [
+    ("job", "list"), ("job", "show", "news"), ("job", "show", "news", "--follow"), ("job", "pause", "news"),
+    ("token", "create"), ("token", "list"), ("token", "revoke", "t"), ("devices", "list"), ("devices", "revoke", "d"),
+    ("adapter", "download", "news", "--out", "never"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("args", EVERY, ids=" ".join)
+def test_a_server_that_is_down_and_a_wrong_token(wrong, args):
+    down = wrong(*args, "--server", "http://127.0.0.1:9")
+    assert "no answer from http://127.0.0.1:9" in down
+    assert "is the server running, and is --server right?" in down
+    assert "administrator" in wrong(*args, "--admin-token", "not-the-token-of-this-server")
+
+
+@pytest.mark.parametrize("args", [args for args in EVERY if "news" in args], ids=" ".join)
+def test_an_unknown_job(wrong, args, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "there is no job 'news'" in wrong(*args)
+    assert not list(tmp_path.iterdir())
+
+
+def test_where_the_token_comes_from(spry, wrong, monkeypatch, tmp_path):
+    monkeypatch.delenv("SPRY_ADMIN_TOKEN")
+    monkeypatch.chdir(tmp_path)
+    assert "no administrator's token: give --admin-token" in wrong("job", "list")
+    (tmp_path / "spry-data").mkdir()
+    (tmp_path / "spry-data" / "admin-token").write_text(TOKEN + "\n")
+    assert spry("job", "list").code == 0
+    assert "copy it again" in wrong("job", "list", "--admin-token", "“a-token-with-quotes”")
+
+
+@pytest.mark.parametrize("url", ["spry.example.org", "ftp://a", "http://[::1"])
+def test_what_is_no_address(wrong, url):
+    assert "is no address" in wrong("job", "list", "--server", url)
+
+
+def test_another_web_server(wrong, address):
+    """One that refuses, and one that answers anything with a page."""
+    assert "is --server right?" in wrong("job", "list", "--server", f"{address}/docs")
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>welcome</html>")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Page) as page:
+        threading.Thread(target=page.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        where = "--server", f"http://127.0.0.1:{page.server_port}"
+        assert "gives no answer of a spry server" in wrong("job", "list", *where)
+        assert "sent no adapter" in wrong("adapter", "download", "news", "--out", "never", *where)
+        page.shutdown()
+
+
+def test_certificates_that_are_none(wrong, tmp_path):
+    for ca in (tmp_path / "none.pem", Path(__file__)):
+        assert "cannot be read as certificates" in wrong("job", "list", "--ca", ca)
+
+
+def test_wrong_settings_of_a_job(wrong, tiny, tmp_path):
+    file = tmp_path / "settings.json"
+    file.write_text("[1]")
+    broken = tmp_path / "broken.json"
+    broken.write_text("{")
+    create = "job", "create", "wrong", "--bundle", tiny
+    for args, message in (
+        (("--preset", "best"), "--preset must be one of default, paper"),
+        (("--settings", tmp_path / "none.json"), "cannot be read as JSON"),
+        (("--settings", broken), "cannot be read as JSON"),
+        (("--settings", file), "must be a JSON object"),
+        (("--set", "rounds"), "--set takes KEY=VALUE"),
+        (("--set", "rounds.more=1", "--rounds", "1"), "rounds was given as 1"),
+        (("--set", "training=5"), "training must be an object"),
+        (("--set", "training.speed=5"), "speed"),
+        (("--rounds", "0"), "rounds"),
+        (("--mode", "daily"), "mode"),
+        (("--held-out", tmp_path / "none.jsonl"), "held-out examples"),
+        (("--set", "training.batch=64"), "change training.batch, length or directions"),
+    ):
+        assert message in wrong(*create, *args)
+
+
+def test_bundles_that_are_none(wrong, tmp_path):
+    assert str(tmp_path / "none") in wrong("job", "create", "x", "--bundle", tmp_path / "none")
+    (tmp_path / "manifest.json").write_text("{}")
+    assert "manifest" in wrong("job", "create", "x", "--bundle", tmp_path)
+
+
+# --- spry serve ---
+
+
+def test_what_spry_serve_refuses(wrong, tmp_path, monkeypatch):
+    garbage = tmp_path / "garbage.pem"
+    garbage.write_text("no certificate")
+    assert "without TLS would show devices' secrets" in wrong("serve", "--host", "0.0.0.0")
+    assert "belong together" in wrong("serve", "--tls-cert", garbage)
+    assert "does not exist" in wrong("serve", "--tls-cert", tmp_path / "none", "--tls-key", garbage)
+    assert "no certificate with its key" in wrong("serve", "--tls-cert", garbage, "--tls-key", garbage)
+
+
+def test_unsafe_settings_end_spry_serve(tmp_path):
+    environment = {"SPRY_ADMIN_TOKEN": "short", "PATH": "/usr/bin:/bin"}
+    code = f"import sys; sys.path[:] = {sys.path!r}; from edge_client.cli import main; main()"
+    command = [sys.executable, "-c", code, "serve", "--port", "0", "--data", str(tmp_path / "data")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: the server's settings are refused: SPRY_ADMIN_TOKEN: ")
+    assert done.stderr.count("\n") == 1
