@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 IDLE_SECONDS = 5.0
 """A wait of this length is worth giving the runtime's memory back."""
+LONG_SECONDS = 20.0
+"""One of this length is worth giving back what a runtime leaves in the process that loaded it."""
 SHORTEST_WAIT = 0.2
 FAILURE_WAIT, LONGEST_FAILURE_WAIT = 5.0, 3600.0
 
@@ -46,6 +48,17 @@ class Done:
 
     rounds: int = 0
     failures: int = 0
+
+
+@dataclass(frozen=True)
+class Idle:
+    """A long wait, and what a client must not forget over it."""
+
+    seconds: float
+    reason: str = ""
+    rows: int = 0
+    failures: int = 0
+    """Of tasks, one after the other: they lengthen the waits."""
 
 
 class Client:
@@ -65,6 +78,8 @@ class Client:
         bad_rows: `refuse` the data when a row cannot be used, or `skip` the row.
         holdout: the share of the data that is kept for evaluation.
         on_event: hears what happens.
+        on_idle: called before a long wait, once a runtime has been loaded. What is worth keeping is on disk, so that it
+            may end the process, and another go on with `run(idle=...)`.
         transport: how requests travel.
         patience: the seconds after which an unreachable server is given up; never when left out.
         pause: waits some seconds.
@@ -86,6 +101,7 @@ class Client:
         bad_rows: BadRows = "refuse",
         holdout: float = 0.1,
         on_event: Tell = silent,
+        on_idle: Callable[[Idle], object] | None = None,
         transport: httpx.BaseTransport | None = None,
         patience: float | None = None,
         pause: Callable[[float], object] = time.sleep,
@@ -103,9 +119,12 @@ class Client:
         self.store = Store(Path(home) if home is not None else default_home(), server, tell=on_event)
         self._source: Source | None = None if data is None else open_data(data)
         self._tell = on_event
+        self._on_idle = on_idle
         self._pause = pause
         self._bench: tuple[tuple[str, str], Workbench] | None = None
         self._examples: tuple[object, Examples, Examples] | None = None
+        self._rows = 0
+        self._loaded = False
         self._failures = 0
         self._waiting = ""
         where = Path(ca) if ca is not None else None
@@ -113,20 +132,27 @@ class Client:
 
     # --- taking part ---
 
-    def run(self, *, once: bool = False, rounds: int | None = None) -> Done:
-        """Take part until the server revokes this device; `once`: in what there is now; `rounds`: in so many."""
-        if self._source is None:
-            raise DataError("there is no data to train on: give Client(data=...) or --data")
-        rows = count_rows(self._source, refuse=self.bad_rows == "refuse")
-        if not rows:
-            raise DataError(f"{self._source.name} has no example; it is empty")
+    def run(self, *, once: bool = False, rounds: int | None = None, idle: Idle | None = None) -> Done:
+        """Take part until the server revokes this device.
+
+        Args:
+            once: take part in what there is now alone.
+            rounds: take part in so many alone.
+            idle: the wait that `on_idle` was told, to go on with.
+        """
+        if idle is None:
+            self.server.warn_if_open()
+        self._rows = self._counted() if idle is None else idle.rows
         done = Done()
         with self.store.locked():
             try:
+                if idle is not None:
+                    self._failures, self._waiting = idle.failures, idle.reason
+                    self._pause(idle.seconds)
                 self._enrol()
                 self._send_left_over(done)
                 while rounds is None or done.rounds < rounds:
-                    went_on = self._turn(rows, done)
+                    went_on = self._turn(done)
                     if once and (done.rounds or done.failures or not went_on):
                         break
             finally:
@@ -136,6 +162,14 @@ class Client:
     def close(self) -> None:
         self.unload()
         self.server.close()
+
+    def _counted(self) -> int:
+        if self._source is None:
+            raise DataError("there is no data to train on: give Client(data=...) or --data")
+        rows = count_rows(self._source, refuse=self.bad_rows == "refuse")
+        if not rows:
+            raise DataError(f"{self._source.name} has no example; it is empty")
+        return rows
 
     def _enrol(self) -> None:
         identity = self.store.identity()
@@ -157,7 +191,7 @@ class Client:
             if task is not None and job.update() is not None:
                 self._guarded(job, task, lambda task=task, job=job: self._send(task, job), done)
 
-    def _turn(self, rows: int, done: Done) -> bool:
+    def _turn(self, done: Done) -> bool:
         """One check-in and what comes of it; False when there was nothing to do."""
         refusal = self.conditions.refusal()
         if refusal is not None:
@@ -166,7 +200,7 @@ class Client:
         answer = self.server.check_in(
             CheckIn(
                 runtimes=self.runtimes,
-                examples=rows,
+                examples=self._rows,
                 memory_bytes=self.conditions.memory(),
                 power=self.conditions.machine.power(),
                 metered=self.conditions.is_metered(),
@@ -251,6 +285,7 @@ class Client:
                     f"the task is for the runtime {task.runtime}; this device has {', '.join(self.runtimes)}"
                 )
             bundle = fetch(self.server, task.bundle, task.runtime, self.store.bundle(task.bundle), tell=self._tell)
+            self._loaded = True
             self._bench = wanted, Workbench(bundle, task.runtime, threads=self.threads)
         return self._bench[1]
 
@@ -282,6 +317,8 @@ class Client:
         self._waiting = reason
         if seconds >= IDLE_SECONDS:
             self.unload()
+        if seconds >= LONG_SECONDS and self._loaded and self._on_idle is not None:
+            self._on_idle(Idle(seconds, reason, self._rows, self._failures))
         if seconds > 0:
             self._pause(seconds)
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import msgspec
 import typer
 
-from .client import Client
+from .client import Client, Idle
 from .conditions import Conditions, parse_bytes, parse_hours
 from .data import BadRows
 from .events import Event, Tell
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 FAILED = 1
+IDLE_VARIABLE = "SPRY_IDLE"
+"""Hands a wait from a process to the one that takes its place."""
 _LOG_SECONDS = 10.0
 """Between two lines of progress in a log."""
 
@@ -62,7 +67,10 @@ def join(
         max_memory=parse_bytes(max_memory) if max_memory else None,
         hours=parse_hours(hours) if hours else None,
     )
-    with Reporter(as_json=as_json) as tell:
+    idle = handed_over()
+    to_the_end = once or rounds is not None
+    reporter = Reporter(as_json=as_json)
+    with reporter as tell:
         client = Client(
             server,
             token,
@@ -77,9 +85,10 @@ def join(
             bad_rows=_bad_rows(bad_rows),
             holdout=holdout,
             on_event=tell,
+            on_idle=None if to_the_end else partial(start_anew, reporter),
         )
         try:
-            done = client.run(once=once, rounds=rounds)
+            done = client.run(once=once, rounds=rounds, idle=idle)
         except KeyboardInterrupt:
             tell(Event("stopped", "stopped; what was trained is kept, and goes on with the next spry join"))
             raise
@@ -87,6 +96,29 @@ def join(
             client.close()
     if once and done.failures:
         raise typer.Exit(FAILED)
+
+
+def start_anew(reporter: Reporter, idle: Idle) -> None:
+    """Let a fresh process wait in this one's place, under the same id and for the same command.
+
+    A runtime and a tokenizer stay in the memory of the process that loaded them until it ends. The lock on the store
+    goes with the old program, as its file is closed on exec, and the new one takes it again. Where no process can be
+    started, as in the middle of an update of the system, this one waits.
+    """
+    environment = os.environ | {IDLE_VARIABLE: msgspec.json.encode(idle).decode()}
+    reporter.stop()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with suppress(OSError):
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606 -- this very command
+
+
+def handed_over() -> Idle | None:
+    """The wait that the process before this one began; asked once, so that no child takes it for its own."""
+    try:
+        return msgspec.json.decode(os.environ.pop(IDLE_VARIABLE, ""), type=Idle)
+    except msgspec.DecodeError:
+        return None
 
 
 def _interrupt(_signal: int, _frame: object) -> NoReturn:
@@ -115,8 +147,13 @@ class Reporter:
         return self._show
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Leave the terminal as it was; the next event takes it again."""
         if self._bar is not None:
             self._bar.stop()
+            self._bar = None
 
     @staticmethod
     def _json(event: Event) -> None:

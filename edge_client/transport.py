@@ -103,8 +103,6 @@ class Server:
             transport=transport,
             headers={"User-Agent": f"spry/{__version__}", "Accept-Encoding": "identity"},
         )
-        if travels_open(self.url):
-            tell(Event("warning", f"{self.url} is not encrypted: the device's secret travels in the open; use https"))
 
     def __enter__(self) -> Self:
         return self
@@ -116,6 +114,11 @@ class Server:
 
     def close(self) -> None:
         self._client.close()
+
+    def warn_if_open(self) -> None:
+        if travels_open(self.url):
+            why = "is not encrypted: the device's secret travels in the open; use https"
+            self._tell(Event("warning", f"{self.url} {why}"))
 
     # --- the wire ---
 

@@ -1,12 +1,22 @@
-"""A bundle to train on, and a task over it."""
+"""A bundle to train on, a task over it, and a server whose devices are clients in this process."""
 
+import hashlib
+import itertools
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 
+from edge_client import manifest as manifests
+from edge_client.client import Client
+from edge_client.events import Event
+from edge_client.manifest import FILE_NAME
 from edge_client.protocol import ServerOptimizers, Task, Training
 
+ADMIN = {"Authorization": "Bearer an-administrator-of-these-tests"}
 TEXTS = ("it is a train", "the ice is on the lake", "is it?", "a b c", "the lake", "on it", "no ice, no train!")
 ROWS = [{"text": text, "label": number % 3} for number, text in enumerate(TEXTS)]
 
@@ -50,3 +60,95 @@ def changed(task):
         return replace(task, **outer, training=replace(task.training, **inner))
 
     return change
+
+
+class Fleet:
+    """A server with a bundle, and devices that reach it."""
+
+    rows = ROWS
+
+    def __init__(self, app, address: str, folder: Path) -> None:
+        self.app = app
+        self.address = address
+        self.http = httpx.Client(base_url=address)
+        self.folder = folder
+        self.clients: list[Client] = []
+        self.pauses = 0
+        self.events: list[Event] = []
+
+    def call(self, method: str, path: str, **options):
+        response = self.http.request(method, path, headers=ADMIN, **options)
+        assert response.is_success, response.text
+        return response
+
+    def upload(self, folder: Path) -> str:
+        name = hashlib.sha256((folder / FILE_NAME).read_bytes()).hexdigest()
+        for path in [FILE_NAME, *(file.path for file in manifests.read(folder / FILE_NAME).files)]:
+            self.call("PUT", f"/v1/bundles/{name}/{path}", content=(folder / path).read_bytes())
+        return name
+
+    def job(self, bundle: str, name: str = "topics", training: dict | None = None, **settings) -> dict:
+        training = {"batch": 4, "length": 8, "learning_rate": 0.1} | (training or {})
+        values = {"per_round": 1, "training": training} | settings
+        return self.call("POST", "/v1/jobs", json={"name": name, "bundle": bundle, "settings": values}).json()
+
+    def state(self, name: str = "topics") -> dict:
+        return self.call("GET", f"/v1/jobs/{name}").json()
+
+    def token(self) -> str:
+        return self.call("POST", "/v1/tokens", json={"uses": 10}).json()["token"]
+
+    def client(self, data=ROWS, home: str = "home", token: bool = True, **options) -> Client:
+        options = {"on_event": self.events.append, "pause": self.pause, "threads": 1, "holdout": 0.0} | options
+        self.clients.append(
+            made := Client(
+                self.address,
+                self.token() if token else None,
+                data,
+                home=self.folder / home,
+                patience=20,
+                **options,
+            )
+        )
+        return made
+
+    def pause(self, seconds: float) -> None:
+        self.pauses += 1
+        assert self.pauses < 2000, [event.message for event in self.events][-20:]
+        time.sleep(min(seconds, 0.02))
+
+    def kinds(self) -> list[str]:
+        return [kind for kind, _ in itertools.groupby(event.kind for event in self.events)]
+
+    def told(self, kind: str) -> list[Event]:
+        return [event for event in self.events if event.kind == kind]
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    import uvicorn
+
+    from server.app import create_app
+    from server.settings import Settings
+
+    settings = Settings(
+        data_dir=tmp_path / "data",
+        admin_token=ADMIN["Authorization"].removeprefix("Bearer "),
+        tick_seconds=0.05,
+        retry_seconds=0.05,
+        enrolments_per_minute=1000,
+    )
+    app = create_app(settings)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="on"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    fleet = Fleet(app, f"http://127.0.0.1:{port}", tmp_path)
+    with fleet.http:
+        yield fleet
+    for client in fleet.clients:
+        client.close()
+    server.should_exit = True
+    thread.join(30)

@@ -1,115 +1,15 @@
 """Clients of the real server over real HTTP: rounds of both modes, from enrolment to prediction."""
 
-import hashlib
-import itertools
 import json
 import threading
-import time
-from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
-import uvicorn
 
-from edge_client import manifest as manifests
-from edge_client.client import Client
+from edge_client.client import Idle
 from edge_client.errors import DataError, SpryError, StoreError, Unauthorized
-from edge_client.events import Event
-from edge_client.manifest import FILE_NAME
 from edge_client.store import Store
-from server.app import create_app
 from server.jobs import find_job
-from server.settings import Settings
-
-ADMIN = {"Authorization": "Bearer an-administrator-of-these-tests"}
-TEXTS = ("it is a train", "the ice is on the lake", "is it?", "a b c", "the lake", "on it", "no ice, no train!")
-ROWS = [{"text": text, "label": number % 3} for number, text in enumerate(TEXTS)]
-
-
-class Fleet:
-    """A server with a bundle, and devices that reach it."""
-
-    def __init__(self, app, address: str, folder: Path) -> None:
-        self.app = app
-        self.address = address
-        self.http = httpx.Client(base_url=address)
-        self.folder = folder
-        self.clients: list[Client] = []
-        self.pauses = 0
-        self.events: list[Event] = []
-
-    def call(self, method: str, path: str, **options):
-        response = self.http.request(method, path, headers=ADMIN, **options)
-        assert response.is_success, response.text
-        return response
-
-    def upload(self, folder: Path) -> str:
-        name = hashlib.sha256((folder / FILE_NAME).read_bytes()).hexdigest()
-        for path in [FILE_NAME, *(file.path for file in manifests.read(folder / FILE_NAME).files)]:
-            self.call("PUT", f"/v1/bundles/{name}/{path}", content=(folder / path).read_bytes())
-        return name
-
-    def job(self, bundle: str, name: str = "topics", training: dict | None = None, **settings) -> dict:
-        training = {"batch": 4, "length": 8, "learning_rate": 0.1} | (training or {})
-        values = {"per_round": 1, "training": training} | settings
-        return self.call("POST", "/v1/jobs", json={"name": name, "bundle": bundle, "settings": values}).json()
-
-    def state(self, name: str = "topics") -> dict:
-        return self.call("GET", f"/v1/jobs/{name}").json()
-
-    def token(self) -> str:
-        return self.call("POST", "/v1/tokens", json={"uses": 10}).json()["token"]
-
-    def client(self, data=ROWS, home: str = "home", token: bool = True, **options) -> Client:
-        options = {"on_event": self.events.append, "pause": self.pause, "threads": 1, "holdout": 0.0} | options
-        self.clients.append(
-            made := Client(
-                self.address,
-                self.token() if token else None,
-                data,
-                home=self.folder / home,
-                patience=20,
-                **options,
-            )
-        )
-        return made
-
-    def pause(self, seconds: float) -> None:
-        self.pauses += 1
-        assert self.pauses < 2000, [event.message for event in self.events][-20:]
-        time.sleep(min(seconds, 0.02))
-
-    def kinds(self) -> list[str]:
-        return [kind for kind, _ in itertools.groupby(event.kind for event in self.events)]
-
-    def told(self, kind: str) -> list[Event]:
-        return [event for event in self.events if event.kind == kind]
-
-
-@pytest.fixture
-def fleet(tmp_path):
-    settings = Settings(
-        data_dir=tmp_path / "data",
-        admin_token=ADMIN["Authorization"].removeprefix("Bearer "),
-        tick_seconds=0.05,
-        retry_seconds=0.05,
-        enrolments_per_minute=1000,
-    )
-    app = create_app(settings)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="on"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    fleet = Fleet(app, f"http://127.0.0.1:{port}", tmp_path)
-    with fleet.http:
-        yield fleet
-    for client in fleet.clients:
-        client.close()
-    server.should_exit = True
-    thread.join(30)
 
 
 @pytest.fixture
@@ -237,6 +137,30 @@ def test_killed_before_the_receipt_it_sends_the_result_again(fleet, bundle, monk
     assert not fleet.told("progress")
 
 
+def test_a_long_wait_may_end_the_process(fleet, bundle, monkeypatch):
+    """What goes on in its place waits first, and counts no rows: the file may be half written at that moment."""
+    monkeypatch.setattr("edge_client.client.LONG_SECONDS", 0.0)
+    fleet.job(bundle, rounds=2)
+    path = fleet.folder / "my.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in fleet.rows))
+    idle: list[Idle] = []
+
+    def end(wait: Idle) -> None:
+        idle.append(wait)
+        raise Killed
+
+    with pytest.raises(Killed):
+        fleet.client(path, on_idle=end).run()
+    assert idle[0].rows == len(fleet.rows)
+    waits: list[float] = []
+    path.write_text("nonsense")
+    client = fleet.client(path, token=False, pause=lambda seconds: (waits.append(seconds), fleet.pause(seconds)))
+    done = client.run(once=True, idle=Idle(7.0, idle[0].reason, idle[0].rows))
+    assert waits[0] == 7.0
+    assert (done.rounds, done.failures) == (0, 1)
+    assert "is not JSON" in fleet.told("failed")[0].message
+
+
 def test_a_damaged_state_is_set_aside(fleet, bundle):
     fleet.job(bundle, rounds=2)
     fleet.client().run(rounds=1)
@@ -253,7 +177,7 @@ def test_a_damaged_state_is_set_aside(fleet, bundle):
 
 def test_data_that_does_not_fit_a_job_leaves_the_others(fleet, bundle, exporting):
     other = fleet.upload(exporting(batches=(4,), labels=("good", "bad")))
-    rows = [{"text": text, "label": "maybe"} for text in TEXTS]
+    rows = [{**row, "label": "maybe"} for row in fleet.rows]
     fleet.job(other, name="unfit", rounds=1)
     fleet.job(bundle, name="fit", rounds=1)
     client = fleet.client(rows)
@@ -322,7 +246,7 @@ def test_memory_that_holds_no_program_gives_the_task_back(fleet, bundle, monkeyp
 def test_skipped_rows_are_told(fleet, bundle):
     fleet.job(bundle, rounds=1)
     path = fleet.folder / "my.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS) + "nonsense\n")
+    path.write_text("".join(json.dumps(row) + "\n" for row in fleet.rows) + "nonsense\n")
     with pytest.raises(DataError, match=r"my.jsonl, line 8: is not JSON"):
         fleet.client(path).run()
     fleet.client(path, bad_rows="skip").run(rounds=1)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from edge_client.client import Idle
 from edge_client.events import Event
-from edge_client.join import Reporter
+from edge_client.join import IDLE_VARIABLE, Reporter, handed_over, start_anew
 
 RUN = "import sys; from edge_client.{} import *; import typer; app = typer.Typer(); app.command()({}); app()"
 
@@ -101,6 +102,50 @@ def test_an_idle_client_is_small(data, tmp_path):
         running.send_signal(signal.SIGINT)
         running.communicate(timeout=60)
     assert int(status.split("VmRSS:")[1].split()[0]) < 60_000
+
+
+def test_a_client_that_waits_after_training_starts_itself_anew(fleet, trainable, data, tmp_path):
+    """Under the same process id, without the runtime in its memory, and without enrolling again."""
+    fleet.job(fleet.upload(trainable), rounds=2)
+    data.write_text("".join(json.dumps(row) + "\n" for row in fleet.rows))
+    log = tmp_path / "log"
+    short = "import edge_client.client as client; client.LONG_SECONDS = 0.1; " + RUN.format("join", "join")
+    options = "--server", fleet.address, "--token", fleet.token(), "--data", str(data), "--home", str(tmp_path / "h")
+    with log.open("w") as out:
+        running = subprocess.Popen([sys.executable, "-c", short, *options, "--json"], stdout=out)
+    try:
+        wait_until(lambda: fleet.state()["state"] == "ended")
+        wait_until(lambda: "onnxruntime" not in Path(f"/proc/{running.pid}/maps").read_text())
+        now = time.time()
+        wait_until(lambda: fleet.call("GET", "/v1/devices").json()[0]["last_seen"] > now)
+        running.send_signal(signal.SIGTERM)
+        running.wait(20)
+    finally:
+        running.kill()
+        running.wait()
+    assert running.returncode == 130
+    kinds = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+    assert (kinds[0], kinds.count("enrolled"), kinds.count("uploaded")) == ("enrolled", 1, 2)
+    assert kinds[-2:] == ["waiting", "stopped"]
+
+
+def wait_until(condition) -> None:
+    until = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("handed", ["", "nonsense", '{"seconds": "long"}'])
+def test_no_wait_is_handed_over(monkeypatch, handed):
+    monkeypatch.setenv(IDLE_VARIABLE, handed)
+    assert handed_over() is None
+    assert IDLE_VARIABLE not in os.environ
+
+
+def test_a_process_that_cannot_be_replaced_waits(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    start_anew(Reporter(as_json=False), Idle(1.0))
 
 
 @pytest.mark.parametrize(

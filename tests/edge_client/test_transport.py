@@ -256,7 +256,8 @@ def test_what_is_no_address(url):
 )  # fmt: skip
 def test_secrets_in_the_open_are_warned_of_once(url, expected):
     told = []
-    Server(url, tell=told.append).close()
+    with Server(url, tell=told.append) as server:
+        server.warn_if_open()
     assert travels_open(url) == expected
     assert [event.kind for event in told] == ["warning"] * expected
 
