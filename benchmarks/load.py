@@ -29,8 +29,6 @@ from safetensors.numpy import save
 from edge_client.bundle import Bundle
 
 P99_MS = 150.0
-KEPT_ALIVE = 4.0
-"""Seconds; uvicorn closes an idle connection after five."""
 
 
 class Connection:
@@ -38,12 +36,20 @@ class Connection:
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self._used = 0.0
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def request(self, method: str, path: str, headers: str, body: bytes) -> tuple[int, bytes]:
-        if time.monotonic() - self._used > KEPT_ALIVE:
+        """Once more, on a new connection, where the server closed the kept one in the meantime."""
+        reused = self._streams is not None
+        try:
+            return await self._request(method, path, headers, body)
+        except (asyncio.IncompleteReadError, ConnectionError):
             self.close()
+            if not reused:
+                raise
+            return await self._request(method, path, headers, body)
+
+    async def _request(self, method: str, path: str, headers: str, body: bytes) -> tuple[int, bytes]:
         if self._streams is None:
             self._streams = await asyncio.open_connection("127.0.0.1", self._port)
         reader, writer = self._streams
@@ -53,7 +59,6 @@ class Connection:
         status = int(answer.split(" ", 2)[1])
         length = next((int(line[15:]) for line in answer.split("\r\n") if line.startswith("content-length:")), 0)
         content = await reader.readexactly(length)
-        self._used = time.monotonic()
         if "connection: close" in answer:
             self.close()
         return status, content

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 from fleet import TOKEN, Client, Server, machine, read_rows, shares, write_rows
-from safetensors.numpy import load_file
 
 from edge_client.scalars import decode_records, encode_report
+from edge_client.store import Store as DeviceStore
 from server.jobs import find_job
 from server.settings import Settings
 from server.store import Store
@@ -76,9 +76,12 @@ def main() -> None:
             for participant in record.participants
         )
         difference = 0.0
-        for kept in sorted(folder.glob("client-*/home/**/weights*.safetensors")):
-            own = load_file(kept)
-            difference = max(difference, *(float(np.abs(own[n] - value).max()) for n, value in weights.items()))
+        for home in sorted(folder.glob("client-*/home")):
+            kept = DeviceStore.only(home).job(job.id).weights(job.bundle)
+            assert kept is not None
+            assert kept.version == job.version, "a client is not in step"
+            found = (float(np.abs(kept.weights[name] - value).max()) for name, value in weights.items())
+            difference = max(difference, *found)
     downlink, allowed = max(map(len, records)), DOWNLINK + EACH * options.clients
     size = sum(value.nbytes for value in weights.values())
     print(machine())

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edge_client import __version__
 from server import problems
@@ -33,8 +34,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         try:
             store = Store(settings or read_settings())
         except ServerConfigError as error:
-            log.error("error: %s", error)  # noqa: TRY400 -- the reason is enough, a traceback would bury it
-            raise SystemExit(2) from None
+            app.state.refused = str(error)
+            raise
         stopping = threading.Event()
         offers = Offers(store)
         app.state.services = Services(store, offers, Reports(store), stopping)
@@ -48,11 +49,32 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     app = FastAPI(title="spry", version=__version__, lifespan=lifespan, responses=problems.DOCUMENTED)
     app.add_middleware(BodyLimit)
+    app.add_middleware(PlainRefusal)
     problems.install(app)
     for module in (devices, tasks, bundles, jobs, operations):
         app.include_router(module.router)
     problems.describe(app)
     return app
+
+
+class PlainRefusal:
+    """Says why the server does not start in one line; a traceback would bury it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "lifespan":
+            await self._app(scope, receive, send)
+            return
+
+        async def told(message: Message) -> None:
+            why = getattr(scope["app"].state, "refused", None)
+            if message["type"] == "lifespan.startup.failed" and why:
+                message = {**message, "message": f"error: {why}"}
+            await send(message)
+
+        await self._app(scope, receive, told)
 
 
 def _say_what_next(store: Store) -> None:

@@ -21,6 +21,8 @@ from server.evaluation import check_held_out
 from server.store import Store
 from server.tables import bundles, jobs, rounds, tasks
 
+_EXACT_HEAD_RATE = 10.0
+"""An exact gradient has no noise that a larger step would carry into the weights."""
 State = Literal["running", "paused", "ended"]
 RUNNING, PAUSED, ENDED = "running", "paused", "ended"
 
@@ -164,6 +166,8 @@ def complete(settings: JobSettings, manifest: Manifest) -> JobSettings:
     _check_programs(training, manifest)
     if not manifest.head and training.head != "exact":
         training = replace(training, head="exact")
+    if training.head == "exact" and training.head_learning_rate is None:
+        training = replace(training, head_learning_rate=_EXACT_HEAD_RATE * training.learning_rate)
     seed = secrets.randbits(63) if settings.seed is None else settings.seed
     return settings.model_copy(update={"training": training, "seed": seed})
 

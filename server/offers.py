@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError
 
 from edge_client.protocol import CheckedIn, CheckIn, Task
 from server.assignment import Fit, Needs, Slot, choose, slots
-from server.jobs import RUNNING, Job, list_jobs
+from server.jobs import RUNNING, Job, find_job, list_jobs
 from server.store import Store
 from server.tables import devices, rounds, tasks
 
@@ -62,7 +62,7 @@ class Offers:
                 task = self._assign(open_round, device.id, check_in)
                 if task is not None:
                     return CheckedIn(task)
-                refused = f"round {open_round.number} of {open_round.job.name} has no place left"
+                refused = self._no_place(open_round, check_in)
             reason = refused
         if reason == "no job is running" and check_in.job is not None:
             reason = f"job {check_in.job!r} is not running"
@@ -81,11 +81,10 @@ class Offers:
             row = connection.execute(query).one_or_none()
             if row is None:
                 return None
-            found = connection.execute(
+            current = connection.execute(
                 select(rounds).where(rounds.c.job == row.job, rounds.c.number == row.round)
             ).one()
-        (job,) = [job for job in list_jobs(self._store) if job.id == row.job]
-        return CheckedIn(self._task(job, row, found.version, found.iteration, found.deadline))
+        return CheckedIn(self._task(find_job(self._store, row.job), row, current))
 
     def _rounds(self) -> list[OpenRound]:
         """Jobs take turns: the one with the most places to fill comes first."""
@@ -126,9 +125,12 @@ class Offers:
             return f"{job.name} takes no devices on battery"
         if job.settings.unmetered_only and check_in.metered:
             return f"{job.name} takes no devices on a metered network"
-        if not open_round.free:
-            return f"round {open_round.number} of {job.name} has no place left"
-        return None
+        return None if open_round.free else self._no_place(open_round, check_in)
+
+    def _no_place(self, open_round: OpenRound, check_in: CheckIn) -> str:
+        if open_round.free and check_in.memory_bytes is not None:
+            return f"{open_round.job.name} has no place left that fits {check_in.memory_bytes / 1e6:.0f} MB of memory"
+        return f"round {open_round.number} of {open_round.job.name} has no place left"
 
     # --- assigning ---
 
@@ -153,7 +155,7 @@ class Offers:
             if current is None:
                 self._give_back(open_round, slot)
                 return None
-            return self._task(job, SimpleNamespace(**row), current.version, current.iteration, current.deadline)
+            return self._task(job, SimpleNamespace(**row), current)
         return None
 
     def _reserve(self, open_round: OpenRound, check_in: CheckIn) -> tuple[Slot, Fit] | None:
@@ -199,8 +201,10 @@ class Offers:
         )
         return bool(connection.scalar(query))
 
-    def _task(self, job: Job, row: Any, version: int, iteration: int, deadline: float | None) -> Task:
+    def _task(self, job: Job, row: Any, current: Row[Any]) -> Task:
+        """A task's row and its round's as a message."""
         settings = job.settings
+        left = (current.deadline or self._store.now() + settings.deadline) - self._store.now()
         every = settings.device_evaluation
         return Task(
             id=row.id,
@@ -212,9 +216,9 @@ class Offers:
             cut=row.cut,
             bundle=job.bundle,
             runtime=row.runtime,
-            version=version,
-            iteration=iteration,
-            seconds=max(0.0, (deadline or self._store.now() + settings.deadline) - self._store.now()),
+            version=current.version,
+            iteration=current.iteration,
+            seconds=max(0.0, left),
             training=settings.training,
             optimizers=settings.optimizers,
             batch=row.batch,

@@ -43,12 +43,11 @@ class Reports:
         try:
             self._require_open(row)
             report, found = self._validated(job, row, partial)
+            self._store.blobs.adopt(partial, sha256)
+            self._accept(row, {"state": "accepted", "update": sha256, "report": report, "norms": found})
         except Refusal as refusal:
             self._refuse(row, refusal)
             raise
-        self._store.blobs.adopt(partial, sha256)
-        values = {"state": "accepted", "update": sha256, "report": report, "norms": found}
-        self._accept(row, values)
         self._store.wake.set()
         return Receipt(self._wait(job, row.round))
 

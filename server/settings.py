@@ -90,5 +90,7 @@ def read_settings(**values: Any) -> Settings:
     try:
         return Settings(**values)
     except ValidationError as error:
-        told = [f"SPRY_{'.'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in error.errors()]
+        names = [".".join(map(str, found["loc"])).upper() for found in error.errors()]
+        reasons = [found["msg"].removeprefix("Value error, ") for found in error.errors()]
+        told = [f"SPRY_{name}: {reason}" for name, reason in zip(names, reasons, strict=True)]
         raise ServerConfigError("the server's settings are refused: " + "; ".join(told)) from None

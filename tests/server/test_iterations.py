@@ -186,7 +186,7 @@ def test_the_heads_exact_gradient_is_an_option(server, bundle_name):
     server.advance()
     after = devices[0].weights("job")
     moved = np.concatenate([(after[p.name] - before[p.name]).reshape(-1) for p in manifest.head])
-    np.testing.assert_allclose(moved, -0.01 * (gradients[0] + 2 * gradients[1]) / 3, atol=1e-6)
+    np.testing.assert_allclose(moved, -0.1 * (gradients[0] + 2 * gradients[1]) / 3, atol=1e-6)
 
 
 @pytest.mark.parametrize(
