@@ -54,6 +54,11 @@ class Process:
     def rss(self) -> int:
         return psutil.Process(self.process.pid).memory_info().rss
 
+    @property
+    def cpu_seconds(self) -> float:
+        times = psutil.Process(self.process.pid).cpu_times()
+        return times.user + times.system
+
     def kill(self) -> None:
         """As a power cut ends it, its children too."""
         if self.running:

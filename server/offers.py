@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from edge_client.protocol import CheckedIn, CheckIn, Task
@@ -232,15 +232,24 @@ class Offers:
         seen, self._seen = self._seen, {}
         if not seen:
             return
-        with self._store.database.write() as connection:
-            for device, (time, check_in) in seen.items():
-                profile = {
+        rows = [
+            {
+                "device": device,
+                "seen": time,
+                "said": {
                     "runtimes": check_in.runtimes, "memory_bytes": check_in.memory_bytes, "power": check_in.power,
                     "metered": check_in.metered, "examples": check_in.examples,
-                }  # fmt: skip
-                connection.execute(
-                    update(devices).where(devices.c.id == device).values(last_seen=time, profile=profile)
-                )
+                },
+            }
+            for device, (time, check_in) in seen.items()
+        ]  # fmt: skip
+        noted = (
+            update(devices)
+            .where(devices.c.id == bindparam("device"))
+            .values(last_seen=bindparam("seen"), profile=bindparam("said"))
+        )
+        with self._store.database.write() as connection:
+            connection.execute(noted, rows)
 
 
 def seed_of(job_seed: int, number: int, slot: int) -> int:

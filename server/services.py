@@ -39,8 +39,13 @@ async def services(request: Request) -> Services:
     return _services(request)
 
 
+def known_device(services: Services, credentials: HTTPAuthorizationCredentials | None) -> Row[Any]:
+    """The device that asks; refused when there is none."""
+    return authenticate(services.store, credentials.credentials if credentials else "")
+
+
 def device(request: Request, credentials: Credentials) -> Row[Any]:
-    return authenticate(_services(request).store, credentials.credentials if credentials else "")
+    return known_device(_services(request), credentials)
 
 
 async def admin(request: Request, credentials: Credentials) -> None:
