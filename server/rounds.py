@@ -13,43 +13,20 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Row, and_, delete, func, insert, or_, select, update
 
-from edge_client.optimizers import Weights
-from edge_client.scalars import (
-    Participant,
-    ScalarReport,
-    StepRecord,
-    as_published,
-    decode_records,
-    decode_report,
-    encode_record,
-)
-from server.aggregation import Mean, beyond
+from edge_client.scalars import decode_records, encode_record
 from server.evaluation import evaluate
 from server.jobs import RUNNING, Job, end_job, find_job
-from server.models import Model, moved, repeated
+from server.outcomes import Outcome, aggregate
 from server.store import Store
 from server.tables import jobs, metrics, rounds, scalars, tasks
 
-LEASE = 120.0
-"""Seconds after which a worker that began to close a round is taken for dead."""
+LEASE = 1800.0
+"""Seconds after which a worker on another machine that began to close a round is taken for dead."""
 PROCESS = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a round, or an iteration of it, made of the reports."""
-
-    model: Model
-    change: Weights
-    reports: list[dict[str, Any]]
-    record: StepRecord | None = None
-    refused: tuple[tuple[str, str], ...] = ()
-    """Tasks whose updates turned out to be outliers, and why."""
 
 
 def advance(store: Store, job_id: str) -> bool:
@@ -71,7 +48,7 @@ def _advance(store: Store, job: Job) -> bool:
     if len(reported) < _fewest(job, round_):
         _fail(store, job, round_, f"{len(reported)} of at least {_fewest(job, round_)} clients reported in time")
         return True
-    outcome = _aggregate(store, job, round_, reported)
+    outcome = aggregate(store, job, round_, reported)
     found = _evaluate(store, job, round_, outcome)
     _publish(store, job, round_, outcome, found)
     return True
@@ -177,61 +154,6 @@ def _collect(store: Store, job: Job, round_: Row[Any]) -> list[Row[Any]]:
         query = select(tasks, scalars.c.report.label("data")).join(scalars, joined).where(*of_round)
     with store.database.read() as connection:
         return list(connection.execute(query.order_by(tasks.c.slot, tasks.c.id)))
-
-
-# --- aggregate -------------------------------------------------------------------------------------------------------
-
-
-def _aggregate(store: Store, job: Job, round_: Row[Any], reported: list[Row[Any]]) -> Outcome:
-    if job.settings.training.mode == "epoch":
-        return _mean_of_updates(store, job, round_, reported)
-    return _step_of_scalars(store, job, round_, reported)
-
-
-def _mean_of_updates(store: Store, job: Job, round_: Row[Any], reported: list[Row[Any]]) -> Outcome:
-    """One update at a time."""
-    start = store.models.load(job, round_.version)
-    others = [row.norms for row in reported]
-    refused: list[tuple[str, str]] = []
-    mean = Mean()
-    reports: list[dict[str, Any]] = []
-    for row in reported:
-        if why := beyond(row.norms, others, job.settings.norm_bound):  # it came before there was a median
-            refused.append((row.id, why))
-            continue
-        mean.add(store.blobs.tensors(row.update), row.report["examples"])
-        reports.append(row.report)
-    change = mean.changes(start.weights)
-    model = moved(start, change, job, store.bundles.manifest(job.bundle))
-    return Outcome(model, change, reports, refused=tuple(refused))
-
-
-def _step_of_scalars(store: Store, job: Job, round_: Row[Any], reported: list[Row[Any]]) -> Outcome:
-    manifest = store.bundles.manifest(job.bundle)
-    training = job.settings.training
-    start = store.models.load(job, job.version)
-    participants: list[Participant] = []
-    reports: list[ScalarReport] = []
-    for row in reported:
-        report = decode_report(row.data, manifest, training)
-        participants.append(Participant(row.seed, tuple(row.units), as_published(report)))
-        reports.append(report)
-    record = StepRecord(
-        start.version + 1, round_.number, round_.iteration, tuple(participants), _mean_head_gradient(reports)
-    )
-    model = repeated(start, record, job, manifest)
-    found = [{"examples": report.examples, "loss": report.loss} for report in reports]
-    return Outcome(model, {}, found, record)
-
-
-def _mean_head_gradient(reports: list[ScalarReport]) -> Any:
-    if not reports or reports[0].head_gradient is None:
-        return None
-    mean = Mean()
-    for report in reports:
-        assert report.head_gradient is not None
-        mean.add({"head": report.head_gradient}, report.examples)
-    return mean.changes({"head": 0 * reports[0].head_gradient})["head"]
 
 
 # --- evaluate --------------------------------------------------------------------------------------------------------
