@@ -96,9 +96,10 @@ class Server:
         self.patience = patience
         self._pause = pause
         self._tell = tell
+        # for plain http a context that trusts nobody: the usual one takes megabytes for certificates
         self._client = httpx.Client(
             base_url=f"{self.url}/{VERSION}",
-            verify=_trust(ca) if self.url.startswith("https") else True,
+            verify=_trust(ca) if self.url.startswith("https") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
             timeout=SECONDS,
             transport=transport,
             headers={"User-Agent": f"spry/{__version__}", "Accept-Encoding": "identity"},

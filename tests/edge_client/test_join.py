@@ -108,7 +108,7 @@ def test_a_client_that_waits_after_training_starts_itself_anew(fleet, trainable,
         wait_until(lambda: fleet.state()["state"] == "ended")
         wait_until(lambda: "onnxruntime" not in Path(f"/proc/{running.pid}/maps").read_text())
         now = time.time()
-        wait_until(lambda: fleet.call("GET", "/v1/devices").json()[0]["last_seen"] > now)
+        wait_until(lambda: (fleet.call("GET", "/v1/devices").json()[0]["last_seen"] or 0) > now)
         running.send_signal(signal.SIGTERM)
         running.wait(20)
     finally:
