@@ -74,8 +74,8 @@ def _download(server: Server, bundle: str, files: list[FileSpec], folder: Path, 
         raise _full(folder, needed, free)
     done, total = partial, needed + partial
     for file in files:
-        details = {"bytes": done, "total": total}
-        tell(Event("download", f"downloading {file.path} ({file.bytes / MEGABYTE:.1f} MB)", details))
+        message = f"downloading the bundle: {done / MEGABYTE:.1f} of {total / MEGABYTE:.1f} MB"
+        tell(Event("download", message, {"bytes": done, "total": total, "file": file.path}))
         _download_file(server, bundle, file, folder)
         done += file.bytes
     tell(Event("download", f"the bundle is complete ({total / MEGABYTE:.1f} MB)", {"bytes": total, "total": total}))

@@ -131,6 +131,15 @@ def _bad_rows(value: str) -> BadRows:
     raise typer.BadParameter(f"expected refuse or skip, got {value!r}", param_hint="--bad-rows")
 
 
+_MOVING = {"progress": ("step", "steps"), "download": ("bytes", "total")}
+"""Events that come many times: which of their details tell how far it went."""
+
+
+def _share(event: Event) -> tuple[int, int]:
+    done, total = (event.details.get(name) for name in _MOVING.get(event.kind, ("", "")))
+    return (done, total) if isinstance(done, int) and isinstance(total, int) else (0, 0)
+
+
 class Reporter:
     """Shows events: as lines of JSON, as a moving bar on a terminal, or as lines of a log."""
 
@@ -162,22 +171,22 @@ class Reporter:
         sys.stdout.flush()
 
     def _log(self, event: Event) -> None:
-        if event.kind == "progress":
-            last = event.details.get("step") == event.details.get("steps")
-            if not last and time.monotonic() - self._logged < _LOG_SECONDS:
+        if event.kind in _MOVING:
+            done, total = _share(event)
+            if done < total and time.monotonic() - self._logged < _LOG_SECONDS:
                 return
             self._logged = time.monotonic()
         typer.echo(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {event.message}", err=True)
 
     def _terminal(self, event: Event) -> None:
         bar = self._bar or self._started()
-        if event.kind != "progress":
+        done, total = _share(event)
+        complete = event.kind == "download" and done == total
+        if event.kind not in _MOVING or complete:
             bar.console.print(event.message, markup=False, highlight=False)
             bar.update(bar.task_ids[0], visible=False)
             return
-        step, steps = event.details.get("step"), event.details.get("steps")
-        if isinstance(step, int) and isinstance(steps, int):
-            bar.update(bar.task_ids[0], description=event.message, completed=step, total=steps, visible=step < steps)
+        bar.update(bar.task_ids[0], description=event.message, completed=done, total=total, visible=done < total)
 
     def _started(self) -> Progress:
         from rich.console import Console
