@@ -21,6 +21,8 @@ from server.errors import ServerConfigError
 from server.tables import SCHEMA, about, schema
 
 _WRITES = "spry_writes"
+_MOST = 70
+"""Connections beside the pool's own twenty: forty threads answer requests, and some hold two at a time."""
 
 
 class Database:
@@ -30,7 +32,7 @@ class Database:
         """`url` of "" keeps an SQLite file in the folder."""
         self.url = url or f"sqlite:///{folder / 'spry.sqlite'}"
         self.is_sqlite = self.url.startswith("sqlite")
-        self._engine = create_engine(self.url, pool_size=20, max_overflow=20, pool_pre_ping=not self.is_sqlite)
+        self._engine = create_engine(self.url, pool_size=20, max_overflow=_MOST, pool_pre_ping=not self.is_sqlite)
         self._writer = threading.Lock()  # SQLite has one writer: threads wait here rather than in its polling
         if self.is_sqlite:
             event.listen(self._engine, "connect", _prepare_sqlite)
