@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 from collections.abc import AsyncGenerator
@@ -44,9 +43,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         if store.settings.background:
             ticker.start()
         _say_what_next(store)
-        if settings is None:  # the process is the server's own
-            gc.collect()
-            gc.freeze()  # or a collection walks through all libraries, and nobody is answered for a quarter of a second
         yield
         ticker.stop()
         store.close()
