@@ -205,7 +205,6 @@ class Client:
                 power=self.conditions.machine.power(),
                 metered=self.conditions.is_metered(),
                 job=self.job,
-                bundle=self._bench[0][0] if self._bench else "",
             )
         )
         if answer.task is None:

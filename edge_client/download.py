@@ -17,10 +17,9 @@ from .errors import BadAnswer, BundleError, StoreError
 from .events import Event, Tell, silent
 from .manifest import FILE_NAME, FileSpec, Manifest
 from .store import make_folder, write
-from .transport import Server
+from .transport import Server, body_of
 
 PARTIAL = ".partial"
-LARGEST_MANIFEST = 64 << 20
 MEGABYTE = 1e6
 
 
@@ -44,12 +43,7 @@ def fetch_manifest(server: Server, bundle: str, folder: Path) -> Manifest:
 
     def once() -> bytes:
         with server.file(bundle, FILE_NAME) as response:
-            parts = bytearray()
-            for part in response.iter_bytes():
-                parts += part
-                if len(parts) > LARGEST_MANIFEST:
-                    raise BadAnswer(f"{response.url} is larger than any manifest", status=200)
-            return bytes(parts)
+            return body_of(response, manifests.LARGEST)
 
     data = server.repeat(once)
     if hashlib.sha256(data).hexdigest() != bundle:

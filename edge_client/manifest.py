@@ -19,6 +19,8 @@ from .errors import BundleError
 
 SCHEMA = 1
 FILE_NAME = "manifest.json"
+LARGEST = 64 << 20
+"""Bytes; no manifest has more."""
 
 Precision = Literal["none", "int8", "int4"]
 Kind = Literal["plain", "enter", "dual", "scalar", "vjp"]

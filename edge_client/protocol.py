@@ -40,9 +40,6 @@ HeadGradient = Literal["exact", "apart", "joint"]
 Optimizer = Literal["sgd", "adamw"]
 Aggregation = Literal["fedyogi", "fedadam", "fedadagrad", "fedavg"]
 Power = Literal["mains", "battery", "unknown"]
-MODES: tuple[Mode, ...] = get_args(Mode)
-ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
-OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
 
 RefusalCode = Literal[
@@ -144,8 +141,6 @@ class CheckIn:
     metered: bool = False
     job: Name | None = None
     """Id or name of the only job it wants; any when left out."""
-    bundle: Annotated[str, Len(0, 64)] = ""
-    """The sha256 of the bundle whose files it has."""
 
 
 @dataclass(frozen=True)

@@ -305,14 +305,15 @@ def write(path: Path, data: bytes, *, mode: int = SHARED) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def make_folder(path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
+    """What was moved into a folder stays there after a power cut."""
     handle = os.open(path, os.O_RDONLY)
     try:
         with suppress(OSError):  # some file systems cannot

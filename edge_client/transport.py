@@ -99,7 +99,7 @@ class Server:
         # for plain http a context that trusts nobody: the usual one takes megabytes for certificates
         self._client = httpx.Client(
             base_url=f"{self.url}/{VERSION}",
-            verify=_trust(ca) if self.url.startswith("https") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+            verify=trusted(ca) if self.url.startswith("https") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
             timeout=SECONDS,
             transport=transport,
             headers={"User-Agent": f"spry/{__version__}", "Accept-Encoding": "identity"},
@@ -156,7 +156,7 @@ class Server:
         url = f"/bundles/{quote(bundle, safe='')}/{quote(path)}"
         with self._client.stream("GET", url, headers=headers) as response:
             if response.status_code >= 300 and response.status_code != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-                raise _refusal(response, _body(response, SMALL))
+                raise _refusal(response, body_of(response, SMALL))
             yield response
 
     def _message(self, method: str, path: str, kind: type[T], message: object) -> T:
@@ -185,7 +185,7 @@ class Server:
             timeout = httpx.Timeout(SECONDS, read=seconds)
             asked: Any = {"content": content, "params": params, "headers": headers, "timeout": timeout}
             with self._client.stream(method, path, **asked) as response:
-                body = _body(response, limit)
+                body = body_of(response, limit)
             if not response.is_success:
                 raise _refusal(response, body)
             return _Answer(response, body)
@@ -266,7 +266,8 @@ def retry_after(value: str | None) -> float | None:
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 
-def _body(response: httpx.Response, limit: int) -> bytes:
+def body_of(response: httpx.Response, limit: int) -> bytes:
+    """All of a streamed answer, unless it is larger than any that is meant."""
     parts: list[bytes] = []
     size = 0
     for part in response.iter_bytes():
@@ -338,7 +339,8 @@ def travels_open(url: str) -> bool:
         return True
 
 
-def _trust(ca: Path | None) -> ssl.SSLContext:
+def trusted(ca: Path | None) -> ssl.SSLContext:
+    """Who may vouch for a server: the system's authorities, or those in a file."""
     if ca is None:
         return ssl.create_default_context()
     try:

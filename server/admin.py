@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import ssl
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ import httpx
 from edge_client.bundle import Bundle
 from edge_client.errors import SpryError
 from edge_client.manifest import FILE_NAME
-from edge_client.transport import checked_address
+from edge_client.transport import checked_address, trusted
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -64,10 +63,9 @@ class Administrator:
 
     def __init__(self, access: Access, transport: httpx.BaseTransport | None = None) -> None:
         self._url = access.url
-        verify = _trust(access.ca) if access.ca else True
         headers = {"Authorization": f"Bearer {access.token}"}
         self._http = httpx.Client(
-            base_url=access.url, headers=headers, timeout=_TIMEOUT, verify=verify, transport=transport
+            base_url=access.url, headers=headers, timeout=_TIMEOUT, verify=trusted(access.ca), transport=transport
         )
 
     def __enter__(self) -> Self:
@@ -148,13 +146,6 @@ class Administrator:
 def part(name: str) -> str:
     """A name as a part of a path, whatever characters it has."""
     return quote(name, safe="")
-
-
-def _trust(ca: Path) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=ca)
-    except (OSError, ssl.SSLError) as error:
-        raise AdminError(f"--ca {ca} cannot be read as certificates ({error}); give a PEM file") from None
 
 
 def _json(response: httpx.Response) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Literal
 
 from edge_client.chain import Chain, cost, cut_for
 from edge_client.errors import BundleError
@@ -13,7 +13,6 @@ from edge_client.manifest import Manifest
 from edge_client.protocol import Training
 
 Assignment = Literal["cyclic", "memory", "all"]
-ASSIGNMENTS: tuple[Assignment, ...] = get_args(Assignment)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from safetensors.numpy import load_file, save
 
 from edge_client.optimizers import Weights
+from edge_client.store import sync_folder
 
 PARTIAL = ".partial-"
 
@@ -64,11 +65,3 @@ class Blobs:
 
     def forget(self, sha256: str) -> None:
         self.path(sha256).unlink(missing_ok=True)
-
-
-def sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -9,11 +9,8 @@ from edge_client import manifest as manifests
 from edge_client.bundle import Bundle, safe_path, sha256
 from edge_client.errors import BundleError
 from edge_client.manifest import FILE_NAME, FileSpec, Manifest
-from server.blobs import sync_folder
+from edge_client.store import sync_folder
 from server.errors import Refusal
-
-MANIFEST_BYTES = 64 << 20
-"""No manifest is larger."""
 
 
 class BundleFiles:
@@ -36,7 +33,7 @@ class BundleFiles:
     def expected(self, bundle: str, path: str) -> FileSpec:
         """What the manifest says of a file; the manifest itself goes by the bundle's name."""
         if path == FILE_NAME:
-            return FileSpec(FILE_NAME, bundle, MANIFEST_BYTES)
+            return FileSpec(FILE_NAME, bundle, manifests.LARGEST)
         if not (self.path(bundle) / FILE_NAME).is_file():
             raise Refusal(409, "incomplete", f"send {FILE_NAME} of bundle {bundle[:12]}… first")
         for file in self.manifest(bundle).files:

@@ -21,8 +21,8 @@ from server.errors import ServerConfigError
 from server.tables import SCHEMA, about, schema
 
 _WRITES = "spry_writes"
-_MOST = 70
-"""Connections beside the pool's own twenty: forty threads answer requests, and some hold two at a time."""
+_CONNECTIONS = 50
+"""Forty threads answer requests, each with one at a time; the background has some more."""
 
 
 class Database:
@@ -32,7 +32,7 @@ class Database:
         """`url` of "" keeps an SQLite file in the folder."""
         self.url = url or f"sqlite:///{folder / 'spry.sqlite'}"
         self.is_sqlite = self.url.startswith("sqlite")
-        self._engine = create_engine(self.url, pool_size=20, max_overflow=_MOST, pool_pre_ping=not self.is_sqlite)
+        self._engine = create_engine(self.url, pool_size=_CONNECTIONS, pool_pre_ping=not self.is_sqlite)
         self._writer = threading.Lock()  # SQLite has one writer: threads wait here rather than in its polling
         if self.is_sqlite:
             event.listen(self._engine, "connect", _prepare_sqlite)

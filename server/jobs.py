@@ -15,6 +15,7 @@ from edge_client.chain import Chain
 from edge_client.errors import BundleError
 from edge_client.manifest import Manifest
 from edge_client.protocol import ServerOptimizer, ServerOptimizers, Training
+from edge_client.training import steps_in
 from server.assignment import Assignment
 from server.errors import Refusal, not_found
 from server.evaluation import check_held_out
@@ -100,9 +101,9 @@ class JobSettings(BaseModel):
         return self.minimum or (self.per_round + 1) // 2
 
     @property
-    def iterations(self) -> int:
-        """Steps of a round in mode iteration."""
-        return max(self.training.iterations, 1)
+    def steps(self) -> int:
+        """How often a round moves the weights: once, or in mode iteration after each of its iterations."""
+        return 1 if self.training.mode == "epoch" else steps_in(self.training, 0)
 
 
 PRESETS: dict[str, JobSettings] = {

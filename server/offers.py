@@ -53,7 +53,7 @@ class Offers:
         self._seen[device.id] = store.now(), check_in
         if (held := self._held(device.id)) is not None:
             return held
-        reason = "no job is running"
+        reason = f"job {check_in.job!r} is not running" if check_in.job else "no job is running"
         for open_round in self._rounds():
             if check_in.job not in (None, open_round.job.id, open_round.job.name):
                 continue
@@ -64,8 +64,6 @@ class Offers:
                     return CheckedIn(task)
                 refused = self._no_place(open_round, check_in)
             reason = refused
-        if reason == "no job is running" and check_in.job is not None:
-            reason = f"job {check_in.job!r} is not running"
         return CheckedIn(wait=self.wait(), reason=reason)
 
     def wait(self) -> float:

@@ -112,6 +112,11 @@ def _fewest(job: Job, round_: Row[Any]) -> int:
     return job.settings.fewest if round_.iteration == 0 else 1
 
 
+def _is_last(job: Job, round_: Row[Any]) -> bool:
+    """Whether the round ends with this step."""
+    return round_.iteration + 1 >= job.settings.steps
+
+
 def _claim(store: Store, job: Job, round_: Row[Any]) -> bool:
     """One worker closes a round; what is accepted stands from here on. A dead worker's claim passes to the next."""
     now = store.now()
@@ -169,9 +174,8 @@ def _evaluate(store: Store, job: Job, round_: Row[Any], outcome: Outcome) -> dic
         for kind in ("global", "personal"):
             found[f"accuracy_{kind}"] = sum(report[f"right_{kind}"] for report in outcome.reports) / held_back
     settings = job.settings
-    last = settings.training.mode == "epoch" or round_.iteration + 1 >= settings.iterations
     done = job.done + 1
-    if settings.held_out and last and (done % settings.evaluate_every == 0 or done == settings.rounds):
+    if settings.held_out and _is_last(job, round_) and (done % settings.evaluate_every == 0 or done == settings.rounds):
         found |= evaluate(store, job, outcome.model.weights)
     return found
 
@@ -183,7 +187,7 @@ def _publish(store: Store, job: Job, round_: Row[Any], outcome: Outcome, found: 
     """The new weights and all that is known of them become true in one transaction."""
     manifest = store.bundles.manifest(job.bundle)
     settings = job.settings
-    ends = settings.training.mode == "epoch" or round_.iteration + 1 >= settings.iterations
+    ends = _is_last(job, round_)
     blobs = store.models.stored(outcome.model) if ends else None
     with store.database.write() as connection:
         if not _still_mine(connection, job, round_):

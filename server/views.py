@@ -119,13 +119,13 @@ def _progress(store: Store, job: Job) -> Progress | None:
         row = connection.execute(newest).one_or_none()
         if row is None:
             return None
-        counts = _counts(store, job, [row.number])[row.number]
+        of_iteration = select(func.count()).where(
+            scalars.c.job == job.id, scalars.c.round == row.number, scalars.c.iteration == row.iteration
+        )
+        reported = connection.scalar(of_iteration) or 0
+    counts = _counts(store, job, [row.number])[row.number]
+    if job.settings.training.mode == "epoch" or row.state != "open":
         reported = counts.get("accepted", 0)
-        if job.settings.training.mode == "iteration" and row.state == "open":
-            query = select(func.count()).where(
-                scalars.c.job == job.id, scalars.c.round == row.number, scalars.c.iteration == row.iteration
-            )
-            reported = connection.scalar(query) or 0
     return Progress(
         number=row.number,
         state=row.state,
