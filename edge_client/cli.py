@@ -36,6 +36,7 @@ class Subcommand(NamedTuple):
 
 
 SUBCOMMANDS = {
+    "demo": Subcommand("See the whole system learn on this machine.", "demo"),
     "join": Subcommand("Take part in a server's rounds with this device's data."),
     "predict": Subcommand("Predict by the weights that this device has."),
     "export": Subcommand("Turn a Hugging Face model into a bundle for devices.", "export"),

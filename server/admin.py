@@ -86,7 +86,7 @@ class Administrator:
     def bytes(self, path: str, **parameters: Any) -> bytes:
         return self._call("GET", path, params=parameters).content
 
-    def upload_bundle(self, path: Path, advance: Callable[[int, int], None]) -> str:
+    def upload_bundle(self, path: Path, advance: Callable[[int, int], None] = lambda _sent, _total: None) -> str:
         """Send what the server lacks of a bundle; `advance` is told bytes sent and in all. Gives its name."""
         with Bundle.open(path) as bundle:
             data = (bundle.folder / FILE_NAME).read_bytes()

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from server.admin import AdminError, part
+from server.admin import AdminError, Administrator, part
 from server.cli.common import CaOption, NameArgument, ServerOption, TokenOption, connect
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
@@ -38,9 +38,15 @@ def download(
         raise AdminError(f"{out} is not a folder; choose another --out")
     if out.is_dir() and any(out.iterdir()) and not overwrite:
         raise AdminError(f"{out} exists; choose another --out or give --overwrite")
-    parameters = {} if version is None else {"version": version}
     with connect(server, admin_token, ca) as administrator:
-        content = administrator.bytes(f"/v1/jobs/{part(job)}/adapter", **parameters)
+        save_adapter(administrator, job, out, version)
+    typer.echo(f"{out}: load it with PeftModel.from_pretrained(base, {str(out)!r}), or `spry merge` it")
+
+
+def save_adapter(administrator: Administrator, job: str, out: Path, version: int | None = None) -> None:
+    """Each file appears whole or not at all."""
+    parameters = {} if version is None else {"version": version}
+    content = administrator.bytes(f"/v1/jobs/{part(job)}/adapter", **parameters)
     if not zipfile.is_zipfile(io.BytesIO(content)):
         raise AdminError("the server sent no adapter; is --server right?")
     out.mkdir(parents=True, exist_ok=True)
@@ -50,4 +56,3 @@ def download(
             partial = target.with_name(f".{target.name}.partial")
             partial.write_bytes(archive.read(entry))
             partial.replace(target)
-    typer.echo(f"{out}: load it with PeftModel.from_pretrained(base, {str(out)!r}), or `spry merge` it")

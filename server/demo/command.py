@@ -1,0 +1,104 @@
+"""`spry demo`: the whole system learning on this machine."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from edge_client.runtimes import available
+from server.cli.adapter import save_adapter
+from server.demo import intents
+from server.demo.fleet import JOB, Fleet, started
+from server.demo.folder import Folder
+from server.demo.plan import BATCH, LENGTH, MODEL, MOST_CLIENTS, Plan, plan_for
+from server.demo.processes import Process, Processes
+from server.demo.result import Result, as_json, measured, next_steps, show
+from server.demo.screen import Screen
+
+
+def demo(
+    clients: Annotated[int, typer.Option(min=1, max=MOST_CLIENTS, help="Devices.")] = 8,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds; 12, or 8 in mode iteration.")] = None,
+    mode: Annotated[str, typer.Option(help="What devices send: weights (epoch) or scalars (iteration).")] = "epoch",
+    out: Annotated[Path, typer.Option(help="The folder for all that it makes.")] = Path("spry-demo"),
+    model: Annotated[str, typer.Option(help="The encoder to train, as `spry export` takes it.")] = MODEL,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The server's port; a free one.")] = 0,
+    keep_serving: Annotated[
+        bool, typer.Option("--keep-serving", help="Leave server and devices running until interrupted.")
+    ] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")] = False,
+) -> None:
+    """Export a model, start a server and devices on this machine, and let them learn together.
+
+    Example: spry demo --clients 4 --rounds 6 --keep-serving
+    """
+    signal.signal(signal.SIGTERM, _interrupt)  # its end is theirs too
+    plan = plan_for(clients, rounds, mode, out, model, port)
+    folder, screen, begun = Folder(plan.out), Screen(), time.monotonic()
+    with folder.taken():
+        _exported(plan, folder, screen)
+        with started(plan, folder) as fleet:
+            result = _learned(plan, folder, fleet, screen, begun)
+            if json_:
+                typer.echo(json.dumps(as_json(result), indent=1))
+                sys.stdout.flush()
+            else:
+                show(result, plan, Console())
+                home = fleet.home(fleet.devices[0].name)
+                typer.echo(next_steps(plan, folder, home, keep_serving))
+            if keep_serving:
+                screen.say(f"\nServing until you press Ctrl-C: [link]{fleet.dashboard}[/link]")
+                fleet.serve()
+
+
+def _exported(plan: Plan, folder: Folder, screen: Screen) -> None:
+    if folder.has_bundle(plan.model, intents.LABELS):
+        screen.say(f"[green]✓[/green] The bundle of an earlier run: {folder.bundle}")
+        return
+    doing = f"Exporting {plan.model} to int8 for {', '.join(available())} (about a minute, once)"
+    log = folder.logs / "export.log"
+    with screen.stage(doing, f"Exported and verified: {folder.bundle}"), Processes() as processes:
+        process = processes.start(
+            log, "export", plan.model, "--labels", ",".join(intents.LABELS), "--quantize", "int8", "--target",
+            ",".join(available()), "--batch", str(BATCH), "--seq", str(LENGTH), "--cuts", "3", "--no-measure",
+            "--overwrite", "--out", str(folder.bundle),
+        )  # fmt: skip
+        _wait(process)
+    folder.keep_bundle(plan.model)
+
+
+def _wait(process: Process) -> None:
+    if process.process.wait():
+        process.check("spry export")
+
+
+def _learned(plan: Plan, folder: Folder, fleet: Fleet, screen: Screen, begun: float) -> Result:
+    screen.say(f"[green]✓[/green] The server runs; its dashboard: [link]{fleet.dashboard}[/link]")
+    with screen.stage(f"{plan.clients} devices learn {len(intents.LABELS)} intents", f"{plan.clients} devices learned"):
+        fleet.start_job()
+        fleet.start_devices()
+        job = fleet.follow(screen)
+    with screen.stage("Measuring", "Measured, with each device alone for comparison"):
+        save_adapter(fleet.admin, JOB, folder.adapter)
+        steps = job["done"] * fleet.steps_in_a_round()
+        accuracy, devices = measured(plan, folder, fleet, screen, steps)
+    return Result(
+        accuracy=accuracy,
+        rounds=job["done"],
+        steps=steps,
+        seconds=round(time.monotonic() - begun, 1),
+        devices=devices,
+        adapter=str(folder.adapter),
+        dashboard=fleet.dashboard,
+    )
+
+
+def _interrupt(_signal: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt

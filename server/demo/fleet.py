@@ -1,0 +1,145 @@
+"""The demo's fleet: a server, its devices, and one job."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from edge_client.protocol import ServerOptimizer, ServerOptimizers
+from edge_client.runtimes import available
+from edge_client.training import steps_in
+from server.admin import Access, Administrator
+from server.demo import intents
+from server.demo.folder import Folder
+from server.demo.plan import Plan
+from server.demo.processes import Process, Processes, free_port, wait_for_server
+from server.demo.screen import Screen
+from server.store import ADMIN_TOKEN_FILE
+
+JOB = "demo"
+HEARD, HELD_BACK = 72, 0.1
+_LOOK = 0.3
+"""Seconds between two looks at the job."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """A `spry join` with data of its own."""
+
+    number: int
+    name: str
+    runtime: str
+    process: Process
+
+
+class Fleet:
+    """The processes, and an administrator's access to the server."""
+
+    def __init__(self, plan: Plan, folder: Folder, processes: Processes) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._processes = processes
+        self.devices: list[Device] = []
+        port = plan.port or free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        settings = {"SPRY_RETRY_SECONDS": "1", "SPRY_TICK_SECONDS": "0.1", "SPRY_ENROLMENTS_PER_MINUTE": "10000"}
+        arguments = "serve", "--port", str(port), "--data", str(folder.server)
+        self._server = processes.start(folder.logs / "server.log", *arguments, **settings)
+        wait_for_server(self.url, self._server)
+        self.token = (folder.server / ADMIN_TOKEN_FILE).read_text().strip()
+        self.admin = Administrator(Access(self.url, self.token))
+
+    @property
+    def dashboard(self) -> str:
+        return f"{self.url}/#token={self.token}"
+
+    def start_job(self) -> None:
+        held_out = self._folder.write_rows("held-out.jsonl", intents.common_test(self._plan.test))
+        self.admin.post("/v1/jobs", {
+            "name": JOB,
+            "bundle": self.admin.upload_bundle(self._folder.bundle),
+            "settings": settings_of(self._plan) | {"held_out": self.admin.upload_held_out(held_out)},
+        })  # fmt: skip
+
+    def start_devices(self) -> None:
+        token = self.admin.post("/v1/tokens", {"uses": self._plan.clients, "label": "the demo"})["token"]
+        for number, runtime in enumerate(runtimes_for(self._plan.clients, available())):
+            name = intents.household(number).name
+            data = self._folder.write_rows(f"{name}/data.jsonl", intents.slice_of(number, HEARD))
+            process = self._processes.start(
+                self._folder.logs / f"{name}.log", "join", "--server", self.url, "--home", str(self.home(name)),
+                "--data", str(data), "--name", name, "--runtime", runtime, "--threads", "1", "--json",
+                "--holdout", str(HELD_BACK),
+                SPRY_TOKEN=token, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1",
+            )  # fmt: skip
+            self.devices.append(Device(number, name, runtime, process))
+
+    def steps_in_a_round(self) -> int:
+        training = self._plan.training
+        trained = HEARD - round(HEARD * HELD_BACK)
+        return steps_in(training, math.ceil(trained / training.batch))
+
+    def home(self, name: str) -> Path:
+        return self._folder.devices / name / "home"
+
+    def follow(self, screen: Screen) -> dict[str, Any]:
+        """Until the job has ended; tells each round as it is done."""
+        told = 0
+        while True:
+            self._look()
+            job = self.admin.get(f"/v1/jobs/{JOB}")
+            if job["done"] > told:
+                newest: list[dict[str, Any]] = self.admin.get(f"/v1/jobs/{JOB}/rounds", limit=job["done"] - told + 1)
+                for row in reversed(newest):
+                    if row["state"] == "done" and row["number"] > told:
+                        told = row["number"]
+                        screen.round_done(row, self._plan.rounds)
+            screen.round_open(job["progress"], self._plan.rounds)
+            if job["state"] == "ended":
+                return job
+            time.sleep(_LOOK)
+
+    def serve(self) -> None:
+        """Until interrupted."""
+        while True:
+            self._look()
+            time.sleep(_LOOK)
+
+    def _look(self) -> None:
+        self._server.check("the server")
+        for device in self.devices:
+            device.process.look()
+            device.process.check(device.name)
+
+
+@contextmanager
+def started(plan: Plan, folder: Folder) -> Generator[Fleet]:
+    with Processes() as processes:
+        fleet = Fleet(plan, folder, processes)
+        with fleet.admin:
+            yield fleet
+
+
+def runtimes_for(clients: int, known: list[str]) -> list[str]:
+    """One device for each runtime that is installed, as far as there are devices; the others take the first."""
+    others = known[1:clients]
+    return [known[0]] * (clients - len(others)) + others
+
+
+def settings_of(plan: Plan) -> dict[str, Any]:
+    optimizers = ServerOptimizers(units=ServerOptimizer("fedyogi", learning_rate=plan.server_rate))
+    return {
+        "training": asdict(plan.training),
+        "optimizers": asdict(optimizers),
+        "per_round": plan.clients,
+        "over_selection": 1.0,
+        "rounds": plan.rounds,
+        "deadline": 300.0,
+        "device_evaluation": 1 if plan.training.mode == "epoch" else 0,
+        "seed": 1,
+    }

@@ -1,0 +1,65 @@
+"""Where the demo keeps what it makes: the bundle for the next run, all else until then."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from edge_client.bundle import Bundle
+from edge_client.errors import SpryError
+from server.demo.intents import Row
+
+_MARK = ".spry-demo"
+
+
+class Folder:
+    """The parts of a demo's folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.bundle = path / "bundle"
+        self.server = path / "server"
+        self.devices = path / "devices"
+        self.adapter = path / "adapter"
+        self.logs = path / "logs"
+
+    @contextmanager
+    def taken(self) -> Generator[None]:
+        """For one demo at a time, without what the one before it left; only a demo's own folder is cleared."""
+        if self.path.exists() and not self.path.is_dir():
+            raise SpryError(f"{self.path} is a file; choose a folder for the demo with --out")
+        if self.path.is_dir() and any(self.path.iterdir()) and not (self.path / _MARK).is_file():
+            raise SpryError(f"{self.path} holds something else; choose an empty or new folder with --out")
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / _MARK).open("w") as mark:
+            try:
+                fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise SpryError(f"another demo runs in {self.path}; end it, or choose another --out") from None
+            for part in (self.server, self.devices, self.adapter, self.logs):
+                shutil.rmtree(part, ignore_errors=True)
+            yield
+
+    def has_bundle(self, model: str, labels: Sequence[str]) -> bool:
+        """Whether an earlier run exported this model already."""
+        known = self.bundle.with_suffix(".model")
+        if not known.is_file() or known.read_text() != model:
+            return False
+        try:
+            with Bundle.open(self.bundle) as bundle:
+                return bundle.manifest.model.labels == tuple(labels)
+        except SpryError:  # cut short, or damaged: export again
+            return False
+
+    def keep_bundle(self, model: str) -> None:
+        self.bundle.with_suffix(".model").write_text(model)
+
+    def write_rows(self, name: str, rows: Sequence[Row]) -> Path:
+        path = self.devices / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path

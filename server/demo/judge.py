@@ -1,0 +1,98 @@
+"""How good weights are, and what a device reaches without the others: by the bundle's programs, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from safetensors.numpy import load_file
+
+from edge_client.batches import Batches
+from edge_client.bundle import Bundle
+from edge_client.chain import cut_for
+from edge_client.data import Examples, examples_for
+from edge_client.estimators import estimator_for
+from edge_client.optimizers import Weights
+from edge_client.protocol import ServerOptimizers, Task, Training
+from edge_client.sources import open_data
+from edge_client.training import State, evaluate, train
+from edge_client.workbench import Workbench
+from server.demo.intents import Row
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+ADAPTER = "adapter_model.safetensors"
+
+
+@dataclass(frozen=True)
+class Local:
+    """What training on one device alone takes part with."""
+
+    rows: Sequence[Row]
+    steps: int
+    seed: int
+
+
+class Judge:
+    """The bundle on one runtime of this machine."""
+
+    def __init__(self, bundle: Path, runtime: str, training: Training) -> None:
+        self._bench = Workbench(Bundle.open(bundle), runtime, threads=1)
+        self._training = training
+        self._task = self._local_task(Local([], 0, 0))
+        self.initial = self._bench.bundle.initial_adapter()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bench.close()
+
+    def accuracy(self, rows: Sequence[Row], *models: Weights) -> list[float]:
+        """Of each model, the share of rows that it gets right."""
+        passes = self._bench.passes(self._task, None)
+        encoder = self._bench.encoder(self._training.batch, self._training.length)
+        total, right = evaluate(passes.logits, self._examples(rows), encoder, self._bench.manifest.model.task, models)
+        return [count / total for count in right]
+
+    def trained(self, weights: Weights, local: Local, advance: Callable[[], None] = lambda: None) -> Weights:
+        """The weights after some steps on one device's rows, with nobody to share the units with."""
+        task = self._local_task(local)
+        manifest = self._bench.manifest
+        encoder = self._bench.encoder(self._training.batch, self._training.length)
+        batches = Batches(self._examples(local.rows), encoder, manifest.model.task, task.seed)
+        estimator = estimator_for(manifest, task, self._bench.passes(task, None))
+        state = State(weights)
+        for following in train(task, manifest, estimator, batches, state):
+            state = following
+            advance()
+        return state.weights
+
+    def adapter(self, folder: Path) -> Weights:
+        """A downloaded adapter's weights, by the names that programs take."""
+        found = load_file(folder / ADAPTER)
+        return {name: found[name] for name in self.initial}
+
+    def _examples(self, rows: Sequence[Row]) -> Examples:
+        model = self._bench.manifest.model
+        return examples_for(open_data([dict(row) for row in rows]), model.task, model.labels)
+
+    def _local_task(self, local: Local) -> Task:
+        """A round of one device: all units are its own."""
+        bench = self._bench
+        training = Training(
+            batch=self._training.batch,
+            length=self._training.length,
+            iterations=local.steps,
+            learning_rate=self._training.learning_rate,
+            head_learning_rate=self._training.head_learning_rate,
+        )
+        units = list(range(len(bench.manifest.units)))
+        return Task(
+            id="local", job="local", job_name="local", round=1, seed=local.seed,
+            units=units, cut=cut_for(bench.manifest, units), bundle="", runtime=bench.runtime_name, version=0,
+            iteration=0, seconds=0.0, training=training, optimizers=ServerOptimizers(), batch=training.batch,
+        )  # fmt: skip

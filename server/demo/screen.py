@@ -1,0 +1,59 @@
+"""What the demo shows while it works: on standard error, so that `--json` leaves standard output to a script."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.status import Status
+
+_WIDTH = 20
+
+
+class Screen:
+    """A line for each thing done, and on a terminal a moving one for the thing at hand."""
+
+    def __init__(self) -> None:
+        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._status: Status | None = None
+
+    @contextmanager
+    def stage(self, doing: str, done: str) -> Generator[None]:
+        started = time.monotonic()
+        if not self.console.is_terminal:
+            self.console.print(f"  {doing} ...")
+        with self.console.status(doing) as self._status:
+            yield
+        self._status = None
+        self.console.print(f"[green]✓[/green] {done} [dim]({time.monotonic() - started:.0f} s)[/dim]")
+
+    def say(self, text: str) -> None:
+        self.console.print(text)
+
+    def doing(self, text: str) -> None:
+        if self._status is not None:
+            self._status.update(text)
+
+    def round_open(self, progress: dict[str, Any] | None, rounds: int) -> None:
+        if progress is None or progress["state"] != "open":
+            return
+        reported = f"{progress['reported']} of {progress['wanted']} devices reported"
+        step = f", iteration {progress['iteration'] + 1}" if progress["iteration"] else ""
+        self.doing(f"round {progress['number']} of {rounds}{step}: {reported}")
+
+    def round_done(self, row: dict[str, Any], rounds: int) -> None:
+        found = row["result"]
+        personal = found.get("accuracy_personal")
+        own = "" if personal is None else f"   on their own data, personal {personal:.2f}"
+        self.console.print(
+            f"  round {row['number']:>2} of {rounds}  {_bar(found['accuracy'])} accuracy {found['accuracy']:.2f}   "
+            f"loss {found['loss']:.2f}{own}   [dim]{found['seconds']:.1f} s[/dim]"
+        )
+
+
+def _bar(share: float) -> str:
+    full = round(share * _WIDTH)
+    return f"[cyan]{'━' * full}[/cyan][dim]{'─' * (_WIDTH - full)}[/dim]"
