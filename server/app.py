@@ -17,7 +17,7 @@ from server.errors import ServerConfigError
 from server.jobs import list_jobs
 from server.offers import Offers
 from server.reports import Reports
-from server.routes import bundles, devices, events, jobs, operations, tasks
+from server.routes import bundles, dashboard, devices, events, jobs, operations, tasks
 from server.services import Services
 from server.settings import Settings, read_settings
 from server.signals import hear_signals
@@ -52,8 +52,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(BodyLimit)
     app.add_middleware(PlainRefusal)
     problems.install(app)
-    for module in (devices, tasks, bundles, jobs, events, operations):
+    for module in (devices, tasks, bundles, jobs, events, operations, dashboard):
         app.include_router(module.router)
+    app.mount("/dashboard", dashboard.Assets())
     problems.describe(app)
     return app
 
