@@ -14,8 +14,8 @@ from server.tables import devices, jobs, rounds, scalars, tasks, traffic
 
 _AWAY_AFTER = 3.0
 """How many retry times a device may be silent; it waits at most about two."""
-_SAVED_AFTER = 5.0
-"""Seconds until what a device said is in the database."""
+_AWAY_AT_LEAST = 60.0
+"""Seconds; one that still works on a task that the round was closed without is silent too."""
 
 DeviceState = Literal["training", "waiting", "away", "revoked"]
 Totals = dict[str, tuple[int, int]]
@@ -64,7 +64,7 @@ class PartView(BaseModel):
 
 
 class AssignmentView(BaseModel):
-    """Who has which units in the newest round."""
+    """Who has which units in a round."""
 
     round: int
     state: str
@@ -90,7 +90,7 @@ def list_devices(store: Store, totals: Totals) -> list[DeviceView]:
     )
     with store.database.read() as connection:
         rows = connection.execute(query).mappings().all()
-    heard_since = store.now() - _AWAY_AFTER * store.settings.retry_seconds - _SAVED_AFTER
+    heard_since = store.now() - max(_AWAY_AFTER * store.settings.retry_seconds, _AWAY_AT_LEAST)
     return [_device(dict(row), totals.get(row["id"], (0, 0)), heard_since) for row in rows]
 
 
@@ -104,8 +104,9 @@ def _device(row: dict[str, Any], bytes_: tuple[int, int], heard_since: float) ->
 
 
 def assignment(store: Store, job: Job) -> AssignmentView | None:
-    """Of the newest round; None before the first."""
-    newest = select(rounds).where(rounds.c.job == job.id).order_by(rounds.c.number.desc()).limit(1)
+    """Of the newest round that a device has joined; None before the first."""
+    joined = select(func.max(tasks.c.round)).where(tasks.c.job == job.id).scalar_subquery()
+    newest = select(rounds).where(rounds.c.job == job.id, rounds.c.number == joined)
     with store.database.read() as connection:
         round_ = connection.execute(newest).one_or_none()
         if round_ is None:

@@ -124,7 +124,7 @@ function drawn() {
   if (parts.job) showJob(shown, details);
   if (parts.charts) {
     charts ??= new Charts($("charts"));
-    charts.show(details);
+    charts.show(shown, details);
   }
   if (parts.assignment) showAssignment(details.assignment);
   if (parts.refusals) showRefusals(shown, details.refusals, fleet.devices);

@@ -5,7 +5,7 @@ import { count, plural } from "./format.js";
 
 const NAMED = 16; // columns that leave room for names
 const STATES = {
-  done: "reported", open: "training", lost: "given back, refused or too late", free: "nobody's in this round",
+  done: "reported", open: "training", lost: "given back, refused or too late", free: "not its part",
 };
 
 const stateOf = (part) => (part.reported ? "done" : part.state === "open" ? "open" : "lost");
@@ -41,18 +41,17 @@ export function showAssignment(found) {
 }
 
 function sentence(found, held) {
-  if (!found) return "The first round is not open yet.";
+  if (!found) return "No device has a part yet.";
   const { round, units, parts } = found;
-  if (!parts.length) return `Round ${round} waits for its first device.`;
   const reported = parts.filter((part) => part.reported).length;
-  return `Round ${round}: ${plural(parts.length, "client")}, ${count(reported)} reported; `
+  return `Round ${round}${found.state === "done" || found.state === "failed" ? `, ${found.state}` : ""}: ${plural(parts.length, "client")}, ${count(reported)} reported; `
     + `${count(held.size)} of ${plural(units.length, "unit")} in somebody's hands. Every client trains the head too.`;
 }
 
 function draw(picture, units, parts) {
   const size = parts.length <= NAMED ? "large" : parts.length <= 48 ? "medium" : "small";
   picture.className = `matrix ${size}`;
-  picture.style.gridTemplateColumns = `max-content repeat(${parts.length}, var(--cell))`;
+  picture.style.gridTemplateColumns = `max-content repeat(${parts.length}, minmax(var(--cell), var(--widest)))`;
   picture.setAttribute("aria-label", `${plural(units.length, "unit")} in rows, ${plural(parts.length, "client")} in columns: `
     + "the table below has the same");
   const cells = [h("span", { class: "corner" }, size === "large" ? "unit \\ client" : "")];
@@ -61,8 +60,8 @@ function draw(picture, units, parts) {
   }
   let block = null;
   units.forEach((unit, number) => {
-    const first = unit.segment !== block;
-    block = unit.segment;
+    const first = blockOf(unit) !== block;
+    block = blockOf(unit);
     cells.push(h("span", { class: `unit${first ? " first" : ""}`, title: unit.name }, shorten(unit.name)));
     for (const part of parts) {
       const state = part.units.includes(number) ? stateOf(part) : "free";
@@ -73,10 +72,14 @@ function draw(picture, units, parts) {
   picture.replaceChildren(...cells);
 }
 
-/** The end of a module's path says which it is: block, part and projection. */
+const inBlock = (name) => name.match(/(?:^|\.)(\d+)\.(.*)$/);
+
+const blockOf = (unit) => inBlock(unit.name)?.[1] ?? unit.segment;
+
+/** A module's path, without what all paths have in common. */
 function shorten(name) {
-  const found = name.match(/(?:^|\.)(\d+)\.(.*)$/);
+  const found = inBlock(name);
   if (!found) return name;
   const parts = found[2].split(".").filter((part) => !["attention", "self", "self_attn", "attn"].includes(part));
-  return `${found[1]} ${parts.join(".")}`;
+  return `block ${found[1]} ${parts.join(".")}`;
 }

@@ -1,6 +1,6 @@
 // Curves over rounds, drawn by uPlot (a script of its own, loaded before this one).
 
-import { bytes, digits, duration, percent } from "./format.js";
+import { bytes, digits, duration, percent, percents } from "./format.js";
 import { fill, h, text } from "./dom.js";
 
 const uPlot = globalThis.uPlot;
@@ -17,18 +17,20 @@ const lines = (names) => (table) => names.filter(([name]) => table.metrics.has(n
 /** What is shown: a title, how a number reads, and the series that a job has. */
 const CHARTS = [
   {
-    name: "accuracy", title: "Accuracy", format: percent, top: 1,
+    name: "accuracy", title: "Accuracy", format: percent, tick: percents, top: 1,
     series: lines([
-      ["accuracy", "held out at the server"],
-      ["accuracy_global", "global, on devices"],
-      ["accuracy_personal", "personal, on devices"],
+      ["accuracy", "at the server"],
+      ["accuracy_global", "global on devices"],
+      ["accuracy_personal", "personal"],
     ]),
-    none: "Not measured: give the job held-out examples (--held-out) or device_evaluation.",
+    none: ({ settings }) => (settings.held_out || settings.device_evaluation
+      ? "The first measurement is not done yet."
+      : "Not measured: a job needs held-out examples (--held-out), or device_evaluation among its settings."),
   },
   {
     name: "loss", title: "Loss", format: digits,
     series: lines([["loss", "mean of the clients"]]),
-    none: "The first round is not done yet.",
+    none: () => "The first round is not done yet.",
   },
   {
     name: "bytes", title: "Bytes per round", format: bytes, bars: true, floor: 0,
@@ -36,12 +38,12 @@ const CHARTS = [
       { label: "up", values: side(table.traffic, "up") }, { label: "down", values: side(table.traffic, "down") },
     ].filter(({ values }) => values.size),
     note: (table) => (table.traffic.has(0) ? `The bundle itself: ${bytes(table.traffic.get(0).down)} down.` : ""),
-    none: "Nothing has been sent or fetched yet.",
+    none: () => "No round has sent or fetched anything yet.",
   },
   {
     name: "seconds", title: "Time per round", format: duration, floor: 0,
     series: lines([["seconds", "from the first device to the result"]]),
-    none: "The first round is not done yet.",
+    none: () => "The first round is not done yet.",
   },
 ];
 
@@ -57,8 +59,8 @@ export class Charts {
   }
 
   /** `table.metrics`: name -> round -> value; `table.traffic`: round -> bytes. */
-  show(table) {
-    for (const chart of this.charts) chart.show(table);
+  show(job, table) {
+    for (const chart of this.charts) chart.show(job, table);
   }
 }
 
@@ -69,21 +71,23 @@ class Chart {
     this.known = "";
     this.canvas = h("div", { class: "plot", "aria-hidden": "true" });
     this.legend = h("ul", { class: "legend", "aria-hidden": "true" });
-    this.summary = h("p", { class: "muted" });
+    this.summary = h("p", { class: "hidden-text" });
+    this.note = h("p", { class: "muted" });
     this.table = h("table", {}, h("caption", {}, `${kind.title}, round by round`));
     this.details = h("details", {}, h("summary", {}, "As a table"),
       h("div", { class: "scroll tall", tabindex: 0, role: "region", "aria-label": `${kind.title} as a table` }, this.table));
     this.details.addEventListener("toggle", () => this.tell());
     const title = h("h2", { id: `${kind.name}-title` }, kind.title);
     parent.append(h("section", { class: "card", "aria-labelledby": title.id, id: `chart-${kind.name}` },
-      title, this.legend, this.canvas, this.summary, this.details));
+      title, this.legend, this.canvas, this.summary, this.note, this.details));
   }
 
-  show(table) {
+  show(job, table) {
     this.series = this.kind.series(table);
-    this.note = this.kind.note?.(table) ?? "";
-    this.rounds = [...new Set(this.series.flatMap(({ values }) => [...values.keys()]))].sort((a, b) => a - b);
     const shown = this.series.length > 0;
+    text(this.note, [shown ? "" : this.kind.none(job), this.kind.note?.(table)].filter(Boolean).join(" "));
+    this.note.hidden = !this.note.textContent;
+    this.rounds = [...new Set(this.series.flatMap(({ values }) => [...values.keys()]))].sort((a, b) => a - b);
     for (const part of [this.canvas, this.legend, this.details]) part.hidden = !shown;
     if (shown) this.draw();
     this.tell();
@@ -113,7 +117,7 @@ class Chart {
       scales: { x: { time: false, range: (_, low, high) => around(low, high, kind.bars) }, y: { range: (_, low, high) => this.range(low, high) } },
       axes: [
         { ...axis, incrs: ROUNDS, space: 44, size: 30 },
-        { ...axis, size: 62, space: 36, values: (_, values) => values.map((value) => kind.format(value)) },
+        { ...axis, size: 62, space: 36, values: (_, values) => values.map(kind.tick ?? kind.format) },
       ],
       series: [{}, ...this.series.map((_, number) => this.line(number))],
       hooks: { setCursor: [(plot) => this.read(plot.cursor.idx)] },
@@ -153,7 +157,7 @@ class Chart {
       const from = all.length > 1 ? `, first ${kind.format(all[0])}` : "";
       return `${label} ${kind.format(all.at(-1))} in round ${[...values.keys()].at(-1)}${from}`;
     });
-    text(this.summary, this.series.length ? `Newest: ${told.join("; ")}. ${this.note}`.trim() : `${kind.none} ${this.note}`.trim());
+    text(this.summary, told.length ? `Newest: ${told.join("; ")}.` : "");
     if (this.details.open && this.series.length) {
       const columns = this.series.map(({ label, values }) => [label, (round) => kind.format(values.get(round)), "number"]);
       this.table.tHead?.remove();

@@ -47,8 +47,8 @@ export function fill(table, columns, rows, key) {
     const titles = columns.map(([title, , kind]) => h("th", { scope: "col", class: kind }, title));
     table.append(h("thead", {}, h("tr", {}, ...titles)), h("tbody"));
   }
-  const cells = columns.map(([, , kind], number) =>
-    number ? () => h("td", { class: kind }) : () => h("th", { scope: "row", class: kind }));
+  const cells = columns.map(([title, , kind], number) =>
+    number ? () => h("td", { class: kind, "data-title": title }) : () => h("th", { scope: "row", class: kind }));
   keyed(table.tBodies[0], rows, key, () => h("tr", {}, ...cells.map((make) => make())), (line, row) => {
     columns.forEach(([, cell], number) => {
       const value = cell(row);

@@ -25,6 +25,9 @@ export function bytes(value) {
 
 export const percent = (value) => (value == null ? "" : `${(100 * value).toFixed(1)} %`);
 
+/** On an axis: as many digits as its steps need. */
+export const percents = (value) => `${Number((100 * value).toFixed(1))} %`;
+
 /** Three digits that count. */
 export function digits(value) {
   if (value == null) return "";
@@ -36,8 +39,8 @@ export function digits(value) {
 
 export function duration(seconds) {
   if (seconds == null) return "";
-  if (seconds < 1) return `${Math.round(1000 * seconds)} ms`;
-  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds && seconds < 1) return `${Math.round(1000 * seconds)} ms`;
+  if (seconds < 10) return `${Number(seconds.toFixed(1))} s`;
   if (seconds < 120) return `${Math.round(seconds)} s`;
   if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
   if (seconds < 172_800) return `${Math.round(seconds / 3600)} h`;

@@ -58,7 +58,7 @@ function tiles(job, metrics) {
     const values = [...(metrics.get(name)?.values() ?? [])];
     return values.length > 1 ? values.at(-1) - values[0] : null;
   };
-  const points = (value) => (value == null ? "" : `${value < 0 ? "−" : "+"}${Math.abs(100 * value).toFixed(1)} points since the first`);
+  const points = (value) => (value == null ? "" : `${value < 0 ? "−" : "+"}${Math.abs(100 * value).toFixed(1)} points`);
   const name = "accuracy" in job.metrics ? "accuracy" : "accuracy_global";
   const refused = Object.values(job.refused).reduce((sum, number) => sum + number, 0);
   const loss = change("loss");
@@ -67,9 +67,8 @@ function tiles(job, metrics) {
   if ("accuracy_personal" in job.metrics) {
     found.push(["Personal accuracy", percent(job.metrics.accuracy_personal), points(change("accuracy_personal"))]);
   }
-  if ("loss" in job.metrics) found.push(["Loss", digits(job.metrics.loss), loss == null ? "" : `${loss < 0 ? "−" : "+"}${digits(Math.abs(loss))} since the first`]);
-  found.push(["Sent by devices", bytes(job.up), "updates and scalars"]);
-  found.push(["Fetched by devices", bytes(job.down), "weights, steps, bundle"]);
+  if ("loss" in job.metrics) found.push(["Loss", digits(job.metrics.loss), loss == null ? "" : `${loss < 0 ? "−" : "+"}${digits(Math.abs(loss))}`]);
+  found.push(["Sent by devices", bytes(job.up), `${bytes(job.down)} fetched`]);
   found.push(["Refused", count(refused), refused === 1 ? "update" : "updates"]);
   return found;
 }
@@ -140,7 +139,7 @@ export function showRefusals(job, refusals, devices) {
   text($("refusals-text"), rows.length ? "Refused updates are counted and never averaged." : "None so far.");
   const columns = [
     ["code", (row) => row.code],
-    ["meaning", (row) => WHY[row.code] ?? ""],
+    ["meaning", (row) => WHY[row.code] ?? "", "wrap"],
     ["count", (row) => count(row.number), "number"],
     ["newest", (row) => (row.newest ? `${row.newest.detail} (${devices.get(row.newest.device)?.name ?? row.newest.device}, ${ago(row.newest.time)})` : ""), "wrap"],
   ];
@@ -183,6 +182,9 @@ function startForm(changed, say) {
   const form = $("job-form");
   const fields = form.elements;
   let bundles = [];
+  const chosen = () => bundles.find(({ sha256 }) => sha256 === fields.bundle.value);
+  const tell = () => text($("bundle-hint"), bundles.length ? describe(chosen()) : "");
+  fields.bundle.addEventListener("change", tell);
   $("new-job").addEventListener("click", async () => {
     complain($("job-form-error"));
     $("job-dialog").showModal();
@@ -194,12 +196,14 @@ function startForm(changed, say) {
     $("no-bundle").hidden = bundles.length > 0;
     $("job-fields").hidden = !bundles.length;
     $("job-start").disabled = !bundles.length;
-    fields.bundle.replaceChildren(...bundles.map((bundle) => h("option", { value: bundle.sha256 }, describe(bundle))));
+    fields.bundle.replaceChildren(...bundles.map((bundle) => h("option", { value: bundle.sha256 }, `${bundle.model} (${bundle.sha256.slice(0, 8)})`)));
+    tell();
     (bundles.length ? fields.name : $("job-cancel")).focus();
   });
   fields.mode.addEventListener("change", () => {
     const iteration = fields.mode.value === "iteration";
     $("iterations-field").hidden = fields.iterations.disabled = !iteration;
+    $("evaluation-field").hidden = fields.device_evaluation.disabled = iteration; // scalars say nothing of accuracy
   });
   $("job-cancel").addEventListener("click", () => $("job-dialog").close());
   form.addEventListener("submit", async (event) => {
@@ -207,9 +211,10 @@ function startForm(changed, say) {
     complain($("job-form-error"));
     $("job-start").disabled = true;
     try {
-      const job = await call("POST", "v1/jobs", wanted(fields, bundles));
+      const job = await call("POST", "v1/jobs", wanted(fields, chosen()));
       $("job-dialog").close();
       form.reset();
+      tell();
       fields.mode.dispatchEvent(new Event("change"));
       changed(job);
       say(`Job ${job.name} is running.`);
@@ -222,12 +227,11 @@ function startForm(changed, say) {
   });
 }
 
-const describe = (bundle) => `${bundle.model} · ${bundle.task}, ${bundle.labels} labels · ${bundle.method}, ${plural(bundle.units, "unit")} · `
-  + `${bundle.runtimes.join(", ")} · ${bytes(bundle.bytes)} · ${bundle.sha256.slice(0, 8)}`;
+const describe = (bundle) => `${plural(bundle.labels, "label")} of ${bundle.task}, ${plural(bundle.units, "unit")} of ${bundle.method}, `
+  + `for ${bundle.runtimes.join(", ")}; ${bytes(bundle.bytes)}`;
 
 /** The form as a message; the bundle's first shape and number of directions, unless the settings say otherwise. */
-function wanted(fields, bundles) {
-  const bundle = bundles.find(({ sha256 }) => sha256 === fields.bundle.value);
+function wanted(fields, bundle) {
   const [batch, length] = bundle.shapes[0];
   const training = { batch, length, mode: fields.mode.value, learning_rate: Number(fields.learning_rate.value) };
   if (bundle.directions.length) training.directions = bundle.directions[0];

@@ -33,7 +33,7 @@ async def events(services: UseServices, request: Request, job: str | None = None
     """Server-sent events about all jobs and devices, and in detail about one job, given by id or name.
 
     `jobs`, `devices`, `rounds`, `metrics`, `traffic` and `refusals` are lists: all rows at first, and later those that
-    are new or changed, each whole. `assignment` is one object, or null before the first round.
+    are new or changed, each whole. `assignment` is one object, or null before the first device has joined.
     """
     chosen = None if job is None else (await run_in_threadpool(find_job, services.store, job)).id
     return stream(services, request, Feed(services.store, chosen).news, _LOOK)
