@@ -11,6 +11,7 @@ import platform
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from .download import fetch
 from .errors import DataError, ServerError, SpryError, StoreError, Unauthorized, Unreachable
 from .events import Event, Tell, silent
 from .manifest import Manifest
+from .measure import resident
 from .protocol import CheckIn, Enrolment, Receipt, Task
 from .runtimes import RUNTIMES, available
 from .sources import Row, Source, count_rows, open_data
@@ -59,6 +61,9 @@ class Idle:
     rows: int = 0
     failures: int = 0
     """Of tasks, one after the other: they lengthen the waits."""
+    step_seconds: float | None = None
+    resident_bytes: int | None = None
+    """What the server is told of how this device does."""
 
 
 class Client:
@@ -126,6 +131,8 @@ class Client:
         self._rows = 0
         self._loaded = False
         self._failures = 0
+        self._step_seconds: float | None = None
+        self._resident: int | None = None
         self._waiting = ""
         where = Path(ca) if ca is not None else None
         self.server = Server(server, ca=where, transport=transport, patience=patience, pause=pause, tell=on_event)
@@ -148,6 +155,7 @@ class Client:
             try:
                 if idle is not None:
                     self._failures, self._waiting = idle.failures, idle.reason
+                    self._step_seconds, self._resident = idle.step_seconds, idle.resident_bytes
                     self._pause(idle.seconds)
                 self._enrol()
                 self._send_left_over(done)
@@ -205,6 +213,8 @@ class Client:
                 power=self.conditions.machine.power(),
                 metered=self.conditions.is_metered(),
                 job=self.job,
+                step_seconds=self._step_seconds,
+                resident_bytes=self._most_memory(),
             )
         )
         if answer.task is None:
@@ -225,7 +235,8 @@ class Client:
             examples, held_back = self._fitting(bench.manifest)
             from .round import Round
 
-            Round(task, self.server, job, bench, examples, held_back, self._tell, self.conditions.memory()).run()
+            part = Round(task, self.server, job, bench, examples, held_back, self._tell, self.conditions.memory())
+            self._step_seconds = part.run()
         if task.training.mode == "iteration":
             job.finish()
             return Receipt(0.0)
@@ -317,13 +328,20 @@ class Client:
         if seconds >= IDLE_SECONDS:
             self.unload()
         if seconds >= LONG_SECONDS and self._loaded and self._on_idle is not None:
-            self._on_idle(Idle(seconds, reason, self._rows, self._failures))
+            known = self._step_seconds, self._most_memory()
+            self._on_idle(Idle(seconds, reason, self._rows, self._failures, *known))
         if seconds > 0:
             self._pause(seconds)
 
     def _wait_after_failure(self) -> None:
         self._failures += 1
         self._wait(min(FAILURE_WAIT * 2 ** min(self._failures - 1, 12), LONGEST_FAILURE_WAIT), "")
+
+    def _most_memory(self) -> int | None:
+        """Of this process and those that it took over from; None where the system does not tell."""
+        with suppress(OSError, SpryError):
+            self._resident = max(resident("VmHWM"), self._resident or 0)  # a round sets the system's mark back
+        return self._resident
 
     # --- prediction ---
 

@@ -63,13 +63,15 @@ class Iterations:
         self.iteration = task.iteration
         self.total = steps_in(task.training, len(batches))
         self._until = self._patience()
+        self._steps = 0
+        self._seconds = 0.0
 
     def _patience(self) -> float:
         """Every step gives the round more time."""
         return time.monotonic() + self.task.seconds + GRACE_SECONDS
 
-    def run(self) -> None:
-        """Take part until the round is over."""
+    def run(self) -> float | None:
+        """Take part until the round is over; gives the seconds that a step took."""
         kept = self.kept
         try:
             self._follow(0.0)
@@ -80,10 +82,14 @@ class Iterations:
         finally:
             if self.kept is not kept:
                 self.store.save_weights(self.task.bundle, self.kept)
+        return self._seconds / self._steps if self._steps else None
 
     def _report(self) -> bool:
         """Send this iteration's numbers; False when the round takes nothing more."""
+        started = time.monotonic()
         found = self.estimator.report(self.batches.at(self.iteration), self.kept.weights, self.iteration)
+        self._steps += 1
+        self._seconds += time.monotonic() - started
         _check(found, self.iteration)
         try:
             self.server.send_jvps(self.task.id, self.iteration, encode_report(found))

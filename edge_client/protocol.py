@@ -141,6 +141,10 @@ class CheckIn:
     metered: bool = False
     job: Name | None = None
     """Id or name of the only job it wants; any when left out."""
+    step_seconds: Annotated[float, Ge(0), Le(1e9)] | None = None
+    """What a training step took on average in the last round that it took part in."""
+    resident_bytes: Annotated[int, Ge(0), Le(2**50)] | None = None
+    """The most memory that its process has taken."""
 
 
 @dataclass(frozen=True)

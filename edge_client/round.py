@@ -44,8 +44,11 @@ class Round:
     memory: int | None = None
     """Bytes that training may take."""
 
-    def run(self) -> None:
-        """Train until there is a result to send (mode epoch), or until the round is over (mode iteration)."""
+    def run(self) -> float | None:
+        """Train until there is a result to send (mode epoch), or until the round is over (mode iteration).
+
+        Gives the seconds that a step took; None if the round was over before the first.
+        """
         training = self.task.training
         encoder = self.bench.encoder(training.batch, training.length)
         batches = Batches(self.examples, encoder, self.bench.manifest.model.task, self.task.seed)
@@ -55,13 +58,12 @@ class Round:
         try:
             if training.mode == "iteration":
                 where = self.server, self.store, self.tell
-                Iterations(self.task, self.bench.bundle, passes, estimator, batches, *where).run()
-            else:
-                self._train(passes, batches, estimator)
+                return Iterations(self.task, self.bench.bundle, passes, estimator, batches, *where).run()
+            return self._train(passes, batches, estimator)
         finally:
             passes.prefixes.clear()
 
-    def _train(self, passes: Passes, batches: Batches, estimator: Estimator) -> None:
+    def _train(self, passes: Passes, batches: Batches, estimator: Estimator) -> float:
         start = current(self.server, self.store, self.bench.bundle, self.task).weights
         peak = peak_above_now()
         state = self._steps(self._resumed(start), batches, estimator)
@@ -69,6 +71,7 @@ class Round:
         told = report(state, peak_bytes=peak(), held_back=held_back, right=right)
         self.store.save_personal(self.task.bundle, self.task.version, state.weights)
         self.store.save_update(update(self.task, self.bench.manifest, state), told)
+        return state.seconds / state.step
 
     def _steps(self, state: State, batches: Batches, estimator: Estimator) -> State:
         total, saved = steps_in(self.task.training, len(batches)), time.monotonic()

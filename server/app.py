@@ -17,9 +17,10 @@ from server.errors import ServerConfigError
 from server.jobs import list_jobs
 from server.offers import Offers
 from server.reports import Reports
-from server.routes import bundles, devices, jobs, operations, tasks
+from server.routes import bundles, dashboard, devices, events, jobs, operations, tasks
 from server.services import Services
 from server.settings import Settings, read_settings
+from server.signals import hear_signals
 from server.store import ADMIN_TOKEN_FILE, Store
 from server.ticker import Ticker
 
@@ -37,11 +38,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             app.state.refused = str(error)
             raise
         stopping = threading.Event()
+        hear_signals(stopping)
         offers = Offers(store)
         app.state.services = Services(store, offers, Reports(store), stopping)
         ticker = Ticker(store, offers, stopping)
-        if store.settings.background:
-            ticker.start()
+        ticker.start()
         _say_what_next(store)
         yield
         ticker.stop()
@@ -51,8 +52,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(BodyLimit)
     app.add_middleware(PlainRefusal)
     problems.install(app)
-    for module in (devices, tasks, bundles, jobs, operations):
+    for module in (devices, tasks, bundles, jobs, events, operations, dashboard):
         app.include_router(module.router)
+    app.mount("/dashboard", dashboard.Assets())
     problems.describe(app)
     return app
 

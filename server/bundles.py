@@ -67,6 +67,12 @@ class BundleFiles:
         except BundleError as error:
             raise Refusal(422, "invalid", str(error)) from None
 
+    def complete(self) -> list[str]:
+        """The bundles that jobs can be made on, the newest first."""
+        found = [path.parent for path in self.folder.glob(f"*/{FILE_NAME}")]
+        found.sort(key=lambda folder: folder.stat().st_mtime, reverse=True)
+        return [folder.name for folder in found if not self.missing(folder.name)]
+
     def missing(self, bundle: str) -> list[str]:
         """Files that have not arrived yet."""
         folder = self.path(bundle)

@@ -137,12 +137,6 @@ def authenticate(store: Store, bearer: str) -> Row[Any]:
     return row
 
 
-def list_devices(store: Store) -> list[dict[str, Any]]:
-    with store.database.read() as connection:
-        columns = [column for column in devices.c if column.name != "hash"]
-        return [dict(row) for row in connection.execute(select(*columns).order_by(devices.c.created)).mappings()]
-
-
 def revoke_device(store: Store, device: str) -> None:
     with store.database.write() as connection:
         if not connection.execute(update(devices).where(devices.c.id == device).values(revoked=True)).rowcount:

@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from sqlalchemy import func, select
 
 from server.store import Store
-from server.tables import devices, jobs, metrics, refusals, rounds, tasks
+from server.tables import devices, jobs, metrics, refusals, rounds, tasks, traffic
 
 _RECENT = 300.0
 
@@ -31,6 +31,11 @@ class _Collector:
             for code, count in connection.execute(counted):
                 refused.add_metric([code], count)
             yield refused
+            moved = CounterMetricFamily("spry_bytes", "Bytes that devices sent and fetched.", labels=["direction"])
+            totals = connection.execute(select(func.sum(traffic.c.up), func.sum(traffic.c.down))).one()
+            for direction, total in zip(("up", "down"), totals, strict=True):
+                moved.add_metric([direction], float(total or 0))
+            yield moved
             known = connection.scalar(select(func.count()).where(devices.c.revoked.is_(False))) or 0
             since = self._store.now() - _RECENT
             seen = connection.scalar(select(func.count()).where(devices.c.last_seen > since)) or 0

@@ -237,6 +237,7 @@ class Offers:
                 "said": {
                     "runtimes": check_in.runtimes, "memory_bytes": check_in.memory_bytes, "power": check_in.power,
                     "metered": check_in.metered, "examples": check_in.examples,
+                    "step_seconds": check_in.step_seconds, "resident_bytes": check_in.resident_bytes,
                 },
             }
             for device, (time, check_in) in seen.items()

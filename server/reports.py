@@ -37,6 +37,7 @@ class Reports:
     def take_update(self, device: str, task: str, partial: Path, sha256: str) -> Receipt:
         """Accept an update that was received into a file, or refuse it with a reason."""
         row = self._task(device, task)
+        self._store.traffic.add((row.job, row.round), device, up=partial.stat().st_size)
         job = find_job(self._store, row.job)
         if row.state == "accepted" and row.update == sha256:
             return Receipt(self._wait(job, row.round), repeated=True)
@@ -89,6 +90,7 @@ class Reports:
 
     def take_scalars(self, device: str, task: str, iteration: int, data: bytes) -> Receipt:
         row = self._task(device, task)
+        self._store.traffic.add((row.job, row.round), device, up=len(data))
         job = find_job(self._store, row.job)
         try:
             self._require_open(row)

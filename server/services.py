@@ -47,13 +47,14 @@ async def admin(request: Request, credentials: Credentials) -> None:
     require_admin(_services(request).store, credentials.credentials if credentials else "")
 
 
-def device_or_admin(request: Request, credentials: Credentials) -> None:
+def device_or_admin(request: Request, credentials: Credentials) -> Row[Any] | None:
+    """The device, or None for an administrator."""
     store = _services(request).store
     bearer = credentials.credentials if credentials else ""
     if bearer.startswith("d-"):
-        authenticate(store, bearer)
-    else:
-        require_admin(store, bearer)
+        return authenticate(store, bearer)
+    require_admin(store, bearer)
+    return None
 
 
 def address(request: Request) -> str:
@@ -68,4 +69,4 @@ def address(request: Request) -> str:
 UseServices = Annotated[Services, Depends(services)]
 Device = Annotated[Row[Any], Depends(device)]
 Admin = Depends(admin)
-DeviceOrAdmin = Depends(device_or_admin)
+DeviceOrAdmin = Annotated[Row[Any] | None, Depends(device_or_admin)]

@@ -18,6 +18,7 @@ from server.errors import ServerConfigError
 from server.models import Models
 from server.settings import Settings
 from server.tables import audit
+from server.traffic import Traffic
 
 ADMIN_TOKEN_FILE = "admin-token"  # noqa: S105 -- the file's name
 
@@ -37,6 +38,7 @@ class Store:
         self.blobs = Blobs(self.folder / "blobs")
         self.bundles = BundleFiles(self.folder / "bundles", settings.max_bundle_file_bytes)
         self.models = Models(self.database, self.blobs, self.bundles)
+        self.traffic = Traffic(self.database)
         self.wake = threading.Event()
         """Set when a report came in: a round may be complete."""
         self.turn = 0

@@ -181,6 +181,16 @@ refusals = Table(
     Index("refusals_of_round", "job", "round"),
 )
 
+traffic = Table(  # bytes of what devices sent and fetched
+    "traffic",
+    schema,
+    Column("job", String(20), primary_key=True),  # "" where it belongs to none
+    Column("round", Integer, primary_key=True),  # 0 where it belongs to none
+    Column("device", String(20), primary_key=True),
+    Column("up", BigInteger, nullable=False),
+    Column("down", BigInteger, nullable=False),
+)
+
 audit = Table(
     "audit",
     schema,

@@ -1,4 +1,4 @@
-"""The background: carries every job's rounds on, and writes down who was seen."""
+"""The background: carries every job's rounds on, and writes down who was seen and what travelled."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from server.tables import jobs
 
 log = logging.getLogger("spry.server")
 
-_PROFILES_EVERY = 5.0
+_SAVE_EVERY = 5.0
 _AFTER_A_DEFECT = 5.0
 
 
 class Ticker:
-    """One thread; every worker has one, and the database decides which of them closes a round."""
+    """One thread; every worker has one, and the database decides which of them closes a round.
+
+    Without the setting `background` it leaves the rounds to others, and only writes down.
+    """
 
     def __init__(self, store: Store, offers: Offers, stopping: threading.Event) -> None:
         self._store = store
@@ -40,6 +43,10 @@ class Ticker:
         self._store.wake.set()
         if self._thread.is_alive():
             self._thread.join()
+        try:
+            self._save()
+        except Exception:
+            log.exception("the last of what devices said and sent was not written down")
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -50,16 +57,19 @@ class Ticker:
             except Exception:  # a defect or a full disk must not end all rounds for good
                 log.exception("carrying the rounds on failed; trying again")
                 self._stopping.wait(_AFTER_A_DEFECT)
-        self._save_profiles()
 
     def tick(self) -> None:
+        if self._store.settings.background:
+            self._carry_on()
+        if time.monotonic() > self._saved + _SAVE_EVERY:
+            self._save()
+
+    def _carry_on(self) -> None:
         with self._store.database.read() as connection:
             open_jobs = connection.execute(select(jobs.c.id, jobs.c.version).where(jobs.c.state != ENDED)).all()
         for job, version in open_jobs:
             self._store.models.announce(job, version)
             self._advance(job)
-        if time.monotonic() > self._saved + _PROFILES_EVERY:
-            self._save_profiles()
 
     def _advance(self, job: str) -> None:
         try:
@@ -68,6 +78,7 @@ class Ticker:
         except Refusal as refusal:
             log.error("job %s cannot go on: %s", job, refusal)  # noqa: TRY400 -- it says what to do
 
-    def _save_profiles(self) -> None:
+    def _save(self) -> None:
         self._saved = time.monotonic()
         self._offers.save_profiles()
+        self._store.traffic.save()

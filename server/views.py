@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic import BaseModel
-from sqlalchemy import func, select
+from sqlalchemy import and_, func, select
 
 from server.jobs import Job, JobSettings
 from server.store import Store
-from server.tables import audit, metrics, refusals, rounds, scalars, tasks
+from server.tables import audit, metrics, refusals, rounds, scalars, tasks, traffic
 
 
 class Progress(BaseModel):
@@ -44,6 +44,9 @@ class JobView(BaseModel):
     """Of the newest round that has them."""
     refused: dict[str, int]
     """Updates not taken, by code."""
+    up: int
+    down: int
+    """Bytes that devices sent and fetched, as of some seconds ago."""
 
 
 class RoundView(BaseModel):
@@ -67,9 +70,27 @@ class MetricView(BaseModel):
     value: float
 
 
+class TrafficView(BaseModel):
+    """What a device sent and fetched in a round; round 0 is the bundle."""
+
+    round: int
+    device: str
+    up: int
+    down: int
+
+
+class RoundTrafficView(BaseModel):
+    """What all devices sent and fetched in a round."""
+
+    round: int
+    up: int
+    down: int
+
+
 class RefusalView(BaseModel):
     """An update that was not taken."""
 
+    id: int
     time: float
     round: int | None
     device: str
@@ -89,12 +110,22 @@ class AuditView(BaseModel):
 
 
 def job(store: Store, job: Job) -> JobView:
-    newest = select(metrics).where(metrics.c.job == job.id).order_by(metrics.c.round)
+    rounds_ = (
+        select(metrics.c.name, func.max(metrics.c.round).label("round"))
+        .where(metrics.c.job == job.id)
+        .group_by(metrics.c.name)
+        .subquery()
+    )
+    newest = select(metrics.c.name, metrics.c.value).join(
+        rounds_, and_(metrics.c.name == rounds_.c.name, metrics.c.round == rounds_.c.round)
+    )
+    moved = select(func.sum(traffic.c.up), func.sum(traffic.c.down)).where(traffic.c.job == job.id)
     counted = (
         select(refusals.c.code, func.count().label("total")).where(refusals.c.job == job.id).group_by(refusals.c.code)
     )
     with store.database.read() as connection:
-        values = {row.name: row.value for row in connection.execute(newest)}
+        values = {row.name: row.value for row in connection.execute(newest.where(metrics.c.job == job.id))}
+        up, down = connection.execute(moved).one()
         refused = {row.code: row.total for row in connection.execute(counted)}
     return JobView(
         id=job.id,
@@ -110,6 +141,8 @@ def job(store: Store, job: Job) -> JobView:
         progress=_progress(store, job),
         metrics=values,
         refused=refused,
+        up=int(up or 0),
+        down=int(down or 0),
     )
 
 
@@ -173,10 +206,34 @@ def rounds_of(store: Store, job: Job, before: int | None, limit: int) -> list[Ro
     ]
 
 
-def metrics_of(store: Store, job: Job) -> list[MetricView]:
-    query = select(metrics).where(metrics.c.job == job.id).order_by(metrics.c.round, metrics.c.name)
+def metrics_of(store: Store, job: Job, after: int = -1) -> list[MetricView]:
+    """Of the rounds after one."""
+    of_job = metrics.c.job == job.id, metrics.c.round > after
+    query = select(metrics).where(*of_job).order_by(metrics.c.round, metrics.c.name)
     with store.database.read() as connection:
         return [MetricView(round=row.round, name=row.name, value=row.value) for row in connection.execute(query)]
+
+
+def traffic_of(store: Store, job: Job) -> list[TrafficView]:
+    query = select(traffic).where(traffic.c.job == job.id).order_by(traffic.c.round, traffic.c.device)
+    with store.database.read() as connection:
+        return [
+            TrafficView(round=row.round, device=row.device, up=row.up, down=row.down)
+            for row in connection.execute(query)
+        ]
+
+
+def traffic_of_rounds(store: Store, job: Job) -> list[RoundTrafficView]:
+    query = (
+        select(traffic.c.round, func.sum(traffic.c.up).label("up"), func.sum(traffic.c.down).label("down"))
+        .where(traffic.c.job == job.id)
+        .group_by(traffic.c.round)
+        .order_by(traffic.c.round)
+    )
+    with store.database.read() as connection:
+        return [
+            RoundTrafficView(round=row.round, up=int(row.up), down=int(row.down)) for row in connection.execute(query)
+        ]
 
 
 def refusals_of(store: Store, job: Job, limit: int) -> list[RefusalView]:

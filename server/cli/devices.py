@@ -18,7 +18,9 @@ app = typer.Typer(
 def list_(
     server: ServerOption = None, admin_token: TokenOption = None, ca: CaOption = None, as_json: JsonOption = False
 ) -> None:
-    """Show devices, when they were seen and what they have.
+    """Show devices, when they were seen, what they have and how they do.
+
+    `memory` is what training may take; `taken` is the most that the process has taken so far.
 
     Example: spry devices list
     """
@@ -31,12 +33,13 @@ def list_(
         (
             device["id"],
             device["name"],
-            "revoked" if device["revoked"] else ago(device["last_seen"]),
+            device["state"],
+            ago(device["last_seen"]),
             *_profile(device["profile"] or {}),
         )
         for device in found
     ]
-    columns = ("id", "name", "seen", "runtimes", "memory", "power", "examples")
+    columns = ("id", "name", "state", "seen", "runtimes", "memory", "taken", "s/step", "power", "examples")
     show_table(columns, rows, "no devices; make a token with `spry token create` and run `spry join` on a device")
 
 
@@ -56,11 +59,17 @@ def revoke(
     typer.echo(f"device {device} is revoked")
 
 
-def _profile(profile: dict[str, Any]) -> tuple[str, str, str, str]:
-    memory = profile.get("memory_bytes")
+def _profile(profile: dict[str, Any]) -> tuple[str, ...]:
+    seconds = profile.get("step_seconds")
     return (
         ", ".join(profile.get("runtimes", [])),
-        f"{memory / 1e6:.0f} MB" if memory else "",
+        _megabytes(profile.get("memory_bytes")),
+        _megabytes(profile.get("resident_bytes")),
+        "" if seconds is None else f"{seconds:.3g}",
         profile.get("power", ""),
         str(profile.get("examples", "")),
     )
+
+
+def _megabytes(size: int | None) -> str:
+    return f"{size / 1e6:.0f} MB" if size else ""

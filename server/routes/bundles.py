@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request
 from fastapi.responses import FileResponse
+from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
+from starlette.types import Message, Receive, Scope, Send
 
+from edge_client.manifest import Manifest
 from server.bodies import binary, received
 from server.errors import Refusal
 from server.services import Admin, DeviceOrAdmin, UseServices
@@ -16,6 +20,43 @@ router = APIRouter(prefix="/v1", tags=["bundles"])
 
 Sha256 = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
 _IMMUTABLE = "public, max-age=31536000, immutable"
+
+
+class BundleView(BaseModel):
+    """A bundle that jobs can be made on, and what their settings must choose from."""
+
+    sha256: str
+    model: str
+    task: str
+    labels: int
+    method: str
+    units: int
+    runtimes: list[str]
+    shapes: list[tuple[int, int]]
+    directions: list[int]
+    bytes: int
+
+
+@router.get("/bundles", dependencies=[Admin])
+def list_bundles(services: UseServices) -> list[BundleView]:
+    """The newest first; those whose files have not all arrived are left out."""
+    bundles = services.store.bundles
+    return [_bundle(name, bundles.manifest(name)) for name in bundles.complete()]
+
+
+def _bundle(name: str, manifest: Manifest) -> BundleView:
+    return BundleView(
+        sha256=name,
+        model=manifest.model.name,
+        task=manifest.model.task,
+        labels=len(manifest.model.labels),
+        method=manifest.adapter.method,
+        units=len(manifest.units),
+        runtimes=list(manifest.runtimes),
+        shapes=list(manifest.shapes),
+        directions=list(manifest.directions),
+        bytes=sum(file.bytes for file in manifest.files),
+    )
 
 
 @router.get("/bundles/{bundle}/missing", dependencies=[Admin])
@@ -33,12 +74,19 @@ async def put_file(services: UseServices, bundle: Sha256, path: str, request: Re
         await run_in_threadpool(bundles.add, bundle, path, body.path)
 
 
-@router.get("/bundles/{bundle}/{path:path}", dependencies=[DeviceOrAdmin], response_class=FileResponse)
-def get_file(services: UseServices, bundle: Sha256, path: str) -> FileResponse:
+@router.get("/bundles/{bundle}/{path:path}", response_class=FileResponse)
+def get_file(services: UseServices, asking: DeviceOrAdmin, bundle: Sha256, path: str) -> FileResponse:
     """A file of a bundle; takes Range."""
     found, spec = services.store.bundles.file(bundle, path)
-    headers = {"Cache-Control": _IMMUTABLE, "ETag": f'"{spec.sha256}"'}
-    return FileResponse(found, headers=headers, media_type="application/octet-stream")
+    options: dict[str, Any] = {
+        "headers": {"Cache-Control": _IMMUTABLE, "ETag": f'"{spec.sha256}"'},
+        "media_type": "application/octet-stream",
+    }
+    if asking is None:
+        return FileResponse(found, **options)
+    traffic, device = services.store.traffic, asking.id
+    where = traffic.of_task(device)
+    return CountedFile(found, sent=lambda size: traffic.add(where, device, down=size), **options)
 
 
 @router.put("/held-out/{sha256}", status_code=204, dependencies=[Admin], openapi_extra=binary())
@@ -49,3 +97,24 @@ async def put_held_out(services: UseServices, sha256: Sha256, request: Request) 
         if body.sha256 != sha256:
             raise Refusal(422, "invalid", f"the body has sha256 {body.sha256[:12]}…, expected {sha256[:12]}…")
         await run_in_threadpool(blobs.adopt, body.path, sha256)
+
+
+class CountedFile(FileResponse):
+    """A file, or the range of it that was asked for, that tells how much of it was sent."""
+
+    def __init__(self, *args: Any, sent: Callable[[int], None], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._sent = sent
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        size = 0
+
+        async def counted(message: Message) -> None:
+            nonlocal size
+            await send(message)
+            size += len(message.get("body", b""))
+
+        try:
+            await super().__call__(scope, receive, counted)
+        finally:
+            self._sent(size)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, Len
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict
 
 from edge_client.protocol import CheckedIn, CheckIn, Enrolled, Enrolment
-from server import credentials
+from server import credentials, fleet
+from server.fleet import DeviceView
 from server.services import Admin, Device, UseServices, address
 
 router = APIRouter(prefix="/v1", tags=["devices"])
@@ -45,18 +46,6 @@ class CreatedToken(TokenView):
     token: str
 
 
-class DeviceView(BaseModel):
-    """A device and what it said of itself last."""
-
-    id: str
-    name: str
-    token: str
-    created: float
-    last_seen: float | None
-    revoked: bool
-    profile: dict[str, Any] | None
-
-
 @router.post("/tokens", status_code=201, dependencies=[Admin])
 def create_token(services: UseServices, wanted: NewToken) -> CreatedToken:
     """Make an enrolment token."""
@@ -82,7 +71,8 @@ def enrol(services: UseServices, request: Request, enrolment: Enrolment) -> Enro
 
 @router.get("/devices", dependencies=[Admin])
 def list_devices(services: UseServices) -> list[DeviceView]:
-    return [DeviceView(**row) for row in credentials.list_devices(services.store)]
+    """How each does; what it said, and its bytes, come within seconds."""
+    return fleet.list_devices(services.store, fleet.device_totals(services.store))
 
 
 @router.delete("/devices/{device}", status_code=204, dependencies=[Admin])

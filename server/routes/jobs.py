@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
 from typing import Annotated, Any
 
 from annotated_types import Len
@@ -18,7 +17,8 @@ from server import jobs, views
 from server.adapters import adapter_archive
 from server.jobs import ENDED, PAUSED, RUNNING, Job, JobSettings
 from server.services import Admin, Device, Services, UseServices
-from server.views import JobView, MetricView, RefusalView, RoundView
+from server.streams import Event, News, stream
+from server.views import JobView, MetricView, RefusalView, RoundView, TrafficView
 from server.weights import steps_since, weights_since
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -101,6 +101,13 @@ def list_metrics(services: UseServices, job: str) -> list[MetricView]:
     return views.metrics_of(services.store, jobs.find_job(services.store, job))
 
 
+@router.get("/{job}/traffic", dependencies=[Admin])
+def list_traffic(services: UseServices, job: str) -> list[TrafficView]:
+    """Bytes of bodies by round and device; other workers' newest come within seconds."""
+    services.store.traffic.save()
+    return views.traffic_of(services.store, jobs.find_job(services.store, job))
+
+
 @router.get("/{job}/refusals", dependencies=[Admin])
 def list_refusals(
     services: UseServices, job: str, limit: Annotated[int, Query(ge=1, le=1000)] = 100
@@ -120,25 +127,17 @@ def adapter(services: UseServices, job: str, version: Annotated[int | None, Quer
 
 @router.get("/{job}/events", dependencies=[Admin], response_class=StreamingResponse)
 async def events(services: UseServices, job: str, request: Request) -> StreamingResponse:
-    """Server-sent events: the job's view whenever it changes."""
+    """Server-sent events: the job's view whenever it changes, until it has ended."""
     await run_in_threadpool(jobs.find_job, services.store, job)
-    return StreamingResponse(_events(services, job, request), media_type="text/event-stream")
-
-
-async def _events(services: Services, job: str, request: Request) -> AsyncGenerator[str, None]:
     told = ""
-    idle = 0
-    while not (services.stopping.is_set() or await request.is_disconnected()):
-        found = await run_in_threadpool(lambda: views.job(services.store, jobs.find_job(services.store, job)))
-        text = json.dumps(found.model_dump(mode="json"))
-        if text != told:
-            told, idle = text, 0
-            yield f"event: job\ndata: {text}\n\n"
-            if found.state == ENDED:
-                return
-        elif (idle := idle + 1) % 30 == 0:
-            yield ": still here\n\n"  # or a proxy closes the connection
-        await asyncio.sleep(0.5)
+
+    def news() -> News:
+        nonlocal told
+        found = views.job(services.store, jobs.find_job(services.store, job))
+        before, told = told, json.dumps(found.model_dump(mode="json"))
+        return News([Event("job", told)] if told != before else [], goes_on=found.state != ENDED)
+
+    return stream(services, request, news, _LOOK / 2)
 
 
 # --- devices ---------------------------------------------------------------------------------------------------------
@@ -150,19 +149,22 @@ _TENSORS: dict[int | str, dict[str, Any]] = {
 
 
 @router.get("/{job}/weights", responses=_TENSORS, response_class=Response)
-def weights(services: UseServices, _device: Device, job: str, since: Version = -1) -> Response:
+def weights(services: UseServices, device: Device, job: str, since: Version = -1) -> Response:
     """The parameters that moved after a version; all of them, with the optimizer's state, in mode iteration."""
     found = jobs.find_job(services.store, job)
     headers = {VERSION_HEADER: str(found.version)}
     if since == found.version:
         return Response(status_code=204, headers=headers)
-    return Response(weights_since(services.store, found, since), media_type=SAFETENSORS, headers=headers)
+    body = weights_since(services.store, found, since)
+    traffic = services.store.traffic
+    traffic.add(traffic.of_round(device.id, found.id, found.round), device.id, down=len(body))
+    return Response(body, media_type=SAFETENSORS, headers=headers)
 
 
 @router.get("/{job}/steps", responses=_TENSORS, response_class=Response)
 async def steps(
     services: UseServices,
-    _device: Device,
+    device: Device,
     job: str,
     since: Version,
     wait: Annotated[float, Query(ge=0, le=_LONGEST_WAIT)] = 0.0,
@@ -173,8 +175,15 @@ async def steps(
     headers = {VERSION_HEADER: str(found.version)}
     if found.version <= since:
         return Response(status_code=204, headers=headers)
-    body, media_type = await run_in_threadpool(steps_since, services.store, found, since)
+    body, media_type = await run_in_threadpool(_steps, services, found, since, device.id)
     return Response(body, media_type=media_type, headers=headers)
+
+
+def _steps(services: Services, job: Job, since: int, device: str) -> tuple[bytes, str]:
+    body, media_type = steps_since(services.store, job, since)
+    traffic = services.store.traffic
+    traffic.add(traffic.of_round(device, job.id, job.round), device, down=len(body))
+    return body, media_type
 
 
 async def _newer(services: Services, job: Job, since: int, wait: float) -> Job:

@@ -1,4 +1,4 @@
-"""For those who run the server: health, metrics, the audit log, and where to begin."""
+"""For those who run the server: health, metrics and the audit log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from sqlalchemy import select
 
-from edge_client import __version__
 from server import views
 from server.errors import Refusal
 from server.exposition import exposition
@@ -18,12 +17,6 @@ from server.tables import about
 from server.views import AuditView
 
 router = APIRouter(tags=["operations"])
-
-
-@router.get("/", response_class=PlainTextResponse)
-def start() -> str:
-    """What this is."""
-    return f"spry {__version__}: federated fine-tuning without backpropagation. The API is described at /docs.\n"
 
 
 @router.get("/healthz", response_class=PlainTextResponse)

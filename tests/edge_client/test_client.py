@@ -162,6 +162,34 @@ def test_a_long_wait_may_end_the_process(fleet, bundle, monkeypatch):
     assert "is not JSON" in fleet.told("failed")[0].message
 
 
+@pytest.mark.parametrize("mode", ["epoch", "iteration"])
+def test_it_tells_how_it_does_and_does_not_forget_over_a_long_wait(fleet, bundle, monkeypatch, mode):
+    monkeypatch.setattr("edge_client.client.LONG_SECONDS", 0.0)
+    fleet.job(bundle, rounds=5, training={"mode": mode, "iterations": 3})
+    offers = fleet.app.state.services.offers
+    said = []
+    answer = offers.answer
+    monkeypatch.setattr(offers, "answer", lambda device, check_in: (said.append(check_in), answer(device, check_in))[1])
+    idle: list[Idle] = []
+
+    def end(wait: Idle) -> None:
+        idle.append(wait)
+        raise Killed
+
+    with pytest.raises(Killed):
+        fleet.client(on_idle=end).run()
+    assert said[0].step_seconds is None
+    assert said[0].resident_bytes > 10e6
+    (found,) = idle
+    assert 0 < found.step_seconds < 60
+    following = fleet.client(token=False)
+    following.run(rounds=1, idle=Idle(0.0, step_seconds=123.0, rows=found.rows, resident_bytes=2**40))
+    told = next(message for message in said if message.step_seconds == 123.0)
+    assert told.resident_bytes == 2**40
+    following.run(once=True)
+    assert 0 < said[-1].step_seconds < 60
+
+
 def test_a_damaged_state_is_set_aside(fleet, bundle):
     fleet.job(bundle, rounds=2)
     fleet.client().run(rounds=1)

@@ -127,3 +127,23 @@ def server(serving):
 @pytest.fixture
 def bundle_name(server, bundle) -> str:
     return server.upload(bundle)
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory):
+    """A real server, from a wheel that brings it."""
+    pgserver = pytest.importorskip("pgserver", reason="pgserver (PostgreSQL in a wheel) has no build for this machine")
+    running = pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="delete")
+    yield running
+    running.cleanup()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request, tmp_path):
+    """Settings of a server on a database of its own."""
+    if request.param == "sqlite":
+        return {}
+    server = request.getfixturevalue("postgres")
+    name = f"test_{abs(hash(tmp_path)):x}"
+    server.psql(f"CREATE DATABASE {name}")
+    return {"database_url": server.get_uri(name)}

@@ -1,5 +1,6 @@
 """The same rounds on PostgreSQL, and several workers on one database."""
 
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -9,29 +10,10 @@ from sqlalchemy import func, select
 
 from server.offers import Offers
 from server.rounds import advance
+from server.routes.events import Feed
 from server.tables import rounds, tasks, versions
 from tests.server.test_iterations import SHAPE, scalars, send
 from tests.server.test_rounds import AVERAGE
-
-
-@pytest.fixture(scope="session")
-def postgres(tmp_path_factory):
-    """A real server, from a wheel that brings it."""
-    pgserver = pytest.importorskip("pgserver", reason="pgserver (PostgreSQL in a wheel) has no build for this machine")
-    running = pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="delete")
-    yield running
-    running.cleanup()
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request, tmp_path):
-    """Settings of a server on a database of its own."""
-    if request.param == "sqlite":
-        return {}
-    server = request.getfixturevalue("postgres")
-    name = f"test_{abs(hash(tmp_path)):x}"
-    server.psql(f"CREATE DATABASE {name}")
-    return {"database_url": server.get_uri(name)}
 
 
 def test_rounds_in_both_modes(serving, bundle, database):
@@ -58,6 +40,12 @@ def test_rounds_in_both_modes(serving, bundle, database):
         assert [server.job(job)["state"] for job in ("epoch", "iteration")] == ["ended", "ended"]
         assert server.job("iteration")["version"] == 2
         assert b"spry_jobs" in server.call("GET", "/metrics").content
+        for job in server.call("GET", "/v1/jobs").json():
+            assert {row["round"] for row in server.call("GET", f"/v1/jobs/{job['id']}/traffic").json()} >= {1}
+            (told,) = [event for event in Feed(server.store, job["id"]).news().events if event.name == "traffic"]
+            assert json.loads(told.data)[-1]["up"] > 0
+            assert server.job(job["id"])["up"] > 0
+        assert all(device["up"] > 0 for device in server.call("GET", "/v1/devices").json())
         server.call("GET", "/v1/jobs/epoch/adapter")
 
 

@@ -1,0 +1,204 @@
+// The page: who is signed in, which job is shown, and what the server says of it.
+
+import { Stream, call, token } from "./api.js";
+import { showAssignment } from "./assignment.js";
+import { Charts } from "./charts.js";
+import { showDevices, startDevices } from "./devices.js";
+import { $, complain, text } from "./dom.js";
+import { accuracyOf, countDown, showJob, showList, showRefusals, startActions } from "./jobs.js";
+import { count, percent, setClock } from "./format.js";
+
+const CONNECTION = {
+  connecting: "connecting…", live: "live", lost: "connection lost, trying again",
+};
+
+const fleet = { jobs: new Map(), devices: new Map() };
+let details = empty();
+let chosen = null;
+let stream = null;
+let charts = null;
+let wanted = new Set(); // parts of the page to draw anew
+
+function empty() {
+  return { rounds: new Map(), metrics: new Map(), traffic: new Map(), refusals: new Map(), assignment: null };
+}
+
+const job = () => fleet.jobs.get(chosen);
+
+function say(message) {
+  text($("announcer"), message);
+}
+
+// --- what the server says ---
+
+const TAKE = {
+  jobs: (rows) => rows.forEach(takeJob),
+  devices: (rows) => rows.forEach((row) => fleet.devices.set(row.id, row)),
+  rounds: (rows) => rows.forEach((row) => details.rounds.set(row.number, row)),
+  metrics: (rows) => rows.forEach(({ name, round, value }) => {
+    if (!details.metrics.has(name)) details.metrics.set(name, new Map());
+    details.metrics.get(name).set(round, value);
+  }),
+  traffic: (rows) => rows.forEach((row) => details.traffic.set(row.round, row)),
+  refusals: (rows) => rows.forEach((row) => details.refusals.set(row.id, row)),
+  assignment: (value) => { details.assignment = value; },
+};
+
+function take(name, value) {
+  TAKE[name]?.(value);
+  draw(name);
+}
+
+function takeJob(row) {
+  const before = fleet.jobs.get(row.id);
+  fleet.jobs.set(row.id, row);
+  if (row.id === chosen && before && before.state !== row.state) {
+    say(`Job ${row.name} is ${row.state}${row.reason ? `: ${row.reason}` : ""}.`);
+  }
+}
+
+function connect() {
+  stream?.close();
+  details = empty();
+  const query = chosen === null ? "" : `?job=${encodeURIComponent(chosen)}`;
+  stream = new Stream(`v1/events${query}`, {
+    event: take,
+    clock: setClock,
+    state: connection,
+    refused: (error) => (error.status === 404 ? choose(null) : signOut(error.message)),
+  });
+}
+
+function connection(state) {
+  const element = $("connection");
+  const before = element.dataset.state;
+  element.hidden = false;
+  element.dataset.state = state;
+  text(element, CONNECTION[state]);
+  if (state === "lost" && before === "live") say("Connection lost, trying again.");
+  if (state === "live" && before === "lost") say("Connected again.");
+}
+
+// --- which job is shown ---
+
+const inHash = () => new URLSearchParams(location.hash.slice(1));
+
+function choose(id) {
+  chosen = fleet.jobs.has(id) ? id : newest();
+  draw("all");
+  connect();
+}
+
+function newest() {
+  const found = [...fleet.jobs.values()].sort((a, b) => (a.state === "ended") - (b.state === "ended") || b.created - a.created);
+  return found[0]?.id ?? null;
+}
+
+// --- drawing, at most once in a frame ---
+
+function draw(...names) {
+  if (!wanted.size) requestAnimationFrame(drawn);
+  names.forEach((name) => wanted.add(name));
+}
+
+function drawn() {
+  const all = wanted.has("all");
+  const any = (...names) => all || names.some((name) => wanted.has(name));
+  const shown = job();
+  const parts = {
+    list: any("jobs"), job: any("jobs", "rounds", "metrics"), charts: any("metrics", "traffic"),
+    assignment: any("assignment"), refusals: any("refusals", "jobs", "devices"), devices: any("devices", "clock"),
+  };
+  wanted = new Set();
+  if (chosen === null && fleet.jobs.size) {
+    choose(null);
+    return;
+  }
+  $("no-job").hidden = fleet.jobs.size > 0;
+  $("job").hidden = !shown;
+  if (parts.list) showList(fleet.jobs, chosen);
+  if (parts.devices) showDevices(fleet.devices);
+  if (!shown) return;
+  const accuracy = accuracyOf(shown);
+  document.title = `${shown.name}: ${count(shown.done)} of ${count(shown.settings.rounds)}${accuracy == null ? "" : `, ${percent(accuracy)}`} · SPRY`;
+  if (parts.job) showJob(shown, details);
+  if (parts.charts) {
+    charts ??= new Charts($("charts"));
+    charts.show(shown, details);
+  }
+  if (parts.assignment) showAssignment(details.assignment);
+  if (parts.refusals) showRefusals(shown, details.refusals, fleet.devices);
+}
+
+// --- who is signed in ---
+
+async function signIn() {
+  complain($("sign-in-error"));
+  if (!/^[\x21-\x7e]+$/.test(token.get())) {
+    signOut("The token has characters that none has. Copy it again.");
+    return;
+  }
+  try {
+    const rows = await call("GET", "v1/jobs");
+    rows.forEach((row) => fleet.jobs.set(row.id, row));
+  } catch (error) {
+    signOut(error.message);
+    return;
+  }
+  $("sign-in").hidden = true;
+  $("fleet").hidden = $("sign-out").hidden = false;
+  choose(named(inHash().get("job")));
+}
+
+const named = (job) => [...fleet.jobs.values()].find(({ id, name }) => id === job || name === job)?.id ?? null;
+
+function signOut(why) {
+  stream?.close();
+  stream = null;
+  token.forget();
+  fleet.jobs.clear();
+  fleet.devices.clear();
+  chosen = null;
+  for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
+  $("fleet").hidden = $("sign-out").hidden = $("connection").hidden = true;
+  $("sign-in").hidden = false;
+  document.title = "SPRY";
+  complain($("sign-in-error"), why);
+  $("token").focus();
+}
+
+/** A token in the address is taken and removed: it must not stay in the history. What follows # is sent nowhere. */
+function takeToken() {
+  const hash = inHash();
+  const given = hash.get("token");
+  if (given === null) return false;
+  hash.delete("token");
+  history.replaceState(null, "", location.pathname + location.search + (hash.size ? `#${hash}` : ""));
+  token.set(given);
+  return true;
+}
+
+function start() {
+  startActions({ chosen: job, say, changed: (row) => take("jobs", [row]) });
+  startDevices(() => draw("devices"));
+  $("sign-in-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    token.set($("token").value.trim());
+    $("token").value = "";
+    signIn();
+  });
+  $("sign-out").addEventListener("click", () => signOut());
+  addEventListener("hashchange", () => {
+    if (takeToken()) signIn();
+    else if (token.get()) choose(named(inHash().get("job")));
+  });
+  setInterval(() => {
+    countDown(job());
+    draw("clock");
+  }, 1000);
+  takeToken();
+  if (token.get()) signIn();
+  else signOut();
+}
+
+start();

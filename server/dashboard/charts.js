@@ -1,0 +1,187 @@
+// Curves over rounds, drawn by uPlot (a script of its own, loaded before this one).
+
+import { bytes, digits, duration, percent, percents } from "./format.js";
+import { fill, h, text } from "./dom.js";
+
+const uPlot = globalThis.uPlot;
+const HEIGHT = 200;
+const ROUNDS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000];
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+
+const lines = (names) => (table) => names.filter(([name]) => table.metrics.has(name)).map(([name, label]) => ({
+  label, values: table.metrics.get(name),
+}));
+
+/** What is shown: a title, how a number reads, and the series that a job has. */
+const CHARTS = [
+  {
+    name: "accuracy", title: "Accuracy", format: percent, tick: percents, top: 1,
+    series: lines([
+      ["accuracy", "at the server"],
+      ["accuracy_global", "global on devices"],
+      ["accuracy_personal", "personal"],
+    ]),
+    none: ({ settings }) => (settings.held_out || settings.device_evaluation
+      ? "The first measurement is not done yet."
+      : "Not measured: a job needs held-out examples (--held-out), or device_evaluation among its settings."),
+  },
+  {
+    name: "loss", title: "Loss", format: digits,
+    series: lines([["loss", "mean of the clients"]]),
+    none: () => "The first round is not done yet.",
+  },
+  {
+    name: "bytes", title: "Bytes per round", format: bytes, bars: true, floor: 0,
+    series: (table) => [
+      { label: "up", values: side(table.traffic, "up") }, { label: "down", values: side(table.traffic, "down") },
+    ].filter(({ values }) => values.size),
+    note: (table) => (table.traffic.has(0) ? `The bundle itself: ${bytes(table.traffic.get(0).down)} down.` : ""),
+    none: () => "No round has sent or fetched anything yet.",
+  },
+  {
+    name: "seconds", title: "Time per round", format: duration, floor: 0,
+    series: lines([["seconds", "from the first device to the result"]]),
+    none: () => "The first round is not done yet.",
+  },
+];
+
+function side(traffic, name) {
+  return new Map([...traffic].filter(([round]) => round > 0).map(([round, row]) => [round, row[name]]));
+}
+
+export class Charts {
+  constructor(parent) {
+    this.charts = CHARTS.map((kind) => new Chart(kind, parent));
+    new ResizeObserver(() => this.charts.forEach((chart) => chart.fit())).observe(parent);
+    dark.addEventListener("change", () => this.charts.forEach((chart) => chart.paint()));
+  }
+
+  /** `table.metrics`: name -> round -> value; `table.traffic`: round -> bytes. */
+  show(job, table) {
+    for (const chart of this.charts) chart.show(job, table);
+  }
+}
+
+class Chart {
+  constructor(kind, parent) {
+    this.kind = kind;
+    this.plot = null;
+    this.known = "";
+    this.canvas = h("div", { class: "plot", "aria-hidden": "true" });
+    this.legend = h("ul", { class: "legend", "aria-hidden": "true" });
+    this.summary = h("p", { class: "hidden-text" });
+    this.note = h("p", { class: "muted" });
+    this.table = h("table", {}, h("caption", {}, `${kind.title}, round by round`));
+    this.details = h("details", {}, h("summary", {}, "As a table"),
+      h("div", { class: "scroll tall", tabindex: 0, role: "region", "aria-label": `${kind.title} as a table` }, this.table));
+    this.details.addEventListener("toggle", () => this.tell());
+    const title = h("h2", { id: `${kind.name}-title` }, kind.title);
+    parent.append(h("section", { class: "card", "aria-labelledby": title.id, id: `chart-${kind.name}` },
+      title, this.legend, this.canvas, this.summary, this.note, this.details));
+  }
+
+  show(job, table) {
+    this.series = this.kind.series(table);
+    const shown = this.series.length > 0;
+    text(this.note, [shown ? "" : this.kind.none(job), this.kind.note?.(table)].filter(Boolean).join(" "));
+    this.note.hidden = !this.note.textContent;
+    this.rounds = [...new Set(this.series.flatMap(({ values }) => [...values.keys()]))].sort((a, b) => a - b);
+    for (const part of [this.canvas, this.legend, this.details]) part.hidden = !shown;
+    if (shown) this.draw();
+    this.tell();
+  }
+
+  draw() {
+    const data = [this.rounds, ...this.series.map(({ values }) => this.rounds.map((round) => values.get(round) ?? null))];
+    const names = this.series.map(({ label }) => label).join();
+    if (this.plot === null || names !== this.known) {
+      this.plot?.destroy();
+      this.known = names;
+      this.legend.replaceChildren(...this.series.map(({ label }, number) =>
+        h("li", {}, h("span", { class: `swatch series-${number + 1}` }), `${label} `, h("b"))));
+      this.plot = new uPlot(this.options(), data, this.canvas);
+    } else this.plot.setData(data);
+    this.read(null);
+  }
+
+  options() {
+    const { kind } = this;
+    const ink = () => colour("muted");
+    const grid = { stroke: () => colour("line"), width: 1 };
+    const axis = { stroke: ink, grid, ticks: { ...grid, size: 4 }, font: "12px system-ui, sans-serif" };
+    return {
+      width: this.width(), height: HEIGHT, legend: { show: false }, padding: [8, 8, 0, 0],
+      cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
+      scales: { x: { time: false, range: (_, low, high) => around(low, high, kind.bars) }, y: { range: (_, low, high) => this.range(low, high) } },
+      axes: [
+        { ...axis, incrs: ROUNDS, space: 44, size: 30 },
+        { ...axis, size: 62, space: 36, values: (_, values) => values.map(kind.tick ?? kind.format) },
+      ],
+      series: [{}, ...this.series.map((_, number) => this.line(number))],
+      hooks: { setCursor: [(plot) => this.read(plot.cursor.idx)] },
+    };
+  }
+
+  line(number) {
+    const stroke = () => colour(`series-${number + 1}`);
+    if (this.kind.bars) {
+      const align = number ? 1 : -1;
+      return { stroke, fill: stroke, width: 0, paths: uPlot.paths.bars({ size: [0.4, 18], align }), points: { show: false } };
+    }
+    return { stroke, width: 2, dash: [[], [6, 4], [2, 3]][number], spanGaps: true, points: { show: this.rounds.length < 30, size: 5, fill: stroke } };
+  }
+
+  range(low, high) {
+    if (low === null) return [0, 1];
+    const { floor, top } = this.kind;
+    const room = (high - low || Math.abs(high) || 1) * 0.1;
+    return [floor ?? Math.max(low - room, Math.min(low, 0)), Math.min(high + room, top === undefined ? Infinity : Math.max(top, high))];
+  }
+
+  /** The values under the pointer, or the newest. */
+  read(index) {
+    const at = index ?? this.rounds.length - 1;
+    this.series.forEach(({ values }, number) => {
+      const value = index === null ? [...values.values()].at(-1) : values.get(this.rounds[at]);
+      text(this.legend.children[number].querySelector("b"), this.kind.format(value));
+    });
+    this.legend.dataset.round = index === null ? "" : `round ${this.rounds[at]}`;
+  }
+
+  tell() {
+    const { kind } = this;
+    const told = this.series.map(({ label, values }) => {
+      const all = [...values.values()];
+      const from = all.length > 1 ? `, first ${kind.format(all[0])}` : "";
+      return `${label} ${kind.format(all.at(-1))} in round ${[...values.keys()].at(-1)}${from}`;
+    });
+    text(this.summary, told.length ? `Newest: ${told.join("; ")}.` : "");
+    if (this.details.open && this.series.length) {
+      const columns = this.series.map(({ label, values }) => [label, (round) => kind.format(values.get(round)), "number"]);
+      this.table.tHead?.remove();
+      this.table.tBodies[0]?.remove();
+      fill(this.table, [["round", String], ...columns], this.rounds.toReversed(), (round) => round);
+    }
+  }
+
+  width() {
+    return Math.max(this.canvas.clientWidth, 200);
+  }
+
+  fit() {
+    if (this.plot && this.canvas.clientWidth && this.plot.width !== this.width()) this.plot.setSize({ width: this.width(), height: HEIGHT });
+  }
+
+  paint() {
+    this.plot?.redraw(false, true);
+  }
+}
+
+/** A first round alone is a point in the middle, not an axis without a length. */
+function around(low, high, bars) {
+  if (low === null) return [0, 1];
+  const room = bars || low === high ? 0.7 : 0;
+  return [low - room, high + room];
+}

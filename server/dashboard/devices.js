@@ -1,0 +1,44 @@
+// The devices: who is here, and how each does.
+
+import { $, fill, h, text } from "./dom.js";
+import { ago, bytes, count, digits } from "./format.js";
+
+const ORDER = ["training", "waiting", "away", "revoked"];
+const SHOWN = 100;
+let all = false;
+
+const profile = (device) => device.profile ?? {};
+
+const COLUMNS = [
+  ["device", (device) => h("span", { title: device.id }, device.name)],
+  ["state", (device) => h("span", { class: `badge ${device.state}` }, device.state)],
+  ["job", (device) => device.job ?? ""],
+  ["last seen", (device) => ago(device.last_seen)],
+  ["runtimes", (device) => (profile(device).runtimes ?? []).join(", ")],
+  ["may take", (device) => bytes(profile(device).memory_bytes), "number"],
+  ["took at most", (device) => bytes(profile(device).resident_bytes), "number"],
+  ["s / step", (device) => digits(profile(device).step_seconds), "number"],
+  ["up", (device) => bytes(device.up), "number"],
+  ["down", (device) => bytes(device.down), "number"],
+];
+
+export function startDevices(redraw) {
+  text($("address"), location.origin);
+  $("all-devices").addEventListener("click", () => {
+    all = true;
+    redraw();
+  });
+}
+
+export function showDevices(devices) {
+  const found = [...devices.values()].sort((a, b) =>
+    ORDER.indexOf(a.state) - ORDER.indexOf(b.state) || a.name.localeCompare(b.name, "en", { numeric: true }));
+  const rows = all ? found : found.slice(0, SHOWN);
+  $("devices-scroll").hidden = $("devices-text").hidden = !found.length;
+  $("no-device").hidden = found.length > 0;
+  $("all-devices").hidden = rows.length === found.length;
+  text($("all-devices"), `Show all ${count(found.length)}`);
+  const counts = ORDER.map((state) => [state, found.filter((device) => device.state === state).length]);
+  text($("devices-text"), counts.filter(([, number]) => number).map(([state, number]) => `${count(number)} ${state}`).join(", "));
+  if (found.length) fill($("devices"), COLUMNS, rows, (device) => device.id);
+}

@@ -1,0 +1,50 @@
+"""The page at `/`: files of this package, served with nothing from elsewhere."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse
+from fastapi.staticfiles import StaticFiles
+
+from edge_client import __version__
+
+router = APIRouter(tags=["operations"])
+
+FOLDER = Path(str(files("server") / "dashboard"))
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "font-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",  # asked for each time, and answered with 304 while it is the same
+}
+
+
+class Assets(StaticFiles):
+    """Scripts, styles and pictures."""
+
+    def __init__(self) -> None:
+        super().__init__(directory=FOLDER)
+
+    def file_response(self, *args: Any, **options: Any) -> Response:
+        response = super().file_response(*args, **options)
+        response.headers.update(HEADERS)
+        return response
+
+
+@router.get("/", response_class=HTMLResponse)
+def start(request: Request) -> Response:
+    """The dashboard for a browser; for others, what this is."""
+    headers = {**HEADERS, "Vary": "Accept"}
+    if "text/html" not in request.headers.get("Accept", ""):
+        text = f"spry {__version__}: federated fine-tuning without backpropagation. The API is described at /docs.\n"
+        return PlainTextResponse(text, headers=headers)
+    page = (FOLDER / "index.html").read_text("utf-8")
+    return HTMLResponse(page.replace("{{version}}", __version__), headers=headers)

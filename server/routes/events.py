@@ -1,0 +1,118 @@
+"""What a page that shows the fleet must know, told as it changes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
+
+from server import fleet, views
+from server.jobs import Job, find_job, list_jobs
+from server.services import Admin, UseServices
+from server.store import Store
+from server.streams import Event, News, stream
+
+router = APIRouter(prefix="/v1", tags=["operations"])
+
+_LOOK = 1.0
+_ROUNDS = 200
+_REFUSALS = 50
+_TOTALS_EVERY = 5.0
+"""Seconds; bytes come into the database about as often."""
+_SETTLED = 60.0
+"""Seconds after its end when a job is as it will stay."""
+
+
+@router.get("/events", dependencies=[Admin], response_class=StreamingResponse)
+async def events(services: UseServices, request: Request, job: str | None = None) -> StreamingResponse:
+    """Server-sent events about all jobs and devices, and in detail about one job, given by id or name.
+
+    `jobs`, `devices`, `rounds`, `metrics`, `traffic` and `refusals` are lists: all rows at first, and later those that
+    are new or changed, each whole. `assignment` is one object, or null before the first device has joined.
+    """
+    chosen = None if job is None else (await run_in_threadpool(find_job, services.store, job)).id
+    return stream(services, request, Feed(services.store, chosen).news, _LOOK)
+
+
+class _Told:
+    """The rows of one kind that a page knows."""
+
+    def __init__(self, name: str, *key: str) -> None:
+        self._name = name
+        self._key = key
+        self._known: dict[Any, str] = {}
+        self._any = False
+
+    def news(self, rows: Iterable[BaseModel]) -> Iterable[Event]:
+        changed: list[str] = []
+        for row in rows:
+            key, text = tuple(getattr(row, name) for name in self._key), row.model_dump_json()
+            if self._known.get(key) != text:
+                self._known[key] = text
+                changed.append(text)
+        if changed or not self._any:
+            self._any = True
+            yield Event(self._name, f"[{','.join(changed)}]")
+
+
+class Feed:
+    """What one page was told, and what it must be told next."""
+
+    def __init__(self, store: Store, chosen: str | None) -> None:
+        self._store = store
+        self._chosen = chosen
+        self._jobs = _Told("jobs", "id")
+        self._devices = _Told("devices", "id")
+        self._rounds = _Told("rounds", "number")
+        self._metrics = _Told("metrics", "round", "name")
+        self._traffic = _Told("traffic", "round")
+        self._refusals = _Told("refusals", "id")
+        self._assignment: str | None = None
+        self._round = 0
+        self._measured = -1
+        self._moved: object = None
+        self._refused: object = None
+        self._settled: set[str] = set()
+        self._totals: tuple[float, fleet.Totals] = (-_TOTALS_EVERY, {})
+
+    def news(self) -> News:
+        found = list_jobs(self._store)
+        shown = {job.id: views.job(self._store, job) for job in found if job.id not in self._settled}
+        self._settled = {job.id for job in found if job.ended is not None and self._store.now() > job.ended + _SETTLED}
+        told = [*self._jobs.news(shown.values()), *self._devices.news(self._all_devices())]
+        for job in found:
+            if job.id == self._chosen and job.id in shown:
+                told += self._details(job, shown[job.id])
+        return News(told)
+
+    def _all_devices(self) -> list[fleet.DeviceView]:
+        read, totals = self._totals
+        if time.monotonic() >= read + _TOTALS_EVERY:
+            totals = fleet.device_totals(self._store)
+            self._totals = time.monotonic(), totals
+        return fleet.list_devices(self._store, totals)
+
+    def _details(self, job: Job, shown: views.JobView) -> Iterable[Event]:
+        """The oldest first: a round that is told of as done has its metrics right after."""
+        newer = job.round - self._round + 1
+        yield from self._rounds.news(views.rounds_of(self._store, job, None, min(newer + 1, _ROUNDS)))
+        self._round = job.round
+        measured = views.metrics_of(self._store, job, after=self._measured)
+        self._measured = max((row.round for row in measured), default=self._measured)
+        yield from self._metrics.news(measured)
+        if (shown.up, shown.down) != self._moved:
+            self._moved = shown.up, shown.down
+            yield from self._traffic.news(views.traffic_of_rounds(self._store, job))
+        if shown.refused != self._refused:
+            self._refused = shown.refused
+            yield from self._refusals.news(views.refusals_of(self._store, job, _REFUSALS))
+        part = fleet.assignment(self._store, job)
+        text = "null" if part is None else part.model_dump_json()
+        if text != self._assignment:
+            self._assignment = text
+            yield Event("assignment", text)

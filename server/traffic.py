@@ -1,0 +1,83 @@
+"""Who sent and fetched how many bytes, by job and round.
+
+Counted are the bodies that grow with the model: updates and scalars up; weights, steps and bundles' files down.
+Check-ins, enrolments, receipts and refusals are a few hundred bytes each and are left out. A bundle's file belongs to
+no round: it stands as round 0, under the job whose task the device has, or under no job ("").
+
+A process counts in memory and adds to the database now and then, so that requests pay nothing for it; killed, it
+forgets what it counted in the last seconds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from server.database import Database
+from server.tables import tasks, traffic
+
+Where = tuple[str, int]
+"""A job and a round of it."""
+
+
+class Traffic:
+    """Counts the bytes of one process; what all of them counted is in the database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._up: Counter[tuple[str, int, str]] = Counter()
+        self._down: Counter[tuple[str, int, str]] = Counter()
+        self._lock = threading.Lock()
+
+    def add(self, where: Where, device: str, *, up: int = 0, down: int = 0) -> None:
+        with self._lock:
+            self._up[(*where, device)] += up
+            self._down[(*where, device)] += down
+
+    def save(self) -> None:
+        """Add what was counted since the last time."""
+        with self._lock:
+            up, down = self._up, self._down
+            self._up, self._down = Counter(), Counter()
+        rows = [
+            {"job": job, "round": number, "device": device, "up": up[key], "down": down[key]}
+            for key in sorted(up.keys() | down.keys())  # in one order: two workers must not wait for each other
+            for job, number, device in [key]
+        ]
+        if not rows:
+            return
+        try:
+            with self._database.write() as connection:
+                connection.execute(self._adding(), rows)
+        except BaseException:
+            with self._lock:  # for the next time
+                self._up.update(up)
+                self._down.update(down)
+            raise
+
+    def _adding(self) -> Any:
+        statement = (sqlite if self._database.is_sqlite else postgresql).insert(traffic)
+        return statement.on_conflict_do_update(
+            index_elements=traffic.primary_key.columns,
+            set_={name: traffic.c[name] + statement.excluded[name] for name in ("up", "down")},
+        )
+
+    # --- what a request belongs to ---
+
+    def of_task(self, device: str) -> Where:
+        """The job of the task that a device has."""
+        query = select(tasks.c.job).where(tasks.c.device == device, tasks.c.state == "open")
+        with self._database.read() as connection:
+            return connection.scalar(query) or "", 0
+
+    def of_round(self, device: str, job: str, newest: int) -> Where:
+        """The round of a job that a device takes part in, or was in until a moment ago; 0 if it is in none."""
+        query = select(func.max(tasks.c.round)).where(
+            tasks.c.job == job, tasks.c.round >= newest - 1, tasks.c.device == device
+        )
+        with self._database.read() as connection:
+            return job, connection.scalar(query) or 0
