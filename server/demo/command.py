@@ -87,7 +87,7 @@ def _learned(plan: Plan, folder: Folder, fleet: Fleet, screen: Screen, begun: fl
         job = fleet.follow(screen)
     with screen.stage("Measuring", "Measured, with each device alone for comparison"):
         save_adapter(fleet.admin, JOB, folder.adapter)
-        steps = job["done"] * fleet.steps_in_a_round()
+        steps = job["done"] * plan.steps_in_a_round
         accuracy, devices = measured(plan, folder, fleet, screen, steps)
     return Result(
         accuracy=accuracy,

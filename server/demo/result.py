@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from server.demo import intents
-from server.demo.fleet import HEARD, JOB, Fleet
+from server.demo.fleet import Fleet
 from server.demo.folder import Folder
 from server.demo.judge import Judge, Local
 from server.demo.plan import Plan
@@ -40,8 +40,9 @@ class DeviceResult:
     """Of the whole process, resident."""
     seconds_per_step: float | None
     up: float
+    """Bytes a round."""
     down: float
-    """Bytes a round; the bundle, which comes once, not counted."""
+    """Likewise; without the bundle, which comes once."""
     alone: float
     """Its accuracy on what everybody says, had it trained alone."""
     own: Own
@@ -74,47 +75,40 @@ class Result:
 def measured(
     plan: Plan, folder: Folder, fleet: Fleet, screen: Screen, steps: int
 ) -> tuple[Accuracy, list[DeviceResult]]:
-    """Judge the weights, on the CPU that the devices have left free."""
-    test = intents.common_test(plan.test)
-    traffic = _traffic(fleet)
-    profiles = {device["name"]: device["profile"] or {} for device in fleet.admin.get("/v1/devices")}
-    found: list[DeviceResult] = []
+    """Judge the weights, on the CPU that the devices have left free, and ask the server for the rest."""
+    everybodys = intents.common_test(plan.test)
+    alone: list[float] = []
+    own: list[Own] = []
     with Judge(folder.bundle, fleet.devices[0].runtime, plan.training) as judge:
         after = judge.adapter(folder.adapter)
-        pass_ = -(-HEARD // plan.training.batch)
         for device in fleet.devices:
             screen.doing(f"each device alone, for comparison: {device.name} ({device.number + 1} of {plan.clients})")
-            rows = intents.slice_of(device.number, HEARD)
-            alone = judge.trained(judge.initial, Local(rows, steps, device.number))
-            personal = judge.trained(after, Local(rows, pass_, device.number))
-            own = judge.accuracy(intents.own_test(device.number, plan.own_test), judge.initial, after, personal, alone)
-            up, down = traffic.get(device.name, (0, 0))
-            found.append(
-                DeviceResult(
-                    name=device.name,
-                    runtime=device.runtime,
-                    peak_bytes=device.process.peak,
-                    seconds_per_step=profiles.get(device.name, {}).get("step_seconds"),
-                    up=up / plan.rounds,
-                    down=down / plan.rounds,
-                    alone=judge.accuracy(test, alone)[0],
-                    own=Own(*own),
-                )
-            )
-        before, at_the_end = judge.accuracy(test, judge.initial, after)
-    means = (fmean(getattr(device.own, name) for device in found) for name in Own.__dataclass_fields__)
-    return Accuracy(before, at_the_end, fmean(device.alone for device in found), Own(*means)), found
+            rows = intents.slice_of(device.number, plan.heard)
+            lonely = judge.trained(judge.initial, Local(rows, steps, device.number))
+            personal = judge.trained(after, Local(rows, plan.steps_in_a_pass, device.number))
+            habits = intents.own_test(device.number, plan.own_test)
+            own.append(Own(*judge.accuracy(habits, judge.initial, after, personal, lonely)))
+            alone += judge.accuracy(everybodys, lonely)
+        before, at_the_end = judge.accuracy(everybodys, judge.initial, after)
+    means = Own(*(fmean(getattr(one, field.name) for one in own) for field in fields(Own)))
+    return Accuracy(before, at_the_end, fmean(alone), means), _devices(fleet, alone, own)
 
 
-def _traffic(fleet: Fleet) -> dict[str, tuple[int, int]]:
-    """Bytes up and down by device, over all rounds."""
-    names = {device["id"]: device["name"] for device in fleet.admin.get("/v1/devices")}
-    total: dict[str, tuple[int, int]] = {}
-    for row in fleet.admin.get(f"/v1/jobs/{JOB}/traffic"):
-        if row["round"]:
-            up, down = total.get(names[row["device"]], (0, 0))
-            total[names[row["device"]]] = up + row["up"], down + row["down"]
-    return total
+def _devices(fleet: Fleet, alone: list[float], own: list[Own]) -> list[DeviceResult]:
+    traffic, step_seconds = fleet.bytes_a_round(), fleet.step_seconds()
+    return [
+        DeviceResult(
+            name=device.name,
+            runtime=device.runtime,
+            peak_bytes=device.process.peak,
+            seconds_per_step=step_seconds.get(device.name),
+            up=traffic[device.name].up,
+            down=traffic[device.name].down,
+            alone=alone[device.number],
+            own=own[device.number],
+        )
+        for device in fleet.devices
+    ]
 
 
 def as_json(result: Result) -> dict[str, Any]:
@@ -126,7 +120,7 @@ def show(result: Result, plan: Plan, console: Console) -> None:
     console.print()
     console.print(_accuracies(accuracy))
     console.print()
-    console.print(_devices(result.devices))
+    console.print(_per_device(result.devices))
     console.print(
         f"\n{result.rounds} rounds of {plan.clients} devices, {result.steps} steps each, mode "
         f"{plan.training.mode}; {result.seconds:.0f} s in all. The adapter: [bold]{result.adapter}[/bold]\n"
@@ -145,7 +139,7 @@ def _accuracies(accuracy: Accuracy) -> Table:
     return table
 
 
-def _devices(devices: list[DeviceResult]) -> Table:
+def _per_device(devices: list[DeviceResult]) -> Table:
     table = Table(box=None, pad_edge=False)
     columns = ("device", "runtime", "peak memory", "s/step", "up/round", "down/round", "alone", "together", "personal")
     for column in columns:
