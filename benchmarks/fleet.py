@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 import os
 import platform
-import signal
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-import httpx
 import psutil
 
 from server.admin import Access, Administrator
+from server.demo import processes
 
 TOKEN = "a-token-for-benchmarks-on-this-machine"
 SPRY = [sys.executable, "-c", "from edge_client.cli import main; main()"]
@@ -30,25 +26,8 @@ def machine() -> str:
     return f"{os.cpu_count()} cores of {model}, {memory:.0f} GB, Python {platform.python_version()}"
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-class Process:
-    """A process in a group of its own, its output in a file."""
-
-    def __init__(self, command: Sequence[str], log: Path, **environment: str) -> None:
-        self.log: IO[bytes] = log.open("ab")
-        plain = {name: value for name, value in os.environ.items() if not name.startswith("SPRY_")}
-        self.process = subprocess.Popen(
-            command, stdout=self.log, stderr=self.log, env=plain | environment, start_new_session=True
-        )
-
-    @property
-    def running(self) -> bool:
-        return self.process.poll() is None
+class Process(processes.Process):
+    """One that is watched."""
 
     @property
     def rss(self) -> int:
@@ -59,29 +38,13 @@ class Process:
         times = psutil.Process(self.process.pid).cpu_times()
         return times.user + times.system
 
-    def kill(self) -> None:
-        """As a power cut ends it, its children too."""
-        if self.running:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        self.log.close()
-
-    def stop(self) -> None:
-        if self.running:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(20)
-            except subprocess.TimeoutExpired:
-                self.kill()
-        self.log.close()
-
 
 class Server:
     """`uvicorn server.app:app`, which may be killed and started again on the same folder and port."""
 
     def __init__(self, folder: Path, **settings: object) -> None:
         self.folder = folder
-        self.port = free_port()
+        self.port = processes.free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.settings = {"data_dir": folder / "data", "admin_token": TOKEN, "enrolments_per_minute": 100_000} | settings
         folder.mkdir(parents=True, exist_ok=True)
@@ -91,17 +54,7 @@ class Server:
         environment = {f"SPRY_{name.upper()}": str(value) for name, value in self.settings.items()}
         command = [sys.executable, "-m", "uvicorn", "server.app:app", "--port", str(self.port), "--no-access-log"]
         self.process = Process(command, self.folder / "server.log", **environment)
-        until = time.monotonic() + 60
-        while time.monotonic() < until:
-            try:
-                if httpx.get(f"{self.url}/healthz").status_code == 200:
-                    return
-            except httpx.TransportError:
-                pass
-            if not self.process.running:
-                break
-            time.sleep(0.05)
-        raise SystemExit(f"the server did not start; see {self.folder / 'server.log'}")
+        processes.wait_for_server(self.url, self.process)
 
     def kill(self) -> None:
         self.process.kill()

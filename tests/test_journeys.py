@@ -209,7 +209,7 @@ class Secure:
     """`spry serve` with a certificate."""
 
     def __init__(self, folder: Path, certificate: Path, key: Path) -> None:
-        self.port = fleet.free_port()
+        self.port = fleet.processes.free_port()
         self.url = f"https://127.0.0.1:{self.port}"
         command = [*fleet.SPRY, "serve", "--port", str(self.port), "--data", str(folder / "data")]
         command += ["--tls-cert", str(certificate), "--tls-key", str(key)]

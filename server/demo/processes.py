@@ -9,6 +9,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _PR_SET_PDEATHSIG = 1
-_GRACE = 8.0
+_SPRY = sys.executable, "-m", "server.demo.processes"
+_GRACE = 15.0
 _START = 60.0
 
 
@@ -38,15 +41,14 @@ def main() -> None:
 
 
 class Process:
-    """A `spry` command in a process group of its own, its output in a file."""
+    """A command in a process group of its own, its output in a file. No setting of this process's goes along."""
 
-    def __init__(self, log: Path, *arguments: str, **environment: str) -> None:
+    def __init__(self, command: Sequence[str], log: Path, **environment: str) -> None:
         self.log = log
         self.peak = 0
         """Bytes of memory at most, as far as `look` has seen."""
         log.parent.mkdir(parents=True, exist_ok=True)
         own = {name: value for name, value in os.environ.items() if not name.startswith("SPRY_")}
-        command = [sys.executable, "-m", "server.demo.processes", *arguments]
         with log.open("ab") as output:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=own | environment,
@@ -75,23 +77,21 @@ class Process:
         if self.running:
             self.process.terminate()
 
-    def end(self) -> None:
-        """Wait a little for it to end by itself; then it and all that it started are killed."""
+    def stop(self) -> None:
+        """It may end by itself; what is left of its group after a while is killed."""
+        self.ask_to_end()
         try:
             self.process.wait(_GRACE)
         except subprocess.TimeoutExpired:
             pass
         finally:
-            if self.running or self._has_children():
-                os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+            self.kill()
 
-    def _has_children(self) -> bool:
-        try:
-            os.killpg(self.process.pid, 0)
-        except (ProcessLookupError, PermissionError):
-            return False
-        return True
+    def kill(self) -> None:
+        """As a power cut ends it, and all that it started."""
+        with suppress(ProcessLookupError, PermissionError):  # nobody is left
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
 
 class Processes:
@@ -107,10 +107,11 @@ class Processes:
         for process in reversed(self._started):
             process.ask_to_end()
         for process in reversed(self._started):
-            process.end()
+            process.stop()
 
     def start(self, log: Path, *arguments: str, **environment: str) -> Process:
-        process = Process(log, *arguments, **environment)
+        """A `spry` command."""
+        process = Process([*_SPRY, *arguments], log, **environment)
         self._started.append(process)
         return process
 
