@@ -17,7 +17,7 @@ from server.cli.adapter import save_adapter
 from server.demo import intents
 from server.demo.fleet import JOB, Fleet, started
 from server.demo.folder import Folder
-from server.demo.plan import BATCH, LENGTH, MODEL, MOST_CLIENTS, Plan, plan_for
+from server.demo.plan import ADAPTER, BATCH, LENGTH, MODEL, MOST_CLIENTS, Plan, plan_for
 from server.demo.processes import Process, Processes
 from server.demo.result import Result, as_json, measured, next_steps, show
 from server.demo.screen import Screen
@@ -59,19 +59,18 @@ def demo(
 
 
 def _exported(plan: Plan, folder: Folder, screen: Screen) -> None:
-    if folder.has_bundle(plan.model, intents.LABELS):
+    recipe = [
+        plan.model, "--labels", ",".join(intents.LABELS), "--quantize", "int8", "--target", ",".join(available()),
+        "--batch", str(BATCH), "--seq", str(LENGTH), "--cuts", "3", *ADAPTER, "--no-measure",
+    ]  # fmt: skip
+    if folder.has_bundle(" ".join(recipe)):
         screen.say(f"[green]✓[/green] The bundle of an earlier run: {folder.bundle}")
         return
     doing = f"Exporting {plan.model} to int8 for {', '.join(available())} (about a minute, once)"
     log = folder.logs / "export.log"
     with screen.stage(doing, f"Exported and verified: {folder.bundle}"), Processes() as processes:
-        process = processes.start(
-            log, "export", plan.model, "--labels", ",".join(intents.LABELS), "--quantize", "int8", "--target",
-            ",".join(available()), "--batch", str(BATCH), "--seq", str(LENGTH), "--cuts", "3", "--no-measure",
-            "--overwrite", "--out", str(folder.bundle),
-        )  # fmt: skip
-        _wait(process)
-    folder.keep_bundle(plan.model)
+        _wait(processes.start(log, "export", *recipe, "--overwrite", "--out", str(folder.bundle)))
+    folder.keep_bundle(" ".join(recipe))
 
 
 def _wait(process: Process) -> None:

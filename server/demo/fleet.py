@@ -154,10 +154,9 @@ def runtimes_for(clients: int, known: list[str]) -> list[str]:
 
 
 def settings_of(plan: Plan) -> dict[str, Any]:
-    optimizers = ServerOptimizers(units=ServerOptimizer("fedyogi", learning_rate=plan.server_rate))
     return {
         "training": asdict(plan.training),
-        "optimizers": asdict(optimizers),
+        "optimizers": asdict(ServerOptimizers(units=ServerOptimizer("fedavg"))),
         "per_round": plan.clients,
         "over_selection": 1.0,
         "rounds": plan.rounds,

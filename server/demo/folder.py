@@ -26,6 +26,7 @@ class Folder:
         self.devices = path / "devices"
         self.adapter = path / "adapter"
         self.logs = path / "logs"
+        self._recipe = path / "bundle.recipe"
 
     @contextmanager
     def taken(self) -> Generator[None]:
@@ -44,19 +45,18 @@ class Folder:
                 shutil.rmtree(part, ignore_errors=True)
             yield
 
-    def has_bundle(self, model: str, labels: Sequence[str]) -> bool:
-        """Whether an earlier run exported this model already."""
-        known = self.bundle.with_suffix(".model")
-        if not known.is_file() or known.read_text() != model:
+    def has_bundle(self, recipe: str) -> bool:
+        """Whether an earlier run exported by this recipe already."""
+        if not self._recipe.is_file() or self._recipe.read_text() != recipe:
             return False
         try:
-            with Bundle.open(self.bundle) as bundle:
-                return bundle.manifest.model.labels == tuple(labels)
+            with Bundle.open(self.bundle):
+                return True
         except SpryError:  # cut short, or damaged: export again
             return False
 
-    def keep_bundle(self, model: str) -> None:
-        self.bundle.with_suffix(".model").write_text(model)
+    def keep_bundle(self, recipe: str) -> None:
+        self._recipe.write_text(recipe)
 
     def write_rows(self, name: str, rows: Sequence[Row]) -> Path:
         path = self.devices / name

@@ -16,7 +16,6 @@ from edge_client.bundle import Bundle
 from edge_client.errors import SpryError
 from server.demo.fleet import runtimes_for
 from server.demo.folder import Folder
-from server.demo.intents import LABELS
 from server.demo.plan import plan_for
 
 SPRY = [sys.executable, "-c", "from edge_client.cli import main; main()"]
@@ -183,13 +182,12 @@ def test_a_damaged_bundle_is_not_taken(learned, tmp_path):
     before, _ = learned
     shutil.copytree(before.out, tmp_path / "demo")
     folder = Folder(tmp_path / "demo")
-    model = (tmp_path / "demo" / "bundle.model").read_text()
-    assert folder.has_bundle(model, LABELS)
-    assert not folder.has_bundle("another", LABELS)
-    assert not folder.has_bundle(model, LABELS[1:])
+    recipe = (tmp_path / "demo" / "bundle.recipe").read_text()
+    assert folder.has_bundle(recipe)
+    assert not folder.has_bundle(recipe + " --rank 2")
     file = next(path for path in folder.bundle.rglob("*.onnx"))
     file.write_bytes(file.read_bytes()[:-1])
-    assert not folder.has_bundle(model, LABELS)
+    assert not folder.has_bundle(recipe)
 
 
 def test_unknown_modes_are_refused(tmp_path):
