@@ -34,8 +34,6 @@ from server.store import ADMIN_TOKEN_FILE
 
 PG_DUMP = "pg_dump --format=custom"
 _HELD = ".backup"
-_ATTEMPTS = 50
-_PAUSE = 0.1
 Take = Callable[[Connection, Path], None]
 """Copies the database, as a transaction sees it, to a file."""
 
@@ -90,9 +88,13 @@ def _held(folder: Path) -> Generator[Path]:
 
 
 def _moment(database: Database, folder: Path, held: Path, take: Take) -> list[File]:
-    """Hold all of one moment. A file may go between the look at the database and its second name: then again."""
-    lost: OSError | None = None
-    for _ in range(_ATTEMPTS):
+    """Hold all of one moment.
+
+    The server forgets a file after the database has: one that goes between the look at the database and its second name
+    is not in the next look, and one that is has been lost for good.
+    """
+    lost = ""
+    while True:
         with database.read() as connection:
             if not database.is_sqlite:
                 connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
@@ -102,13 +104,14 @@ def _moment(database: Database, folder: Path, held: Path, take: Take) -> list[Fi
                 for file in files:
                     _hold(folder / file.path, held / file.path)
             except FileNotFoundError as error:
-                lost = error
+                if error.filename == lost:
+                    raise BackupError(
+                        f"{lost} is missing, which the database names; see `spry doctor --data {folder}`"
+                    ) from None
+                lost = error.filename
             else:
                 take(connection, held / (database_file(folder).name if database.is_sqlite else DUMP))
                 return files
-        time.sleep(_PAUSE)
-    assert lost is not None
-    raise BackupError(f"{lost.filename} is missing, which the database names; see `spry doctor --data {folder}`")
 
 
 def _hold(file: Path, name: Path) -> None:
