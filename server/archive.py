@@ -83,13 +83,17 @@ def unpack(archive: Path, folder: Path, advance: Advance) -> Index:
         raise ArchiveError(f"{folder} holds something already; name a new folder with --data")
     parent = folder.absolute().parent
     parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=parent))
+    mounted = folder.is_dir()  # an empty folder may be a container's volume, which cannot be replaced
+    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder if mounted else parent))
     try:
         with tarfile.open(archive, mode="r:") as tar:
             index = _index(archive, tar)
             _extract(archive, tar, index, partial, advance)
         os.sync()
-        partial.rename(folder)
+        if mounted:
+            _fill(folder, partial, last=index.files[0].path)
+        else:
+            partial.rename(folder)
     except (tarfile.TarError, EOFError) as error:
         raise ArchiveError(f"{archive} is damaged ({error}); copy it again, or take another backup") from None
     except OSError as error:
@@ -100,6 +104,12 @@ def unpack(archive: Path, folder: Path, advance: Advance) -> Index:
         shutil.rmtree(partial, ignore_errors=True)
     sync_folder(parent)
     return index
+
+
+def _fill(folder: Path, partial: Path, last: str) -> None:
+    """The database comes last: without it nothing there is of use."""
+    for path in sorted(partial.iterdir(), key=lambda path: path.name == last):
+        path.rename(folder / path.name)
 
 
 class _Hashing(io.RawIOBase):

@@ -244,6 +244,10 @@ def test_damaged_archives(archive, tmp_path):
     archive.write_bytes(whole)
     unpack(archive, target, silent)
     refused(archive, target, "holds something already")
+    empty = tmp_path / "a volume"
+    empty.mkdir()
+    unpack(archive, empty, silent)
+    assert {path.name for path in empty.iterdir()} == {path.name for path in target.iterdir()}
 
 
 def rewritten(archive: Path, change) -> None:
