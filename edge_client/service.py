@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
 import typer
 
-from .cli import installed, load
+from .cli import installed, load, missing_extra
 from .conditions import parse_bytes
 from .errors import SpryError
 from .store import default_home, make_folder, write
@@ -98,7 +98,11 @@ def understood(what: str, args: list[str]) -> Wanted:
     """The command's own parser decides what is right; paths must hold wherever systemd starts it."""
     if what not in ("join", "serve") or what not in installed():
         raise ServiceError(f"a service runs join or serve, got {what!r}")
-    command, paths = load(installed()[what]), _paths(installed()[what].load())
+    entry = installed()[what]
+    try:
+        command, paths = load(entry), _paths(entry.load())
+    except ImportError as error:
+        raise missing_extra(entry, error) or error from error
     context = command.make_context(f"spry {what}", list(args))
     words: list[str] = []
     for option in command.params:
@@ -106,7 +110,7 @@ def understood(what: str, args: list[str]) -> Wanted:
         if value is None or option.name == "token" or context.get_parameter_source(option.name).name == "DEFAULT":
             continue
         if option.name in paths:
-            value = context.params[option.name] = Path(value).absolute()
+            value = context.params[option.name] = Path(os.path.abspath(value))  # noqa: PTH100 -- a link stays one
             if not value.exists() and option.name != _kept(what):
                 raise ServiceError(f"{option.opts[0]} names {value}, which does not exist")
         words += [option.opts[0]] if value is True else [option.opts[0], str(value)]

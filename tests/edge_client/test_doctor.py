@@ -1,6 +1,9 @@
 """The command: what it prints, and with which code it ends."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -59,3 +62,30 @@ def test_a_servers_folder_is_looked_at_where_there_is_one(doctor, tmp_path):
 def test_an_address_that_is_none(doctor, capsys):
     code, _ = doctor("--server", "ftp://a")
     assert code == 2
+
+
+DEVICE = """
+import sys
+for name in ("torch", "executorch", "fastapi", "sqlalchemy", "pydantic_settings", "uvicorn"):
+    sys.modules[name] = None
+from edge_client.cli import main
+main()
+"""
+
+
+def test_a_device_has_neither_torch_nor_a_servers_libraries(tmp_path):
+    """In a process that cannot import them."""
+    command = [sys.executable, "-c", DEVICE, "doctor", "--json", "--home", str(tmp_path)]
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("SPRY_")}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=plain, timeout=60)
+    found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert done.returncode == 0, done.stderr
+    assert found["runtime onnx"]["found"].endswith("loads")
+    assert "not installed" in found["runtime torchscript"]["found"]
+    told = subprocess.run(
+        [*command, "--data", str(tmp_path)], capture_output=True, text=True, check=False, cwd=tmp_path, env=plain,
+        timeout=60,
+    )  # fmt: skip
+    assert told.returncode == 1
+    (problem,) = [check for check in json.loads(told.stdout)["checks"] if check["state"] == "problem"]
+    assert problem["advice"] == "run: pip install 'spry[server]'"

@@ -63,6 +63,7 @@ def test_the_unit_of_a_server(spry):
     assert f"ReadWritePaths={Path.cwd() / 'kept'}" in unit
     assert "AmbientCapabilities=CAP_NET_BIND_SERVICE" in unit
     assert "LimitNOFILE=65536" in unit
+    assert "/kept/../" not in spry("serve", "--data", "kept/../kept", "--print", "--run-as", "daemon")[1]
 
 
 def test_an_environment_that_systemd_does_not_start(spry, monkeypatch):
@@ -162,3 +163,12 @@ def test_a_machines_service(spry, tmp_path):
     assert stat.S_IMODE((place.secrets / "spry-join.env").stat().st_mode) == 0o600
     with pytest.raises(SpryError, match="--overwrite"):
         install(found, "spry-join", place, None, overwrite=False)
+
+
+def test_a_server_where_its_libraries_are_missing(tmp_path):
+    """In a process that cannot import them."""
+    code = "import sys; sys.modules['starlette'] = None; from edge_client.cli import main; main()"
+    command = [sys.executable, "-c", code, "install-service", "serve", "--print", "--run-as", "daemon"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: spry serve needs the extra 'server'")
