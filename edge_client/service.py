@@ -83,6 +83,8 @@ def install_service(
     if show:
         typer.echo(found.text(), nl=False)
         return
+    if what == "join":
+        _check_enrolment(found, wanted.values.get("token"))
     path = install(found, name, place, wanted.values.get("token"), overwrite=overwrite)
     typer.echo(f"{path} is written" + (f"; its variables are read from {found.secrets}" if what == "serve" else ""))
     if found.memory is not None and not _limits_memory():
@@ -184,6 +186,14 @@ def _check_rights(place: Place) -> None:
     if not place.user and os.geteuid() != 0:
         again = f"sudo {sys.executable} -m edge_client install-service …"
         raise ServiceError(f"a unit for the whole machine needs root: run it as {again}, or give --user")
+
+
+def _check_enrolment(found: Service, token: str | None) -> None:
+    """Without either the service would end at once."""
+    if not token and not found.secrets.exists() and not any(found.folder.glob("*/identity.json")):
+        raise ServiceError(
+            f"no device is enrolled in {found.folder}: give --token, or --home with the folder that spry join used"
+        )
 
 
 def _runner(place: Place, run_as: str | None) -> str | None:

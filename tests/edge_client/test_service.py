@@ -122,6 +122,9 @@ def test_the_whole_machine_needs_root(spry, monkeypatch, tmp_path):
 
 def test_a_users_service(spry, monkeypatch, tmp_path):
     monkeypatch.setattr("edge_client.service.SYSTEMD", tmp_path)
+    code, _, err = spry(*JOIN, "--user")
+    assert (code, "give --token, or --home" in err) == (2, True)
+    assert not (tmp_path / ".config").exists()
     code, out, _ = spry(*JOIN, "--token", "a-secret", "--user")
     assert code == 0
     unit = tmp_path / ".config" / "systemd" / "user" / "spry-join.service"
@@ -148,6 +151,9 @@ def test_starting_tells_what_systemctl_says(spry, monkeypatch, tmp_path):
     systemctl.chmod(0o755)
     monkeypatch.setenv("PATH", f"{systemctl.parent}:{os.environ['PATH']}")
     monkeypatch.setattr("edge_client.service.SYSTEMD", tmp_path)
+    enrolled = tmp_path / ".local" / "share" / "spry" / "spry.example.org" / "identity.json"
+    enrolled.parent.mkdir(parents=True)
+    enrolled.touch()
     code, _, err = spry(*JOIN, "--user", "--start")
     assert code == 2
     assert "Failed to connect to bus; the unit is written" in err
