@@ -39,15 +39,19 @@ SUBCOMMANDS = {
     "demo": Subcommand("See the whole system learn on this machine.", "demo"),
     "join": Subcommand("Take part in a server's rounds with this device's data."),
     "predict": Subcommand("Predict by the weights that this device has."),
+    "doctor": Subcommand("Check this machine, and the way to a server."),
+    "install-service": Subcommand("Let systemd run `spry join` or `spry serve`."),
     "export": Subcommand("Turn a Hugging Face model into a bundle for devices.", "export"),
-    "inspect": Subcommand("Show a bundle's units, programs, sizes, memory and verification."),
-    "bench": Subcommand("Measure a bundle's steps on this machine, beside eager PyTorch."),
+    "inspect": Subcommand("Show a bundle's programs, sizes, memory and verification."),
+    "bench": Subcommand("Measure a bundle's steps on this machine, beside PyTorch."),
     "serve": Subcommand("Run the server.", "server"),
     "job": Subcommand("Make, follow and steer jobs on a server.", "server"),
     "token": Subcommand("Make and revoke enrolment tokens.", "server"),
     "devices": Subcommand("Show and revoke devices.", "server"),
     "adapter": Subcommand("Download what a job has learned, as a PEFT adapter.", "server"),
     "merge": Subcommand("Merge an adapter into its base model.", "export"),
+    "backup": Subcommand("Copy a server's data to a file while it runs.", "server"),
+    "restore": Subcommand("Make a server's data folder of a backup.", "server"),
 }
 
 

@@ -27,6 +27,8 @@ class Adapted:
     model: PeftModel
     slots: dict[int, Slot]
     """Address of a trainable parameter -> its slot in the graph, named as in a PEFT adapter file."""
+    names: dict[str, str]
+    """Name in the adapter file -> name in the model. Addresses hold until worker processes share the memory."""
     config: dict[str, Any]
     """adapter_config.json"""
     initial: dict[str, Tensor]
@@ -143,11 +145,13 @@ def _describe(model: PeftModel) -> Adapted:
     state = {key: t for key, t in state.items() if ".modules_to_save." not in key and ".original_module." not in key}
     key_of = {tensor.data_ptr(): key for key, tensor in state.items()}
     slots: dict[int, Slot] = {}
+    names: dict[str, str] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             role = Role.HEAD if ".modules_to_save." in name else Role.ADAPTER
-            slots[parameter.data_ptr()] = Slot(role, key_of[parameter.data_ptr()])
+            slots[parameter.data_ptr()] = slot = Slot(role, key_of[parameter.data_ptr()])
+            names[slot.name] = name
     config = model.peft_config[_ADAPTER].to_dict()
     config["inference_mode"] = True
     initial = {key: tensor.detach().contiguous() for key, tensor in sorted(state.items())}
-    return Adapted(model, slots, config, initial)
+    return Adapted(model, slots, names, config, initial)

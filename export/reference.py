@@ -25,8 +25,7 @@ class Reference:
         model: nn.Module = adapted.model
         self._task = task
         self._model = model
-        names = {parameter.data_ptr(): name for name, parameter in model.named_parameters()}
-        self._name_of = {slot.name: names[address] for address, slot in adapted.slots.items()}
+        self._name_of = adapted.names
         self._frozen = dict(replaced or {})
 
     def losses(self, inputs: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Tensor:

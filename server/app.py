@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edge_client import __version__
-from server import problems
+from server import logs, problems
 from server.bodies import BodyLimit
 from server.errors import ServerConfigError
 from server.jobs import list_jobs
@@ -51,6 +51,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app = FastAPI(title="spry", version=__version__, lifespan=lifespan, responses=problems.DOCUMENTED)
     app.add_middleware(BodyLimit)
     app.add_middleware(PlainRefusal)
+    app.add_middleware(logs.RequestLog)
     problems.install(app)
     for module in (devices, tasks, bundles, jobs, events, operations, dashboard):
         app.include_router(module.router)
@@ -88,4 +89,5 @@ def _say_what_next(store: Store) -> None:
         log.info("`spry join --server URL --token TOKEN --data FILE`; the API is described at /docs")
 
 
+logs.configure()
 app = create_app()

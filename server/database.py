@@ -30,7 +30,7 @@ class Database:
 
     def __init__(self, url: str, folder: Path) -> None:
         """`url` of "" keeps an SQLite file in the folder."""
-        self.url = url or f"sqlite:///{folder / 'spry.sqlite'}"
+        self.url = url or f"sqlite:///{database_file(folder)}"
         self.is_sqlite = self.url.startswith("sqlite")
         self._engine = create_engine(self.url, pool_size=_CONNECTIONS, pool_pre_ping=not self.is_sqlite)
         self._writer = threading.Lock()  # SQLite has one writer: threads wait here rather than in its polling
@@ -74,6 +74,11 @@ class Database:
                 ) from None
         if found is not None and int(found) > SCHEMA:
             raise ServerConfigError(f"the database has schema {found}, this server knows {SCHEMA}: upgrade spry")
+
+
+def database_file(folder: Path) -> Path:
+    """SQLite's, in a data folder."""
+    return folder / "spry.sqlite"
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from sqlalchemy import func, select
 
+from edge_client import __version__
+from server import views
+from server.jobs import ENDED, list_jobs
 from server.store import Store
-from server.tables import devices, jobs, metrics, refusals, rounds, tasks, traffic
+from server.tables import devices, jobs, refusals, rounds, tasks, traffic
 
 _RECENT = 300.0
 
@@ -19,6 +23,14 @@ class _Collector:
         self._store = store
 
     def collect(self) -> Iterable[Metric]:
+        yield _gauge("spry_build", "The version that runs.", ["version"], [(__version__, 1)])
+        yield from self._counts()
+        yield from self._jobs()
+        disk = shutil.disk_usage(self._store.folder)
+        yield _gauge("spry_disk_bytes", "The disk of the data folder.", ["which"],
+                     [("size", disk.total), ("free", disk.free)])  # fmt: skip
+
+    def _counts(self) -> Iterator[Metric]:
         with self._store.database.read() as connection:
             by_state = connection.execute(select(jobs.c.state, func.count()).group_by(jobs.c.state)).all()
             yield _gauge("spry_jobs", "Jobs by state.", ["state"], by_state)
@@ -41,14 +53,23 @@ class _Collector:
             seen = connection.scalar(select(func.count()).where(devices.c.last_seen > since)) or 0
             yield _gauge("spry_devices", "Devices enrolled, and seen within five minutes.", ["which"],
                          [("enrolled", known), ("seen", seen)])  # fmt: skip
-            newest = (
-                select(jobs.c.name, metrics.c.name, metrics.c.value)
-                .join(jobs, jobs.c.id == metrics.c.job)
-                .order_by(metrics.c.round)
-            )
-            values = {(job, name): value for job, name, value in connection.execute(newest)}
-            yield _gauge("spry_job", "Newest value of each of a job's metrics.", ["job", "metric"],
-                         [(*key, value) for key, value in values.items()])  # fmt: skip
+
+    def _jobs(self) -> Iterator[Metric]:
+        found = [views.job(self._store, job) for job in list_jobs(self._store)]
+        metrics = [(job.name, *item) for job in found for item in job.metrics.items()]
+        yield _gauge("spry_job", "Newest value of each of a job's metrics; `seconds` is a round's duration.",
+                     ["job", "metric"], metrics)  # fmt: skip
+        done = [(job.name, "done", job.done) for job in found]
+        asked = [(job.name, "asked", job.settings.rounds) for job in found]
+        yield _gauge("spry_job_rounds", "Rounds that moved the weights, and how many are asked for.",
+                     ["job", "which"], done + asked)  # fmt: skip
+        newest = [(job.name, job.progress) for job in found if job.state != ENDED and job.progress]
+        numbers = [(name, round_.number) for name, round_ in newest]
+        yield _gauge("spry_round_number", "The newest round of a job that has not ended.", ["job"], numbers)
+        reports = [(name, which, getattr(round_, which))
+                   for name, round_ in newest for which in ("training", "reported", "wanted")]  # fmt: skip
+        yield _gauge("spry_round_reports", "Of that round: devices that train, reports that came and are wanted.",
+                     ["job", "which"], reports)  # fmt: skip
 
 
 def _gauge(name: str, text: str, labels: list[str], rows: Iterable[Iterable[object]]) -> GaugeMetricFamily:
@@ -60,6 +81,8 @@ def _gauge(name: str, text: str, labels: list[str], rows: Iterable[Iterable[obje
 
 
 def exposition(store: Store) -> bytes:
+    """All of it, and the memory and files of the process that answers."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(store))  # type: ignore[arg-type]
+    ProcessCollector(registry=registry)
     return generate_latest(registry)

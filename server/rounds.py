@@ -10,6 +10,7 @@ another worker, claims the round and goes on.
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import socket
@@ -23,6 +24,8 @@ from server.jobs import RUNNING, Job, end_job, find_job
 from server.outcomes import Outcome, aggregate
 from server.store import Store
 from server.tables import jobs, metrics, rounds, scalars, tasks
+
+log = logging.getLogger("spry.server")
 
 LEASE = 1800.0
 """Seconds after which a worker on another machine that began to close a round is taken for dead."""
@@ -77,6 +80,9 @@ def _open(store: Store, job: Job) -> bool:
                     job=job.id, number=job.round + 1, state="open", version=job.version, opened=store.now(), iteration=0
                 )
             )
+    if moved_on:
+        number = job.round + 1
+        log.info("job %s: round %d is open", job.name, number, extra={"job": job.name, "round": number})
     return bool(moved_on)
 
 
@@ -207,7 +213,15 @@ def _publish(store: Store, job: Job, round_: Row[Any], outcome: Outcome, found: 
     store.models.remember(job.id, outcome.model)
     store.models.announce(job.id, outcome.model.version)
     if ends:
+        _tell(job, round_, found)
         _clean_up(store, job, round_)
+
+
+def _tell(job: Job, round_: Row[Any], found: dict[str, float]) -> None:
+    known = {name: found[name] for name in ("loss", "accuracy", "accuracy_global", "reports") if name in found}
+    values = ", ".join(f"{name} {value:.4g}" for name, value in known.items())
+    told = {"job": job.name, "round": round_.number, **known}
+    log.info("job %s: round %d is done: %s", job.name, round_.number, values, extra=told)
 
 
 def _still_mine(connection: Connection, job: Job, round_: Row[Any]) -> bool:
@@ -266,6 +280,8 @@ def _fail(store: Store, job: Job, round_: Row[Any], why: str) -> None:
     with store.database.write() as connection:
         if _still_mine(connection, job, round_):
             _close(connection, job, round_, "failed", {"reason": why}, store.now())
+            told = {"job": job.name, "round": round_.number, "reason": why}
+            log.warning("job %s: round %d failed: %s", job.name, round_.number, why, extra=told)
 
 
 def _stop_reason(connection: Connection, job: Job, done: int) -> str | None:

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SecretsSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
 from server.errors import ServerConfigError
 
 CONFIG_VARIABLE = "SPRY_CONFIG"
+SECRETS_VARIABLE = "SPRY_SECRETS_DIR"
+SECRETS = Path("/run/secrets")
+"""Where containers find theirs."""
 SHORTEST_ADMIN_TOKEN = 20
 DATABASES = ("sqlite", "postgresql")
 
 
 class Settings(BaseSettings):
-    """Every field is a variable `SPRY_<FIELD>` or a key of the file; variables win."""
+    """Every field is a variable `SPRY_<FIELD>`, a file `spry_<field>` in a folder of secrets or a key of the TOML file.
+
+    Variables win over secrets, and those over the file.
+    """
 
     model_config = SettingsConfigDict(env_prefix="SPRY_", extra="forbid")
 
@@ -45,6 +57,9 @@ class Settings(BaseSettings):
     )
     max_held_out_bytes: Annotated[int, Ge(1024)] = Field(
         default=256 << 20, description="Largest file of held-out examples."
+    )
+    log_format: Literal["plain", "json"] = Field(
+        default="plain", description="Lines for people, or a JSON object a line."
     )
     evaluation_runtime: str = Field(
         default="", description="The runtime that evaluates; the first installed when left out."
@@ -77,12 +92,17 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        file = os.environ.get(CONFIG_VARIABLE)
-        if not file:
-            return init_settings, env_settings
-        if not Path(file).is_file():
+        sources = [init_settings, env_settings]
+        secrets, file = os.environ.get(SECRETS_VARIABLE), os.environ.get(CONFIG_VARIABLE)
+        if secrets and not Path(secrets).is_dir():
+            raise ServerConfigError(f"{SECRETS_VARIABLE} names {secrets}, which is no folder")
+        if secrets or SECRETS.is_dir():
+            sources.append(SecretsSettingsSource(settings_cls, secrets_dir=secrets or SECRETS))
+        if file and not Path(file).is_file():
             raise ServerConfigError(f"{CONFIG_VARIABLE} names {file}, which does not exist")
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, file)
+        if file:
+            sources.append(TomlConfigSettingsSource(settings_cls, file))
+        return tuple(sources)
 
 
 def read_settings(**values: Any) -> Settings:

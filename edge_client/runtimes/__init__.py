@@ -26,7 +26,7 @@ from edge_client.manifest import ProgramSpec, TensorSpec
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["CPU", "RUNTIMES", "Array", "Loaded", "Runtime", "available", "open_runtime"]
+__all__ = ["CPU", "RUNTIMES", "Array", "Loaded", "Requirement", "Runtime", "available", "open_runtime", "requirement"]
 
 CPU = "cpu"
 
@@ -110,28 +110,39 @@ def _checked_array(program: ProgramSpec, spec: TensorSpec, value: Array) -> Arra
     return np.ascontiguousarray(array)
 
 
-class _Entry(NamedTuple):
-    module: str
-    type: str
+class Requirement(NamedTuple):
     library: str
     """What must be importable."""
     extra: str
     """The extra of this distribution that installs it."""
 
 
+class _Entry(NamedTuple):
+    module: str
+    type: str
+    requirement: Requirement
+
+
 _RUNTIMES = {
-    "onnx": _Entry("edge_client.runtimes.onnx", "OnnxRuntime", "onnxruntime", "onnx"),
-    "executorch": _Entry("edge_client.runtimes.executorch", "ExecutorchRuntime", "executorch", "executorch"),
-    "torchscript": _Entry("edge_client.runtimes.torchscript", "TorchscriptRuntime", "torch", "torch"),
+    "onnx": _Entry("edge_client.runtimes.onnx", "OnnxRuntime", Requirement("onnxruntime", "onnx")),
+    "executorch": _Entry(
+        "edge_client.runtimes.executorch", "ExecutorchRuntime", Requirement("executorch", "executorch")
+    ),
+    "torchscript": _Entry("edge_client.runtimes.torchscript", "TorchscriptRuntime", Requirement("torch", "torch")),
 }
 
 
 RUNTIMES = tuple(_RUNTIMES)
 
 
+def requirement(name: str) -> Requirement:
+    """What a runtime of the table needs."""
+    return _RUNTIMES[name].requirement
+
+
 def available() -> list[str]:
     """The runtimes whose library is installed."""
-    return [name for name, entry in _RUNTIMES.items() if find_spec(entry.library) is not None]
+    return [name for name in RUNTIMES if find_spec(requirement(name).library) is not None]
 
 
 def open_runtime(name: str, folder: Path, *, threads: int = 0, device: str = CPU) -> Runtime:
@@ -142,5 +153,5 @@ def open_runtime(name: str, folder: Path, *, threads: int = 0, device: str = CPU
     try:
         kind: type[Runtime] = getattr(import_module(entry.module), entry.type)
     except ImportError as error:
-        raise RuntimeMissing(f"the runtime {name}", entry.extra, str(error)) from error
+        raise RuntimeMissing(f"the runtime {name}", entry.requirement.extra, str(error)) from error
     return kind(folder, threads=threads, device=device)

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from server import logs
 from server.errors import ServerConfigError
 from server.settings import read_settings
 
@@ -24,12 +25,14 @@ def serve(
         bool, typer.Option("--plain-http", help="Listen beyond this machine without TLS: a trusted network or a proxy.")
     ] = False,
     workers: Annotated[int, typer.Option(help="Processes that answer requests.")] = 1,
+    json_logs: Annotated[bool, typer.Option("--json-logs", help="Log a JSON object a line, to stdout.")] = False,
 ) -> None:
     """Run the server.
 
     Example: spry serve --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
     """
     import uvicorn
+    from uvicorn.config import LOGGING_CONFIG
 
     if (tls_cert is None) != (tls_key is None):
         raise ServerConfigError("--tls-cert and --tls-key belong together: give both")
@@ -45,7 +48,10 @@ def serve(
         )
     if data is not None:
         os.environ["SPRY_DATA_DIR"] = str(data)  # worker processes read it too
-    read_settings()  # refused here, they are one line; in the middle of uvicorn's start a traceback follows
+    if json_logs:
+        os.environ["SPRY_LOG_FORMAT"] = "json"
+    settings = read_settings()  # refused here, they are one line; in the middle of uvicorn's start a traceback follows
+    logs.configure()  # the process that starts workers does not load the application
     uvicorn.run(
         "server.app:app",
         host=host,
@@ -54,6 +60,7 @@ def serve(
         ssl_certfile=tls_cert,
         ssl_keyfile=tls_key,
         timeout_graceful_shutdown=10,
+        log_config=None if settings.log_format == "json" else LOGGING_CONFIG,
     )
 
 

@@ -1,0 +1,215 @@
+"""What `spry doctor` looks at on any machine: system, memory, disk, libraries, runtimes and the user's conditions.
+
+Other packages add checks of their own by an entry point of the group ``spry.checks``: a function that takes what was
+asked and yields its findings. A check never raises: what it cannot find out is a finding too.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from . import __version__
+from .conditions import Machine
+from .runtimes import RUNTIMES, requirement
+from .store import default_home
+
+State = Literal["ok", "warning", "problem"]
+LEAST_DISK, LITTLE_DISK = 200 * 10**6, 10**9
+_LEAST_MEMORY, _LITTLE_MEMORY = 100 * 10**6, 250 * 10**6
+"""A small encoder in int8 takes 60 MB when it waits and 150 MB when it trains."""
+_LIBRARIES = "numpy", "tokenizers", "safetensors"
+_LIGHT = {"onnxruntime"}
+"""Libraries that are cheap enough to be loaded for a look."""
+_LOAD_SECONDS = 60
+_64_BITS = 2**32
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One line of the result."""
+
+    name: str
+    state: State
+    found: str
+    advice: str = ""
+    """What to do, unless all is well."""
+
+
+class Asked(NamedTuple):
+    """What the user wants looked at beside this machine."""
+
+    home: Path | None = None
+    server: str | None = None
+    ca: Path | None = None
+    data: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+
+
+def machine(asked: Asked) -> Iterator[Finding]:
+    """This machine as a device that takes part."""
+    yield Finding("spry", "ok", f"{__version__}, Python {platform.python_version()}")
+    yield _system()
+    yield _memory(Machine())
+    home = asked.home or default_home()
+    yield writable("home", home)
+    yield disk("disk of the home", home)
+    yield _libraries()
+    yield from _runtimes(needed=asked.data is None)
+    yield from _conditions(Machine())
+
+
+def disk(name: str, folder: Path) -> Finding:
+    free = shutil.disk_usage(_existing(folder)).free
+    found = f"{megabytes(free)} free at {folder}"
+    if free >= LITTLE_DISK:
+        return Finding(name, "ok", found)
+    state = "warning" if free >= LEAST_DISK else "problem"
+    return Finding(name, state, found, "free some space, or use a folder on another disk")
+
+
+def writable(name: str, folder: Path) -> Finding:
+    """Nothing is made: the folder itself, or the one that it would be made in."""
+    there = _existing(folder)
+    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        return Finding(name, "ok", f"{folder} " + ("can be written" if folder.exists() else "will be made"))
+    return Finding(
+        name, "problem", f"{folder} cannot be written", f"run: sudo chown -R $USER {there}, or choose another"
+    )
+
+
+def megabytes(count: float) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e10 else f"{count / 1e6:,.0f} MB"
+
+
+def _existing(folder: Path) -> Path:
+    folder = folder.absolute()
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def _system() -> Finding:
+    described = f"{platform.system()} {platform.release()} on {platform.machine()}, {os.cpu_count()} cores"
+    if sys.maxsize < _64_BITS:
+        advice = "install the 64-bit system (such as Raspberry Pi OS 64-bit): the runtimes have no 32-bit packages"
+        return Finding("system", "problem", f"{described}, but a 32-bit Python", advice)
+    features = cpu_features(_read("/proc/cpuinfo"))
+    found = f"{described}, {', '.join(features) or 'CPU features unknown'}"
+    if platform.machine() == "x86_64" and features and "AVX2" not in features:
+        return Finding("system", "warning", found, "without AVX2 steps take several times as long; nothing to install")
+    return Finding("system", "ok", found)
+
+
+def cpu_features(cpuinfo: str) -> list[str]:
+    """Those that decide about the speed of products, by their usual names."""
+    listed = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo, re.MULTILINE)
+    known = set(listed[1].split()) if listed else set[str]()
+    names = {
+        "avx2": "AVX2", "avx512f": "AVX-512", "avx512_vnni": "VNNI", "avx_vnni": "VNNI",
+        "asimd": "NEON", "neon": "NEON", "asimddp": "dot product", "i8mm": "int8 matrices", "sve": "SVE",
+    }  # fmt: skip
+    return list(dict.fromkeys(name for flag, name in names.items() if flag in known))
+
+
+def _memory(machine: Machine) -> Finding:
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    free = machine.free_memory()
+    swap = re.search(r"^SwapTotal:\s*(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
+    free_text = "unknown" if free is None else megabytes(free)
+    found = f"{megabytes(total)}, {free_text} available, {megabytes(int(swap[1]) * 1024) if swap else 'unknown'} swap"
+    if free is None or free >= _LITTLE_MEMORY:
+        return Finding("memory", "ok", found)
+    advice = (
+        "stop other programs, add swap, or take part with --max-memory (docs/client.md); a small encoder trains in "
+    )
+    return Finding("memory", "warning" if free >= _LEAST_MEMORY else "problem", found, f"{advice}150 MB")
+
+
+# --- libraries and runtimes ------------------------------------------------------------------------------------------
+
+
+def _libraries() -> Finding:
+    """Loaded in another process: one built for another processor would end this one."""
+    found = ", ".join(f"{name} {_version(name)}" for name in _LIBRARIES)
+    if why := _fails_to_load(*_LIBRARIES):
+        return Finding("libraries", "problem", f"{found}: {why}", "run: pip install --force-reinstall spry")
+    return Finding("libraries", "ok", found)
+
+
+def _runtimes(*, needed: bool) -> Iterator[Finding]:
+    installed = [name for name in RUNTIMES if find_spec(requirement(name).library)]
+    for name in RUNTIMES:
+        library, extra = requirement(name)
+        command = f"pip install 'spry[{extra}]'"
+        if name in installed:
+            yield _runtime(name, library, command)
+        elif installed or name != RUNTIMES[0]:
+            yield Finding(f"runtime {name}", "ok", f"not installed; one runtime is enough ({command})")
+        else:
+            state = "problem" if needed else "warning"
+            why = "a device needs a runtime" if needed else "a server needs one to evaluate held-out examples"
+            yield Finding(f"runtime {name}", state, f"not installed, and {why}", f"run: {command}")
+
+
+def _runtime(name: str, library: str, command: str) -> Finding:
+    found = f"{library} {_version(library)}"
+    if library not in _LIGHT:
+        return Finding(f"runtime {name}", "ok", f"{found} is installed (not loaded: that takes long)")
+    if why := _fails_to_load(library):
+        advice = f"run: {command.replace('install', 'install --force-reinstall')}; or take another version of {library}"
+        return Finding(f"runtime {name}", "problem", f"{found}: {why}", advice)
+    return Finding(f"runtime {name}", "ok", f"{found} loads")
+
+
+def _version(library: str) -> str:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def _fails_to_load(*libraries: str) -> str:
+    """Why it cannot be imported; empty when it can."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", f"import {', '.join(libraries)}"],
+            capture_output=True, text=True, timeout=_LOAD_SECONDS, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode < 0:
+        return f"loading it ends with {signal.Signals(-done.returncode).name}: it was built for another processor"
+    return done.stderr.strip().splitlines()[-1] if done.returncode else ""
+
+
+# --- the user's conditions -------------------------------------------------------------------------------------------
+
+
+def _conditions(machine: Machine) -> Iterator[Finding]:
+    power = machine.power()
+    unknown = "unknown: --only-charging would keep this device out"
+    yield Finding("power", "ok", unknown if power == "unknown" else f"on {power}")
+    known = {
+        True: "metered: --unmetered-only keeps this device out",
+        False: "not metered",
+        None: "NetworkManager does not say: --metered says that it costs",
+    }
+    yield Finding("network", "ok", known[machine.metered()])
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,77 @@
+"""`spry doctor`: what stands in the way on this machine, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from . import checks, reach
+from .checks import Asked, Finding
+
+Check = Callable[[Asked], Iterable[Finding]]
+GROUP = "spry.checks"
+FAILED = 1
+_STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
+
+
+def doctor(
+    server: Annotated[str | None, typer.Option(help="Look at the way to this server.", envvar="SPRY_SERVER")] = None,
+    ca: Annotated[Path | None, typer.Option(help="PEM file with the certificates to trust for https.")] = None,
+    home: Annotated[
+        Path | None, typer.Option(help="Where `spry join` keeps everything; $SPRY_HOME or ~/.local/share/spry.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="A server's data folder; $SPRY_DATA_DIR, or spry-data where there is one.")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="The certificate that `spry serve` is to show (PEM).")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Check this machine as a device, and as a server where it holds a server's data.
+
+    Example: spry doctor --server https://spry.example.org
+    """
+    asked = Asked(home, server, ca, data or _data_folder(), tls_cert, tls_key)
+    findings = [finding for check in _checks() for finding in check(asked)]
+    failed = any(finding.state == "problem" for finding in findings)
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode({"ok": not failed, "checks": findings}), indent=1).decode())
+    else:
+        _show(findings)
+        if server is None:
+            typer.echo("--server URL looks at the way to a server too: its answer, certificate, clock, enrolment")
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def _checks() -> list[Check]:
+    """Those of a device, and what other packages plug in."""
+    added = [entry.load() for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name)]
+    return [checks.machine, reach.server, *added]
+
+
+def _data_folder() -> Path | None:
+    """That of the server which would run here."""
+    named = os.environ.get("SPRY_DATA_DIR")
+    folder = Path(named or "spry-data")
+    return folder if named or folder.is_dir() else None
+
+
+def _show(findings: list[Finding]) -> None:
+    console = Console(highlight=False)
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        line = Text.assemble((f"{finding.state:8}", _STYLES[finding.state]), f"{finding.name:{width}}  {finding.found}")
+        console.print(line, soft_wrap=True)
+        if finding.advice:
+            console.print(Text(f"{'':{width + 10}}{finding.advice}"), soft_wrap=True)
+    counts = {state: sum(finding.state == state for finding in findings) for state in _STYLES}
+    typer.echo(", ".join(f"{state}: {count}" for state, count in counts.items()))

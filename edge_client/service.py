@@ -1,0 +1,237 @@
+"""`spry install-service`: lets systemd run `spry join` or `spry serve`, from the start of the machine on."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
+
+import typer
+
+from .cli import installed, load, missing_extra
+from .conditions import parse_bytes
+from .errors import SpryError
+from .store import default_home, make_folder, write
+from .transport import checked_address
+from .units import Service, variable
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+SYSTEMD = Path("/run/systemd/system")
+"""There while systemd runs."""
+CONTROLLERS = Path("/sys/fs/cgroup/cgroup.controllers")
+_PRIVATE = 0o600
+_ABOVE_TRAINING = 150 * 10**6
+"""What Python, the runtime and the tokenizer take beside the memory that --max-memory limits."""
+_MANY_FILES = 65_536
+
+
+class ServiceError(SpryError):
+    """The service cannot be installed."""
+
+
+class Place(NamedTuple):
+    """Where units and their secrets are kept."""
+
+    units: Path
+    secrets: Path
+    user: bool
+
+    @classmethod
+    def of(cls, *, user: bool) -> Place:
+        if not user:
+            return cls(Path("/etc/systemd/system"), Path("/etc/spry"), user=False)
+        configuration = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+        return cls(configuration / "systemd" / "user", configuration / "spry", user=True)
+
+
+class Wanted(NamedTuple):
+    """A command as it was written, understood."""
+
+    name: str
+    words: tuple[str, ...]
+    """Without secrets, with whole paths."""
+    values: dict[str, Any]
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def install_service(
+    context: typer.Context,
+    what: Annotated[str, typer.Argument(help="join or serve; its own options follow.")],
+    user: Annotated[bool, typer.Option("--user", help="In your own systemd, without root.")] = False,
+    run_as: Annotated[str | None, typer.Option(help="The user that it runs as; the one who called sudo.")] = None,
+    memory: Annotated[str | None, typer.Option(help="What the whole process may take, such as 400MB.")] = None,
+    unit: Annotated[str | None, typer.Option(help="The unit's name; spry-join or spry-serve.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the unit.")] = False,
+    show: Annotated[bool, typer.Option("--print", help="Show the unit, write nothing.")] = False,
+    start: Annotated[bool, typer.Option("--start", help="Enable and start it too.")] = False,
+) -> None:
+    """Let systemd run `spry join` or `spry serve`: at every start, within limits, again when it fails.
+
+    Example: sudo spry install-service join --server https://spry.example.org --token T --data /home/pi/my.jsonl
+    """
+    place = Place.of(user=user)
+    if not show:
+        _check_rights(place)
+    wanted = understood(what, context.args)
+    name = _checked_name(unit or f"spry-{what}")
+    found = service(wanted, name, place, _runner(place, run_as), parse_bytes(memory) if memory else None)
+    if show:
+        typer.echo(found.text(), nl=False)
+        return
+    if what == "join":
+        _check_enrolment(found, wanted.values.get("token"))
+    path = install(found, name, place, wanted.values.get("token"), overwrite=overwrite)
+    typer.echo(f"{path} is written" + (f"; its variables are read from {found.secrets}" if what == "serve" else ""))
+    if found.memory is not None and not _limits_memory():
+        typer.echo(
+            "warning: this kernel does not limit memory; on a Raspberry Pi add cgroup_enable=memory to "
+            "/boot/firmware/cmdline.txt and start it again",
+            err=True,
+        )
+    _next(name, place, start=start)
+
+
+def understood(what: str, args: list[str]) -> Wanted:
+    """The command's own parser decides what is right; paths must hold wherever systemd starts it."""
+    if what not in ("join", "serve") or what not in installed():
+        raise ServiceError(f"a service runs join or serve, got {what!r}")
+    entry = installed()[what]
+    try:
+        command, paths = load(entry), _paths(entry.load())
+    except ImportError as error:
+        raise missing_extra(entry, error) or error from error
+    context = command.make_context(f"spry {what}", list(args))
+    words: list[str] = []
+    for option in command.params:
+        value = context.params.get(option.name)
+        if value is None or option.name == "token" or context.get_parameter_source(option.name).name == "DEFAULT":
+            continue
+        if option.name in paths:
+            value = context.params[option.name] = Path(os.path.abspath(value))  # noqa: PTH100 -- a link stays one
+            if not value.exists() and option.name != _kept(what):
+                raise ServiceError(f"{option.opts[0]} names {value}, which does not exist")
+        words += [option.opts[0]] if value is True else [option.opts[0], str(value)]
+    return Wanted(what, tuple(words), dict(context.params))
+
+
+def _paths(function: Callable[..., object]) -> set[str]:
+    """The options that name files and folders."""
+    return {name for name, kind in get_type_hints(function).items() if Path in (kind, *get_args(kind))}
+
+
+def service(wanted: Wanted, name: str, place: Place, runner: str | None, memory: int | None) -> Service:
+    """The unit of a command. What it keeps goes to a folder of its own below /var/lib, unless it names one."""
+    kept = _kept(wanted.name)
+    named: Path | None = wanted.values.get(kept)
+    own = default_home() if wanted.name == "join" else Path.home() / ".local" / "share" / "spry-server"
+    folder = named or (own if place.user else Path("/var/lib") / name)
+    words = wanted.words if named else (*wanted.words, f"--{kept}", str(folder))
+    joins = wanted.name == "join"
+    if memory is None and wanted.values.get("max_memory"):
+        memory = parse_bytes(wanted.values["max_memory"]) + _ABOVE_TRAINING
+    if set(sys.executable) & set("\"'\\"):
+        raise ServiceError(f"systemd starts no program with quotes in its path: {sys.executable}; move the environment")
+    rounds = f"takes part in the rounds of {checked_address(wanted.values['server'])}" if joins else "server"
+    return Service(
+        description=f"SPRY: {rounds}",
+        command=(sys.executable, "-m", "edge_client", wanted.name, *words),
+        folder=folder,
+        secrets=place.secrets / f"{name}.env",
+        user=runner,
+        memory=memory,
+        nice=10 if joins else 0,
+        weight=20 if joins else None,
+        files=None if joins else _MANY_FILES,
+        port=wanted.values.get("port"),
+        state=None if named or place.user else name,
+    )
+
+
+def install(found: Service, name: str, place: Place, token: str | None, *, overwrite: bool) -> Path:
+    """Write the unit, and beside it the token that only its owner reads."""
+    path = place.units / f"{name}.service"
+    if path.exists() and not overwrite:
+        raise ServiceError(f"{path} exists; give --overwrite to replace it, or another name with --unit")
+    if found.state is None:
+        make_folder(found.folder)
+        if found.user is not None:
+            owner = pwd.getpwnam(found.user)
+            os.chown(found.folder, owner.pw_uid, owner.pw_gid)
+    if token:
+        write(found.secrets, variable("SPRY_TOKEN", token).encode(), mode=_PRIVATE)
+    write(path, found.text().encode())
+    return path
+
+
+def _kept(what: str) -> str:
+    """The option that names the one folder to be written."""
+    return "home" if what == "join" else "data"
+
+
+def _checked_name(name: str) -> str:
+    name = name.removesuffix(".service")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+        raise ServiceError(f"a unit's name has letters, digits, dots and dashes, got {name!r}")
+    return name
+
+
+def _check_rights(place: Place) -> None:
+    if not SYSTEMD.is_dir():
+        raise ServiceError("this machine does not run systemd; --print shows the unit for one that does")
+    if not place.user and os.geteuid() != 0:
+        again = f"sudo {sys.executable} -m edge_client install-service …"
+        raise ServiceError(f"a unit for the whole machine needs root: run it as {again}, or give --user")
+
+
+def _check_enrolment(found: Service, token: str | None) -> None:
+    """Without either the service would end at once."""
+    if not token and not found.secrets.exists() and not any(found.folder.glob("*/identity.json")):
+        raise ServiceError(
+            f"no device is enrolled in {found.folder}: give --token, or --home with the folder that spry join used"
+        )
+
+
+def _runner(place: Place, run_as: str | None) -> str | None:
+    if place.user:
+        return None
+    name = run_as or os.environ.get("SUDO_USER") or pwd.getpwuid(os.getuid()).pw_name
+    if name == "root" and run_as is None:
+        raise ServiceError("name the user that the service runs as, other than root: --run-as USER")
+    try:
+        return pwd.getpwnam(name).pw_name
+    except KeyError:
+        raise ServiceError(f"there is no user {name!r}; make it (adduser --system {name}) or name another") from None
+
+
+def _limits_memory() -> bool:
+    return CONTROLLERS.is_file() and "memory" in CONTROLLERS.read_text().split()
+
+
+def _next(name: str, place: Place, *, start: bool) -> None:
+    control = ["systemctl", "--user"] if place.user else ["systemctl"]
+    commands = [[*control, "daemon-reload"], [*control, "enable", "--now", name]]
+    sudo = "" if place.user else "sudo "
+    if not start:
+        typer.echo("start it with:")
+    for command in commands:
+        if start:
+            _run(command)
+        else:
+            typer.echo(f"  {sudo}{' '.join(command)}")
+    if place.user:
+        typer.echo("let it run while you are not logged in: sudo loginctl enable-linger $USER")
+    typer.echo(f"follow it with: journalctl {'--user ' if place.user else ''}-u {name} -f")
+
+
+def _run(command: list[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise ServiceError(f"{command[0]} cannot be run ({error.strerror}); start the unit by hand") from None
+    if done.returncode:
+        raise ServiceError(f"{' '.join(command)!r} failed: {done.stderr.strip()}; the unit is written")

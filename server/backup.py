@@ -1,0 +1,194 @@
+"""A copy of all that a server keeps, taken while it runs.
+
+One transaction sees the database as it is at one moment. Within it the files that the database names are held, by a
+second name for each below `.backup` in the data folder, so that the server may forget them meanwhile, and the database
+is copied. Only then are they written to the archive, which may take its time. Files never change, so no byte of them
+can be of another moment.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shlex
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from sqlalchemy import Connection, make_url, text
+
+from edge_client import __version__
+from edge_client.bundle import sha256
+from edge_client.errors import SpryError
+from edge_client.store import sync_folder
+from server.archive import DUMP, FORMAT, Advance, Entry, Index, write
+from server.contents import File, contents
+from server.database import Database, database_file
+from server.settings import Settings
+from server.store import ADMIN_TOKEN_FILE
+
+PG_DUMP = "pg_dump --format=custom"
+_HELD = ".backup"
+Take = Callable[[Connection, Path], None]
+"""Copies the database, as a transaction sees it, to a file."""
+
+
+class BackupError(SpryError):
+    """A backup cannot be made."""
+
+
+def back_up(settings: Settings, out: Path, advance: Advance, *, dump: str = PG_DUMP) -> Index:
+    """Write the archive `out`; `advance` is told bytes written and in all.
+
+    Args:
+        settings: of the server.
+        out: a file that does not exist yet; it appears whole or not at all.
+        advance: hears how far it is.
+        dump: what writes a PostgreSQL database to its standard output.
+    """
+    folder = settings.data_dir.absolute()
+    if not settings.database_url and not database_file(folder).is_file():
+        raise BackupError(f"{folder} holds no server's data; name the data folder with --data")
+    if out.exists():
+        raise BackupError(f"{out} exists; choose another --out")
+    if not out.absolute().parent.is_dir():
+        raise BackupError(f"the folder {out.absolute().parent} does not exist; make it, or choose another --out")
+    database = Database(settings.database_url, folder)
+    try:
+        with _held(folder) as held:
+            take = _copy_sqlite if database.is_sqlite else _pg_dump(settings, dump)
+            files = _moment(database, folder, held, take)
+            index = _index(held, files, kind="sqlite" if database.is_sqlite else "postgresql")
+            write(out, held, index, advance)
+    finally:
+        database.close()
+    return index
+
+
+@contextmanager
+def _held(folder: Path) -> Generator[Path]:
+    """Where second names are kept; what an earlier backup left there when it was killed goes."""
+    with (folder / f"{_HELD}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BackupError(f"another backup of {folder} is under way; wait for it") from None
+        held = folder / _HELD
+        shutil.rmtree(held, ignore_errors=True)
+        held.mkdir(mode=0o700)
+        try:
+            yield held
+        finally:
+            shutil.rmtree(held, ignore_errors=True)
+
+
+def _moment(database: Database, folder: Path, held: Path, take: Take) -> list[File]:
+    """Hold all of one moment.
+
+    The server forgets a file after the database has: one that goes between the look at the database and its second name
+    is not in the next look, and one that is has been lost for good.
+    """
+    lost = ""
+    while True:
+        with database.read() as connection:
+            if not database.is_sqlite:
+                connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
+            found = contents(connection, folder)
+            files = [*found.bundles, *found.blobs]
+            try:
+                for file in files:
+                    _hold(folder / file.path, held / file.path)
+            except FileNotFoundError as error:
+                if error.filename == lost:
+                    raise BackupError(
+                        f"{lost} is missing, which the database names; see `spry doctor --data {folder}`"
+                    ) from None
+                lost = error.filename
+            else:
+                take(connection, held / (database_file(folder).name if database.is_sqlite else DUMP))
+                return files
+
+
+def _hold(file: Path, name: Path) -> None:
+    if name.exists():
+        return
+    name.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(file, name)
+    except FileNotFoundError:
+        raise
+    except OSError:  # a file system without second names, or a folder on another disk
+        shutil.copyfile(file, name)
+
+
+def _index(held: Path, files: list[File], kind: str) -> Index:
+    """The database first: whoever restores knows at once whether it is of use."""
+    folder = held.parent
+    database = database_file(held) if kind == "sqlite" else held / DUMP
+    entries = [Entry(database.name, sha256(database), database.stat().st_size)]
+    token = folder / ADMIN_TOKEN_FILE
+    if token.is_file():
+        shutil.copy(token, held / token.name)
+        entries.append(Entry(token.name, sha256(held / token.name), token.stat().st_size))
+    entries += [Entry(file.path, file.sha256, (held / file.path).stat().st_size) for file in files]
+    return Index(FORMAT, __version__, time.time(), kind, entries)
+
+
+# --- databases -------------------------------------------------------------------------------------------------------
+
+
+def _copy_sqlite(connection: Connection, out: Path) -> None:
+    source = connection.connection.driver_connection
+    assert isinstance(source, sqlite3.Connection)
+    with closing(sqlite3.connect(out)) as target:
+        source.backup(target)
+        target.execute("PRAGMA journal_mode=DELETE")  # one file; the server that opens it sets its own
+        with target:  # the process that closes a round is not there where this is restored
+            target.execute("UPDATE rounds SET lease = 0 WHERE state = 'closing'")
+    sync_folder(out.parent)
+
+
+def _pg_dump(settings: Settings, command: str) -> Take:
+    url = make_url(settings.database_url)
+    known = {
+        "PGHOST": url.host or url.query.get("host"),
+        "PGPORT": url.port or url.query.get("port"),
+        "PGUSER": url.username,
+        "PGPASSWORD": url.password,
+        "PGDATABASE": url.database,
+    }
+    environment = os.environ | {name: str(value) for name, value in known.items() if value}
+
+    def take(connection: Connection, out: Path) -> None:
+        moment = connection.scalar(text("SELECT pg_export_snapshot()"))
+        with out.open("wb") as file, tempfile.TemporaryFile() as errors:
+            try:
+                words = [*shlex.split(command), f"--snapshot={moment}"]
+                done = subprocess.run(words, stdout=file, stderr=errors, env=environment, check=False)
+            except OSError as error:
+                raise BackupError(
+                    f"{command!r} cannot be run ({error.strerror}); install PostgreSQL's client programs, or name "
+                    "another command with --dump"
+                ) from None
+            errors.seek(0)
+            told = errors.read().decode(errors="replace").strip().splitlines()
+        if done.returncode or not out.stat().st_size:
+            raise BackupError(f"{command!r} failed: {told[-1] if told else f'exit code {done.returncode}'}")
+
+    return take
+
+
+def describe(index: Index) -> dict[str, object]:
+    """For scripts."""
+    return {
+        "spry": index.spry,
+        "created": index.created,
+        "database": index.database,
+        "files": len(index.files),
+        "bytes": index.bytes,
+    }
