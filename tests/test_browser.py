@@ -21,6 +21,7 @@ OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "
            "--disable-dev-shm-usage"]  # fmt: skip
 DESKTOP, PHONE = (1280, 900), (375, 800)
 expect = sync_api.expect
+expect.set_options(timeout=20_000)
 
 
 class Site:
@@ -133,6 +134,13 @@ class Tab:
     def rounds(self) -> int:
         return int(self.page.locator("#tiles div", has_text="Rounds").locator("span").inner_text().replace(",", ""))
 
+    def waited_for_rounds(self, count: int) -> int:
+        until = time.monotonic() + 30
+        while (found := self.rounds()) < count:
+            assert time.monotonic() < until, f"the page shows {found} rounds, not {count}"
+            self.page.wait_for_timeout(100)
+        return found
+
     def fits(self) -> bool:
         return self.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
@@ -222,13 +230,9 @@ def test_a_page_follows_a_job(tab, site):
     page = one.page
     expect(page.get_by_role("heading", name="followed", level=1)).to_be_visible()
     site.reached("followed", lambda job: job["done"] >= 3)
-    until = time.monotonic() + 30
-    while one.rounds() < 3:
-        assert time.monotonic() < until
-        page.wait_for_timeout(100)
-    before = one.rounds()
+    before = one.waited_for_rounds(3)
     site.reached("followed", lambda job: job["done"] >= before + 2)
-    page.wait_for_function(f"Number(document.querySelector('#tiles dd span').textContent) > {before}")
+    one.waited_for_rounds(before + 2)
     assert one.asked.count(f"{site.server.url}/") == 1  # without loading it again
 
     accuracy = page.locator("#chart-accuracy")
@@ -236,7 +240,7 @@ def test_a_page_follows_a_job(tab, site):
     expect(accuracy.locator(".legend")).to_contain_text("personal")
     accuracy.get_by_text("As a table").click()
     expect(accuracy.locator("tbody tr").first).to_be_visible()
-    expect(page.locator("#chart-bytes canvas")).to_be_visible(timeout=20_000)
+    expect(page.locator("#chart-bytes canvas")).to_be_visible()
     expect(page.locator("#chart-bytes")).to_contain_text("The bundle itself")
     expect(page.locator("#devices")).to_contain_text("board-1")
     expect(page.locator("#devices tbody tr").first).to_contain_text("MB")
