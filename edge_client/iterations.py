@@ -114,7 +114,13 @@ class Iterations:
 
     def _follow(self, wait: float) -> None:
         """Bring the weights to the newest version."""
-        answer = self.server.steps(self.task.job, self.kept.version, wait)
+        try:
+            answer = self.server.steps(self.task.job, self.kept.version, wait)
+        except ServerError as error:
+            if error.code != "late":
+                raise
+            self.iteration = self.total  # the job has ended
+            return
         if isinstance(answer, Tensors):
             passed = answer.version - max(self.kept.version, self.task.version)
             self.kept = merged(self.kept, answer, self.manifest)

@@ -43,9 +43,10 @@ export function showAssignment(found) {
 function sentence(found, held) {
   if (!found) return "No device has a part yet.";
   const { round, units, parts } = found;
+  const over = found.state === "done" || found.state === "failed";
   const reported = parts.filter((part) => part.reported).length;
-  return `Round ${round}${found.state === "done" || found.state === "failed" ? `, ${found.state}` : ""}: ${plural(parts.length, "client")}, ${count(reported)} reported; `
-    + `${count(held.size)} of ${plural(units.length, "unit")} in somebody's hands. Every client trains the head too.`;
+  return `Round ${round}${over ? `, ${found.state}` : ""}: ${plural(parts.length, "client")}, ${count(reported)} reported; `
+    + `${count(held.size)} of ${plural(units.length, "unit")} ${over ? "were" : "are"} somebody's part. Every client trains the head too.`;
 }
 
 function draw(picture, units, parts) {

@@ -5,6 +5,7 @@ import { fill, h, text } from "./dom.js";
 
 const uPlot = globalThis.uPlot;
 const HEIGHT = 200;
+const BARS = 60; // so many rounds at most are drawn as bars
 const ROUNDS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000];
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
@@ -95,10 +96,11 @@ class Chart {
 
   draw() {
     const data = [this.rounds, ...this.series.map(({ values }) => this.rounds.map((round) => values.get(round) ?? null))];
-    const names = this.series.map(({ label }) => label).join();
-    if (this.plot === null || names !== this.known) {
+    this.bars = this.kind.bars && this.rounds.length <= BARS;
+    const kind = [this.bars, ...this.series.map(({ label }) => label)].join();
+    if (this.plot === null || kind !== this.known) {
       this.plot?.destroy();
-      this.known = names;
+      this.known = kind;
       this.legend.replaceChildren(...this.series.map(({ label }, number) =>
         h("li", {}, h("span", { class: `swatch series-${number + 1}` }), `${label} `, h("b"))));
       this.plot = new uPlot(this.options(), data, this.canvas);
@@ -114,7 +116,7 @@ class Chart {
     return {
       width: this.width(), height: HEIGHT, legend: { show: false }, padding: [8, 8, 0, 0],
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
-      scales: { x: { time: false, range: (_, low, high) => around(low, high, kind.bars) }, y: { range: (_, low, high) => this.range(low, high) } },
+      scales: { x: { time: false, range: (_, low, high) => around(low, high, this.bars) }, y: { range: (_, low, high) => this.range(low, high) } },
       axes: [
         { ...axis, incrs: ROUNDS, space: 44, size: 30 },
         { ...axis, size: 62, space: 36, values: (_, values) => values.map(kind.tick ?? kind.format) },
@@ -126,7 +128,7 @@ class Chart {
 
   line(number) {
     const stroke = () => colour(`series-${number + 1}`);
-    if (this.kind.bars) {
+    if (this.bars) {
       const align = number ? 1 : -1;
       return { stroke, fill: stroke, width: 0, paths: uPlot.paths.bars({ size: [0.4, 18], align }), points: { show: false } };
     }

@@ -15,6 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from edge_client.protocol import SAFETENSORS, STEPS, VERSION_HEADER
 from server import jobs, views
 from server.adapters import adapter_archive
+from server.errors import Refusal
 from server.jobs import ENDED, PAUSED, RUNNING, Job, JobSettings
 from server.services import Admin, Device, Services, UseServices
 from server.streams import Event, News, stream
@@ -173,6 +174,8 @@ async def steps(
     found = await run_in_threadpool(jobs.find_job, services.store, job)
     found = await _newer(services, found, since, wait)
     headers = {VERSION_HEADER: str(found.version)}
+    if found.version <= since and found.state == ENDED and wait:
+        raise Refusal(409, "late", f"job {found.name} has ended ({found.reason}): no step follows; check in again")
     if found.version <= since:
         return Response(status_code=204, headers=headers)
     body, media_type = await run_in_threadpool(_steps, services, found, since, device.id)

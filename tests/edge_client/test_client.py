@@ -55,6 +55,25 @@ def test_rounds_of_mode_iteration(fleet, bundle, head):
         client.predict(["it"], personal=True)
 
 
+def test_a_job_that_is_stopped_in_the_middle_of_a_round(fleet, bundle):
+    """A device that waits for the others' step goes on at once, rather than ask until the round's time is over."""
+    fleet.job(bundle, per_round=2, training={"mode": "iteration", "iterations": 3})
+    asked = []
+
+    def stop(event):
+        fleet.events.append(event)
+        if event.kind == "progress":
+            threading.Timer(0.3, fleet.call, ("POST", "/v1/jobs/topics/stop")).start()
+
+    client = fleet.client(on_event=stop)
+    steps = client.server.steps
+    client.server.steps = lambda *args: (asked.append(args), steps(*args))[1]
+    assert client.run(rounds=1).rounds == 1
+    assert len(fleet.told("progress")) == 1
+    assert len(asked) <= 3
+    assert client.run(once=True).rounds == 0
+
+
 @pytest.mark.parametrize("training", [{"estimator": "exact"}, {"estimator": "central", "head": "joint"}], ids=str)
 def test_other_estimators(fleet, bundle, training):
     fleet.job(bundle, rounds=1, training=training)

@@ -68,3 +68,17 @@ def test_a_download_can_be_resumed(server, bundle, bundle_name, parts):
     headers = {**device.headers, "Range": "bytes=100-", "If-Range": whole.headers["etag"]}
     rest = server.http.get(url, headers=headers)
     assert (rest.status_code, rest.content) == (206, content[100:])
+
+
+def test_bundles_that_are_complete_are_listed(server, bundle, parts):
+    name, data, _ = parts
+    server.call("PUT", f"/v1/bundles/{name}/{FILE_NAME}", 204, content=data)
+    assert server.call("GET", "/v1/bundles").json() == []
+    server.upload(bundle)
+    (found,) = server.call("GET", "/v1/bundles").json()
+    manifest = manifests.parse(data)
+    assert found["sha256"] == name
+    assert found["shapes"] == [list(shape) for shape in manifest.shapes]
+    assert (found["task"], found["labels"], found["units"]) == ("seq-cls", 3, len(manifest.units))
+    assert found["bytes"] == sum(file.bytes for file in manifest.files)
+    server.call("GET", "/v1/bundles", 401, headers={})
