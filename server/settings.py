@@ -81,8 +81,11 @@ class Settings(BaseSettings):
         if not file:
             return init_settings, env_settings
         if not Path(file).is_file():
-            raise ServerConfigError(f"{CONFIG_VARIABLE} names {file}, which does not exist")
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, file)
+            raise ServerConfigError(f"{CONFIG_VARIABLE} names {file}, which does not exist: correct or unset it")
+        try:
+            return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, file)
+        except (ValueError, OSError) as error:
+            raise ServerConfigError(f"{CONFIG_VARIABLE} names {file}, which is no TOML file: {error}") from None
 
 
 def read_settings(**values: Any) -> Settings:

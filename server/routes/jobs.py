@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from annotated_types import Len
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 from starlette.concurrency import run_in_threadpool
 
 from edge_client.protocol import SAFETENSORS, STEPS, VERSION_HEADER
@@ -37,6 +37,13 @@ class NewJob(BaseModel):
     name: Annotated[str, Len(1, 100)]
     bundle: Annotated[str, Len(64, 64)]
     settings: JobSettings = JobSettings()
+
+    @field_validator("name")
+    @classmethod
+    def _fits_a_path(cls, name: str) -> str:
+        if "/" in name or name in (".", "..") or not name.isprintable():
+            raise ValueError(f"a job's name becomes a part of addresses: no / and no line breaks, got {name!r}")
+        return name
 
 
 class Reason(BaseModel):
