@@ -13,7 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
 
@@ -39,7 +39,8 @@ class Message:
     """File and line."""
 
 
-def messages() -> list[Message]:
+@cache
+def messages() -> tuple[Message, ...]:
     paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
     trees = {path: ast.parse(path.read_text()) for path in paths}
     constants = {name: text for tree in trees.values() for name, text in _constants(tree)}
@@ -52,7 +53,7 @@ def messages() -> list[Message]:
         for template in module.templates(expression, function)
         if template.strip(GAP + " .:;()")
     }
-    return sorted(found)
+    return tuple(sorted(found))
 
 
 def normal(text: str) -> str:
