@@ -160,6 +160,7 @@ class Client:
         return done
 
     def close(self) -> None:
+        """Give back memory and connections; the folder stays."""
         self.unload()
         self.server.close()
 

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edge_client import __version__
-from server import problems
+from server import problems, reference
 from server.bodies import BodyLimit
 from server.errors import ServerConfigError
 from server.jobs import list_jobs
@@ -47,13 +47,21 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         ticker.stop()
         store.close()
 
-    app = FastAPI(title="spry", version=__version__, lifespan=lifespan, responses=problems.DOCUMENTED)
+    app = FastAPI(
+        title="spry",
+        version=__version__,
+        lifespan=lifespan,
+        responses=problems.DOCUMENTED,
+        docs_url=None,
+        redoc_url=None,
+    )
     app.add_middleware(BodyLimit)
     app.add_middleware(PlainRefusal)
     problems.install(app)
     for module in (devices, tasks, bundles, jobs, operations):
         app.include_router(module.router)
     problems.describe(app)
+    reference.install(app)
     return app
 
 

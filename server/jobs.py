@@ -98,6 +98,7 @@ class JobSettings(BaseModel):
 
     @property
     def fewest(self) -> int:
+        """Reports without which a round fails."""
         return self.minimum or (self.per_round + 1) // 2
 
     @property
@@ -136,6 +137,7 @@ class Job:
 
 
 def create_job(store: Store, name: str, bundle: str, settings: JobSettings) -> Job:
+    """Start a job on a bundle that has been uploaded whole."""
     missing = store.bundles.missing(bundle)
     if missing:
         raise Refusal(409, "incomplete", f"the bundle lacks {len(missing)} files, first {missing[0]}: upload them")
@@ -216,6 +218,7 @@ def find_job(store: Store, job: str) -> Job:
 
 
 def list_jobs(store: Store, *states: State) -> list[Job]:
+    """All jobs in the order of their creation, or those in some states."""
     query = _query().where(jobs.c.state.in_(states)) if states else _query()
     with store.database.read() as connection:
         rows = connection.execute(query).all()

@@ -65,6 +65,7 @@ def create_token(services: UseServices, wanted: NewToken) -> CreatedToken:
 
 @router.get("/tokens", dependencies=[Admin])
 def list_tokens(services: UseServices) -> list[TokenView]:
+    """All enrolment tokens, without their texts."""
     return [TokenView(**row) for row in credentials.list_tokens(services.store)]
 
 
@@ -82,6 +83,7 @@ def enrol(services: UseServices, request: Request, enrolment: Enrolment) -> Enro
 
 @router.get("/devices", dependencies=[Admin])
 def list_devices(services: UseServices) -> list[DeviceView]:
+    """All devices that enrolled, and what they said of themselves last."""
     return [DeviceView(**row) for row in credentials.list_devices(services.store)]
 
 

@@ -47,6 +47,8 @@ class NewJob(BaseModel):
 
 
 class Reason(BaseModel):
+    """Why a job is stopped."""
+
     reason: Annotated[str, Len(0, 200)] = ""
 
 
@@ -63,6 +65,7 @@ def create(services: UseServices, wanted: NewJob) -> JobView:
 
 @router.get("", dependencies=[Admin])
 def list_all(services: UseServices) -> list[JobView]:
+    """All jobs."""
     return [views.job(services.store, job) for job in jobs.list_jobs(services.store)]
 
 
@@ -80,6 +83,7 @@ def pause(services: UseServices, job: str) -> JobView:
 
 @router.post("/{job}/resume", dependencies=[Admin])
 def resume(services: UseServices, job: str) -> JobView:
+    """Go on with a paused job."""
     found = jobs.set_state(services.store, job, RUNNING)
     services.store.wake.set()
     return views.job(services.store, found)
@@ -105,6 +109,7 @@ def list_rounds(
 
 @router.get("/{job}/metrics", dependencies=[Admin])
 def list_metrics(services: UseServices, job: str) -> list[MetricView]:
+    """Losses and accuracies by round."""
     return views.metrics_of(services.store, jobs.find_job(services.store, job))
 
 
