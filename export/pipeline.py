@@ -54,6 +54,7 @@ class Silent:
     """For callers that want no progress."""
 
     def stage(self, name: str, steps: int = 0) -> AbstractContextManager[None]:
+        """Tells nobody."""
         return nullcontext()
 
     def advance(self, what: str) -> None:

@@ -54,6 +54,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         responses=problems.DOCUMENTED,
         docs_url=None,
         redoc_url=None,
+        separate_input_output_schemas=False,  # one name for each message in the reference
     )
     app.add_middleware(BodyLimit)
     app.add_middleware(PlainRefusal)

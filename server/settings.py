@@ -77,6 +77,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments first, then variables, then the file of `SPRY_CONFIG`."""
         file = os.environ.get(CONFIG_VARIABLE)
         if not file:
             return init_settings, env_settings

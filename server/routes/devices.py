@@ -71,7 +71,7 @@ def list_tokens(services: UseServices) -> list[TokenView]:
 
 @router.delete("/tokens/{token}", status_code=204, dependencies=[Admin])
 def revoke_token(services: UseServices, token: str) -> None:
-    """Devices that enrolled with it stay."""
+    """Revoke a token; devices that enrolled with it stay."""
     credentials.revoke_token(services.store, token)
 
 
@@ -89,7 +89,7 @@ def list_devices(services: UseServices) -> list[DeviceView]:
 
 @router.delete("/devices/{device}", status_code=204, dependencies=[Admin])
 def revoke_device(services: UseServices, device: str) -> None:
-    """Nothing more is taken from it."""
+    """Revoke a device: nothing more is taken from it."""
     credentials.revoke_device(services.store, device)
 
 

@@ -71,7 +71,7 @@ def list_all(services: UseServices) -> list[JobView]:
 
 @router.get("/{job}", dependencies=[Admin])
 def show(services: UseServices, job: str) -> JobView:
-    """By id or name."""
+    """How a job stands; it goes by id or name."""
     return views.job(services.store, jobs.find_job(services.store, job))
 
 
@@ -103,7 +103,7 @@ def list_rounds(
     before: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> list[RoundView]:
-    """The newest first."""
+    """A job's rounds, the newest first."""
     return views.rounds_of(services.store, jobs.find_job(services.store, job), before, limit)
 
 
