@@ -156,7 +156,7 @@ def write_python(out: Path) -> None:
 
 
 def _without_dead_links(text: str) -> str:
-    """pdoc links to base classes and constructors that it does not show."""
+    """Without the links of pdoc to base classes and constructors that it does not show."""
     shown = set(re.findall(r'\bid="([^"]+)"', text))
     link = re.compile(r'<a [^>]*href="#([^"]+)"[^>]*>(.*?)</a>', re.DOTALL)
     return link.sub(lambda found: found[0] if found[1] in shown else found[2], text)
