@@ -38,7 +38,9 @@ def port(place):
             yield port
         finally:
             server.send_signal(signal.SIGINT)
-            server.communicate(timeout=30)
+            _, told = server.communicate(timeout=30)
+    assert server.returncode == 0
+    assert b"Traceback" not in told
 
 
 def _wait_for(url: str) -> None:

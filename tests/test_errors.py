@@ -1,10 +1,12 @@
 """docs/troubleshooting.md has every message that may reach a user, and no other."""
 
+import ast
+import os
 import re
 from pathlib import Path
 
 from edge_client.cli import MACHINE_ERRORS
-from tests.messages import PACKAGES, ROOT, messages, normal
+from tests.messages import PACKAGES, ROOT, TROUBLE, Module, messages, normal
 
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 MESSAGE = re.compile(r"^- (`+)(.+?)\1$", re.MULTILINE | re.DOTALL)
@@ -43,10 +45,80 @@ def test_the_codes_of_problem_documents_are_explained():
 
 
 def test_conditions_of_the_machine_are_explained():
-    import os
-
     table = PAGE.split("## Exporting")[0]
     assert not [os.strerror(number) for number in MACHINE_ERRORS if os.strerror(number) not in table]
+
+
+def test_kinds_of_events_that_tell_of_trouble_are_explained():
+    assert set(re.findall(r"^\| `([a-z]+)` \| [A-Za-z]", PAGE, re.MULTILINE)) >= TROUBLE
+
+
+SAMPLE = """
+_ADVICE = "do this"
+
+class Wrong(SpryError):
+    def __init__(self, what):
+        super().__init__(f"{what} does not fit here")
+
+def raised(path, found):
+    what = "is not a file" if found else "does not exist"
+    raise Wrong(f"{path} {what}: {_ADVICE}" + " at once, please")
+
+def made(why):
+    return Refusal(422, "invalid", f"the update is refused: {why}")
+
+def used(tell):
+    detail, code = f"{code} answers {1}", ""
+    detail += "; check the address there"
+    kind = Wrong if code else Wrong
+    raise kind(detail)
+    raise made(f"it lacks {1} of them")
+    tell(Event("warning", "rows were left out", {}))
+    tell(Event("progress", "no trouble at all", {}))
+    log.error("job %s is lost", 1)
+    print("nobody's trouble")
+
+def stops() -> str | None:
+    return f"{3} rounds are done"
+
+class Answers:
+    def answer(self):
+        reason = self._none()
+        return CheckedIn(wait=1, reason=reason)
+
+    def _none(self):
+        return f"no place is left in {1}"
+
+class Settings:
+    @field_validator("x")
+    def check(cls, x):
+        raise ValueError("must be longer than that")
+
+def parsed():
+    raise ValueError("not for users")
+"""
+
+
+def test_messages_are_found_wherever_they_are_written():
+    module = Module(Path("sample.py"), {"_ADVICE": "do this"}, ast.parse(SAMPLE))
+    told = {
+        template
+        for _, expression, function in module.told({"SpryError", "Wrong"})
+        for template in module.templates(expression, function)
+    }
+    assert told == {
+        "… does not fit here",
+        "… is not a file: do this at once, please",
+        "… does not exist: do this at once, please",
+        "the update is refused: it lacks … of them",
+        "… answers …",
+        "… answers …; check the address there",
+        "rows were left out",
+        "job … is lost",
+        "… rounds are done",
+        "no place is left in …",
+        "must be longer than that",
+    }
 
 
 def test_links_lead_somewhere():

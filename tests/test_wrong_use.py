@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import socket
 import stat
 import subprocess
@@ -175,6 +176,15 @@ def test_a_full_disk(wrong, bundle, small_disk):
     assert "free space there" in said or "database or disk is full" in said
 
 
+def test_a_merge_onto_a_full_disk(wrong, bundle, model_folder, small_disk):
+    (small_disk / "fill").write_bytes(bytes((1 << 20) - (1 << 15)))
+    out = small_disk / "merged"
+    said = wrong("merge", bundle / "adapter", model_folder, "--labels", "no,maybe,yes", "--out", out)
+    assert said.startswith(f"{out} cannot be written (")
+    assert "No space left on device" in said
+    assert not out.exists()
+
+
 def test_a_server_whose_disk_fills_up(small_disk, tmp_path, caplog):
     token = "an-administrator-of-these-tests"
     settings = Settings(data_dir=small_disk, admin_token=token, background=False)
@@ -194,6 +204,29 @@ def test_a_server_whose_disk_fills_up(small_disk, tmp_path, caplog):
     told = [record for record in caplog.records if record.name == "spry.server"]
     assert [record.exc_info for record in told] == [None, None]
     assert "the disk is full; free space in the data folder" in told[0].getMessage()
+
+
+# --- Ctrl-C ---
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["job", "list"],
+        ["job", "show", "x", "--follow"],
+        ["adapter", "download", "x", "--out", "a"],
+        ["token", "create"],
+    ],
+)
+def test_a_command_that_waits_for_an_answer_is_stopped(args, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        where = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        command = [*SPRY, *args, "--server", where, "--admin-token", "x"]
+        running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        with running, silent.accept()[0]:
+            running.send_signal(signal.SIGINT)
+            output, error = running.communicate(timeout=30)
+    assert (running.returncode, output, error) == (130, b"", b"")
 
 
 # --- servers that are not there, or not started ---
