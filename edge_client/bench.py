@@ -163,7 +163,7 @@ def _worker(work: Work) -> list[Measured]:
     )
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
-        raise BenchError(f"measuring {work.runtime} failed: {last[0]}")
+        raise BenchError(f"measuring {work.runtime} failed: {last[0]}; leave it out with --runtime, or free memory")
     return decode(done.stdout)
 
 

@@ -79,6 +79,7 @@ class Bundle:
         self.close()
 
     def close(self) -> None:
+        """Remove what was unpacked into a temporary folder."""
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
@@ -88,6 +89,7 @@ class Bundle:
         return sum(file.bytes for file in self.manifest.files)
 
     def programs(self, runtime: str) -> tuple[ProgramSpec, ...]:
+        """The programs of a runtime."""
         return _runtime(self.manifest, runtime).programs
 
     def initial_adapter(self) -> dict[str, NDArray[np.float32]]:
@@ -111,6 +113,7 @@ class Bundle:
         return values
 
     def tokenizer(self) -> Tokenizer:
+        """The model's own tokenizer."""
         from tokenizers import Tokenizer
 
         if self.manifest.tokenizer is None:
@@ -179,6 +182,7 @@ def safe_path(path: str, where: Path) -> PurePosixPath:
 
 
 def sha256(path: Path) -> str:
+    """A file's digest in hexadecimal digits, read in pieces."""
     import hashlib  # OpenSSL, which a process that trusts its bundle need not load: 4 MB
 
     digest = hashlib.sha256()

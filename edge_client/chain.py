@@ -70,9 +70,11 @@ class Chain:
         return len(self.segments) - 1
 
     def has(self, segment: int, kind: Kind) -> bool:
+        """Whether a segment has a program of a kind."""
         return (self.segments[segment], kind) in self.programs
 
     def program(self, segment: int, kind: Kind) -> ProgramSpec:
+        """A segment's program of a kind."""
         name = self.segments[segment]
         program = self.programs.get((name, kind))
         if program is None:
@@ -92,9 +94,11 @@ class Chain:
         return [i for i in range(len(self.segments)) if self.has(i, "enter")]
 
     def forward(self, first: int = 0) -> list[ProgramSpec]:
+        """The programs of a pass without derivatives, from a segment on."""
         return [self.program(i, "plain") for i in range(first, len(self.segments))]
 
     def prefix(self, cut: int) -> list[ProgramSpec]:
+        """The programs before a cut."""
         return [self.program(i, "plain") for i in range(cut)]
 
     def suffix(self, cut: int, *, scalar: bool = False) -> list[ProgramSpec]:
@@ -113,6 +117,7 @@ class Chain:
         return "enter" if self.has(self.head, "enter") else "vjp"
 
     def costs(self) -> list[CutCost]:
+        """What a step costs from each cut."""
         return [
             CutCost(
                 index=cut,
@@ -126,6 +131,7 @@ class Chain:
 
 
 def cost(programs: Sequence[ProgramSpec]) -> Cost:
+    """What programs cost together: loaded side by side, run one after the other."""
     return Cost(
         flops=sum(program.flops for program in programs),
         load_bytes=sum(program.load_bytes for program in programs),
@@ -149,6 +155,7 @@ def cuts(
 
 
 def position(manifest: Manifest, cut: Cut) -> int:
+    """The number of a segment given by name or number."""
     names = [segment.name for segment in manifest.segments]
     if isinstance(cut, str) and cut in names:
         return names.index(cut)
@@ -166,11 +173,13 @@ def cut_for(manifest: Manifest, units: Iterable[int]) -> int:
 
 
 def first_use(manifest: Manifest, unit: Unit) -> int:
+    """The number of the first segment that a unit is used in."""
     names = [segment.name for segment in manifest.segments]
     return min(names.index(segment) for segment in unit.segments)
 
 
 def unit_at(manifest: Manifest, number: int) -> Unit:
+    """The unit of a number."""
     if not 0 <= number < len(manifest.units):
         raise BundleError(f"the bundle has no unit {number}; it has {len(manifest.units)}, numbered from 0")
     return manifest.units[number]

@@ -24,8 +24,18 @@ from .errors import RuntimeMissing, SpryError
 BAD_INPUT = 2
 INTERRUPTED = 130  # what a shell reports for a process ended by Ctrl-C
 OWN_PACKAGES = ("edge_client", "export", "server")
-# Conditions of the machine that its user can change; any other OSError is a defect and keeps its traceback.
-MACHINE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+# Conditions of the machine that its user can change, and how; any other OSError is a defect and keeps its traceback.
+_FULL, _CLOSED = "free some space, or choose another place", "choose another place, or get the right to this one"
+MACHINE_ERRORS = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EROFS: "choose a place that can be written to",
+    errno.EACCES: _CLOSED,
+    errno.EPERM: _CLOSED,
+    errno.ENOTDIR: "a file stands where a folder is expected: choose another place",
+    errno.EISDIR: "a folder stands where a file is expected: give a file",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
 # typer names only the subclass; the base covers unknown options, missing arguments and unknown commands.
 UsageError: Any = typer.BadParameter.__base__
 
@@ -150,7 +160,8 @@ def run(args: Sequence[str]) -> int:
     except OSError as error:
         if error.errno not in MACHINE_ERRORS:
             raise
-        return complain(f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror))
+        where = f": {error.filename}" if error.filename else ""
+        return complain(f"{error.strerror}{where}; {MACHINE_ERRORS[error.errno]}")
     except typer.Abort:
         return complain("stopped", 1)
     except KeyboardInterrupt:

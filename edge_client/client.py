@@ -168,6 +168,7 @@ class Client:
         return done
 
     def close(self) -> None:
+        """Give back memory and connections; the folder stays."""
         self.unload()
         self.server.close()
 
@@ -292,7 +293,8 @@ class Client:
             self.unload()
             if task.runtime not in self.runtimes:
                 raise SpryError(
-                    f"the task is for the runtime {task.runtime}; this device has {', '.join(self.runtimes)}"
+                    f"the task is for the runtime {task.runtime}, this device offers {', '.join(self.runtimes)}: "
+                    "it goes back to the server, and another comes with the next look"
                 )
             bundle = fetch(self.server, task.bundle, task.runtime, self.store.bundle(task.bundle), tell=self._tell)
             self._loaded = True
@@ -361,6 +363,6 @@ def chosen_runtimes(wanted: str | None) -> list[str]:
         found = [name for name in found if name == wanted]
     if not found:
         extra = {"torchscript": "torch"}.get(wanted or "", wanted or "onnx")
-        what = f"the runtime {wanted} is" if wanted else "none of the runtimes is"
-        raise SpryError(f"{what} not installed: pip install 'spry[{extra}]'")
+        what = f"the runtime {wanted} is not installed" if wanted else "no runtime is installed"
+        raise SpryError(f"{what}: pip install 'spry[{extra}]'")
     return found

@@ -21,6 +21,7 @@ from .transport import Server, body_of
 
 PARTIAL = ".partial"
 MEGABYTE = 1e6
+_TELL = "tell its operator: the file or a proxy in between is broken"
 
 
 def fetch(server: Server, bundle: str, runtime: str, folder: Path, *, tell: Tell = silent) -> Bundle:
@@ -47,7 +48,8 @@ def fetch_manifest(server: Server, bundle: str, folder: Path) -> Manifest:
 
     data = server.repeat(once)
     if hashlib.sha256(data).hexdigest() != bundle:
-        raise BadAnswer(f"{server.url} gives another manifest than that of the bundle {bundle[:12]}…", status=200)
+        what = f"{server.url} gives another manifest than that of the bundle {bundle[:12]}…"
+        raise BadAnswer(f"{what}; {_TELL}", status=200)
     manifest = manifests.parse(data, f"{server.url}: {FILE_NAME}")
     write(path, data)
     return manifest
@@ -109,7 +111,7 @@ def _receive(server: Server, bundle: str, file: FileSpec, partial: Path) -> None
             for part in response.iter_bytes():
                 start += len(part)
                 if start > file.bytes:
-                    raise BadAnswer(f"{response.url} is longer than the manifest says", status=200)
+                    raise BadAnswer(f"{response.url} is longer than the manifest says; {_TELL}", status=200)
                 target.write(part)
     if start < file.bytes:
         raise httpx.RemoteProtocolError(f"{file.path} ended after {start} of {file.bytes} bytes")
@@ -121,7 +123,7 @@ def _starts_at(response: httpx.Response, start: int) -> bool:
         return start == 0
     found = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
     if found is None or int(found[1]) != start:
-        raise BadAnswer(f"{response.url} answers with another range than was asked for", status=200)
+        raise BadAnswer(f"{response.url} answers with another range than was asked for; {_TELL}", status=200)
     return True
 
 

@@ -44,7 +44,8 @@ class Estimator(ABC):
         self.passes = passes
 
     @abstractmethod
-    def gradient(self, batch: Batch, weights: Weights, iteration: int) -> Estimate: ...
+    def gradient(self, batch: Batch, weights: Weights, iteration: int) -> Estimate:
+        """The loss and the gradient of one step."""
 
 
 class ScalarEstimator(Estimator):
@@ -55,6 +56,7 @@ class ScalarEstimator(Estimator):
         """What mode iteration sends of a step."""
 
     def gradient(self, batch: Batch, weights: Weights, iteration: int) -> Estimate:
+        """The estimate that the step's numbers make along its directions."""
         report = self.report(batch, weights, iteration)
         gradients = combine(report, self.directions(iteration), self.manifest, self.training)
         if report.head_gradient is not None:
@@ -72,6 +74,8 @@ class ScalarEstimator(Estimator):
 
 
 class Forward(ScalarEstimator):
+    """Directional derivatives, in the same pass as the losses."""
+
     def report(self, batch: Batch, weights: Weights, iteration: int) -> ScalarReport:
         directions = self.directions(iteration)
         if self.training.head == "exact":
@@ -113,7 +117,10 @@ class Central(ScalarEstimator):
 
 
 class ExactGradient(Estimator):
+    """Reverse mode, one segment at a time."""
+
     def gradient(self, batch: Batch, weights: Weights, iteration: int) -> Estimate:  # noqa: ARG002 -- draws nothing
+        """The loss and the true gradient of one step."""
         found = self.passes.exact(batch, weights)
         own = trained(self.manifest, self.task)
         gradients = {name: value for name, value in found.gradients.items() if name in own}
@@ -138,6 +145,7 @@ ESTIMATORS: dict[str, type[Estimator]] = {
 
 
 def estimator_for(manifest: Manifest, task: Task, passes: Passes) -> Estimator:
+    """The estimator that a task names."""
     kind = ESTIMATORS.get(task.training.estimator)
     if kind is None:
         raise TrainingError(

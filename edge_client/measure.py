@@ -29,6 +29,7 @@ from .runtimes import Runtime, open_runtime
 
 _STATUS = Path("/proc/self/status")
 _RESET_PEAK = Path("/proc/self/clear_refs")
+_WITHOUT = "close other programs, or export with --no-measure"
 
 
 class Memory(NamedTuple):
@@ -49,7 +50,7 @@ def resident(field: str = "VmRSS") -> int:
     for line in _STATUS.read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024
-    raise MeasureError(f"{_STATUS} has no {field}, so memory cannot be measured on this machine")
+    raise MeasureError(f"{_STATUS} has no {field}, so memory cannot be measured on this machine: use one with Linux")
 
 
 def reset_peak() -> None:
@@ -72,10 +73,10 @@ def measure_programs(folder: Path, runtime: str, timeout: float = 600) -> dict[s
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired:
-        raise MeasureError(f"measuring the programs of {runtime} took over {timeout:.0f} s") from None
+        raise MeasureError(f"measuring the programs of {runtime} took over {timeout:.0f} s; {_WITHOUT}") from None
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
-        raise MeasureError(f"measuring the programs of {runtime} failed: {last[0]}")
+        raise MeasureError(f"measuring the programs of {runtime} failed: {last[0]}; {_WITHOUT}")
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     return {line["program"]: Memory(line["load_bytes"], line["peak_bytes"]) for line in lines}
 

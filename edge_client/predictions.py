@@ -60,6 +60,7 @@ def find_job(store: Store, wanted: str | None) -> tuple[JobStore, Job]:
 
 
 def open_bundle(store: Store, about: Job) -> Bundle:
+    """The bundle of a job that this device took part in."""
     folder = store.bundle(about.bundle)
     if not (folder / FILE_NAME).is_file():
         raise StoreError(f"the bundle of {about.name} is not there any more: take part in a round again (spry join)")
@@ -69,6 +70,7 @@ def open_bundle(store: Store, about: Job) -> Bundle:
 
 
 def kept_weights(kept: JobStore, about: Job, bundle: Bundle, *, personal: bool) -> Weights:
+    """The newest global weights that this device has, or those that it trained last."""
     if not personal:
         found = kept.weights(about.bundle)
         return bundle.initial_adapter() if found is None else found.weights

@@ -30,11 +30,17 @@ WEIGHT, DIRECTION, GRADIENT = "w:", "v:", "g:"
 class Programs(Protocol):
     """What a step asks of a runtime. Loading what is loaded and releasing what is not do nothing."""
 
-    def load(self, program: ProgramSpec, /) -> None: ...
+    def load(self, program: ProgramSpec, /) -> None:
+        """Load a program before its first run."""
+        ...
 
-    def run(self, program: ProgramSpec, inputs: dict[str, Array], /) -> Mapping[str, Array]: ...
+    def run(self, program: ProgramSpec, inputs: dict[str, Array], /) -> Mapping[str, Array]:
+        """Outputs by name from inputs by name."""
+        ...
 
-    def release(self, program: ProgramSpec, /) -> None: ...
+    def release(self, program: ProgramSpec, /) -> None:
+        """Free a program's memory."""
+        ...
 
 
 class Forward(NamedTuple):
@@ -129,6 +135,7 @@ class Stepper:
         cut: Cut,
         example_weight: ArrayLike | None = None,
     ) -> Step:
+        """A forward-mode step: losses, and their derivatives along the directions of units at or after the cut."""
         hidden = self.prefix(tokens, weights, cut)
         return self.suffix(hidden, tokens, labels, weights, directions, cut, example_weight)
 

@@ -107,12 +107,9 @@ class Store:
         """That of the one server in `home`."""
         found = sorted(path.parent for path in home.glob("*/identity.json"))
         if len(found) != 1:
-            what = (
-                f"several servers ({', '.join(f.name for f in found)}): name one with --server"
-                if found
-                else "no server"
-            )
-            raise StoreError(f"{home} holds {what}" + ("" if found else "; take part in a round first (spry join)"))
+            several = f"several servers ({', '.join(f.name for f in found)}): name one with --server"
+            what = several if found else "no server; take part in a round first (spry join)"
+            raise StoreError(f"{home} holds {what}")
         store = cls(home, "")
         store.folder = found[0]
         return store

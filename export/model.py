@@ -131,7 +131,7 @@ def _package_folder(name: str) -> Path:
             if "model_type" in json.loads(config.read_text()):
                 return config.parent
     found = "it holds no config.json of a model" if roots else "no such package is installed"
-    raise ExportError(f"the package {name} gives no model: {found}")
+    raise ExportError(f"the package {name} gives no model: {found}; install one that has it, or give a folder")
 
 
 def _config(where: str) -> Any:
@@ -159,7 +159,9 @@ def _model(where: str, task: Task, config: Any, options: dict[str, Any], *, rand
                 f"transformers has no {task.model_class} for {type(config).__name__}, so the task {task.name} does not "
                 "fit this model; choose another --task"
             ) from error
-        raise ExportError(f"cannot load the model's weights from {where!r}: {_first_line(error)}") from error
+        raise ExportError(
+            f"cannot load the model's weights from {where!r}: {_first_line(error)}; give a whole checkpoint"
+        ) from error
     _refuse_partial(where, task, loaded, found)
     return loaded
 

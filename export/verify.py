@@ -149,4 +149,6 @@ def refuse_failures(checks: list[Check]) -> None:
     failed = [check for check in checks if not check.passed]
     if failed:
         lines = "; ".join(f"{c.runtime} {c.precision}: {c.what} is {c.value:.2g}, bound {c.bound:g}" for c in failed)
-        raise ExportError(f"verification failed: {lines}; nothing was written")
+        raise ExportError(
+            f"verification failed: {lines}; nothing was written (does --quantize none pass? then quantize less)"
+        )

@@ -106,7 +106,7 @@ class Administrator:
         try:
             data = path.read_bytes()
         except OSError as error:
-            raise AdminError(f"held-out examples {path}: {error.strerror}") from None
+            raise AdminError(f"held-out examples {path} cannot be read: {error.strerror}; give a JSONL file") from None
         name = hashlib.sha256(data).hexdigest()
         self._call("PUT", f"/v1/held-out/{name}", content=data)
         return name

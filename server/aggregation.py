@@ -28,6 +28,7 @@ class Mean:
         self._examples: dict[str, int] = {}
 
     def add(self, update: Mapping[str, NDArray[Any]], examples: int) -> None:
+        """Take one update into the sum; the update itself is not kept."""
         for name, value in update.items():
             if name in self._sums:
                 self._sums[name] += np.multiply(value, examples, dtype=np.float64)

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edge_client import __version__
-from server import logs, problems
+from server import logs, problems, reference
 from server.bodies import BodyLimit
 from server.errors import ServerConfigError
 from server.jobs import list_jobs
@@ -48,7 +48,15 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         ticker.stop()
         store.close()
 
-    app = FastAPI(title="spry", version=__version__, lifespan=lifespan, responses=problems.DOCUMENTED)
+    app = FastAPI(
+        title="spry",
+        version=__version__,
+        lifespan=lifespan,
+        responses=problems.DOCUMENTED,
+        docs_url=None,
+        redoc_url=None,
+        separate_input_output_schemas=False,  # one name for each message in the reference
+    )
     app.add_middleware(BodyLimit)
     app.add_middleware(PlainRefusal)
     app.add_middleware(logs.RequestLog)
@@ -57,6 +65,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         app.include_router(module.router)
     app.mount("/dashboard", dashboard.Assets())
     problems.describe(app)
+    reference.install(app)
     return app
 
 

@@ -56,6 +56,7 @@ def contiguous(units: int, clients: int) -> list[tuple[int, ...]]:
 
 
 def everything(units: int, clients: int) -> list[tuple[int, ...]]:
+    """Nothing is split: each client trains every unit."""
     return [tuple(range(units))] * clients
 
 

@@ -28,7 +28,8 @@ def binary(media_type: str = "application/octet-stream") -> dict[str, Any]:
 
 
 def too_large(limit: int) -> Refusal:
-    return Refusal(413, "too-large", f"at most {limit} bytes are taken here")
+    raise_it = "send fewer, or raise the limit in the server's settings"
+    return Refusal(413, "too-large", f"at most {limit} bytes are taken here; {raise_it}")
 
 
 class BodyLimit:

@@ -85,7 +85,7 @@ class BundleFiles:
         spec = self.expected(bundle, path)
         found = self.path(bundle) / safe_path(path, self.path(bundle))
         if not found.is_file():
-            raise Refusal(404, "unknown", f"{path} of bundle {bundle[:12]}… has not been uploaded")
+            raise Refusal(404, "unknown", f"{path} of bundle {bundle[:12]}… has not been uploaded; PUT it first")
         return found, spec
 
     def open(self, bundle: str) -> Bundle:

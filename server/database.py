@@ -70,7 +70,7 @@ class Database:
                         connection.execute(insert(about).values(key="schema", value=str(SCHEMA)))
             except OperationalError as error:
                 raise ServerConfigError(
-                    f"the database does not answer: {error.orig}; check SPRY_DATABASE_URL"
+                    f"the database does not answer: {error.orig}; check SPRY_DATABASE_URL, or the data folder"
                 ) from None
         if found is not None and int(found) > SCHEMA:
             raise ServerConfigError(f"the database has schema {found}, this server knows {SCHEMA}: upgrade spry")

@@ -79,7 +79,7 @@ class JobSettings(BaseModel):
     def _consistent(self) -> JobSettings:
         training = self.training
         if self.minimum is not None and self.minimum > self.per_round:
-            raise ValueError(f"minimum is {self.minimum}, more than per_round {self.per_round}")
+            raise ValueError(f"minimum is {self.minimum}, more than per_round {self.per_round}: lower it")
         if training.mode == "iteration":
             if training.estimator != "forward":
                 raise ValueError(f"mode iteration sends derivatives: estimator {training.estimator} needs mode epoch")
@@ -98,6 +98,7 @@ class JobSettings(BaseModel):
 
     @property
     def fewest(self) -> int:
+        """Reports without which a round fails."""
         return self.minimum or (self.per_round + 1) // 2
 
     @property
@@ -136,12 +137,14 @@ class Job:
 
 
 def create_job(store: Store, name: str, bundle: str, settings: JobSettings) -> Job:
+    """Start a job on a bundle that has been uploaded whole."""
     missing = store.bundles.missing(bundle)
     if missing:
         raise Refusal(409, "incomplete", f"the bundle lacks {len(missing)} files, first {missing[0]}: upload them")
     if settings.held_out:
         if not store.blobs.has(settings.held_out):
-            raise Refusal(409, "incomplete", f"held-out examples {settings.held_out[:12]}… have not been uploaded")
+            what = f"held-out examples {settings.held_out[:12]}… are not on the server"
+            raise Refusal(409, "incomplete", f"{what}: PUT them first")
         check_held_out(store, bundle, settings.held_out)
     settings = complete(settings, store.bundles.manifest(bundle))
     number, now = secrets.token_hex(4), store.now()
@@ -215,6 +218,7 @@ def find_job(store: Store, job: str) -> Job:
 
 
 def list_jobs(store: Store, *states: State) -> list[Job]:
+    """All jobs in the order of their creation, or those in some states."""
     query = _query().where(jobs.c.state.in_(states)) if states else _query()
     with store.database.read() as connection:
         rows = connection.execute(query).all()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import logging
 import math
+import re
 from dataclasses import asdict
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
 
 from edge_client.errors import SpryError
@@ -18,6 +20,7 @@ from edge_client.protocol import PROBLEM, Problem
 from server.errors import TITLES, Refusal
 
 log = logging.getLogger("spry.server")
+_FULL_DATABASE = re.compile("disk is full|No space left on device")  # SQLite's words, and PostgreSQL's
 
 DOCUMENTED: dict[int | str, dict[str, Any]] = {
     "4XX": {"description": "A problem document that says what to do", "model": Problem},
@@ -60,7 +63,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        told = [f"{'.'.join(str(part) for part in e['loc'])}: {e['msg']}" for e in error.errors()[:5]]
+        told = [f"{'.'.join(map(str, e['loc']))}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors()[:5]]
         return problem(422, "invalid", "the request does not fit: " + "; ".join(told))
 
     @app.exception_handler(HTTPException)
@@ -71,10 +74,15 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(OSError)
     async def machine(request: Request, error: OSError) -> JSONResponse:
-        log.error("%s %s", request.method, request.url.path, exc_info=error)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return problem(507, "busy", "the server's disk is full; its administrator must free space", 60)
-        return problem(500, "internal", "the server failed; its log has the reason")
+        return full(request) if error.errno in (errno.ENOSPC, errno.EDQUOT) else await defect(request, error)
+
+    @app.exception_handler(OperationalError)
+    async def database(request: Request, error: OperationalError) -> JSONResponse:
+        return full(request) if _FULL_DATABASE.search(str(error.orig)) else await defect(request, error)
+
+    def full(request: Request) -> JSONResponse:
+        log.error("%s %s: the disk is full; free space in the data folder", request.method, request.url.path)
+        return problem(507, "busy", "the server's disk is full; its administrator must free space", 60)
 
     @app.exception_handler(Exception)
     async def defect(request: Request, error: Exception) -> JSONResponse:

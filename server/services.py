@@ -31,26 +31,28 @@ def _services(request: Request) -> Services:
     return request.app.state.services
 
 
-_bearer = HTTPBearer(auto_error=False, description="A device's `<id>.<secret>`, or the administrator's token")
-Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+_BY_DEVICE = HTTPBearer(scheme_name="device", description="A device's `<id>.<secret>`", auto_error=False)
+_BY_ADMIN = HTTPBearer(scheme_name="administrator", description="The administrator's token", auto_error=False)
+OfDevice = Annotated[HTTPAuthorizationCredentials | None, Depends(_BY_DEVICE)]
+OfAdmin = Annotated[HTTPAuthorizationCredentials | None, Depends(_BY_ADMIN)]
 
 
 async def services(request: Request) -> Services:
     return _services(request)
 
 
-def device(request: Request, credentials: Credentials) -> Row[Any]:
-    return authenticate(_services(request).store, credentials.credentials if credentials else "")
+def device(request: Request, sent: OfDevice) -> Row[Any]:
+    return authenticate(_services(request).store, sent.credentials if sent else "")
 
 
-async def admin(request: Request, credentials: Credentials) -> None:
-    require_admin(_services(request).store, credentials.credentials if credentials else "")
+async def admin(request: Request, sent: OfAdmin) -> None:
+    require_admin(_services(request).store, sent.credentials if sent else "")
 
 
-def device_or_admin(request: Request, credentials: Credentials) -> Row[Any] | None:
+def device_or_admin(request: Request, sent: OfDevice, _same: OfAdmin) -> Row[Any] | None:
     """The device, or None for an administrator."""
     store = _services(request).store
-    bearer = credentials.credentials if credentials else ""
+    bearer = sent.credentials if sent else ""
     if bearer.startswith("d-"):
         return authenticate(store, bearer)
     require_admin(store, bearer)

@@ -92,16 +92,20 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments first, then variables, then secrets, then the file of `SPRY_CONFIG`."""
         sources = [init_settings, env_settings]
         secrets, file = os.environ.get(SECRETS_VARIABLE), os.environ.get(CONFIG_VARIABLE)
         if secrets and not Path(secrets).is_dir():
-            raise ServerConfigError(f"{SECRETS_VARIABLE} names {secrets}, which is no folder")
+            raise ServerConfigError(f"{SECRETS_VARIABLE} names {secrets}, which is no folder: correct or unset it")
         if secrets or SECRETS.is_dir():
             sources.append(SecretsSettingsSource(settings_cls, secrets_dir=secrets or SECRETS))
         if file and not Path(file).is_file():
-            raise ServerConfigError(f"{CONFIG_VARIABLE} names {file}, which does not exist")
+            raise ServerConfigError(f"{CONFIG_VARIABLE} names {file}, which does not exist: correct or unset it")
         if file:
-            sources.append(TomlConfigSettingsSource(settings_cls, file))
+            try:
+                sources.append(TomlConfigSettingsSource(settings_cls, file))
+            except (ValueError, OSError) as error:
+                raise ServerConfigError(f"{CONFIG_VARIABLE} names {file}, which is no TOML file: {error}") from None
         return tuple(sources)
 
 

@@ -32,9 +32,13 @@ class Store:
         self.folder = settings.data_dir.absolute()
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.database = Database(settings.database_url, self.folder)
+            self.admin_token = settings.admin_token.get_secret_value() or _kept_token(self.folder / ADMIN_TOKEN_FILE)
         except OSError as error:
-            raise ServerConfigError(f"the data folder {self.folder} cannot be made: {error.strerror}") from None
-        self.database = Database(settings.database_url, self.folder)
+            raise ServerConfigError(
+                f"the data folder {self.folder} cannot be used: {error.strerror}; free space there, or choose another "
+                "with --data or SPRY_DATA_DIR"
+            ) from None
         self.blobs = Blobs(self.folder / "blobs")
         self.bundles = BundleFiles(self.folder / "bundles", settings.max_bundle_file_bytes)
         self.models = Models(self.database, self.blobs, self.bundles)
@@ -43,7 +47,6 @@ class Store:
         """Set when a report came in: a round may be complete."""
         self.turn = 0
         """Counts what changed in this process about rounds and their places."""
-        self.admin_token = settings.admin_token.get_secret_value() or _kept_token(self.folder / ADMIN_TOKEN_FILE)
 
     def audit(self, connection: Connection, actor: str, action: str, subject: str = "", detail: str = "") -> None:
         values = {"time": self.now(), "actor": actor, "action": action, "subject": subject[:200], "detail": detail}

@@ -16,7 +16,8 @@ def weights_since(store: Store, job: Job, since: int) -> bytes:
     In mode iteration a client takes the server's steps, so it also needs the optimizer's state.
     """
     if since > job.version:
-        raise Refusal(409, "stale", f"job {job.name} is at version {job.version}: {since} is not one of its versions")
+        what = f"job {job.name} is at version {job.version}: {since} is not one of its versions"
+        raise Refusal(409, "stale", f"{what}; ask for all with since=-1")
     model = store.models.load(job, job.version)
     if job.settings.training.mode == "iteration":
         return save(model.weights | model.optimizer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 import ssl
 from pathlib import Path
 from typing import Annotated
@@ -13,18 +14,19 @@ import typer
 from server import logs
 from server.errors import ServerConfigError
 from server.settings import read_settings
+from server.store import Store
 
 
 def serve(
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on.")] = 8000,
     data: Annotated[Path | None, typer.Option(help="The data folder; $SPRY_DATA_DIR, or spry-data.")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain (PEM): serve https.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key (PEM).")] = None,
     plain_http: Annotated[
         bool, typer.Option("--plain-http", help="Listen beyond this machine without TLS: a trusted network or a proxy.")
     ] = False,
-    workers: Annotated[int, typer.Option(help="Processes that answer requests.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that answer requests.")] = 1,
     json_logs: Annotated[bool, typer.Option("--json-logs", help="Log a JSON object a line, to stdout.")] = False,
 ) -> None:
     """Run the server.
@@ -50,7 +52,10 @@ def serve(
         os.environ["SPRY_DATA_DIR"] = str(data)  # worker processes read it too
     if json_logs:
         os.environ["SPRY_LOG_FORMAT"] = "json"
-    settings = read_settings()  # refused here, they are one line; in the middle of uvicorn's start a traceback follows
+    # What cannot work is refused here in one line; in the middle of uvicorn's start much else stands around it.
+    settings = read_settings()
+    Store(settings).close()
+    _check_free(host, port)
     logs.configure()  # the process that starts workers does not load the application
     uvicorn.run(
         "server.app:app",
@@ -68,7 +73,21 @@ def _check_pair(certificate: Path, key: Path) -> None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
-        raise ServerConfigError(f"{certificate} and {key} are no certificate with its key as PEM ({error})") from None
+        what = f"{certificate} and {key} are no certificate with its key as PEM"
+        raise ServerConfigError(f"{what} ({error}): give a certificate and its own key") from None
+
+
+def _check_free(host: str, port: int) -> None:
+    try:
+        kind, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(kind, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise ServerConfigError(
+            f"cannot listen on {host}, port {port}: {error.strerror}; end what listens there, or choose other --host "
+            "and --port"
+        ) from None
 
 
 def _is_loopback(host: str) -> bool:

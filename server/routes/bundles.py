@@ -95,7 +95,8 @@ async def put_held_out(services: UseServices, sha256: Sha256, request: Request) 
     blobs = services.store.blobs
     async with received(request, blobs, services.store.settings.max_held_out_bytes) as body:
         if body.sha256 != sha256:
-            raise Refusal(422, "invalid", f"the body has sha256 {body.sha256[:12]}…, expected {sha256[:12]}…")
+            found = body.sha256[:12]
+            raise Refusal(422, "invalid", f"the body has sha256 {found}…, expected {sha256[:12]}…: send it again")
         await run_in_threadpool(blobs.adopt, body.path, sha256)
 
 

@@ -54,12 +54,13 @@ def create_token(services: UseServices, wanted: NewToken) -> CreatedToken:
 
 @router.get("/tokens", dependencies=[Admin])
 def list_tokens(services: UseServices) -> list[TokenView]:
+    """All enrolment tokens, without their texts."""
     return [TokenView(**row) for row in credentials.list_tokens(services.store)]
 
 
 @router.delete("/tokens/{token}", status_code=204, dependencies=[Admin])
 def revoke_token(services: UseServices, token: str) -> None:
-    """Devices that enrolled with it stay."""
+    """Revoke a token; devices that enrolled with it stay."""
     credentials.revoke_token(services.store, token)
 
 
@@ -71,13 +72,13 @@ def enrol(services: UseServices, request: Request, enrolment: Enrolment) -> Enro
 
 @router.get("/devices", dependencies=[Admin])
 def list_devices(services: UseServices) -> list[DeviceView]:
-    """How each does; what it said, and its bytes, come within seconds."""
+    """All that enrolled, and how each does; what it said, and its bytes, come within seconds."""
     return fleet.list_devices(services.store, fleet.device_totals(services.store))
 
 
 @router.delete("/devices/{device}", status_code=204, dependencies=[Admin])
 def revoke_device(services: UseServices, device: str) -> None:
-    """Nothing more is taken from it."""
+    """Revoke a device: nothing more is taken from it."""
     credentials.revoke_device(services.store, device)
 
 

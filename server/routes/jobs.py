@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from annotated_types import Len
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 from starlette.concurrency import run_in_threadpool
 
 from edge_client.protocol import SAFETENSORS, STEPS, VERSION_HEADER
@@ -39,8 +39,17 @@ class NewJob(BaseModel):
     bundle: Annotated[str, Len(64, 64)]
     settings: JobSettings = JobSettings()
 
+    @field_validator("name")
+    @classmethod
+    def _fits_a_path(cls, name: str) -> str:
+        if "/" in name or name in (".", "..") or not name.isprintable():
+            raise ValueError(f"a job's name becomes a part of addresses: no / and no line breaks, got {name!r}")
+        return name
+
 
 class Reason(BaseModel):
+    """Why a job is stopped."""
+
     reason: Annotated[str, Len(0, 200)] = ""
 
 
@@ -57,12 +66,13 @@ def create(services: UseServices, wanted: NewJob) -> JobView:
 
 @router.get("", dependencies=[Admin])
 def list_all(services: UseServices) -> list[JobView]:
+    """All jobs."""
     return [views.job(services.store, job) for job in jobs.list_jobs(services.store)]
 
 
 @router.get("/{job}", dependencies=[Admin])
 def show(services: UseServices, job: str) -> JobView:
-    """By id or name."""
+    """How a job stands; it goes by id or name."""
     return views.job(services.store, jobs.find_job(services.store, job))
 
 
@@ -74,6 +84,7 @@ def pause(services: UseServices, job: str) -> JobView:
 
 @router.post("/{job}/resume", dependencies=[Admin])
 def resume(services: UseServices, job: str) -> JobView:
+    """Go on with a paused job."""
     found = jobs.set_state(services.store, job, RUNNING)
     services.store.wake.set()
     return views.job(services.store, found)
@@ -93,12 +104,13 @@ def list_rounds(
     before: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> list[RoundView]:
-    """The newest first."""
+    """A job's rounds, the newest first."""
     return views.rounds_of(services.store, jobs.find_job(services.store, job), before, limit)
 
 
 @router.get("/{job}/metrics", dependencies=[Admin])
 def list_metrics(services: UseServices, job: str) -> list[MetricView]:
+    """Losses and accuracies by round."""
     return views.metrics_of(services.store, jobs.find_job(services.store, job))
 
 

@@ -25,7 +25,7 @@ def health(services: UseServices) -> str:
     with services.store.database.read() as connection:
         connection.execute(select(about)).all()
     if services.stopping.is_set():
-        raise Refusal(503, "busy", "the server is stopping", retry_after=5)
+        raise Refusal(503, "busy", "the server is stopping: ask again in a few seconds", retry_after=5)
     return "ok\n"
 
 

@@ -174,7 +174,10 @@ def test_wrong_usage_is_one_line(spry, args, message):
 
 def test_a_full_disk_is_one_line(spry):
     done = spry("full")
-    assert (done.returncode, done.stderr) == (2, "error: No space left on device\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: No space left on device; free some space, or choose another place\n",
+    )
 
 
 def test_a_defect_keeps_its_traceback(spry):

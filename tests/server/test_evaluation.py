@@ -63,7 +63,7 @@ def test_examples_that_nobody_could_evaluate_are_refused_with_the_line(server, b
     detail = server.call("POST", "/v1/jobs", 422, json=body).json()["detail"]
     assert "the held-out examples, line 2: unknown label 'perhaps'" in detail
     body["settings"]["held_out"] = "0" * 64
-    assert "have not been uploaded" in server.call("POST", "/v1/jobs", 409, json=body).json()["detail"]
+    assert "are not on the server" in server.call("POST", "/v1/jobs", 409, json=body).json()["detail"]
 
 
 def test_a_body_that_is_not_what_its_name_says(server):

@@ -1,0 +1,272 @@
+"""What a stranger does wrong, with every command: one line that says what to do, never a traceback."""
+
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import zipfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from server.app import create_app
+from server.settings import Settings
+
+SPRY = [sys.executable, "-c", "from edge_client.cli import main; main()"]
+# The administrator of a machine may read everything; these tests are about users who may not.
+UNPRIVILEGED = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+NOWHERE = "http://127.0.0.1:9"
+can_drop = pytest.mark.skipif(bool(UNPRIVILEGED) and shutil.which("setpriv") is None, reason="needs setpriv")
+
+
+@pytest.fixture
+def wrong(tmp_path):
+    """Run `spry` in an empty folder; gives the one line that it must end with."""
+
+    def run(*args, prefix=(), expected=2, **variables) -> str:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("SPRY_")}
+        environment |= {"TERM": "dumb", "COLUMNS": "300", **{name: str(value) for name, value in variables.items()}}
+        command = [*prefix, *SPRY, *map(str, args)]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == expected, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr, done.stderr
+        lines = done.stderr.strip().splitlines()
+        assert len(lines) == 1, done.stderr
+        assert lines[0].startswith("error: ")
+        return lines[0].removeprefix("error: ")
+
+    return run
+
+
+@pytest.fixture
+def rows(tmp_path) -> Path:
+    path = tmp_path / "my.jsonl"
+    path.write_text('{"text": "ice on the lake", "label": "no"}\n' * 3)
+    return path
+
+
+@contextmanager
+def closed(path: Path, mode: int):
+    before = stat.S_IMODE(path.stat().st_mode)
+    path.chmod(mode)
+    try:
+        yield path
+    finally:
+        path.chmod(before)
+
+
+# --- flags, arguments, types ---
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["frob"], "No such command 'frob' (see `spry --help`)"),
+        (["--frob"], "No such option: --frob (see `spry --help`)"),
+        (["export"], "Missing argument 'model' (see `spry export --help`)"),
+        (["export", "x", "--out", "o", "--workers", "-1"], "Invalid value for '--workers'"),
+        (["inspect"], "Missing argument 'bundle'"),
+        (["bench", "step", "nowhere", "--rounds", "0"], "Invalid value for '--rounds'"),
+        (["join", "--server", NOWHERE], "Missing option '--data'"),
+        (["predict"], "Missing argument 'texts'"),
+        (["serve", "--port", "80x"], "Invalid value for '--port'"),
+        (["serve", "--port", "99999"], "Invalid value for '--port'"),
+        (["serve", "--workers", "0"], "Invalid value for '--workers'"),
+        (["job", "create"], "Missing argument 'name'"),
+        (["token", "create", "--expires", "soon", "--admin-token", "x"], "--expires takes a number and one of"),
+        (["devices", "revoke"], "Missing argument"),
+        (["adapter", "download", "news"], "Missing option '--out'"),
+        (["merge", "a", "b", "--out", "c", "--task", "x"], "--task must be one of seq-cls, qa, causal-lm, got 'x'"),
+    ],
+)
+def test_words_that_no_command_knows(wrong, args, message):
+    assert message in wrong(*args)
+
+
+# --- files ---
+
+
+def test_a_file_where_a_folder_belongs(wrong, rows, tmp_path):
+    told = "Not a directory: my.jsonl/127.0.0.1_9-"
+    said = wrong("join", "--server", NOWHERE, "--token", "x", "--data", rows, "--home", rows.name, "--once")
+    assert said.startswith(told)
+    assert said.endswith("; a file stands where a folder is expected: choose another place")
+    assert "cannot be used: File exists; " in wrong("serve", "--port", "0", "--data", rows)
+    assert "is a file, so no bundle can be written below it" in wrong("export", tmp_path, "--out", rows / "b")
+    assert "is not a folder; choose another --out" in wrong("adapter", "download", "x", "--out", rows)
+    assert "holds no adapter_config.json" in wrong("merge", rows, "x", "--out", "m")
+
+
+def test_a_folder_where_a_file_belongs(wrong, bundle, tmp_path):
+    create = "job", "create", "x", "--bundle", bundle, "--server", NOWHERE, "--admin-token", "x"
+    assert "is not a file; give a .jsonl or .csv file" in wrong("join", "--server", NOWHERE, "--data", tmp_path)
+    assert f"held-out examples {bundle} cannot be read: Is a directory" in wrong(*create, "--held-out", bundle)
+    assert "cannot be read as JSON" in wrong(*create, "--settings", bundle)
+    assert "cannot be read as certificates" in wrong(*create, "--ca", tmp_path / "none.pem")
+    assert f"{tmp_path}/manifest.json does not exist" in wrong("inspect", tmp_path)
+
+
+@can_drop
+def test_files_of_somebody_else(wrong, bundle, rows, tmp_path):
+    copy = shutil.copytree(bundle, tmp_path / "bundle")
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    join = "join", "--server", NOWHERE, "--token", "x", "--once"
+    with closed(rows, 0):
+        assert "my.jsonl" in wrong(*join, "--data", rows, prefix=UNPRIVILEGED)
+    with closed(copy / "tokenizer.json", 0):
+        said = wrong("inspect", copy, prefix=UNPRIVILEGED)
+    assert said == f"Permission denied: {copy}/tokenizer.json; choose another place, or get the right to this one"
+    with closed(theirs, 0o555):
+        assert "Permission denied: theirs/" in wrong(*join, "--data", rows, "--home", "theirs", prefix=UNPRIVILEGED)
+        said = wrong("serve", "--port", "0", "--data", "theirs", prefix=UNPRIVILEGED)
+        assert "theirs cannot be used: Permission denied; free space there, or choose another with --data" in said
+        assert "cannot be written to" in wrong("export", rows, "--out", theirs / "b", prefix=UNPRIVILEGED)
+
+
+def test_damaged_bundles(wrong, bundle, tmp_path):
+    whole = shutil.copytree(bundle, tmp_path / "bundle")
+    tokenizer = whole / "tokenizer.json"
+    content = tokenizer.read_bytes()
+    tokenizer.write_bytes(content[:-1])
+    assert "tokenizer.json is truncated: expected" in wrong("inspect", whole)
+    tokenizer.write_bytes(b"x" + content[1:])
+    assert "tokenizer.json is corrupt: expected sha256" in wrong("inspect", whole)
+    (whole / "manifest.json").write_text("{")
+    assert "manifest.json is damaged (Input data was truncated)" in wrong("inspect", whole)
+    packed = bundle.with_name(f"{bundle.name}.zip")
+    cut = tmp_path / "cut.zip"
+    cut.write_bytes(packed.read_bytes()[: packed.stat().st_size // 2])
+    assert "cut.zip is not a whole .zip file" in wrong("inspect", cut)
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as other:
+        other.writestr("readme.txt", "hello")
+    assert "other.zip holds no manifest.json" in wrong("inspect", tmp_path / "other.zip")
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 1 MB, where one may be mounted."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("no file system can be mounted here")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def test_a_full_disk(wrong, bundle, small_disk):
+    fill = small_disk / "fill"
+    fill.write_bytes(bytes((1 << 20) - (1 << 16)))  # where nothing can be written, Python takes another TMPDIR
+    packed = bundle.with_name(f"{bundle.name}.zip")
+    said = wrong("inspect", packed, TMPDIR=small_disk)
+    assert said.startswith("No space left on device")
+    assert said.endswith("; free some space, or choose another place")
+    fill.write_bytes(bytes(1 << 20))
+    said = wrong("serve", "--port", "0", "--data", small_disk / "data")
+    assert "free space there" in said or "database or disk is full" in said
+
+
+def test_a_merge_onto_a_full_disk(wrong, bundle, model_folder, small_disk):
+    (small_disk / "fill").write_bytes(bytes((1 << 20) - (1 << 15)))
+    out = small_disk / "merged"
+    said = wrong("merge", bundle / "adapter", model_folder, "--labels", "no,maybe,yes", "--out", out)
+    assert said.startswith(f"{out} cannot be written (")
+    assert "No space left on device" in said
+    assert not out.exists()
+
+
+def test_a_server_whose_disk_fills_up(small_disk, tmp_path, caplog):
+    token = "an-administrator-of-these-tests"
+    settings = Settings(data_dir=small_disk, admin_token=token, background=False)
+    with TestClient(create_app(settings), raise_server_exceptions=False) as http:
+        used = shutil.disk_usage(small_disk)
+        (small_disk / "fill").write_bytes(bytes(used.free))
+        answers = [
+            http.post("/v1/tokens", json={}, headers={"Authorization": f"Bearer {token}"}),
+            http.put(f"/v1/held-out/{'0' * 64}", content=bytes(1 << 16), headers={"Authorization": f"Bearer {token}"}),
+        ]
+        for answer in answers:
+            assert answer.status_code == 507, answer.text
+            assert answer.json()["code"] == "busy"
+            assert answer.headers["retry-after"] == "60"
+        (small_disk / "fill").unlink()
+        assert http.post("/v1/tokens", json={}, headers={"Authorization": f"Bearer {token}"}).status_code == 201
+    told = [record for record in caplog.records if record.name == "spry.server"]
+    assert [record.exc_info for record in told] == [None, None]
+    assert "the disk is full; free space in the data folder" in told[0].getMessage()
+
+
+# --- Ctrl-C ---
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["job", "list"],
+        ["job", "show", "x", "--follow"],
+        ["adapter", "download", "x", "--out", "a"],
+        ["token", "create"],
+    ],
+)
+def test_a_command_that_waits_for_an_answer_is_stopped(args, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        where = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        command = [*SPRY, *args, "--server", where, "--admin-token", "x"]
+        running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        with running, silent.accept()[0]:
+            running.send_signal(signal.SIGINT)
+            output, error = running.communicate(timeout=30)
+    assert (running.returncode, output, error) == (130, b"", b"")
+
+
+# --- servers that are not there, or not started ---
+
+
+def test_a_server_that_is_not_there(wrong):
+    for command in (["job", "list"], ["token", "list"], ["devices", "list"], ["job", "show", "x", "--follow"]):
+        said = wrong(*command, "--server", NOWHERE, "--admin-token", "x")
+        assert said.startswith(f"no answer from {NOWHERE} ([Errno 111] Connection refused); is the server running")
+    assert "is no address of a server" in wrong("job", "list", "--server", "nonsense", "--admin-token", "x")
+    assert "no administrator's token: give --admin-token" in wrong("job", "list")
+
+
+def test_a_port_in_use(wrong):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = wrong("serve", "--port", port)
+    assert said.startswith(f"cannot listen on 127.0.0.1, port {port}: Address already in use; end what listens there")
+
+
+def test_an_address_that_is_not_this_machines(wrong):
+    assert "cannot listen on 192.0.2.1, port 8000" in wrong("serve", "--host", "192.0.2.1", "--plain-http")
+
+
+def test_settings_that_cannot_be_read(wrong, tmp_path):
+    broken = tmp_path / "spry.toml"
+    broken.write_text("not toml")
+    assert f"SPRY_CONFIG names {broken}, which is no TOML file" in wrong("serve", SPRY_CONFIG=broken)
+    broken.write_text("speed = 3")
+    assert "SPEED" in wrong("serve", SPRY_CONFIG=broken)
+    refused = wrong("serve", SPRY_DATABASE_URL="postgresql://nobody@127.0.0.1:9/x")
+    assert refused.startswith("the database does not answer: ")
+
+
+def test_names_that_fit_no_address(tmp_path):
+    from pydantic import ValidationError
+
+    from server.routes.jobs import NewJob
+
+    for name in ("a/b", "..", "two\nlines"):
+        with pytest.raises(ValidationError, match="becomes a part of addresses"):
+            NewJob(name=name, bundle="0" * 64)
+    assert NewJob(name="ten boards, Köln", bundle="0" * 64).name == "ten boards, Köln"
