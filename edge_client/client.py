@@ -25,7 +25,7 @@ from .errors import DataError, ServerError, SpryError, StoreError, Unauthorized,
 from .events import Event, Tell, silent
 from .manifest import Manifest
 from .protocol import CheckIn, Enrolment, Receipt, Task
-from .runtimes import RUNTIMES, available
+from .runtimes import RUNTIMES, available, extra_for
 from .sources import Row, Source, count_rows, open_data
 from .store import Job, JobStore, Store, default_home
 from .transport import Server
@@ -342,7 +342,7 @@ def chosen_runtimes(wanted: str | None) -> list[str]:
             raise SpryError(f"unknown runtime {wanted!r}; expected one of {', '.join(RUNTIMES)}")
         found = [name for name in found if name == wanted]
     if not found:
-        extra = {"torchscript": "torch"}.get(wanted or "", wanted or "onnx")
+        extra = extra_for(wanted or RUNTIMES[0])
         what = f"the runtime {wanted} is" if wanted else "none of the runtimes is"
         raise SpryError(f"{what} not installed: pip install 'spry[{extra}]'")
     return found

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .bundle import Bundle
-from .chain import Chain, cost, first_use
+from .chain import Chain, cost
 from .errors import ProgramInputError, TrainingError
+from .estimators import kind_of
 from .manifest import Manifest, ProgramSpec
 from .passes import Passes, directions_at_once, rows_at_once
 from .protocol import Task
@@ -93,17 +94,7 @@ def programs_of(manifest: Manifest, task: Task) -> list[ProgramSpec]:
     training = task.training
     shape = rows_at_once(manifest, task), training.length
     chain = Chain(manifest, task.runtime, *shape, directions_at_once(manifest, training.directions))
-    if training.estimator == "exact":
-        backwards = range(min(_starts(manifest, task), default=chain.head), chain.head + 1)
-        return [*chain.prefix(chain.head), *(chain.program(segment, "vjp") for segment in backwards)]
-    if training.estimator == "central":
-        return chain.forward()
-    return [*chain.prefix(task.cut), *chain.suffix(task.cut, scalar=training.head != "exact")]
-
-
-def _starts(manifest: Manifest, task: Task) -> Iterable[int]:
-    """The first use of each unit at or after the cut."""
-    return (start for start in (first_use(manifest, unit) for unit in manifest.units) if start >= task.cut)
+    return kind_of(training).programs(chain, training, task.cut)
 
 
 def fitting_shape(manifest: Manifest, examples: int) -> tuple[int, int]:

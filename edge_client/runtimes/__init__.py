@@ -26,7 +26,7 @@ from edge_client.manifest import ProgramSpec, TensorSpec
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["CPU", "RUNTIMES", "Array", "Loaded", "Runtime", "available", "open_runtime"]
+__all__ = ["CPU", "RUNTIMES", "Array", "Loaded", "Runtime", "available", "extra_for", "open_runtime"]
 
 CPU = "cpu"
 
@@ -132,6 +132,11 @@ RUNTIMES = tuple(_RUNTIMES)
 def available() -> list[str]:
     """The runtimes whose library is installed."""
     return [name for name, entry in _RUNTIMES.items() if find_spec(entry.library) is not None]
+
+
+def extra_for(name: str) -> str:
+    """The extra of this distribution that installs a runtime."""
+    return _RUNTIMES[name].extra
 
 
 def open_runtime(name: str, folder: Path, *, threads: int = 0, device: str = CPU) -> Runtime:

@@ -37,9 +37,9 @@ def test_rounds_of_mode_epoch(fleet, bundle):
     assert own[0].scores != predicted[0].scores
 
 
-@pytest.mark.parametrize("head", ["exact", "apart"])
-def test_rounds_of_mode_iteration(fleet, bundle, head):
-    fleet.job(bundle, rounds=2, training={"mode": "iteration", "iterations": 3, "head": head})
+@pytest.mark.parametrize("training", [{"head": "exact"}, {"head": "apart"}, {"estimator": "central"}], ids=str)
+def test_rounds_of_mode_iteration(fleet, bundle, training):
+    fleet.job(bundle, rounds=2, training={"mode": "iteration", "iterations": 3} | training)
     client = fleet.client()
     assert client.run(rounds=2).rounds == 2
     steps = [event.details["step"] for event in fleet.told("progress")]

@@ -1,10 +1,12 @@
 """Local rounds on a real bundle: every estimator against the exact gradient, rounds in pieces or interrupted."""
 
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
 
+from edge_client import protocol
 from edge_client.batches import Batches, shuffled
 from edge_client.bundle import Bundle
 from edge_client.data import Example
@@ -15,6 +17,7 @@ from edge_client.protocol import Training
 from edge_client.runtimes import open_runtime
 from edge_client.text import TextEncoder
 from edge_client.training import State, evaluate, report, steps_in, train, update
+from edge_client.workbench import programs_of
 
 TEXTS = ("it is a train", "the ice is on the lake", "is it?", "a b c", "the lake", "on it", "no ice, no train!")
 EXAMPLES = [Example(text, None, number % 3) for number, text in enumerate(TEXTS)]
@@ -143,6 +146,21 @@ def test_any_units_from_any_cut(bench, changed, units, cut):
         found = bench.gradient(changed(units=units, cut=cut, **settings))
         assert set(found.gradients) == set(exact.gradients)
         assert found.loss == pytest.approx(exact.loss, rel=1e-3)
+
+
+def test_the_wire_names_the_estimators_there_are():
+    assert set(get_args(protocol.Estimator)) == set(ESTIMATORS)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize(("units", "cut"), [([], 3), ([2, 3], 2), ([0, 3], 1)])
+def test_a_step_loads_the_programs_that_were_planned(bench, changed, estimator, units, cut):
+    head = {"central": "joint"}.get(estimator, "exact")
+    task = changed(estimator=estimator, units=units, cut=cut, head=head)
+    bench.runtime.close()
+    bench.gradient(task)
+    planned = programs_of(bench.manifest, task)
+    assert set(bench.runtime._loaded) == {(program.file, program.method) for program in planned}
 
 
 # --- pieces of a batch ---
