@@ -16,7 +16,7 @@ from .estimators import kind_of
 from .manifest import Manifest, ProgramSpec
 from .passes import Passes, directions_at_once, rows_at_once
 from .protocol import Task
-from .runtimes import Runtime, open_runtime
+from .runtimes import CPU, Runtime, open_runtime
 
 if TYPE_CHECKING:
     from .text import TextEncoder
@@ -38,11 +38,11 @@ class Plan:
 class Workbench:
     """An open bundle. `close` gives its memory back."""
 
-    def __init__(self, bundle: Bundle, runtime: str, *, threads: int = 0) -> None:
+    def __init__(self, bundle: Bundle, runtime: str, *, threads: int = 0, device: str = CPU) -> None:
         self.bundle = bundle
         self.manifest = bundle.manifest
         self.runtime_name = runtime
-        self.runtime: Runtime = open_runtime(runtime, bundle.folder, threads=threads)
+        self.runtime: Runtime = open_runtime(runtime, bundle.folder, threads=threads, device=device)
         self._tokenizer = bundle.tokenizer()
 
     def encoder(self, batch: int, length: int) -> TextEncoder:

@@ -15,7 +15,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from edge_client.manifest import ProgramSpec, TensorSpec
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["CPU", "RUNTIMES", "Array", "Loaded", "Runtime", "available", "extra_for", "open_runtime"]
+__all__ = ["CPU", "RUNTIMES", "Array", "Loaded", "Runtime", "accelerated", "available", "extra_for", "open_runtime"]
 
 CPU = "cpu"
 
@@ -38,13 +38,8 @@ Loaded = Callable[[Sequence[Array]], Sequence[Array]]
 class Runtime(ABC):
     """Loads and runs programs of one bundle. Not for use by several threads at once."""
 
-    accelerated: ClassVar[bool] = False
-    """Whether it runs on anything but the CPU."""
-
     def __init__(self, folder: Path, *, threads: int = 0, device: str = CPU) -> None:
         """`threads` of 0 leaves the number to the library; arrays come from the CPU and go back there."""
-        if device != CPU and not self.accelerated:
-            raise SpryError(f"the device {device} was asked for, but {type(self).__name__} runs on the CPU alone")
         self.folder = Path(folder)
         self.threads = threads
         self.device = device
@@ -117,12 +112,14 @@ class _Entry(NamedTuple):
     """What must be importable."""
     extra: str
     """The extra of this distribution that installs it."""
+    accelerated: bool = False
+    """Whether it runs on anything but the CPU."""
 
 
 _RUNTIMES = {
     "onnx": _Entry("edge_client.runtimes.onnx", "OnnxRuntime", "onnxruntime", "onnx"),
     "executorch": _Entry("edge_client.runtimes.executorch", "ExecutorchRuntime", "executorch", "executorch"),
-    "torchscript": _Entry("edge_client.runtimes.torchscript", "TorchscriptRuntime", "torch", "torch"),
+    "torchscript": _Entry("edge_client.runtimes.torchscript", "TorchscriptRuntime", "torch", "torch", accelerated=True),
 }
 
 
@@ -139,11 +136,17 @@ def extra_for(name: str) -> str:
     return _RUNTIMES[name].extra
 
 
+def accelerated(name: str) -> bool:
+    return _RUNTIMES[name].accelerated
+
+
 def open_runtime(name: str, folder: Path, *, threads: int = 0, device: str = CPU) -> Runtime:
     """Open a runtime on a bundle's folder; TorchScript also takes a GPU, such as `cuda`."""
     entry = _RUNTIMES.get(name)
     if entry is None:
         raise SpryError(f"unknown runtime {name!r}; expected one of {', '.join(_RUNTIMES)}")
+    if device != CPU and not accelerated(name):
+        raise SpryError(f"the device {device} was asked for, but the runtime {name} runs on the CPU alone")
     try:
         kind: type[Runtime] = getattr(import_module(entry.module), entry.type)
     except ImportError as error:
