@@ -353,7 +353,7 @@ def chosen_runtimes(wanted: str | None, device: str = CPU) -> list[str]:
     fitting = [name for name in found if accelerated(name)]
     if not fitting:
         raise SpryError(
-            f"nothing here runs on {device}: {' and '.join(found)} use the CPU alone; install a torch with CUDA and take "
-            "--runtime torchscript"
+            f"nothing here runs on {device}: {' and '.join(found)} use the CPU alone; install a torch with CUDA and "
+            "take --runtime torchscript"
         )
     return fitting
