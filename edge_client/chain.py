@@ -112,6 +112,12 @@ class Chain:
         middle = [self.program(i, "dual") for i in range(cut + 1, self.head)]
         return [self.program(cut, "enter"), *middle, self.program(self.head, last)]
 
+    def exact(self, cut: int) -> list[ProgramSpec]:
+        """The programs of a step in reverse mode, which goes back to the first unit at or after the cut."""
+        uses = (first_use(self.manifest, unit) for unit in self.manifest.units)
+        lowest = min((use for use in uses if use >= cut), default=self.head)
+        return [*self.prefix(self.head), *(self.program(i, "vjp") for i in range(lowest, self.head + 1))]
+
     def _lone_head(self) -> Kind:
         """The head's own gradient needs no tangent, so a head without units takes its exact program."""
         return "enter" if self.has(self.head, "enter") else "vjp"

@@ -27,7 +27,7 @@ from .events import Event, Tell, silent
 from .manifest import Manifest
 from .measure import resident
 from .protocol import CheckIn, Enrolment, Receipt, Task
-from .runtimes import RUNTIMES, available
+from .runtimes import CPU, RUNTIMES, accelerated, available, requirement
 from .sources import Row, Source, count_rows, open_data
 from .store import Job, JobStore, Store, default_home
 from .transport import Server
@@ -77,6 +77,7 @@ class Client:
         job: the only job to take part in, by id or name.
         runtime: the only runtime to use of those installed.
         threads: that a runtime may use; 0 leaves it to the runtime.
+        device: where programs run: `cpu`, or with TorchScript a GPU, such as `cuda`.
         name: what the server shows for this device.
         ca: a file with the certificates to trust.
         conditions: when to take part, and with how much memory.
@@ -100,6 +101,7 @@ class Client:
         job: str | None = None,
         runtime: str | None = None,
         threads: int = 0,
+        device: str = CPU,
         name: str | None = None,
         ca: Path | str | None = None,
         conditions: Conditions | None = None,
@@ -120,7 +122,8 @@ class Client:
         self.conditions = conditions or Conditions()
         self.bad_rows: BadRows = bad_rows
         self.holdout = holdout
-        self.runtimes = chosen_runtimes(runtime)
+        self.device = device
+        self.runtimes = chosen_runtimes(runtime, device)
         self.store = Store(Path(home) if home is not None else default_home(), server, tell=on_event)
         self._source: Source | None = None if data is None else open_data(data)
         self._tell = on_event
@@ -298,7 +301,7 @@ class Client:
                 )
             bundle = fetch(self.server, task.bundle, task.runtime, self.store.bundle(task.bundle), tell=self._tell)
             self._loaded = True
-            self._bench = wanted, Workbench(bundle, task.runtime, threads=self.threads)
+            self._bench = wanted, Workbench(bundle, task.runtime, threads=self.threads, device=self.device)
         return self._bench[1]
 
     def _fitting(self, manifest: Manifest) -> tuple[Examples, Examples]:
@@ -354,7 +357,7 @@ class Client:
         return predict(self.store, texts, job=self.job, personal=personal, threads=self.threads)
 
 
-def chosen_runtimes(wanted: str | None) -> list[str]:
+def chosen_runtimes(wanted: str | None, device: str = CPU) -> list[str]:
     """The runtimes to offer, of those installed."""
     found = available()
     if wanted is not None:
@@ -362,7 +365,15 @@ def chosen_runtimes(wanted: str | None) -> list[str]:
             raise SpryError(f"unknown runtime {wanted!r}; expected one of {', '.join(RUNTIMES)}")
         found = [name for name in found if name == wanted]
     if not found:
-        extra = {"torchscript": "torch"}.get(wanted or "", wanted or "onnx")
+        extra = requirement(wanted or RUNTIMES[0]).extra
         what = f"the runtime {wanted} is not installed" if wanted else "no runtime is installed"
         raise SpryError(f"{what}: pip install 'spry[{extra}]'")
-    return found
+    if device == CPU:
+        return found
+    fitting = [name for name in found if accelerated(name)]
+    if not fitting:
+        raise SpryError(
+            f"nothing here runs on {device}: {' and '.join(found)} use the CPU alone; install a torch with CUDA and "
+            "take --runtime torchscript"
+        )
+    return fitting

@@ -1,27 +1,29 @@
-"""How a step's gradient is found: one class each, and one row in the table at the end.
+"""How a step's gradient is found: one class each, one row in the table at the end, its name in `protocol.Estimator`.
 
     forward   directional derivatives in the same pass as the losses (SPRY)
     central   differences of losses on both sides of the weights (MeZO, Baffle+, FwdLLM+)
     exact     reverse mode, segment by segment
 
-The first two are numbers along directions, which mode iteration sends in place of a gradient.
+The first two are numbers along directions, which mode iteration sends in place of a gradient. A class also says what a
+job's settings and a device's memory must know of it, so that neither the server nor the plan for memory names one.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .batches import Batch
+from .chain import Chain
 from .errors import TrainingError
-from .manifest import Manifest
+from .manifest import Manifest, ProgramSpec
 from .optimizers import Weights
 from .passes import Passes
-from .protocol import Task
+from .protocol import Task, Training
 from .scalars import ScalarReport, combine, join_head, split_head, step_directions
 
 Array = NDArray[Any]
@@ -40,8 +42,21 @@ class Estimator(ABC):
     def __init__(self, manifest: Manifest, task: Task, passes: Passes) -> None:
         self.manifest = manifest
         self.task = task
-        self.training = task.training
+        self.training = self.settled(task.training)
         self.passes = passes
+
+    along: ClassVar[bool] = False
+    """Whether its programs carry a job's directions, so that the bundle must have them for so many."""
+
+    @classmethod
+    def settled(cls, training: Training) -> Training:
+        """A job's settings with those that this estimator leaves no choice of."""
+        return training
+
+    @classmethod
+    @abstractmethod
+    def programs(cls, chain: Chain, training: Training, cut: int) -> list[ProgramSpec]:
+        """What a step loads."""
 
     @abstractmethod
     def gradient(self, batch: Batch, weights: Weights, iteration: int) -> Estimate:
@@ -76,6 +91,13 @@ class ScalarEstimator(Estimator):
 class Forward(ScalarEstimator):
     """Directional derivatives, in the same pass as the losses."""
 
+    along = True
+
+    @classmethod
+    def programs(cls, chain: Chain, training: Training, cut: int) -> list[ProgramSpec]:
+        """The prefix as it is, and tangents from the cut on."""
+        return [*chain.prefix(cut), *chain.suffix(cut, scalar=training.head != "exact")]
+
     def report(self, batch: Batch, weights: Weights, iteration: int) -> ScalarReport:
         directions = self.directions(iteration)
         if self.training.head == "exact":
@@ -89,6 +111,14 @@ class Forward(ScalarEstimator):
 
 class Central(ScalarEstimator):
     """Units and head move together along each direction, which all examples share."""
+
+    @classmethod
+    def settled(cls, training: Training) -> Training:
+        return replace(training, head="joint", per_example=False)
+
+    @classmethod
+    def programs(cls, chain: Chain, training: Training, cut: int) -> list[ProgramSpec]:  # noqa: ARG003 -- nor a cut
+        return chain.forward()
 
     def __init__(self, manifest: Manifest, task: Task, passes: Passes) -> None:
         super().__init__(manifest, task, passes)
@@ -119,6 +149,11 @@ class Central(ScalarEstimator):
 class ExactGradient(Estimator):
     """Reverse mode, one segment at a time."""
 
+    @classmethod
+    def programs(cls, chain: Chain, training: Training, cut: int) -> list[ProgramSpec]:  # noqa: ARG003 -- has no choice
+        """All segments forward, and those from the cut on in reverse."""
+        return chain.exact(cut)
+
     def gradient(self, batch: Batch, weights: Weights, iteration: int) -> Estimate:  # noqa: ARG002 -- draws nothing
         """The loss and the true gradient of one step."""
         found = self.passes.exact(batch, weights)
@@ -144,12 +179,17 @@ ESTIMATORS: dict[str, type[Estimator]] = {
 }
 
 
-def estimator_for(manifest: Manifest, task: Task, passes: Passes) -> Estimator:
-    """The estimator that a task names."""
-    kind = ESTIMATORS.get(task.training.estimator)
+def kind_of(training: Training) -> type[Estimator]:
+    """The estimator that a job names."""
+    kind = ESTIMATORS.get(training.estimator)
     if kind is None:
         raise TrainingError(
-            f"this version of spry has no estimator {task.training.estimator!r}; it has {', '.join(ESTIMATORS)}: "
+            f"this version of spry has no estimator {training.estimator!r}; it has {', '.join(ESTIMATORS)}: "
             "upgrade spry on this device"
         )
-    return kind(manifest, task, passes)
+    return kind
+
+
+def estimator_for(manifest: Manifest, task: Task, passes: Passes) -> Estimator:
+    """Ready for a task's steps."""
+    return kind_of(task.training)(manifest, task, passes)

@@ -19,6 +19,7 @@ from .client import Client, Idle
 from .conditions import Conditions, parse_bytes, parse_hours
 from .data import BadRows
 from .events import Event, Tell
+from .runtimes import CPU
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -41,6 +42,7 @@ def join(
     name: Annotated[str | None, typer.Option(help="What the server shows for this device; its host name.")] = None,
     runtime: Annotated[str | None, typer.Option(help="onnx, executorch or torchscript; any that is installed.")] = None,
     threads: Annotated[int, typer.Option(min=0, help="Threads for the runtime; 0 leaves the number to it.")] = 0,
+    device: Annotated[str, typer.Option(help="Where programs run: cpu, or with torchscript a GPU: cuda.")] = CPU,
     ca: Annotated[Path | None, typer.Option(help="PEM file with the certificates to trust for https.")] = None,
     bad_rows: Annotated[
         str, typer.Option(help="refuse the data when a row cannot be used, or skip the row.")
@@ -79,6 +81,7 @@ def join(
             job=job,
             runtime=runtime,
             threads=threads,
+            device=device,
             name=name,
             ca=ca,
             conditions=conditions,

@@ -242,8 +242,7 @@ def step_directions(
     manifest: Manifest, units: Sequence[int], seed: int, training: Training, iteration: int
 ) -> dict[str, Floats]:
     """The directions of a client's step, [K * batch, *shape] for each parameter, the head's where it takes some."""
-    apart = training.per_example and training.estimator == "forward"  # a difference of losses is of one direction
-    rows = training.batch if apart else 1
+    rows = training.batch if training.per_example else 1
     drawn = directions_for(
         manifest,
         units,
@@ -254,7 +253,7 @@ def step_directions(
         head=training.head != "exact",
         kind=training.kind,
     )
-    if apart:
+    if training.per_example:
         return drawn
     return {name: np.repeat(rows, training.batch, axis=0) for name, rows in drawn.items()}
 

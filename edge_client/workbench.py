@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .bundle import Bundle
-from .chain import Chain, cost, first_use
+from .chain import Chain, cost
 from .errors import ProgramInputError, TrainingError
+from .estimators import kind_of
 from .manifest import Manifest, ProgramSpec
 from .passes import Passes, directions_at_once, rows_at_once
 from .protocol import Task
-from .runtimes import Runtime, open_runtime
+from .runtimes import CPU, Runtime, open_runtime
 
 if TYPE_CHECKING:
     from .text import TextEncoder
@@ -37,11 +38,11 @@ class Plan:
 class Workbench:
     """An open bundle. `close` gives its memory back."""
 
-    def __init__(self, bundle: Bundle, runtime: str, *, threads: int = 0) -> None:
+    def __init__(self, bundle: Bundle, runtime: str, *, threads: int = 0, device: str = CPU) -> None:
         self.bundle = bundle
         self.manifest = bundle.manifest
         self.runtime_name = runtime
-        self.runtime: Runtime = open_runtime(runtime, bundle.folder, threads=threads)
+        self.runtime: Runtime = open_runtime(runtime, bundle.folder, threads=threads, device=device)
         self._tokenizer = bundle.tokenizer()
 
     def encoder(self, batch: int, length: int) -> TextEncoder:
@@ -93,17 +94,7 @@ def programs_of(manifest: Manifest, task: Task) -> list[ProgramSpec]:
     training = task.training
     shape = rows_at_once(manifest, task), training.length
     chain = Chain(manifest, task.runtime, *shape, directions_at_once(manifest, training.directions))
-    if training.estimator == "exact":
-        backwards = range(min(_starts(manifest, task), default=chain.head), chain.head + 1)
-        return [*chain.prefix(chain.head), *(chain.program(segment, "vjp") for segment in backwards)]
-    if training.estimator == "central":
-        return chain.forward()
-    return [*chain.prefix(task.cut), *chain.suffix(task.cut, scalar=training.head != "exact")]
-
-
-def _starts(manifest: Manifest, task: Task) -> Iterable[int]:
-    """The first use of each unit at or after the cut."""
-    return (start for start in (first_use(manifest, unit) for unit in manifest.units) if start >= task.cut)
+    return kind_of(training).programs(chain, training, task.cut)
 
 
 def fitting_shape(manifest: Manifest, examples: int) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from typing import Literal
 
 from edge_client.chain import Chain, cost, cut_for
 from edge_client.errors import BundleError
+from edge_client.estimators import kind_of
 from edge_client.manifest import Manifest
 from edge_client.protocol import Training
 
@@ -96,16 +97,10 @@ class Needs:
     def _bytes(self, runtime: str, cut: int, batch: int) -> int | None:
         training = self._training
         try:
-            directions = training.directions if training.estimator == "forward" else self._manifest.directions[0]
+            kind = kind_of(training)
+            directions = training.directions if kind.along else self._manifest.directions[0]
             chain = Chain(self._manifest, runtime, batch, training.length, directions)
-            match training.estimator:
-                case "forward":
-                    programs = [*chain.prefix(cut), *chain.suffix(cut, scalar=training.head != "exact")]
-                case "central":
-                    programs = chain.forward()
-                case "exact":
-                    programs = [*chain.prefix(chain.head)]
-                    programs += [chain.program(i, "vjp") for i in range(cut, chain.head + 1)]
+            programs = kind.programs(chain, training, cut)
         except (BundleError, IndexError):
             return None
         total = cost(programs)

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Row, Select, insert, or_, select, update
 
 from edge_client.chain import Chain
 from edge_client.errors import BundleError
+from edge_client.estimators import ScalarEstimator, kind_of
 from edge_client.manifest import Manifest
 from edge_client.protocol import ServerOptimizer, ServerOptimizers, Training
 from edge_client.training import steps_in
@@ -81,7 +82,7 @@ class JobSettings(BaseModel):
         if self.minimum is not None and self.minimum > self.per_round:
             raise ValueError(f"minimum is {self.minimum}, more than per_round {self.per_round}: lower it")
         if training.mode == "iteration":
-            if training.estimator != "forward":
+            if not issubclass(kind_of(training), ScalarEstimator):
                 raise ValueError(f"mode iteration sends derivatives: estimator {training.estimator} needs mode epoch")
             if training.optimizer != "sgd":
                 raise ValueError("in mode iteration the server takes the step: leave training.optimizer at sgd")
@@ -164,9 +165,7 @@ def create_job(store: Store, name: str, bundle: str, settings: JobSettings) -> J
 
 def complete(settings: JobSettings, manifest: Manifest) -> JobSettings:
     """The settings with what they leave open; refused where the bundle cannot do it."""
-    training = settings.training
-    if training.estimator == "central":  # one perturbation moves units and head, for the whole batch
-        training = replace(training, head="joint", per_example=False)
+    training = kind_of(settings.training).settled(settings.training)
     _check_programs(training, manifest)
     if not manifest.head and training.head != "exact":
         training = replace(training, head="exact")
@@ -197,12 +196,12 @@ def _query() -> Select[Any]:
 
 
 def _check_programs(training: Training, manifest: Manifest) -> None:
-    count = training.directions if training.estimator == "forward" else manifest.directions[0]
+    kind = kind_of(training)
+    count = training.directions if kind.along else manifest.directions[0]
     try:
         for runtime in manifest.runtimes:
             chain = Chain(manifest, runtime, training.batch, training.length, count)
-            if training.estimator == "exact":
-                chain.program(chain.head, "vjp")
+            kind.programs(chain, training, chain.head)
     except BundleError as error:
         advice = "change training.batch, length or directions, or export again"
         raise Refusal(422, "invalid", f"{error}: {advice}") from None

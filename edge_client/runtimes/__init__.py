@@ -15,7 +15,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,10 @@ from edge_client.manifest import ProgramSpec, TensorSpec
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["CPU", "RUNTIMES", "Array", "Loaded", "Requirement", "Runtime", "available", "open_runtime", "requirement"]
+__all__ = [
+    "CPU", "RUNTIMES", "Array", "Loaded", "Requirement", "Runtime", "accelerated", "available", "open_runtime",
+    "requirement",
+]  # fmt: skip
 
 CPU = "cpu"
 
@@ -38,13 +41,8 @@ Loaded = Callable[[Sequence[Array]], Sequence[Array]]
 class Runtime(ABC):
     """Loads and runs programs of one bundle. Not for use by several threads at once."""
 
-    accelerated: ClassVar[bool] = False
-    """Whether it runs on anything but the CPU."""
-
     def __init__(self, folder: Path, *, threads: int = 0, device: str = CPU) -> None:
         """`threads` of 0 leaves the number to the library; arrays come from the CPU and go back there."""
-        if device != CPU and not self.accelerated:
-            raise SpryError(f"the device {device} was asked for, but {type(self).__name__} runs on the CPU alone")
         self.folder = Path(folder)
         self.threads = threads
         self.device = device
@@ -121,6 +119,8 @@ class _Entry(NamedTuple):
     module: str
     type: str
     requirement: Requirement
+    accelerated: bool = False
+    """Whether it runs on anything but the CPU."""
 
 
 _RUNTIMES = {
@@ -128,7 +128,9 @@ _RUNTIMES = {
     "executorch": _Entry(
         "edge_client.runtimes.executorch", "ExecutorchRuntime", Requirement("executorch", "executorch")
     ),
-    "torchscript": _Entry("edge_client.runtimes.torchscript", "TorchscriptRuntime", Requirement("torch", "torch")),
+    "torchscript": _Entry(
+        "edge_client.runtimes.torchscript", "TorchscriptRuntime", Requirement("torch", "torch"), accelerated=True
+    ),
 }
 
 
@@ -145,11 +147,18 @@ def available() -> list[str]:
     return [name for name in RUNTIMES if find_spec(requirement(name).library) is not None]
 
 
+def accelerated(name: str) -> bool:
+    """Whether a runtime of the table takes a GPU."""
+    return _RUNTIMES[name].accelerated
+
+
 def open_runtime(name: str, folder: Path, *, threads: int = 0, device: str = CPU) -> Runtime:
     """Open a runtime on a bundle's folder; TorchScript also takes a GPU, such as `cuda`."""
     entry = _RUNTIMES.get(name)
     if entry is None:
         raise SpryError(f"unknown runtime {name!r}; expected one of {', '.join(_RUNTIMES)}")
+    if device != CPU and not accelerated(name):
+        raise SpryError(f"the device {device} was asked for, but the runtime {name} runs on the CPU alone")
     try:
         kind: type[Runtime] = getattr(import_module(entry.module), entry.type)
     except ImportError as error:

@@ -20,8 +20,6 @@ pt: Any = torch
 class TorchscriptRuntime(Runtime):
     """The programs of one file share its weights, which go when the last of them is released."""
 
-    accelerated = True
-
     def __init__(self, folder: Path, *, threads: int = 0, device: str = CPU) -> None:
         super().__init__(folder, threads=threads, device=device)
         if device.startswith("cuda") and not pt.cuda.is_available():

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
+from edge_client.protocol import Estimator
 from server.admin import AdminError, Administrator, part
 from server.cli.common import (
     CaOption,
@@ -39,7 +40,7 @@ def create(
     rounds: Annotated[int | None, typer.Option(help="Rounds to run; 100.")] = None,
     per_round: Annotated[int | None, typer.Option(help="Updates that complete a round; 10.")] = None,
     mode: Annotated[str | None, typer.Option(help="What clients send: weights (epoch) or scalars (iteration).")] = None,
-    estimator: Annotated[str | None, typer.Option(help="Their gradients: forward, exact or central.")] = None,
+    estimator: Annotated[str | None, typer.Option(help=f"Their gradients: {', '.join(get_args(Estimator))}.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of the clients' steps; 0.01.")] = None,
     assignment: Annotated[str | None, typer.Option(help="Units of a client: cyclic, memory or all.")] = None,
     deadline: Annotated[float | None, typer.Option(help="Seconds that a round takes at most; 600.")] = None,

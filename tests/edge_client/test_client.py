@@ -5,11 +5,13 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 
-from edge_client.client import Idle
+from edge_client.client import Client, Idle, chosen_runtimes
 from edge_client.errors import DataError, SpryError, StoreError, Unauthorized
 from edge_client.store import Store
 from server.jobs import find_job
+from tests.edge_client.conftest import ROWS
 
 
 @pytest.fixture
@@ -37,9 +39,9 @@ def test_rounds_of_mode_epoch(fleet, bundle):
     assert own[0].scores != predicted[0].scores
 
 
-@pytest.mark.parametrize("head", ["exact", "apart"])
-def test_rounds_of_mode_iteration(fleet, bundle, head):
-    fleet.job(bundle, rounds=2, training={"mode": "iteration", "iterations": 3, "head": head})
+@pytest.mark.parametrize("training", [{"head": "exact"}, {"head": "apart"}, {"estimator": "central"}], ids=str)
+def test_rounds_of_mode_iteration(fleet, bundle, training):
+    fleet.job(bundle, rounds=2, training={"mode": "iteration", "iterations": 3} | training)
     client = fleet.client()
     assert client.run(rounds=2).rounds == 2
     steps = [event.details["step"] for event in fleet.told("progress")]
@@ -305,3 +307,17 @@ def test_prediction_needs_a_job(fleet):
     with pytest.raises(StoreError, match="holds no job yet"):
         fleet.client().predict(["it"])
     assert fleet.client().predict([]) == []
+
+
+def test_a_device_that_a_runtime_does_not_know_is_refused_at_once():
+    with pytest.raises(SpryError, match="nothing here runs on cuda: onnx use the CPU alone; install a torch"):
+        Client("http://127.0.0.1:9", "t", ROWS, runtime="onnx", device="cuda")
+    assert chosen_runtimes(None, "cuda") == ["torchscript"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+def test_a_gpu_that_is_not_there_gives_the_task_back(fleet, exporting):
+    fleet.job(fleet.upload(exporting(runtimes=("torchscript",))), rounds=1, training={"batch": 2})
+    client = fleet.client(runtime="torchscript", device="cuda")
+    assert client.run(once=True).failures
+    assert "finds no CUDA" in fleet.told("failed")[0].message

