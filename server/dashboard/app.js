@@ -106,7 +106,7 @@ function drawn() {
   const any = (...names) => all || names.some((name) => wanted.has(name));
   const shown = job();
   const parts = {
-    list: any("jobs"), job: any("jobs", "rounds", "metrics"), charts: any("metrics", "traffic"),
+    list: any("jobs"), job: any("jobs", "rounds", "metrics"), charts: any("metrics", "traffic", "rounds"),
     assignment: any("assignment"), refusals: any("refusals", "jobs", "devices"), devices: any("devices", "clock"),
   };
   wanted = new Set();

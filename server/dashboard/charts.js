@@ -35,9 +35,8 @@ const CHARTS = [
   },
   {
     name: "bytes", title: "Bytes per round", format: bytes, bars: true, floor: 0,
-    series: (table) => [
-      { label: "up", values: side(table.traffic, "up") }, { label: "down", values: side(table.traffic, "down") },
-    ].filter(({ values }) => values.size),
+    series: (table, job) => ["up", "down"].map((label) => ({ label, values: side(table.traffic, label, job.progress) }))
+      .filter(({ values }) => values.size),
     note: (table) => (table.traffic.has(0) ? `The bundle itself: ${bytes(table.traffic.get(0).down)} down.` : ""),
     none: () => "No round has sent or fetched anything yet.",
   },
@@ -48,8 +47,10 @@ const CHARTS = [
   },
 ];
 
-function side(traffic, name) {
-  return new Map([...traffic].filter(([round]) => round > 0).map(([round, row]) => [round, row[name]]));
+/** Of the rounds that are over: half of one would look like little. */
+function side(traffic, name, newest) {
+  const last = newest?.state === "open" ? newest.number - 1 : newest?.number;
+  return new Map([...traffic].filter(([round]) => round > 0 && round <= last).map(([round, row]) => [round, row[name]]));
 }
 
 export class Charts {
@@ -84,7 +85,7 @@ class Chart {
   }
 
   show(job, table) {
-    this.series = this.kind.series(table);
+    this.series = this.kind.series(table, job);
     const shown = this.series.length > 0;
     text(this.note, [shown ? "" : this.kind.none(job), this.kind.note?.(table)].filter(Boolean).join(" "));
     this.note.hidden = !this.note.textContent;

@@ -4,7 +4,7 @@ import { $, fill, h, text } from "./dom.js";
 import { ago, bytes, count, digits } from "./format.js";
 
 const ORDER = ["training", "waiting", "away", "revoked"];
-const SHOWN = 100;
+const SHOWN = 50;
 let all = false;
 
 const profile = (device) => device.profile ?? {};

@@ -92,7 +92,8 @@ function showRound(job, rounds) {
   slots(bar, round.wanted, reported, Math.max(training, 0));
   bar.setAttribute("aria-valuemax", round.wanted);
   bar.setAttribute("aria-valuenow", reported);
-  const said = `${count(round.reported)} of ${count(round.wanted)} reported, ${count(round.training)} training`;
+  const said = `${count(round.reported)} of ${count(round.wanted)} reported`
+    + (step ? " in this iteration" : `, ${count(round.training)} training`);
   bar.setAttribute("aria-valuetext", said);
   text($("round-text"), roundText(job, round, said, rounds.get(round.number)));
   countDown(job);
