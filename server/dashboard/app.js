@@ -173,7 +173,8 @@ function takeToken() {
   const given = hash.get("token");
   if (given === null) return false;
   hash.delete("token");
-  history.replaceState(null, "", location.pathname + location.search + (hash.size ? `#${hash}` : ""));
+  const rest = hash.toString();
+  history.replaceState(null, "", location.pathname + location.search + (rest && `#${rest}`));
   token.set(given);
   return true;
 }
