@@ -434,7 +434,7 @@ def test_curves_follow_the_window_and_the_colour_scheme(tab, site):
     expect(canvas).to_be_visible()
     site.stop("resized")
     expect(page.locator("#job-state")).to_have_text("ended")
-    ink = "canvas => [...canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data].join()"
+    ink = "canvas => canvas.toDataURL()"
     wide, light = canvas.bounding_box()["width"], canvas.evaluate(ink)
     page.emulate_media(color_scheme="dark")
     page.wait_for_timeout(300)
@@ -479,6 +479,6 @@ def test_a_fleet_of_hundreds_is_shown_in_parts(tab, fresh):
         thread.join()
     one = tab(at=fresh)
     one.open()
-    expect(one.page.locator("#devices tbody tr")).to_have_count(100)
+    expect(one.page.locator("#devices tbody tr")).to_have_count(50)
     one.page.get_by_role("button", name="Show all 130").click()
     expect(one.page.locator("#devices tbody tr")).to_have_count(130)

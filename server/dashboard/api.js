@@ -29,7 +29,9 @@ async function send(path, { headers = {}, ...options }) {
   let response;
   try {
     response = await fetch(path, {
-      ...options, cache: "no-store", headers: { ...headers, Authorization: `Bearer ${token.get()}` },
+      ...options,
+      cache: "no-store",
+      headers: { ...headers, Authorization: `Bearer ${token.get()}` },
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;

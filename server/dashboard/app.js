@@ -5,11 +5,15 @@ import { showAssignment } from "./assignment.js";
 import { Charts } from "./charts.js";
 import { showDevices, startDevices } from "./devices.js";
 import { $, complain, text } from "./dom.js";
-import { accuracyOf, countDown, showJob, showList, showRefusals, startActions } from "./jobs.js";
+import { startForm } from "./form.js";
 import { count, percent, setClock } from "./format.js";
+import { accuracyOf, countDown, newestFirst, showJob, showList, startActions } from "./jobs.js";
+import { showRefusals } from "./refusals.js";
 
 const CONNECTION = {
-  connecting: "connecting…", live: "live", lost: "connection lost, trying again",
+  connecting: "connecting…",
+  live: "live",
+  lost: "connection lost, trying again",
 };
 
 const fleet = { jobs: new Map(), devices: new Map() };
@@ -35,13 +39,16 @@ const TAKE = {
   jobs: (rows) => rows.forEach(takeJob),
   devices: (rows) => rows.forEach((row) => fleet.devices.set(row.id, row)),
   rounds: (rows) => rows.forEach((row) => details.rounds.set(row.number, row)),
-  metrics: (rows) => rows.forEach(({ name, round, value }) => {
-    if (!details.metrics.has(name)) details.metrics.set(name, new Map());
-    details.metrics.get(name).set(round, value);
-  }),
+  metrics: (rows) =>
+    rows.forEach(({ name, round, value }) => {
+      if (!details.metrics.has(name)) details.metrics.set(name, new Map());
+      details.metrics.get(name).set(round, value);
+    }),
   traffic: (rows) => rows.forEach((row) => details.traffic.set(row.round, row)),
   refusals: (rows) => rows.forEach((row) => details.refusals.set(row.id, row)),
-  assignment: (value) => { details.assignment = value; },
+  assignment: (value) => {
+    details.assignment = value;
+  },
 };
 
 function take(name, value) {
@@ -84,14 +91,9 @@ function connection(state) {
 const inHash = () => new URLSearchParams(location.hash.slice(1));
 
 function choose(id) {
-  chosen = fleet.jobs.has(id) ? id : newest();
+  chosen = fleet.jobs.has(id) ? id : (newestFirst(fleet.jobs)[0]?.id ?? null);
   draw("all");
   connect();
-}
-
-function newest() {
-  const found = [...fleet.jobs.values()].sort((a, b) => (a.state === "ended") - (b.state === "ended") || b.created - a.created);
-  return found[0]?.id ?? null;
 }
 
 // --- drawing, at most once in a frame ---
@@ -106,8 +108,12 @@ function drawn() {
   const any = (...names) => all || names.some((name) => wanted.has(name));
   const shown = job();
   const parts = {
-    list: any("jobs"), job: any("jobs", "rounds", "metrics"), charts: any("metrics", "traffic"),
-    assignment: any("assignment"), refusals: any("refusals", "jobs", "devices"), devices: any("devices", "clock"),
+    list: any("jobs"),
+    job: any("jobs", "rounds", "metrics"),
+    charts: any("metrics", "traffic", "rounds"),
+    assignment: any("assignment"),
+    refusals: any("refusals", "jobs", "devices"),
+    devices: any("devices", "clock"),
   };
   wanted = new Set();
   if (chosen === null && fleet.jobs.size) {
@@ -120,7 +126,8 @@ function drawn() {
   if (parts.devices) showDevices(fleet.devices);
   if (!shown) return;
   const accuracy = accuracyOf(shown);
-  document.title = `${shown.name}: ${count(shown.done)} of ${count(shown.settings.rounds)}${accuracy == null ? "" : `, ${percent(accuracy)}`} · SPRY`;
+  const told = accuracy == null ? "" : `, ${percent(accuracy)}`;
+  document.title = `${shown.name}: ${count(shown.done)} of ${count(shown.settings.rounds)}${told} · SPRY`;
   if (parts.job) showJob(shown, details);
   if (parts.charts) {
     charts ??= new Charts($("charts"));
@@ -173,13 +180,16 @@ function takeToken() {
   const given = hash.get("token");
   if (given === null) return false;
   hash.delete("token");
-  history.replaceState(null, "", location.pathname + location.search + (hash.size ? `#${hash}` : ""));
+  const rest = hash.toString();
+  history.replaceState(null, "", location.pathname + location.search + (rest && `#${rest}`));
   token.set(given);
   return true;
 }
 
 function start() {
-  startActions({ chosen: job, say, changed: (row) => take("jobs", [row]) });
+  const changed = (row) => take("jobs", [row]);
+  startActions({ chosen: job, changed, say });
+  startForm({ changed, say });
   startDevices(() => draw("devices"));
   $("sign-in-form").addEventListener("submit", (event) => {
     event.preventDefault();

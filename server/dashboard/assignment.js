@@ -5,13 +5,20 @@ import { count, plural } from "./format.js";
 
 const NAMED = 16; // columns that leave room for names
 const STATES = {
-  done: "reported", open: "training", lost: "given back, refused or too late", free: "not its part",
+  done: "reported",
+  open: "training",
+  lost: "given back, refused or too late",
+  free: "not its part",
 };
 
 const stateOf = (part) => (part.reported ? "done" : part.state === "open" ? "open" : "lost");
 
 const TOLD = {
-  open: "training", accepted: "accepted", refused: "refused", failed: "given back", expired: "too late",
+  open: "training",
+  accepted: "accepted",
+  refused: "refused",
+  failed: "given back",
+  expired: "too late",
 };
 
 const PARTS = [
@@ -32,8 +39,9 @@ export function showAssignment(found) {
   $("assignment-scroll").parentElement.querySelector("details").hidden = !parts.length;
   if (!parts.length) return;
   if (!$("assignment-legend").children.length) {
-    $("assignment-legend").append(...Object.entries(STATES).map(([state, told]) =>
-      h("li", {}, h("span", { class: `cell ${state}` }), told)));
+    $("assignment-legend").append(
+      ...Object.entries(STATES).map(([state, told]) => h("li", {}, h("span", { class: `cell ${state}` }), told)),
+    );
   }
   draw($("assignment"), units, parts);
   const rows = parts.map((part) => ({ ...part, unitNames: part.units.map((unit) => units[unit].name) }));
@@ -45,19 +53,26 @@ function sentence(found, held) {
   const { round, units, parts } = found;
   const over = found.state === "done" || found.state === "failed";
   const reported = parts.filter((part) => part.reported).length;
-  return `Round ${round}${over ? `, ${found.state}` : ""}: ${plural(parts.length, "client")}, ${count(reported)} reported; `
-    + `${count(held.size)} of ${plural(units.length, "unit")} ${over ? "were" : "are"} somebody's part. Every client trains the head too.`;
+  return (
+    `Round ${round}${over ? `, ${found.state}` : ""}: ${plural(parts.length, "client")}, ${count(reported)} reported; ` +
+    `${count(held.size)} of ${plural(units.length, "unit")} ${over ? "were" : "are"} somebody's part. Every client trains the head too.`
+  );
 }
 
 function draw(picture, units, parts) {
   const size = parts.length <= NAMED ? "large" : parts.length <= 48 ? "medium" : "small";
   picture.className = `matrix ${size}`;
   picture.style.gridTemplateColumns = `max-content repeat(${parts.length}, minmax(var(--cell), var(--widest)))`;
-  picture.setAttribute("aria-label", `${plural(units.length, "unit")} in rows, ${plural(parts.length, "client")} in columns: `
-    + "the table below has the same");
+  picture.setAttribute(
+    "aria-label",
+    `${plural(units.length, "unit")} in rows, ${plural(parts.length, "client")} in columns: ` +
+      "the table below has the same",
+  );
   const cells = [h("span", { class: "corner" }, size === "large" ? "unit \\ client" : "")];
   for (const part of parts) {
-    cells.push(h("span", { class: "client", title: `${part.name}: ${TOLD[part.state]}` }, size === "large" ? part.name : ""));
+    cells.push(
+      h("span", { class: "client", title: `${part.name}: ${TOLD[part.state]}` }, size === "large" ? part.name : ""),
+    );
   }
   let block = null;
   units.forEach((unit, number) => {

@@ -11,45 +11,68 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
-const lines = (names) => (table) => names.filter(([name]) => table.metrics.has(name)).map(([name, label]) => ({
-  label, values: table.metrics.get(name),
-}));
+const lines = (names) => (table) =>
+  names
+    .filter(([name]) => table.metrics.has(name))
+    .map(([name, label]) => ({
+      label,
+      values: table.metrics.get(name),
+    }));
 
 /** What is shown: a title, how a number reads, and the series that a job has. */
 const CHARTS = [
   {
-    name: "accuracy", title: "Accuracy", format: percent, tick: percents, top: 1,
+    name: "accuracy",
+    title: "Accuracy",
+    format: percent,
+    tick: percents,
+    top: 1,
     series: lines([
       ["accuracy", "at the server"],
       ["accuracy_global", "global on devices"],
       ["accuracy_personal", "personal"],
     ]),
-    none: ({ settings }) => (settings.held_out || settings.device_evaluation
-      ? "The first measurement is not done yet."
-      : "Not measured: a job needs held-out examples (--held-out), or device_evaluation among its settings."),
+    none: ({ settings }) =>
+      settings.held_out || settings.device_evaluation
+        ? "The first measurement is not done yet."
+        : "Not measured: a job needs held-out examples (--held-out), or device_evaluation among its settings.",
   },
   {
-    name: "loss", title: "Loss", format: digits,
+    name: "loss",
+    title: "Loss",
+    format: digits,
     series: lines([["loss", "mean of the clients"]]),
     none: () => "The first round is not done yet.",
   },
   {
-    name: "bytes", title: "Bytes per round", format: bytes, bars: true, floor: 0,
-    series: (table) => [
-      { label: "up", values: side(table.traffic, "up") }, { label: "down", values: side(table.traffic, "down") },
-    ].filter(({ values }) => values.size),
+    name: "bytes",
+    title: "Bytes per round",
+    format: bytes,
+    bars: true,
+    floor: 0,
+    series: (table, job) =>
+      ["up", "down"]
+        .map((label) => ({ label, values: side(table.traffic, label, job.progress) }))
+        .filter(({ values }) => values.size),
     note: (table) => (table.traffic.has(0) ? `The bundle itself: ${bytes(table.traffic.get(0).down)} down.` : ""),
     none: () => "No round has sent or fetched anything yet.",
   },
   {
-    name: "seconds", title: "Time per round", format: duration, floor: 0,
+    name: "seconds",
+    title: "Time per round",
+    format: duration,
+    floor: 0,
     series: lines([["seconds", "from the first device to the result"]]),
     none: () => "The first round is not done yet.",
   },
 ];
 
-function side(traffic, name) {
-  return new Map([...traffic].filter(([round]) => round > 0).map(([round, row]) => [round, row[name]]));
+/** Of the rounds that are over: half of one would look like little. */
+function side(traffic, name, newest) {
+  const last = newest?.state === "open" ? newest.number - 1 : newest?.number;
+  return new Map(
+    [...traffic].filter(([round]) => round > 0 && round <= last).map(([round, row]) => [round, row[name]]),
+  );
 }
 
 export class Charts {
@@ -75,16 +98,34 @@ class Chart {
     this.summary = h("p", { class: "hidden-text" });
     this.note = h("p", { class: "muted" });
     this.table = h("table", {}, h("caption", {}, `${kind.title}, round by round`));
-    this.details = h("details", {}, h("summary", {}, "As a table"),
-      h("div", { class: "scroll tall", tabindex: 0, role: "region", "aria-label": `${kind.title} as a table` }, this.table));
+    this.details = h(
+      "details",
+      {},
+      h("summary", {}, "As a table"),
+      h(
+        "div",
+        { class: "scroll tall", tabindex: 0, role: "region", "aria-label": `${kind.title} as a table` },
+        this.table,
+      ),
+    );
     this.details.addEventListener("toggle", () => this.tell());
     const title = h("h2", { id: `${kind.name}-title` }, kind.title);
-    parent.append(h("section", { class: "card", "aria-labelledby": title.id, id: `chart-${kind.name}` },
-      title, this.legend, this.canvas, this.summary, this.note, this.details));
+    parent.append(
+      h(
+        "section",
+        { class: "card", "aria-labelledby": title.id, id: `chart-${kind.name}` },
+        title,
+        this.legend,
+        this.canvas,
+        this.summary,
+        this.note,
+        this.details,
+      ),
+    );
   }
 
   show(job, table) {
-    this.series = this.kind.series(table);
+    this.series = this.kind.series(table, job);
     const shown = this.series.length > 0;
     text(this.note, [shown ? "" : this.kind.none(job), this.kind.note?.(table)].filter(Boolean).join(" "));
     this.note.hidden = !this.note.textContent;
@@ -95,14 +136,20 @@ class Chart {
   }
 
   draw() {
-    const data = [this.rounds, ...this.series.map(({ values }) => this.rounds.map((round) => values.get(round) ?? null))];
+    const data = [
+      this.rounds,
+      ...this.series.map(({ values }) => this.rounds.map((round) => values.get(round) ?? null)),
+    ];
     this.bars = this.kind.bars && this.rounds.length <= BARS;
     const kind = [this.bars, ...this.series.map(({ label }) => label)].join();
     if (this.plot === null || kind !== this.known) {
       this.plot?.destroy();
       this.known = kind;
-      this.legend.replaceChildren(...this.series.map(({ label }, number) =>
-        h("li", {}, h("span", { class: `swatch series-${number + 1}` }), `${label} `, h("b"))));
+      this.legend.replaceChildren(
+        ...this.series.map(({ label }, number) =>
+          h("li", {}, h("span", { class: `swatch series-${number + 1}` }), `${label} `, h("b")),
+        ),
+      );
       this.plot = new uPlot(this.options(), data, this.canvas);
     } else this.plot.setData(data);
     this.read(null);
@@ -114,9 +161,15 @@ class Chart {
     const grid = { stroke: () => colour("line"), width: 1 };
     const axis = { stroke: ink, grid, ticks: { ...grid, size: 4 }, font: "12px system-ui, sans-serif" };
     return {
-      width: this.width(), height: HEIGHT, legend: { show: false }, padding: [8, 8, 0, 0],
+      width: this.width(),
+      height: HEIGHT,
+      legend: { show: false },
+      padding: [8, 8, 0, 0],
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
-      scales: { x: { time: false, range: (_, low, high) => around(low, high, this.bars) }, y: { range: (_, low, high) => this.range(low, high) } },
+      scales: {
+        x: { time: false, range: (_, low, high) => around(low, high, this.bars) },
+        y: { range: (_, low, high) => this.range(low, high) },
+      },
       axes: [
         { ...axis, incrs: ROUNDS, space: 44, size: 30 },
         { ...axis, size: 62, space: 36, values: (_, values) => values.map(kind.tick ?? kind.format) },
@@ -130,16 +183,31 @@ class Chart {
     const stroke = () => colour(`series-${number + 1}`);
     if (this.bars) {
       const align = number ? 1 : -1;
-      return { stroke, fill: stroke, width: 0, paths: uPlot.paths.bars({ size: [0.4, 18], align }), points: { show: false } };
+      return {
+        stroke,
+        fill: stroke,
+        width: 0,
+        paths: uPlot.paths.bars({ size: [0.4, 18], align }),
+        points: { show: false },
+      };
     }
-    return { stroke, width: 2, dash: [[], [6, 4], [2, 3]][number], spanGaps: true, points: { show: this.rounds.length < 30, size: 5, fill: stroke } };
+    return {
+      stroke,
+      width: 2,
+      dash: [[], [6, 4], [2, 3]][number],
+      spanGaps: true,
+      points: { show: this.rounds.length < 30, size: 5, fill: stroke },
+    };
   }
 
   range(low, high) {
     if (low === null) return [0, 1];
     const { floor, top } = this.kind;
     const room = (high - low || Math.abs(high) || 1) * 0.1;
-    return [floor ?? Math.max(low - room, Math.min(low, 0)), Math.min(high + room, top === undefined ? Infinity : Math.max(top, high))];
+    return [
+      floor ?? Math.max(low - room, Math.min(low, 0)),
+      Math.min(high + room, top === undefined ? Infinity : Math.max(top, high)),
+    ];
   }
 
   /** The values under the pointer, or the newest. */
@@ -161,7 +229,11 @@ class Chart {
     });
     text(this.summary, told.length ? `Newest: ${told.join("; ")}.` : "");
     if (this.details.open && this.series.length) {
-      const columns = this.series.map(({ label, values }) => [label, (round) => kind.format(values.get(round)), "number"]);
+      const columns = this.series.map(({ label, values }) => [
+        label,
+        (round) => kind.format(values.get(round)),
+        "number",
+      ]);
       this.table.tHead?.remove();
       this.table.tBodies[0]?.remove();
       fill(this.table, [["round", String], ...columns], this.rounds.toReversed(), (round) => round);
@@ -173,7 +245,8 @@ class Chart {
   }
 
   fit() {
-    if (this.plot && this.canvas.clientWidth && this.plot.width !== this.width()) this.plot.setSize({ width: this.width(), height: HEIGHT });
+    if (this.plot && this.canvas.clientWidth && this.plot.width !== this.width())
+      this.plot.setSize({ width: this.width(), height: HEIGHT });
   }
 
   paint() {

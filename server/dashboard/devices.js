@@ -4,7 +4,7 @@ import { $, fill, h, text } from "./dom.js";
 import { ago, bytes, count, digits } from "./format.js";
 
 const ORDER = ["training", "waiting", "away", "revoked"];
-const SHOWN = 100;
+const SHOWN = 50;
 let all = false;
 
 const profile = (device) => device.profile ?? {};
@@ -31,14 +31,21 @@ export function startDevices(redraw) {
 }
 
 export function showDevices(devices) {
-  const found = [...devices.values()].sort((a, b) =>
-    ORDER.indexOf(a.state) - ORDER.indexOf(b.state) || a.name.localeCompare(b.name, "en", { numeric: true }));
+  const found = [...devices.values()].sort(
+    (a, b) => ORDER.indexOf(a.state) - ORDER.indexOf(b.state) || a.name.localeCompare(b.name, "en", { numeric: true }),
+  );
   const rows = all ? found : found.slice(0, SHOWN);
   $("devices-scroll").hidden = $("devices-text").hidden = !found.length;
   $("no-device").hidden = found.length > 0;
   $("all-devices").hidden = rows.length === found.length;
   text($("all-devices"), `Show all ${count(found.length)}`);
   const counts = ORDER.map((state) => [state, found.filter((device) => device.state === state).length]);
-  text($("devices-text"), counts.filter(([, number]) => number).map(([state, number]) => `${count(number)} ${state}`).join(", "));
+  text(
+    $("devices-text"),
+    counts
+      .filter(([, number]) => number)
+      .map(([state, number]) => `${count(number)} ${state}`)
+      .join(", "),
+  );
   if (found.length) fill($("devices"), COLUMNS, rows, (device) => device.id);
 }

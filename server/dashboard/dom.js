@@ -48,15 +48,22 @@ export function fill(table, columns, rows, key) {
     table.append(h("thead", {}, h("tr", {}, ...titles)), h("tbody"));
   }
   const cells = columns.map(([title, , kind], number) =>
-    number ? () => h("td", { class: kind, "data-title": title }) : () => h("th", { scope: "row", class: kind }));
-  keyed(table.tBodies[0], rows, key, () => h("tr", {}, ...cells.map((make) => make())), (line, row) => {
-    columns.forEach(([, cell], number) => {
-      const value = cell(row);
-      if (value instanceof Node) {
-        if (!line.cells[number].firstChild?.isEqualNode(value)) line.cells[number].replaceChildren(value);
-      } else text(line.cells[number], String(value ?? ""));
-    });
-  });
+    number ? () => h("td", { class: kind, "data-title": title }) : () => h("th", { scope: "row", class: kind }),
+  );
+  keyed(
+    table.tBodies[0],
+    rows,
+    key,
+    () => h("tr", {}, ...cells.map((make) => make())),
+    (line, row) => {
+      columns.forEach(([, cell], number) => {
+        const value = cell(row);
+        if (value instanceof Node) {
+          if (!line.cells[number].firstChild?.isEqualNode(value)) line.cells[number].replaceChildren(value);
+        } else text(line.cells[number], String(value ?? ""));
+      });
+    },
+  );
 }
 
 /** Show what went wrong, or hide the place for it. */

@@ -17,7 +17,11 @@ export const plural = (value, one, many = `${one}s`) => `${count(value)} ${value
 
 export function bytes(value) {
   if (value == null) return "";
-  for (const [unit, size] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) {
+  for (const [unit, size] of [
+    ["GB", 1e9],
+    ["MB", 1e6],
+    ["kB", 1e3],
+  ]) {
     if (value >= size) return `${digits(value / size)} ${unit}`;
   }
   return `${value} B`;

@@ -1,7 +1,7 @@
-// Jobs: the list, the one that is shown, and what an administrator does with them.
+// Jobs: the list, the one that is shown, and how an administrator steers it.
 
 import { call } from "./api.js";
-import { $, complain, fill, h, keyed, text } from "./dom.js";
+import { $, complain, h, keyed, text } from "./dom.js";
 import { ago, bytes, count, digits, duration, now, percent, plural } from "./format.js";
 
 const SLOTS = 40; // places that are drawn apart
@@ -12,19 +12,32 @@ const path = (job, what) => `v1/jobs/${encodeURIComponent(job.id)}/${what}`;
 
 // --- the list ---
 
+/** Those that have ended come last. */
+export const newestFirst = (jobs) =>
+  [...jobs.values()].sort((a, b) => (a.state === "ended") - (b.state === "ended") || b.created - a.created);
+
 export function showList(jobs, chosen) {
-  const newest = [...jobs.values()].sort((a, b) => (a.state === "ended") - (b.state === "ended") || b.created - a.created);
-  keyed($("job-list"), newest, (job) => job.id,
-    (job) => h("li", {}, h("a", { href: `#job=${encodeURIComponent(job.id)}` }, h("b"), h("span", { class: "badge" }), h("small"))),
+  keyed(
+    $("job-list"),
+    newestFirst(jobs),
+    (job) => job.id,
+    (job) =>
+      h(
+        "li",
+        {},
+        h("a", { href: `#job=${encodeURIComponent(job.id)}` }, h("b"), h("span", { class: "badge" }), h("small")),
+      ),
     (item, job) => {
       const [name, state, about] = item.firstElementChild.children;
       text(name, job.name);
       badge(state, job.state);
       const accuracy = accuracyOf(job);
-      text(about, `${count(job.done)} of ${plural(job.settings.rounds, "round")}${accuracy == null ? "" : `, ${percent(accuracy)}`}`);
+      const told = accuracy == null ? "" : `, ${percent(accuracy)}`;
+      text(about, `${count(job.done)} of ${plural(job.settings.rounds, "round")}${told}`);
       if (job.id === chosen) item.firstElementChild.setAttribute("aria-current", "true");
       else item.firstElementChild.removeAttribute("aria-current");
-    });
+    },
+  );
 }
 
 function badge(element, state) {
@@ -39,17 +52,24 @@ export function showJob(job, { metrics, rounds }) {
   badge($("job-state"), job.state);
   const { training } = job.settings;
   const ended = job.state === "ended" ? ` Ended ${ago(job.ended)}: ${job.reason}.` : "";
-  text($("job-about"), `Mode ${training.mode}, estimator ${training.estimator}, ${plural(job.settings.per_round, "client")} `
-    + `in a round; made ${ago(job.created)}.${ended}`);
+  text(
+    $("job-about"),
+    `Mode ${training.mode}, estimator ${training.estimator}, ${plural(job.settings.per_round, "client")} ` +
+      `in a round; made ${ago(job.created)}.${ended}`,
+  );
   $("pause").hidden = job.state !== "running";
   $("resume").hidden = job.state !== "paused";
   $("stop").hidden = job.state === "ended";
-  keyed($("tiles"), tiles(job, metrics), ([title]) => title,
+  keyed(
+    $("tiles"),
+    tiles(job, metrics),
+    ([title]) => title,
     ([title]) => h("div", {}, h("dt", {}, title), h("dd", {}, h("span"), h("small"))),
     (tile, [, value, about]) => {
       text(tile.querySelector("span"), value);
       text(tile.querySelector("small"), about);
-    });
+    },
+  );
   showRound(job, rounds);
 }
 
@@ -67,7 +87,12 @@ function tiles(job, metrics) {
   if ("accuracy_personal" in job.metrics) {
     found.push(["Personal accuracy", percent(job.metrics.accuracy_personal), points(change("accuracy_personal"))]);
   }
-  if ("loss" in job.metrics) found.push(["Loss", digits(job.metrics.loss), loss == null ? "" : `${loss < 0 ? "−" : "+"}${digits(Math.abs(loss))}`]);
+  if ("loss" in job.metrics)
+    found.push([
+      "Loss",
+      digits(job.metrics.loss),
+      loss == null ? "" : `${loss < 0 ? "−" : "+"}${digits(Math.abs(loss))}`,
+    ]);
   found.push(["Sent by devices", bytes(job.up), `${bytes(job.down)} fetched`]);
   found.push(["Refused", count(refused), refused === 1 ? "update" : "updates"]);
   return found;
@@ -85,14 +110,19 @@ function showRound(job, rounds) {
   }
   const over = round.state === "done" || round.state === "failed";
   const { mode, iterations } = job.settings.training;
-  const step = mode === "iteration" && !over ? `, iteration ${count(round.iteration + 1)} of ${count(Math.max(iterations, 1))}` : "";
+  const step =
+    mode === "iteration" && !over
+      ? `, iteration ${count(round.iteration + 1)} of ${count(Math.max(iterations, 1))}`
+      : "";
   text($("round-title"), `${over ? "Last round" : "Round"} ${count(round.number)}${step}`);
   const reported = Math.min(round.reported, round.wanted);
   const training = Math.min(round.training - (mode === "iteration" ? round.reported : 0), round.wanted - reported);
   slots(bar, round.wanted, reported, Math.max(training, 0));
   bar.setAttribute("aria-valuemax", round.wanted);
   bar.setAttribute("aria-valuenow", reported);
-  const said = `${count(round.reported)} of ${count(round.wanted)} reported, ${count(round.training)} training`;
+  const said =
+    `${count(round.reported)} of ${count(round.wanted)} reported` +
+    (step ? " in this iteration" : `, ${count(round.training)} training`);
   bar.setAttribute("aria-valuetext", said);
   text($("round-text"), roundText(job, round, said, rounds.get(round.number)));
   countDown(job);
@@ -114,36 +144,28 @@ export function countDown(job) {
 }
 
 function slots(bar, wanted, reported, training) {
-  const places = wanted <= SLOTS
-    ? Array.from({ length: wanted }, (_, place) => [place, place < reported ? "done" : place < reported + training ? "open" : "free", 1])
-    : [["done", "done", reported], ["open", "open", training], ["free", "free", wanted - reported - training]];
-  keyed(bar, places, ([key]) => key, () => h("span"), (slot, [, state, size]) => {
-    slot.className = `slot ${state}`;
-    slot.style.flexGrow = size;
-  });
-}
-
-// --- refusals ---
-
-const WHY = {
-  late: "after the round was over", stale: "of another iteration or version", invalid: "not what the task asked for",
-  norm: "far outside what others sent", foreign: "for another device's task", "too-large": "larger than the task can be",
-};
-
-export function showRefusals(job, refusals, devices) {
-  const rows = Object.entries(job.refused).sort(([, a], [, b]) => b - a).map(([code, number]) => {
-    const newest = [...refusals.values()].filter((one) => one.code === code).sort((a, b) => b.id - a.id)[0];
-    return { code, number, newest };
-  });
-  $("refusals-scroll").hidden = !rows.length;
-  text($("refusals-text"), rows.length ? "Refused updates are counted and never averaged." : "None so far.");
-  const columns = [
-    ["code", (row) => row.code],
-    ["meaning", (row) => WHY[row.code] ?? "", "wrap"],
-    ["count", (row) => count(row.number), "number"],
-    ["newest", (row) => (row.newest ? `${row.newest.detail} (${devices.get(row.newest.device)?.name ?? row.newest.device}, ${ago(row.newest.time)})` : ""), "wrap"],
-  ];
-  if (rows.length) fill($("refusals"), columns, rows, (row) => row.code);
+  const places =
+    wanted <= SLOTS
+      ? Array.from({ length: wanted }, (_, place) => [
+          place,
+          place < reported ? "done" : place < reported + training ? "open" : "free",
+          1,
+        ])
+      : [
+          ["done", "done", reported],
+          ["open", "open", training],
+          ["free", "free", wanted - reported - training],
+        ];
+  keyed(
+    bar,
+    places,
+    ([key]) => key,
+    () => h("span"),
+    (slot, [, state, size]) => {
+      slot.className = `slot ${state}`;
+      slot.style.flexGrow = size;
+    },
+  );
 }
 
 // --- what an administrator does ---
@@ -175,93 +197,4 @@ export function startActions({ chosen, changed, say }) {
     $("stop-dialog").close();
     steer("stop");
   });
-  startForm(changed, say);
-}
-
-function startForm(changed, say) {
-  const form = $("job-form");
-  const fields = form.elements;
-  let bundles = [];
-  const chosen = () => bundles.find(({ sha256 }) => sha256 === fields.bundle.value);
-  const tell = () => text($("bundle-hint"), bundles.length ? describe(chosen()) : "");
-  fields.bundle.addEventListener("change", tell);
-  $("new-job").addEventListener("click", async () => {
-    complain($("job-form-error"));
-    $("job-dialog").showModal();
-    try {
-      bundles = await call("GET", "v1/bundles");
-    } catch (error) {
-      complain($("job-form-error"), error.message);
-    }
-    $("no-bundle").hidden = bundles.length > 0;
-    $("job-fields").hidden = !bundles.length;
-    $("job-start").disabled = !bundles.length;
-    fields.bundle.replaceChildren(...bundles.map((bundle) => h("option", { value: bundle.sha256 }, `${bundle.model} (${bundle.sha256.slice(0, 8)})`)));
-    tell();
-    (bundles.length ? fields.name : $("job-cancel")).focus();
-  });
-  fields.mode.addEventListener("change", () => {
-    const iteration = fields.mode.value === "iteration";
-    $("iterations-field").hidden = fields.iterations.disabled = !iteration;
-    $("evaluation-field").hidden = fields.device_evaluation.disabled = iteration; // scalars say nothing of accuracy
-  });
-  $("job-cancel").addEventListener("click", () => $("job-dialog").close());
-  form.addEventListener("submit", async (event) => {
-    event.preventDefault();
-    complain($("job-form-error"));
-    $("job-start").disabled = true;
-    try {
-      const job = await call("POST", "v1/jobs", wanted(fields, chosen()));
-      $("job-dialog").close();
-      form.reset();
-      tell();
-      fields.mode.dispatchEvent(new Event("change"));
-      changed(job);
-      say(`Job ${job.name} is running.`);
-      location.hash = `job=${encodeURIComponent(job.id)}`;
-    } catch (error) {
-      complain($("job-form-error"), error.message);
-    } finally {
-      $("job-start").disabled = false;
-    }
-  });
-}
-
-const describe = (bundle) => `${plural(bundle.labels, "label")} of ${bundle.task}, ${plural(bundle.units, "unit")} of ${bundle.method}, `
-  + `for ${bundle.runtimes.join(", ")}; ${bytes(bundle.bytes)}`;
-
-/** The form as a message; the bundle's first shape and number of directions, unless the settings say otherwise. */
-function wanted(fields, bundle) {
-  const [batch, length] = bundle.shapes[0];
-  const training = { batch, length, mode: fields.mode.value, learning_rate: Number(fields.learning_rate.value) };
-  if (bundle.directions.length) training.directions = bundle.directions[0];
-  if (training.mode === "iteration") training.iterations = Number(fields.iterations.value);
-  const settings = {
-    rounds: Number(fields.rounds.value), per_round: Number(fields.per_round.value),
-    device_evaluation: training.mode === "epoch" ? Number(fields.device_evaluation.value) : 0, training,
-  };
-  return { name: fields.name.value.trim(), bundle: bundle.sha256, settings: merged(settings, parsed(fields.settings.value)) };
-}
-
-function parsed(source) {
-  if (!source.trim()) return {};
-  let value;
-  try {
-    value = JSON.parse(source);
-  } catch (error) {
-    throw new Error(`Other settings are no JSON: ${error.message}`);
-  }
-  if (value === null || typeof value !== "object" || Array.isArray(value)) {
-    throw new Error('Other settings must be a JSON object such as {"deadline": 300}.');
-  }
-  return value;
-}
-
-function merged(into, given) {
-  const found = { ...into };
-  for (const [key, value] of Object.entries(given)) {
-    const inner = value !== null && typeof value === "object" && !Array.isArray(value) && typeof found[key] === "object";
-    found[key] = inner ? merged(found[key], value) : value;
-  }
-  return found;
 }

@@ -98,9 +98,9 @@ class Feed:
         return fleet.list_devices(self._store, totals)
 
     def _details(self, job: Job, shown: views.JobView) -> Iterable[Event]:
-        """The oldest first: a round that is told of as done has its metrics right after."""
-        newer = job.round - self._round + 1
-        yield from self._rounds.news(views.rounds_of(self._store, job, None, min(newer + 1, _ROUNDS)))
+        """Rounds that may have changed: the newest that the page knows, and those after it."""
+        changed = job.round - self._round + 2
+        yield from self._rounds.news(views.rounds_of(self._store, job, None, min(changed, _ROUNDS)))
         self._round = job.round
         measured = views.metrics_of(self._store, job, after=self._measured)
         self._measured = max((row.round for row in measured), default=self._measured)

@@ -1,0 +1,106 @@
+// The form that starts a job.
+
+import { call } from "./api.js";
+import { $, complain, h, text } from "./dom.js";
+import { bytes, plural } from "./format.js";
+
+/** `changed(job)` takes the new job; `say(text)` tells screen readers. */
+export function startForm({ changed, say }) {
+  const form = $("job-form");
+  const fields = form.elements;
+  let bundles = [];
+  const chosen = () => bundles.find(({ sha256 }) => sha256 === fields.bundle.value);
+  const tell = () => text($("bundle-hint"), bundles.length ? describe(chosen()) : "");
+  fields.bundle.addEventListener("change", tell);
+  $("new-job").addEventListener("click", async () => {
+    complain($("job-form-error"));
+    $("job-dialog").showModal();
+    try {
+      bundles = await call("GET", "v1/bundles");
+    } catch (error) {
+      complain($("job-form-error"), error.message);
+    }
+    $("no-bundle").hidden = bundles.length > 0;
+    $("job-fields").hidden = !bundles.length;
+    $("job-start").disabled = !bundles.length;
+    fields.bundle.replaceChildren(
+      ...bundles.map((bundle) =>
+        h("option", { value: bundle.sha256 }, `${bundle.model} (${bundle.sha256.slice(0, 8)})`),
+      ),
+    );
+    tell();
+    (bundles.length ? fields.name : $("job-cancel")).focus();
+  });
+  fields.mode.addEventListener("change", () => {
+    const iteration = fields.mode.value === "iteration";
+    $("iterations-field").hidden = fields.iterations.disabled = !iteration;
+    $("evaluation-field").hidden = fields.device_evaluation.disabled = iteration; // scalars say nothing of accuracy
+  });
+  $("job-cancel").addEventListener("click", () => $("job-dialog").close());
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    complain($("job-form-error"));
+    $("job-start").disabled = true;
+    try {
+      const job = await call("POST", "v1/jobs", wanted(fields, chosen()));
+      $("job-dialog").close();
+      form.reset();
+      tell();
+      fields.mode.dispatchEvent(new Event("change"));
+      changed(job);
+      say(`Job ${job.name} is running.`);
+      location.hash = `job=${encodeURIComponent(job.id)}`;
+    } catch (error) {
+      complain($("job-form-error"), error.message);
+    } finally {
+      $("job-start").disabled = false;
+    }
+  });
+}
+
+const describe = (bundle) =>
+  `${plural(bundle.labels, "label")} of ${bundle.task}, ${plural(bundle.units, "unit")} of ${bundle.method}, ` +
+  `for ${bundle.runtimes.join(", ")}; ${bytes(bundle.bytes)}`;
+
+/** The form as a message; the bundle's first shape and number of directions, unless the settings say otherwise. */
+function wanted(fields, bundle) {
+  const [batch, length] = bundle.shapes[0];
+  const training = { batch, length, mode: fields.mode.value, learning_rate: Number(fields.learning_rate.value) };
+  if (bundle.directions.length) training.directions = bundle.directions[0];
+  if (training.mode === "iteration") training.iterations = Number(fields.iterations.value);
+  const settings = {
+    rounds: Number(fields.rounds.value),
+    per_round: Number(fields.per_round.value),
+    device_evaluation: training.mode === "epoch" ? Number(fields.device_evaluation.value) : 0,
+    training,
+  };
+  return {
+    name: fields.name.value.trim(),
+    bundle: bundle.sha256,
+    settings: merged(settings, parsed(fields.settings.value)),
+  };
+}
+
+function parsed(source) {
+  if (!source.trim()) return {};
+  let value;
+  try {
+    value = JSON.parse(source);
+  } catch (error) {
+    throw new Error(`Other settings are no JSON: ${error.message}`);
+  }
+  if (value === null || typeof value !== "object" || Array.isArray(value)) {
+    throw new Error('Other settings must be a JSON object such as {"deadline": 300}.');
+  }
+  return value;
+}
+
+function merged(into, given) {
+  const found = { ...into };
+  for (const [key, value] of Object.entries(given)) {
+    const inner =
+      value !== null && typeof value === "object" && !Array.isArray(value) && typeof found[key] === "object";
+    found[key] = inner ? merged(found[key], value) : value;
+  }
+  return found;
+}

@@ -1,0 +1,38 @@
+// Updates that were not taken, by reason.
+
+import { $, fill, text } from "./dom.js";
+import { ago, count } from "./format.js";
+
+const WHY = {
+  late: "after the round was over",
+  stale: "of another iteration or version",
+  invalid: "not what the task asked for",
+  norm: "far outside what others sent",
+  foreign: "for another device's task",
+  "too-large": "larger than the task can be",
+};
+
+export function showRefusals(job, refusals, devices) {
+  const rows = Object.entries(job.refused)
+    .sort(([, a], [, b]) => b - a)
+    .map(([code, number]) => {
+      const newest = [...refusals.values()].filter((one) => one.code === code).sort((a, b) => b.id - a.id)[0];
+      return { code, number, newest };
+    });
+  $("refusals-scroll").hidden = !rows.length;
+  text($("refusals-text"), rows.length ? "Refused updates are counted and never averaged." : "None so far.");
+  const columns = [
+    ["code", (row) => row.code],
+    ["meaning", (row) => WHY[row.code] ?? "", "wrap"],
+    ["count", (row) => count(row.number), "number"],
+    [
+      "newest",
+      (row) =>
+        row.newest
+          ? `${row.newest.detail} (${devices.get(row.newest.device)?.name ?? row.newest.device}, ${ago(row.newest.time)})`
+          : "",
+      "wrap",
+    ],
+  ];
+  if (rows.length) fill($("refusals"), columns, rows, (row) => row.code);
+}
