@@ -203,6 +203,8 @@ def show(
         typer.echo(f"ended: {found['reason']}")
     if found["refused"]:
         typer.echo("refused: " + ", ".join(f"{count} {code}" for code, count in sorted(found["refused"].items())))
+    if found["up"] or found["down"]:
+        typer.echo(f"devices sent {found['up'] / 1e6:.1f} MB and fetched {found['down'] / 1e6:.1f} MB")
     typer.echo()
     show_table(("round", "state", "reports", "loss", "accuracy", "seconds"), map(_round, rounds), "no rounds yet")
 

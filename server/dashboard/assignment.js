@@ -53,10 +53,14 @@ function sentence(found, held) {
   const { round, units, parts } = found;
   const over = found.state === "done" || found.state === "failed";
   const reported = parts.filter((part) => part.reported).length;
-  return (
-    `Round ${round}${over ? `, ${found.state}` : ""}: ${plural(parts.length, "client")}, ${count(reported)} reported; ` +
-    `${count(held.size)} of ${plural(units.length, "unit")} ${over ? "were" : "are"} somebody's part. Every client trains the head too.`
-  );
+  const clients = new Set(parts.map((part) => part.device)).size;
+  const again = parts.length > clients ? ` (${count(parts.length)} parts: some were given out again)` : "";
+  return [
+    `Round ${round}${over ? `, ${found.state}` : ""}:`,
+    `${plural(clients, "client")}${again}, ${count(reported)} reported;`,
+    `${count(held.size)} of ${plural(units.length, "unit")} ${over ? "were" : "are"} somebody's part.`,
+    "Every client trains the head too.",
+  ].join(" ");
 }
 
 function draw(picture, units, parts) {

@@ -22,7 +22,7 @@ export function bytes(value) {
     ["MB", 1e6],
     ["kB", 1e3],
   ]) {
-    if (value >= size) return `${digits(value / size)} ${unit}`;
+    if (value >= 0.9995 * size) return `${digits(value / size)} ${unit}`;
   }
   return `${value} B`;
 }

@@ -39,7 +39,7 @@ class Assets(StaticFiles):
         return response
 
 
-@router.get("/", response_class=HTMLResponse)
+@router.get("/", response_class=Response, responses={200: {"content": {"text/html": {}, "text/plain": {}}}})
 def start(request: Request) -> Response:
     """The dashboard for a browser; for others, what this is."""
     headers = {**HEADERS, "Vary": "Accept"}
