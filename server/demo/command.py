@@ -28,7 +28,10 @@ from server.demo.tables import next_steps, show
 def demo(
     clients: Annotated[int, typer.Option(min=1, max=MOST_CLIENTS, help="Devices.")] = 8,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds; 10, or 6 in mode iteration.")] = None,
-    mode: Annotated[str, typer.Option(help="What devices send: weights (epoch) or scalars (iteration).")] = "epoch",
+    mode: Annotated[
+        str,
+        typer.Option(help="What devices send: weights after a round (epoch), or numbers after every step (iteration)."),
+    ] = "epoch",
     out: Annotated[Path, typer.Option(help="The folder for all that it makes.")] = Path("spry-demo"),
     model: Annotated[str, typer.Option(help="The encoder to train, as `spry export` takes it.")] = MODEL,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The server's port; a free one.")] = 0,

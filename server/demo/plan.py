@@ -15,7 +15,8 @@ BATCH, LENGTH = 8, 24
 ROUNDS: dict[Mode, int] = {"epoch": 10, "iteration": 6}
 # Sixteen numbers for each layer: a derivative along a random direction tells much of a gradient with so few.
 ADAPTER = "--peft", "tinylora", "--rank", "8", "--dimension", "16"
-# The pooled features of a sentence encoder are small: its head takes large steps.
+# The pooled features of a sentence encoder are small: its head takes large steps. In mode iteration it sends its true
+# gradient, as numbers alone would move its thousands of weights slowly.
 TRAININGS: dict[Mode, Training] = {
     "epoch": Training(batch=BATCH, length=LENGTH, learning_rate=0.1, head_learning_rate=5.0),
     "iteration": Training(

@@ -64,7 +64,7 @@ def next_steps(plan: Plan, folder: Folder, home: Path, *, keep_serving: bool) ->
     commands = [
         ("predict on a device, by its own weights", f'spry predict "I am cold in the attic" --home {home} --personal'),
         ("a plain model with the adapter in it", merge),
-        ("scalars instead of weights", "spry demo --mode iteration"),
+        ("after every step, a few numbers for the adapter and the head's gradient", "spry demo --mode iteration"),
     ]
     if not keep_serving:
         commands.append(("leave the dashboard and the devices up", "spry demo --keep-serving"))
