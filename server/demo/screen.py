@@ -46,8 +46,9 @@ class Screen:
 
     def round_done(self, row: dict[str, Any], rounds: int) -> None:
         found = row["result"]
-        personal = found.get("accuracy_personal")
-        own = "" if personal is None else f"   on their own data, personal {personal:.2f}"
+        own = ""
+        if "accuracy_personal" in found:
+            own = f"   on devices {found['accuracy_global']:.2f}, personal {found['accuracy_personal']:.2f}"
         self.console.print(
             f"  round {row['number']:>2} of {rounds}  {_bar(found['accuracy'])} accuracy {found['accuracy']:.2f}   "
             f"loss {found['loss']:.2f}{own}   [dim]{found['seconds']:.1f} s[/dim]"
