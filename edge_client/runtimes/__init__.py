@@ -109,6 +109,8 @@ def _checked_array(program: ProgramSpec, spec: TensorSpec, value: Array) -> Arra
 
 
 class Requirement(NamedTuple):
+    """What must be installed for a runtime."""
+
     library: str
     """What must be importable."""
     extra: str
