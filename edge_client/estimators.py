@@ -118,6 +118,7 @@ class Central(ScalarEstimator):
 
     @classmethod
     def programs(cls, chain: Chain, training: Training, cut: int) -> list[ProgramSpec]:  # noqa: ARG003 -- nor a cut
+        """All segments as they are."""
         return chain.forward()
 
     def __init__(self, manifest: Manifest, task: Task, passes: Passes) -> None:

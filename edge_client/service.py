@@ -114,7 +114,7 @@ def understood(what: str, args: list[str]) -> Wanted:
         if option.name in paths:
             value = context.params[option.name] = Path(os.path.abspath(value))  # noqa: PTH100 -- a link stays one
             if not value.exists() and option.name != _kept(what):
-                raise ServiceError(f"{option.opts[0]} names {value}, which does not exist")
+                raise ServiceError(f"{option.opts[0]} names {value}, which does not exist: correct it")
         words += [option.opts[0]] if value is True else [option.opts[0], str(value)]
     return Wanted(what, tuple(words), dict(context.params))
 
@@ -234,4 +234,7 @@ def _run(command: list[str]) -> None:
     except OSError as error:
         raise ServiceError(f"{command[0]} cannot be run ({error.strerror}); start the unit by hand") from None
     if done.returncode:
-        raise ServiceError(f"{' '.join(command)!r} failed: {done.stderr.strip()}; the unit is written")
+        reason = done.stderr.strip()
+        raise ServiceError(
+            f"{' '.join(command)!r} failed: {reason}; the unit is written: put this right and run the command"
+        )

@@ -66,7 +66,7 @@ def write(out: Path, folder: Path, index: Index, advance: Advance) -> None:
                 if hashing.hexdigest() != entry.sha256:
                     raise ArchiveError(
                         f"{entry.path} on the server's disk is not what its hash says; the disk may be failing: "
-                        "restore an earlier backup, or upload the bundle again"
+                        "restore an earlier backup, or delete a bundle's file and upload the bundle again"
                     )
                 done += entry.bytes
         with partial.open("rb") as file:

@@ -178,7 +178,11 @@ def _pg_dump(settings: Settings, command: str) -> Take:
             errors.seek(0)
             told = errors.read().decode(errors="replace").strip().splitlines()
         if done.returncode or not out.stat().st_size:
-            raise BackupError(f"{command!r} failed: {told[-1] if told else f'exit code {done.returncode}'}")
+            reason = told[-1] if told else f"exit code {done.returncode}"
+            raise BackupError(
+                f"{command!r} failed: {reason}; no backup was written: correct SPRY_DATABASE_URL, or the command with "
+                "--dump"
+            )
 
     return take
 

@@ -163,7 +163,7 @@ class Module:
     # --- what they say ---
 
     def templates(self, expression: ast.expr, function: Function | None) -> set[str]:
-        return {normal(text.replace("%s", GAP)) for text in self._texts(expression, function, 0)}
+        return {normal(re.sub("%[sd]", GAP, text)) for text in self._texts(expression, function, 0)}
 
     def _texts(self, node: ast.expr | None, function: Function | None, depth: int) -> set[str]:
         found = {GAP}

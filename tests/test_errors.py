@@ -75,7 +75,7 @@ def used(tell):
     raise made(f"it lacks {1} of them")
     tell(Event("warning", "rows were left out", {}))
     tell(Event("progress", "no trouble at all", {}))
-    log.error("job %s is lost", 1)
+    log.error("job %s is lost after %d rounds", 1, 2)
     print("nobody's trouble")
 
 def stops() -> str | None:
@@ -114,7 +114,7 @@ def test_messages_are_found_wherever_they_are_written():
         "… answers …",
         "… answers …; check the address there",
         "rows were left out",
-        "job … is lost",
+        "job … is lost after … rounds",
         "… rounds are done",
         "no place is left in …",
         "must be longer than that",

@@ -3,7 +3,8 @@
 A fenced block of `sh` or `python` runs, block after block in the order of its page, in a folder that holds a small
 bundle, data, an adapter and a model under the names that the pages use, with a server at hand. A block behind a comment
 `<!-- needs: ... -->` does not run; its `spry` lines are read by the real commands all the same. Set-up and checks
-(pip, pytest, ruff, pyright) are run by `.ci/run`, which takes them from the README.
+(pip, pytest, ruff, pyright) are run by `.ci/run`, which takes them from the README; `spry demo` and docs/api.md have
+tests of their own.
 """
 
 import json
@@ -29,6 +30,11 @@ RUN = ("sh", "python")
 SHOWN = ("text", "json", "toml", "ini", "yaml", "http", "")
 OF_CI = ("pip", "pytest", "ruff", "pyright")
 SERVERS = ("uvicorn",)
+ELSEWHERE = {"serve", "demo"}
+"""Commands that do not run here: a place has a server, and tests/server/demo runs the demo."""
+OWN_TEST = {"api": ROOT / "tests" / "test_api_guide.py"}
+PATIENCE = 600
+"""Seconds until something hangs; a busy machine is slow."""
 ADMIN = "an-administrator-of-these-guides"
 LABELS = ("world", "sports", "business", "science")
 TEXTS = ("the ice is on the lake", "a train", "it is on it", "Shares fell", "is it a train?", "no ice", "a b c", "lake")
@@ -125,13 +131,25 @@ def model(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def made(model, exporting) -> Path:
-    return exporting(source=str(model), labels=LABELS, batches=(8,), lengths=(64,), verify_directions=1)
+    return exporting(source=str(model), labels=LABELS, batches=(8,), lengths=(64,), verify_directions=0, cuts=1)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory) -> Path:
+    """The folder of cert.pem and key.pem."""
+    folder = tmp_path_factory.mktemp("certificate")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+         "-keyout", "key.pem", "-out", "cert.pem", "-subj", "/CN=spry"],
+        cwd=folder, check=True, capture_output=True,
+    )  # fmt: skip
+    return folder
 
 
 class Place:
     """A page's folder and its server."""
 
-    def __init__(self, folder: Path, model: Path, bundle: Path, cache: Path) -> None:
+    def __init__(self, folder: Path, model: Path, bundle: Path, certificate: Path, cache: Path) -> None:
         import uvicorn
 
         from server.app import create_app
@@ -141,6 +159,7 @@ class Place:
         shutil.copytree(bundle, folder / "bundle")
         shutil.copytree(bundle / "adapter", folder / "adapter")
         shutil.copytree(model, folder / "my-model")
+        shutil.copytree(certificate, folder, dirs_exist_ok=True)
         rows = [{"text": text, "label": LABELS[number % 4]} for number, text in enumerate(TEXTS)]
         for name in ("my.jsonl", "test.jsonl"):
             (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -152,9 +171,10 @@ class Place:
         self.thread = threading.Thread(target=self.server.run)
         self.thread.start()
         while not self.server.started:
+            assert self.thread.is_alive()
             time.sleep(0.01)
         self.url = f"http://127.0.0.1:{self.server.servers[0].sockets[0].getsockname()[1]}"
-        self.http = httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {ADMIN}"})
+        self.http = httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {ADMIN}"}, timeout=PATIENCE)
         self.token = self.http.post("/v1/tokens", json={"uses": 100}).raise_for_status().json()["token"]
         self.environment = {
             "SPRY_SERVER": self.url, "SPRY_ADMIN_TOKEN": ADMIN, "SPRY_HOME": str(folder / "home"),
@@ -165,7 +185,7 @@ class Place:
     def close(self) -> None:
         self.http.close()
         self.server.should_exit = True
-        self.thread.join(30)
+        self.thread.join(PATIENCE)
 
     def here(self, text: str) -> str:
         """What a page says, with the names of this place: its server, its model, conditions that hold at any hour."""
@@ -179,11 +199,20 @@ class Place:
 
     def spry(self, line: str) -> None:
         words = arguments(self.here(line))
-        if words[0] == "serve":
-            return  # this place has a server
-        if words[0] == "export":
-            words += ["--seq", "64", "--batch", "8", "--directions", "1", "--verify-directions", "1", "--no-measure"]
-            words += ["--target", "onnx", "--workers", "1", "--overwrite", "--cache-dir", str(self.cache)]
+        if words[0] in ELSEWHERE:
+            return
+        if words[0] == "export":  # as little as the other blocks need; what it verifies has tests of its own
+            words += ["--seq", "64", "--batch", "8", "--directions", "1", "--cuts", "1", "--verify-directions", "0"]
+            words += [
+                "--target",
+                "onnx",
+                "--no-measure",
+                "--workers",
+                "1",
+                "--overwrite",
+                "--cache-dir",
+                str(self.cache),
+            ]
         if words[:2] == ["job", "create"]:
             words += ["--rounds", "1", "--per-round", "1"]
         if words[0] == "join":
@@ -201,7 +230,7 @@ class Place:
 
     def train(self) -> None:
         """A device for the jobs that a page follows."""
-        until = time.monotonic() + 60
+        until = time.monotonic() + PATIENCE
         while any(job["state"] == "running" for job in self.http.get("/v1/jobs").json()):
             assert time.monotonic() < until, self.http.get("/v1/jobs").json()
             data = str(self.folder / "my.jsonl")
@@ -236,9 +265,9 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path, model, made, lowered_cache, monkeypatch):
+def place(tmp_path, model, made, certificate, lowered_cache, monkeypatch):
     before = signal.getsignal(signal.SIGTERM)
-    made_here = Place(tmp_path, model, made, lowered_cache)
+    made_here = Place(tmp_path, model, made, certificate, lowered_cache)
     monkeypatch.chdir(tmp_path)
     for name, value in made_here.environment.items():
         monkeypatch.setenv(name, value)
@@ -249,7 +278,14 @@ def place(tmp_path, model, made, lowered_cache, monkeypatch):
 
 
 def runnable(page: Path) -> list[Block]:
+    if page.stem in OWN_TEST:
+        return []
     return [block for block in blocks(page) if block.language in RUN and block.needs is None]
+
+
+def test_pages_with_a_test_of_their_own_have_it():
+    for stem, test in OWN_TEST.items():
+        assert f'"{stem}.md"' in test.read_text()
 
 
 @pytest.mark.filterwarnings("ignore")  # of transformers, peft and their like: the pages' readers see them too

@@ -109,6 +109,8 @@ def _checked_array(program: ProgramSpec, spec: TensorSpec, value: Array) -> Arra
 
 
 class Requirement(NamedTuple):
+    """What must be installed for a runtime."""
+
     library: str
     """What must be importable."""
     extra: str
@@ -158,7 +160,9 @@ def open_runtime(name: str, folder: Path, *, threads: int = 0, device: str = CPU
     if entry is None:
         raise SpryError(f"unknown runtime {name!r}; expected one of {', '.join(_RUNTIMES)}")
     if device != CPU and not accelerated(name):
-        raise SpryError(f"the device {device} was asked for, but the runtime {name} runs on the CPU alone")
+        raise SpryError(
+            f"the device {device} was asked for, but the runtime {name} runs on the CPU alone; take torchscript, or cpu"
+        )
     try:
         kind: type[Runtime] = getattr(import_module(entry.module), entry.type)
     except ImportError as error:
