@@ -32,17 +32,17 @@ class BenchError(SpryError):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A line of the result: a variant on a runtime, or a baseline."""
+    """A line of the result: a variant on a runtime, or a baseline, which may leave the rest out."""
 
     runtime: str
     step: str
-    cut: str
     cpu_ms: float
-    ratio: float | None
+    cut: str = ""
+    ratio: float | None = None
     """CPU time by that of the same runtime's forward."""
-    peak_mb: float | None
-    load_mb: float | None
-    rss_mb: float | None
+    peak_mb: float | None = None
+    load_mb: float | None = None
+    rss_mb: float | None = None
 
 
 @command.callback()

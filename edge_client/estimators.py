@@ -39,14 +39,14 @@ class Estimate(NamedTuple):
 class Estimator(ABC):
     """The gradient of a task's units and of the head; `iteration` is the step's number within the round."""
 
+    along: ClassVar[bool] = False
+    """Whether its programs carry a job's directions, so that the bundle must have them for so many."""
+
     def __init__(self, manifest: Manifest, task: Task, passes: Passes) -> None:
         self.manifest = manifest
         self.task = task
         self.training = self.settled(task.training)
         self.passes = passes
-
-    along: ClassVar[bool] = False
-    """Whether its programs carry a job's directions, so that the bundle must have them for so many."""
 
     @classmethod
     def settled(cls, training: Training) -> Training:
@@ -66,6 +66,8 @@ class Estimator(ABC):
 class ScalarEstimator(Estimator):
     """An estimator whose step is numbers along directions that anybody can draw again."""
 
+    _drawn: tuple[int, dict[str, Array]] | None = None
+
     @abstractmethod
     def report(self, batch: Batch, weights: Weights, iteration: int) -> ScalarReport:
         """What mode iteration sends of a step."""
@@ -84,8 +86,6 @@ class ScalarEstimator(Estimator):
             drawn = step_directions(self.manifest, self.task.units, self.task.seed, self.training, iteration)
             self._drawn = iteration, drawn
         return self._drawn[1]
-
-    _drawn: tuple[int, dict[str, Array]] | None = None
 
 
 class Forward(ScalarEstimator):
@@ -112,15 +112,6 @@ class Forward(ScalarEstimator):
 class Central(ScalarEstimator):
     """Units and head move together along each direction, which all examples share."""
 
-    @classmethod
-    def settled(cls, training: Training) -> Training:
-        return replace(training, head="joint", per_example=False)
-
-    @classmethod
-    def programs(cls, chain: Chain, training: Training, cut: int) -> list[ProgramSpec]:  # noqa: ARG003 -- nor a cut
-        """All segments as they are."""
-        return chain.forward()
-
     def __init__(self, manifest: Manifest, task: Task, passes: Passes) -> None:
         super().__init__(manifest, task, passes)
         if task.training.head != "joint" and manifest.head:
@@ -128,6 +119,16 @@ class Central(ScalarEstimator):
                 f"central differences move units and head together: the job needs head=joint, it has "
                 f"head={task.training.head}"
             )
+
+    @classmethod
+    def settled(cls, training: Training) -> Training:
+        """Units and head move together, along directions that all examples share."""
+        return replace(training, head="joint", per_example=False)
+
+    @classmethod
+    def programs(cls, chain: Chain, training: Training, cut: int) -> list[ProgramSpec]:  # noqa: ARG003 -- has no choice
+        """All segments forward."""
+        return chain.forward()
 
     def report(self, batch: Batch, weights: Weights, iteration: int) -> ScalarReport:
         alone = replace(self.training, batch=1)  # a row per direction

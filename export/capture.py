@@ -1,15 +1,14 @@
 """The plain forward of a model as one flat graph, with weights and inputs as named placeholders.
 
 `capture` runs `torch.export` at the level of composite operators (linear, matmul, softmax, layer_norm stay whole) and
-then normalizes: frozen matrix products become the operators of `export.ops`, operators that do nothing are dropped,
-and whatever depends on no input and no weight is computed once and stored.
+then normalizes: operators that do nothing are dropped, whatever depends on no input and no weight is computed once and
+stored, and what models spell in several ways is put in one (`export.rewrites`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +16,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export.graph_signature import InputKind
 
-from export import ops
-from export.errors import ExportError
 from export.graphs import share_equal_nodes
+from export.rewrites import rewrite
 from export.slots import STORED, Role, Slot, slot_of, value_of
 from export.tasks import Task
 
@@ -116,10 +114,9 @@ def normalize(captured: Captured) -> None:
         elif node.target in _IDENTITIES or (
             node.target in _CASTS and value_of(node).dtype == value_of(node.args[0]).dtype
         ):
-            node.replace_all_uses_with(node.args[0])
-            graph.erase_node(node)
+            _skip(node)
     _fold_constants(captured)
-    _mark_frozen_products(captured)
+    rewrite(captured)
     share_equal_nodes(graph)
     graph.eliminate_dead_code()
     for node in list(graph.nodes):
@@ -129,6 +126,15 @@ def normalize(captured: Captured) -> None:
     captured.stored = {name: tensor for name, tensor in captured.stored.items() if name in used}
     graph.lint()
     captured.graph.recompile()
+
+
+def _skip(node: fx.Node) -> None:
+    """Without a copy, what read it as it lay may have to make one itself."""
+    for reader in node.users:
+        if reader.target is aten.view.default:
+            reader.target = aten.reshape.default
+    node.replace_all_uses_with(node.args[0])  # type: ignore[arg-type]
+    node.graph.erase_node(node)
 
 
 def _fold_constants(captured: Captured) -> None:
@@ -165,85 +171,3 @@ def _digest(value: Tensor) -> str:
     """Names a constant by its content, so that captures at several shapes agree on what they share."""
     content = f"{value.dtype}{tuple(value.shape)}".encode() + value.cpu().numpy().tobytes()
     return hashlib.sha256(content).hexdigest()[:16]
-
-
-def _stored_weight(node: Any) -> bool:
-    return isinstance(node, fx.Node) and node.op == "placeholder" and slot_of(node).role in STORED
-
-
-def _mark_frozen_products(captured: Captured) -> None:
-    for node in list(captured.graph.graph.nodes):
-        rewrite = _PRODUCTS.get(node.target)
-        if rewrite is not None:
-            rewrite(captured, node)
-
-
-def _rewrite_linear(captured: Captured, node: fx.Node) -> None:
-    x, weight, *rest = node.args
-    if not _stored_weight(weight):
-        if rest and rest[0] is not None:
-            _replace(captured, node, [(aten.linear.default, (x, weight)), (aten.add.Tensor, (..., rest[0]))])
-        return
-    steps: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [(ops.linear, (x, weight))]
-    if rest and rest[0] is not None:
-        steps.append((aten.add.Tensor, (..., rest[0])))
-    _replace(captured, node, steps)
-
-
-def _rewrite_addmm(captured: Captured, node: fx.Node) -> None:
-    """GPT-2's Conv1D: bias + x @ weight over flattened tokens, its weight stored [in, out]."""
-    bias, flat, weight = node.args
-    if not _stored_weight(weight):
-        return
-    assert isinstance(weight, fx.Node)
-    view = next(iter(node.users))
-    source = flat.args[0] if isinstance(flat, fx.Node) and flat.target is aten.view.default else flat
-    turned = _transposed(captured, weight)
-    if len(node.users) == 1 and view.target is aten.view.default and source is not flat:
-        _replace(captured, view, [(ops.linear, (source, turned)), (aten.add.Tensor, (..., bias))])
-    else:
-        _replace(captured, node, [(ops.linear, (flat, turned)), (aten.add.Tensor, (..., bias))])
-
-
-def _transposed(captured: Captured, weight: fx.Node) -> fx.Node:
-    name = slot_of(weight).name + ".T"
-    graph = captured.graph.graph
-    for node in graph.nodes:
-        if node.op == "placeholder" and slot_of(node).name == name:
-            return node
-    captured.stored[name] = captured.stored[slot_of(weight).name].T.contiguous()
-    with graph.inserting_before(weight):
-        turned = graph.placeholder(weight.name + "_t")
-    turned.meta = {"val": value_of(weight).T, "slot": Slot(slot_of(weight).role, name)}
-    return turned
-
-
-def _rewrite_embedding(captured: Captured, node: fx.Node) -> None:
-    weight, ids = node.args[:2]
-    if not _stored_weight(weight):
-        raise ExportError(
-            f"the embedding {slot_of(weight).name if isinstance(weight, fx.Node) else weight} is trainable; "
-            "expected frozen embeddings: choose adapter targets among the linear layers"
-        )
-    _replace(captured, node, [(ops.embedding, (ids, weight))])
-
-
-_PRODUCTS: dict[Any, Callable[[Captured, fx.Node], None]] = {
-    aten.linear.default: _rewrite_linear,
-    aten.addmm.default: _rewrite_addmm,
-    aten.embedding.default: _rewrite_embedding,
-}
-
-
-def _replace(captured: Captured, node: fx.Node, steps: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> None:
-    """Put a chain of calls in place of `node`; an ellipsis among the arguments is the previous call."""
-    graph = captured.graph.graph
-    previous: fx.Node | None = None
-    with graph.inserting_before(node):
-        for target, arguments in steps:
-            call = graph.call_function(target, tuple(previous if a is ... else a for a in arguments))
-            call.meta = dict(node.meta)
-            previous = call
-    assert previous is not None
-    node.replace_all_uses_with(previous)
-    graph.erase_node(node)

@@ -14,6 +14,7 @@ from torch.func import functional_call, jvp
 
 from export.adapters import Adapted
 from export.capture import TaskForward
+from export.errors import ExportError
 from export.slots import Slot
 from export.tasks import Task
 
@@ -46,8 +47,16 @@ class Reference:
         def along(moved: dict[str, Tensor]) -> Tensor:
             return self.losses(inputs, {**values, **moved})
 
-        with torch.no_grad():
-            slope: Tensor = jvp(along, (moving,), (dict(direction),))[1]
+        try:
+            with torch.no_grad():
+                slope: Tensor = jvp(along, (moving,), (dict(direction),))[1]
+        except RuntimeError as error:
+            if "autograd.Function" not in str(error):
+                raise
+            raise ExportError(
+                "torch.func.jvp cannot differentiate an autograd.Function of the model or its adapter, so nothing can "
+                "be verified; choose another, or take --verify-directions 0 at your own risk"
+            ) from error
         return slope
 
     def gradient(self, inputs: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> dict[str, Tensor]:

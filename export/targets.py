@@ -15,10 +15,13 @@ from torch import fx
 from export import ops
 from export.capture import Captured
 from export.errors import ExportError
+from export.rewrites import VIEWS
 from export.segments import block_calls
 from export.slots import slot_of
 
 aten = torch.ops.aten
+
+_PRODUCTS = {aten.matmul.default, aten.bmm.default}
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,8 @@ def find_projections(captured: Captured, layers: int) -> Projections:
     for softmax in captured.graph.graph.nodes:
         if softmax.target is not aten.softmax.int:
             continue
-        scores = _back_to(softmax.args[0], lambda node: node.target is aten.matmul.default)
-        mixed = next((user for user in softmax.users if user.target is aten.matmul.default), None)
+        scores = _back_to(softmax.args[0], lambda node: node.target in _PRODUCTS)
+        mixed = _product_of(softmax)
         if scores is None or mixed is None:
             continue
         queries.append(_linear_behind(scores.args[0]))
@@ -61,6 +64,15 @@ def _back_to(node: object, wanted: Callable[[fx.Node], bool]) -> fx.Node | None:
         if candidate not in seen:
             seen.add(candidate)
             pending.extend(candidate.all_input_nodes)
+    return None
+
+
+def _product_of(node: fx.Node) -> fx.Node | None:
+    """The product that reads a node, or a view of it."""
+    for user in node.users:
+        found = user if user.target in _PRODUCTS else _product_of(user) if user.target in VIEWS else None
+        if found is not None:
+            return found
     return None
 
 

@@ -33,7 +33,7 @@ REFUSED = [
     ({"runtimes": ("onnx", "tflite")}, "unknown target 'tflite'; expected one of .*onnx"),
     ({"runtimes": ("onnx", "onnx")}, "each target may be named once, got onnx,onnx"),
     ({"precision": "int2"}, "unknown quantization 'int2'; expected one of none, int8, int4"),
-    (adapter(method="dora"), "unknown adapter 'dora'; expected one of lora, tinylora, ia3, bitfit, classifier"),
+    (adapter(method="dora"), f"unknown adapter 'dora'; expected one of {', '.join(METHODS)}"),
     (adapter(rank=0), "rank must be at least 1, got 0"),
     (adapter(rank=-3), "rank must be at least 1, got -3"),
     (adapter(dimension=0), "dimension must be at least 1, got 0"),

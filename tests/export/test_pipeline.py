@@ -17,7 +17,7 @@ from edge_client.bundle import Bundle
 from edge_client.runtimes import open_runtime
 from edge_client.steps import Stepper
 from export.errors import ExportError
-from export.options import AdapterOptions
+from export.options import METHODS, AdapterOptions
 from export.tasks import TASKS
 from tests.conftest import LABELS
 
@@ -211,7 +211,7 @@ def test_the_other_shape(bundle, model_folder, runtime, tmp_path):
     np.testing.assert_allclose(step.jvp[1], expected, **CLOSE)
 
 
-@pytest.mark.parametrize("method", ["tinylora", "ia3", "bitfit", "classifier"])
+@pytest.mark.parametrize("method", METHODS[1:])
 def test_every_adapter_loads_with_peft(exporting, model_folder, tmp_path, method):
     """Keys, shapes and configuration are PEFT's own: a server's result is an ordinary adapter folder."""
     folder = exporting(adapter=AdapterOptions(method=method, dimension=3), cuts=1)

@@ -17,6 +17,9 @@ EXPECTED = {
     "albert": ("attention.query", "attention.key", "attention.value", "ffn_output"),
     "electra": ("self.query", "self.key", "self.value", "output.dense"),
     "gpt2": ("attn.c_attn", "attn.c_attn", "attn.c_attn", "mlp.c_proj"),
+    "mpnet": ("attn.q", "attn.k", "attn.v", "output.dense"),
+    "modernbert": ("attn.Wqkv", "attn.Wqkv", "attn.Wqkv", "mlp.Wo"),
+    "gpt_neox": ("query_key_value", "query_key_value", "query_key_value", "mlp.dense_4h_to_h"),
     "opt": ("q_proj", "k_proj", "v_proj", "fc2"),
     "llama": ("q_proj", "k_proj", "v_proj", "mlp.down_proj"),
     "qwen2": ("q_proj", "k_proj", "v_proj", "mlp.down_proj"),
@@ -27,7 +30,10 @@ LORA_TARGETS = {
     **dict.fromkeys(("bert", "roberta", "albert", "electra"), ("query", "value")),
     **dict.fromkeys(("opt", "llama", "qwen2", "qwen3", "gemma3"), ("q_proj", "v_proj")),
     "distilbert": ("q_lin", "v_lin"),
+    "mpnet": ("q", "v"),
     "gpt2": ("c_attn",),
+    "modernbert": ("Wqkv",),
+    "gpt_neox": ("query_key_value",),
 }
 
 

@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -9,9 +10,11 @@ import onnx
 import pytest
 import torch
 from onnx import helper, numpy_helper
+from torch import nn
 
 from edge_client.bundle import Bundle
 from edge_client.manifest import Check
+from export.adapters import Adapted
 from export.errors import ExportError
 from export.model import load
 from export.options import AdapterOptions, ExportOptions
@@ -205,3 +208,32 @@ def test_the_sample_moves_every_trainable_tensor(verified):
         p.name for unit in verified.manifest.units for p in unit.parameters
     }
     assert msgspec.json.encode(verified.manifest.verification)
+
+
+class Doubled(torch.autograd.Function):
+    """Written for reverse mode alone, as BLOOM's activation is."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient
+
+
+class Constant(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, input_ids, attention_mask):
+        return SimpleNamespace(logits=Doubled.apply(self.weight).expand(len(input_ids), 3))
+
+
+def test_a_function_without_forward_mode_is_refused_in_one_line():
+    ones = torch.ones(2, 4, dtype=torch.int64)
+    inputs = {"input_ids": ones, "attention_mask": ones, "labels": torch.tensor([0, 2])}
+    reference = Reference(Adapted(Constant(), {}, {"w": "weight"}, {}, {}), TASKS["seq-cls"])
+    with pytest.raises(ExportError, match="cannot differentiate an autograd"):
+        reference.jvp(inputs, {"w": torch.ones(3)}, {"w": torch.ones(3)})

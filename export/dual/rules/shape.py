@@ -89,7 +89,7 @@ def _select(directions: Directions, result: Tensor, x: Dual, dim: int, index: in
     return aten.select.int(x.tangent, _axis(x, dim), index)
 
 
-@tangent_of(aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default)
+@tangent_of(aten.split.Tensor, aten.split_with_sizes.default)
 def _split(directions: Directions, result: Any, x: Dual, sizes: Any, dim: int = 0) -> Any:
     assert x.tangent is not None
     return x.tangent.split([part.shape[dim] for part in result], _axis(x, dim))

@@ -319,7 +319,7 @@ def select(c: Chooser) -> Case:
     return Case((x, dim, c.one_of(0, -1)))
 
 
-@case(aten.split.Tensor, aten.chunk.default)
+@case(aten.split.Tensor)
 def split(c: Chooser) -> Case:
     x = c.either(c.size(), c.size())
     return Case((x, c.size(1, 3), c.one_of(-1, -2, x.value.dim() - 1)))

@@ -1,0 +1,66 @@
+"""What models spell in several ways becomes one; results stay what the eager module computes."""
+
+import pytest
+import torch
+
+from tests.export.graphs import evaluate, text_of, toy
+
+
+def turned(hidden):
+    """What DeBERTa and MPNet do: a copy of a permuted value, read as it lies."""
+    return hidden.permute(0, 2, 1).contiguous().view(2, 40)[:, :8]
+
+
+def added_in_place(hidden):
+    pooled = hidden.sum(1)
+    pooled += hidden[:, 0]
+    return pooled.mul_(hidden[:, 1])
+
+
+def added_where_others_read(hidden):
+    pooled = hidden.sum(1)
+    before = pooled[:, :1]
+    pooled += hidden[:, 0]
+    return pooled + before
+
+
+def scaled_product(hidden):
+    return torch.baddbmm(hidden[:, :1, :1], hidden, hidden.transpose(1, 2), alpha=0.5)[:, 0].repeat(1, 2)[:, :8]
+
+
+@pytest.mark.parametrize(
+    ("pool", "gone", "there"),
+    [
+        (turned, "aten.view", "aten.reshape"),
+        (added_in_place, "aten.add_", "aten.mul.Tensor"),
+        (scaled_product, "baddbmm", "aten.bmm"),
+        (lambda hidden: sum(part[:, 0] for part in hidden.chunk(2, 1)), "aten.chunk", "split_with_sizes"),
+        (lambda hidden: hidden.chunk(3, -1)[0].sum(1).repeat(1, 3)[:, :8], "aten.chunk", "split_with_sizes"),
+        (lambda hidden: hidden.unbind(1)[-1] - hidden.unbind(1)[0], "unbind", "aten.select"),
+    ],
+)
+@torch.no_grad()
+def test_one_spelling(pool, gone, there):
+    captured, inputs = toy(pool)
+    assert gone not in text_of(captured)
+    assert there in text_of(captured)
+    _, logits = evaluate(captured, inputs)
+    torch.testing.assert_close(logits, eager(captured, inputs, pool))
+
+
+def eager(captured, inputs, pool):
+    """The toy by hand, with its stored weights."""
+    weights = captured.stored
+    hidden = weights["table.weight"][inputs["input_ids"]]
+    for layer in range(2):
+        dense = f"layers.{layer}.dense"
+        hidden = hidden + torch.tanh(hidden @ weights[f"{dense}.weight"].T + weights[f"{dense}.bias"])
+    return pool(hidden) @ weights["head.weight"].T + weights["head.bias"]
+
+
+@torch.no_grad()
+def test_a_change_in_place_that_others_see_stays_one():
+    captured, inputs = toy(added_where_others_read)
+    assert "aten.add_" in text_of(captured)
+    _, logits = evaluate(captured, inputs)
+    torch.testing.assert_close(logits, eager(captured, inputs, added_where_others_read))
