@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 VIEWS = {aten.view.default, aten.reshape.default}
+_TRANSPOSES = {aten.t.default, aten.numpy_T.default}
 _IN_PLACE: dict[Any, Any] = {
     aten.add_.Tensor: aten.add.Tensor,
     aten.sub_.Tensor: aten.sub.Tensor,
@@ -111,6 +112,13 @@ def _embedding(captured: Captured, node: fx.Node) -> None:
     _replace(captured, node, [(ops.embedding, (ids, weight))])
 
 
+def _matmul(captured: Captured, node: fx.Node) -> None:
+    """Falcon's linear layers: x @ weight.T."""
+    x, turned = node.args
+    if isinstance(turned, fx.Node) and turned.target in _TRANSPOSES and _stored_weight(turned.args[0]):
+        _replace(captured, node, [(ops.linear, (x, turned.args[0]))])
+
+
 def _baddbmm(captured: Captured, node: fx.Node) -> None:
     """BLOOM's scores: a bias by position and a scaled product."""
     addend, left, right = node.args
@@ -152,6 +160,7 @@ _REWRITES: dict[Any, Callable[[Captured, fx.Node], None]] = {
     aten.linear.default: _linear,
     aten.addmm.default: _addmm,
     aten.embedding.default: _embedding,
+    aten.matmul.default: _matmul,
     aten.baddbmm.default: _baddbmm,
     aten.chunk.default: _chunk,
     aten.unbind.int: _unbind,

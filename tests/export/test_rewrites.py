@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 from tests.export.graphs import evaluate, text_of, toy
 
@@ -64,3 +65,20 @@ def test_a_change_in_place_that_others_see_stays_one():
     assert "aten.add_" in text_of(captured)
     _, logits = evaluate(captured, inputs)
     torch.testing.assert_close(logits, eager(captured, inputs, added_where_others_read))
+
+
+@torch.no_grad()
+def test_a_product_with_a_transposed_weight_is_a_linear_layer():
+    class Pool(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mixed = nn.Linear(8, 8, bias=False)
+
+        def forward(self, hidden):
+            return (hidden @ self.mixed.weight.T)[:, 0] + hidden[:, 1] @ self.mixed.weight.t()
+
+    pool = Pool().requires_grad_(False)
+    captured, inputs = toy(pool)
+    assert "matmul" not in text_of(captured)
+    _, logits = evaluate(captured, inputs)
+    torch.testing.assert_close(logits, eager(captured, inputs, pool))
