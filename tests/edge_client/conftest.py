@@ -18,6 +18,8 @@ from edge_client.protocol import ServerOptimizers, Task, Training
 
 ADMIN = {"Authorization": "Bearer an-administrator-of-these-tests"}
 TEXTS = ("it is a train", "the ice is on the lake", "is it?", "a b c", "the lake", "on it", "no ice, no train!")
+PATIENCE = 300
+"""Seconds until something hangs; a busy machine is slow."""
 ROWS = [{"text": text, "label": number % 3} for number, text in enumerate(TEXTS)]
 
 
@@ -70,7 +72,7 @@ class Fleet:
     def __init__(self, app, address: str, folder: Path) -> None:
         self.app = app
         self.address = address
-        self.http = httpx.Client(base_url=address)
+        self.http = httpx.Client(base_url=address, timeout=PATIENCE)  # a server on a busy disk answers in its time
         self.folder = folder
         self.clients: list[Client] = []
         self.pauses = 0
@@ -106,7 +108,7 @@ class Fleet:
                 self.token() if token else None,
                 data,
                 home=self.folder / home,
-                patience=20,
+                patience=PATIENCE,
                 **options,
             )
         )
@@ -151,4 +153,4 @@ def fleet(tmp_path):
     for client in fleet.clients:
         client.close()
     server.should_exit = True
-    thread.join(30)
+    thread.join(PATIENCE)

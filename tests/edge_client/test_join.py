@@ -13,6 +13,7 @@ import pytest
 from edge_client.client import Idle
 from edge_client.events import Event
 from edge_client.join import IDLE_VARIABLE, Reporter, handed_over, start_anew
+from tests.edge_client.conftest import PATIENCE
 
 RUN = "import sys; from edge_client.{} import *; import typer; app = typer.Typer(); app.command()({}); app()"
 
@@ -79,7 +80,7 @@ def test_sigterm_ends_it_as_ctrl_c_does(data, tmp_path):
         first = json.loads(running.stdout.readline())
         assert first["event"] == "unreachable"
         running.send_signal(signal.SIGTERM)
-        out, _ = running.communicate(timeout=60)
+        out, _ = running.communicate(timeout=PATIENCE)
     assert json.loads(out.splitlines()[-1])["event"] == "stopped"
     assert running.returncode == 130
 
@@ -91,7 +92,7 @@ def test_an_idle_client_is_small(data, tmp_path):
         running.stdout.readline()
         status = Path(f"/proc/{running.pid}/status").read_text()
         running.send_signal(signal.SIGINT)
-        running.communicate(timeout=60)
+        running.communicate(timeout=PATIENCE)
     assert int(status.split("VmRSS:")[1].split()[0]) < 60_000
 
 
@@ -110,7 +111,7 @@ def test_a_client_that_waits_after_training_starts_itself_anew(fleet, trainable,
         now = time.time()
         wait_until(lambda: (fleet.call("GET", "/v1/devices").json()[0]["last_seen"] or 0) > now)
         running.send_signal(signal.SIGTERM)
-        running.wait(20)
+        running.wait(PATIENCE)
     finally:
         running.kill()
         running.wait()
@@ -121,7 +122,7 @@ def test_a_client_that_waits_after_training_starts_itself_anew(fleet, trainable,
 
 
 def wait_until(condition) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.05)
@@ -153,12 +154,12 @@ def test_a_process_that_cannot_be_replaced_waits(capsys, monkeypatch):
 def test_wrong_options(data, tmp_path, args, message):
     given = "--server", "http://127.0.0.1:9", "--data", str(data), "--home", str(tmp_path / "h"), *args
     with command("join", "join", *given, env={**os.environ, "TERM": "dumb", "COLUMNS": "500"}) as running:
-        _, error = running.communicate(timeout=60)
+        _, error = running.communicate(timeout=PATIENCE)
     assert message in " ".join(error.split())
     assert running.returncode
 
 
 def test_prediction_without_a_job(tmp_path):
     with command("predict", "command", "it", "--home", str(tmp_path)) as running:
-        _, error = running.communicate(timeout=60)
+        _, error = running.communicate(timeout=PATIENCE)
     assert "no server; take part in a round first" in " ".join(error.split())
