@@ -90,9 +90,15 @@ class Fleet:
         return name
 
     def job(self, bundle: str, name: str = "topics", training: dict | None = None, **settings) -> dict:
+        """A job whose first round is open: a client that looks once is offered its task."""
         training = {"batch": 4, "length": 8, "learning_rate": 0.1} | (training or {})
         values = {"per_round": 1, "training": training} | settings
-        return self.call("POST", "/v1/jobs", json={"name": name, "bundle": bundle, "settings": values}).json()
+        made = self.call("POST", "/v1/jobs", json={"name": name, "bundle": bundle, "settings": values}).json()
+        until = time.monotonic() + PATIENCE
+        while not self.call("GET", f"/v1/jobs/{name}/rounds").json():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        return made
 
     def state(self, name: str = "topics") -> dict:
         return self.call("GET", f"/v1/jobs/{name}").json()
