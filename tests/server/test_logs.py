@@ -88,7 +88,7 @@ uvicorn.run(app, port={port}, log_config=None)
 
 def test_exceptions_are_a_field(tmp_path):
     """In an application with a route that fails."""
-    port = fleet.free_port()
+    port = fleet.processes.free_port()
     server = fleet.Process(
         [sys.executable, "-c", CRASHING.format(port=port)], tmp_path / "log",
         SPRY_LOG_FORMAT="json", SPRY_DATA_DIR=str(tmp_path / "data"),
@@ -111,7 +111,7 @@ def test_exceptions_are_a_field(tmp_path):
 
 
 def test_every_worker_and_the_process_that_starts_them(tmp_path):
-    port = fleet.free_port()
+    port = fleet.processes.free_port()
     command = [
         *fleet.SPRY,
         "serve",

@@ -108,7 +108,7 @@ def test_the_next_run_takes_the_bundle_and_nothing_else(learned, model_folder):
     demo.process.send_signal(signal.SIGINT)
     code, printed = demo.finished()
     assert code == 130
-    assert "together (the global model)" in printed
+    assert "together (global)" in printed
     assert "What to try next" in printed
     assert demo.leaves_nothing()
     assert (demo.out / "bundle" / "manifest.json").stat().st_mtime_ns == kept
