@@ -95,7 +95,7 @@ def _say_what_next(store: Store) -> None:
     log.info("data folder: %s; administrator's token: %s", store.folder, where)
     if not list_jobs(store):
         log.info("no job yet: `spry job create NAME --bundle FOLDER`, then `spry token create` and, on each device,")
-        log.info("`spry join --server URL --token TOKEN --data FILE`; the dashboard is at /, the API described at /docs")
+        log.info("`spry join --server URL --token TOKEN --data FILE`; the dashboard is at /, the API at /docs")
 
 
 logs.configure()
