@@ -35,7 +35,10 @@ class Folder:
             raise SpryError(f"{self.path} is a file; choose a folder for the demo with --out")
         if self.path.is_dir() and any(self.path.iterdir()) and not (self.path / _MARK).is_file():
             raise SpryError(f"{self.path} holds something else; choose an empty or new folder with --out")
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SpryError(f"{self.path} cannot be made: {error.strerror}; choose another folder with --out") from None
         with (self.path / _MARK).open("w") as mark:
             try:
                 fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -71,7 +71,9 @@ class Process:
     def check(self, what: str) -> None:
         if not self.running:
             last = self.log.read_text(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-            raise ProcessFailed(f"{what} ended with code {self.process.returncode}: {last[0]} (see {self.log})")
+            raise ProcessFailed(
+                f"{what} ended with code {self.process.returncode}: {last[0].removeprefix('error: ')} (see {self.log})"
+            )
 
     def ask_to_end(self) -> None:
         if self.running:

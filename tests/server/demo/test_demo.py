@@ -167,6 +167,11 @@ def test_it_clears_no_folder_but_its_own(tmp_path):
     assert (tmp_path / "thesis.tex").exists()
 
 
+def test_a_folder_that_cannot_be_made_is_one_line():
+    with pytest.raises(SpryError, match="cannot be made"), Folder(Path("/proc/demo")).taken():
+        pass
+
+
 def test_one_demo_at_a_time_has_a_folder(tmp_path):
     with (
         Folder(tmp_path / "demo").taken(),
