@@ -23,6 +23,7 @@ import msgspec
 
 from . import __version__
 from .conditions import Machine
+from .inspect import size
 from .runtimes import RUNTIMES, requirement
 from .store import default_home
 
@@ -73,7 +74,7 @@ def machine(asked: Asked) -> Iterator[Finding]:
 
 def disk(name: str, folder: Path) -> Finding:
     free = shutil.disk_usage(_existing(folder)).free
-    found = f"{megabytes(free)} free at {folder}"
+    found = f"{size(free)} free at {folder}"
     if free >= LITTLE_DISK:
         return Finding(name, "ok", found)
     state = "warning" if free >= LEAST_DISK else "problem"
@@ -88,10 +89,6 @@ def writable(name: str, folder: Path) -> Finding:
     return Finding(
         name, "problem", f"{folder} cannot be written", f"run: sudo chown -R $USER {there}, or choose another"
     )
-
-
-def megabytes(count: float) -> str:
-    return f"{count / 1e9:,.1f} GB" if count >= 1e10 else f"{count / 1e6:,.0f} MB"
 
 
 def _existing(folder: Path) -> Path:
@@ -126,14 +123,12 @@ def _memory(machine: Machine) -> Finding:
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     free = machine.free_memory()
     swap = re.search(r"^SwapTotal:\s*(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
-    free_text = "unknown" if free is None else megabytes(free)
-    found = f"{megabytes(total)}, {free_text} available, {megabytes(int(swap[1]) * 1024) if swap else 'unknown'} swap"
+    free_text = "unknown" if free is None else size(free)
+    found = f"{size(total)}, {free_text} available, {size(int(swap[1]) * 1024) if swap else 'unknown'} swap"
     if free is None or free >= _LITTLE_MEMORY:
         return Finding("memory", "ok", found)
-    advice = (
-        "stop other programs, add swap, or take part with --max-memory (docs/client.md); a small encoder trains in "
-    )
-    return Finding("memory", "warning" if free >= _LEAST_MEMORY else "problem", found, f"{advice}150 MB")
+    advice = "stop other programs, add swap, or give --max-memory (docs/client.md); a small encoder trains in 150 MB"
+    return Finding("memory", "warning" if free >= _LEAST_MEMORY else "problem", found, advice)
 
 
 # --- libraries and runtimes ------------------------------------------------------------------------------------------

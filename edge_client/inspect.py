@@ -153,12 +153,12 @@ def count(number: int) -> str:
     return _scaled(number, ("", " k", " M", " G", " T", " P"))
 
 
-def size(number: int) -> str:
+def size(number: float) -> str:
     """Bytes in three digits: 1.23 MB, a MB being a million bytes."""
     return _scaled(number, (" B", " kB", " MB", " GB", " TB", " PB"))
 
 
-def _scaled(number: int, suffixes: tuple[str, ...]) -> str:
+def _scaled(number: float, suffixes: tuple[str, ...]) -> str:
     value, power = float(number), 0
     while abs(value) >= 999.5 and power < len(suffixes) - 1:
         value, power = value / 1000, power + 1

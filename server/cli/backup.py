@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
+from edge_client.inspect import size
 from server.archive import DUMP, unpack
 from server.backup import PG_DUMP, back_up, describe
-from server.cli.common import JsonOption, show_json
+from server.cli.common import JsonOption, show_json, transfer
 from server.settings import read_settings
 
 
@@ -30,12 +27,12 @@ def backup(
     Example: spry backup --data spry-data --out backup.tar
     """
     settings = read_settings() if data is None else read_settings(data_dir=data)
-    with _progress(f"writing {out.name}") as advance:
+    with transfer(f"writing {out.name}") as advance:
         index = back_up(settings, out, advance, dump=dump)
     if as_json:
         show_json({"out": str(out)} | describe(index))
         return
-    typer.echo(f"{out}: {index.bytes / 1e6:,.1f} MB in {len(index.files)} files; keep it where others cannot read it")
+    typer.echo(f"{out}: {size(index.bytes)} in {len(index.files)} files; keep it where others cannot read it")
     typer.echo(f"restore it with: spry restore {out} --data NEW-FOLDER")
 
 
@@ -48,12 +45,12 @@ def restore(
 
     Example: spry restore backup.tar --data restored
     """
-    with _progress(f"reading {archive.name}") as advance:
+    with transfer(f"reading {archive.name}") as advance:
         index = unpack(archive, data, advance)
     if as_json:
         show_json({"data": str(data)} | describe(index))
         return
-    typer.echo(f"{data}: {index.bytes / 1e6:,.1f} MB in {len(index.files)} files, all as they were backed up")
+    typer.echo(f"{data}: {size(index.bytes)} in {len(index.files)} files, all as they were backed up")
     if index.database == "postgresql":
         typer.echo(f"the database: createdb NAME && pg_restore --no-owner --dbname=NAME {data / DUMP}")
         typer.echo(
@@ -61,11 +58,3 @@ def restore(
         )
     else:
         typer.echo(f"start it with: spry serve --data {data}")
-
-
-@contextmanager
-def _progress(what: str) -> Generator[Callable[[int, int], None]]:
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what)
-        yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from rich.table import Table
 
 from server.admin import Access, Administrator
@@ -46,6 +48,16 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: 
         Console().print(table)
     else:
         typer.echo(empty)
+
+
+@contextmanager
+def transfer(what: str) -> Generator[Callable[[int, int], None]]:
+    """A bar for bytes, where somebody watches; it is told how many are done, of how many."""
+    columns = TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn()
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(what)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def ago(moment: float | None) -> str:

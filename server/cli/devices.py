@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from edge_client.inspect import size
 from server.admin import part
 from server.cli.common import CaOption, JsonOption, ServerOption, TokenOption, ago, connect, show_json, show_table
 
@@ -63,13 +64,13 @@ def _profile(profile: dict[str, Any]) -> tuple[str, ...]:
     seconds = profile.get("step_seconds")
     return (
         ", ".join(profile.get("runtimes", [])),
-        _megabytes(profile.get("memory_bytes")),
-        _megabytes(profile.get("resident_bytes")),
+        _size(profile.get("memory_bytes")),
+        _size(profile.get("resident_bytes")),
         "" if seconds is None else f"{seconds:.3g}",
         profile.get("power", ""),
         str(profile.get("examples", "")),
     )
 
 
-def _megabytes(size: int | None) -> str:
-    return f"{size / 1e6:.0f} MB" if size else ""
+def _size(count: int | None) -> str:
+    return "" if count is None else size(count)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
+from edge_client.inspect import size
 from edge_client.protocol import Estimator
 from server.admin import AdminError, Administrator, part
 from server.cli.common import (
@@ -23,6 +21,7 @@ from server.cli.common import (
     connect,
     show_json,
     show_table,
+    transfer,
 )
 
 app = typer.Typer(
@@ -74,7 +73,8 @@ def create(
         _fill_shape(wanted, bundle)
         if held_out is not None:
             wanted["held_out"] = administrator.upload_held_out(held_out)
-        uploaded = _upload(administrator, bundle)
+        with transfer("uploading") as advance:
+            uploaded = administrator.upload_bundle(bundle, advance)
         made = administrator.post("/v1/jobs", {"name": name, "bundle": uploaded, "settings": wanted})
     if as_json:
         show_json(made)
@@ -145,15 +145,6 @@ def _fill_shape(settings: dict[str, Any], bundle: Path) -> None:
             training.setdefault("directions", opened.manifest.directions[0])
 
 
-def _upload(administrator: Administrator, bundle: Path) -> str:
-    columns = TextColumn("uploading"), BarColumn(bar_width=24), DownloadColumn()
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("")
-        return administrator.upload_bundle(
-            bundle, lambda sent, total: progress.update(task, completed=sent, total=total)
-        )
-
-
 @app.command(name="list")
 def list_(
     server: ServerOption = None, admin_token: TokenOption = None, ca: CaOption = None, as_json: JsonOption = False
@@ -204,7 +195,7 @@ def show(
     if found["refused"]:
         typer.echo("refused: " + ", ".join(f"{count} {code}" for code, count in sorted(found["refused"].items())))
     if found["up"] or found["down"]:
-        typer.echo(f"devices sent {found['up'] / 1e6:.1f} MB and fetched {found['down'] / 1e6:.1f} MB")
+        typer.echo(f"devices sent {size(found['up'])} and fetched {size(found['down'])}")
     typer.echo()
     show_table(("round", "state", "reports", "loss", "accuracy", "seconds"), map(_round, rounds), "no rounds yet")
 

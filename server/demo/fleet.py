@@ -36,7 +36,7 @@ class Device:
     process: Process
 
 
-class Traffic(NamedTuple):
+class Moved(NamedTuple):
     """Bytes."""
 
     up: float = 0
@@ -85,16 +85,16 @@ class Fleet:
             )  # fmt: skip
             self.devices.append(Device(number, name, runtime, process))
 
-    def bytes_a_round(self) -> dict[str, Traffic]:
+    def bytes_a_round(self) -> dict[str, Moved]:
         """Up and down, by the device's name; without the bundle, which comes once."""
         names = {device["id"]: device["name"] for device in self.admin.get("/v1/devices")}
-        total = {name: Traffic() for name in names.values()}
+        total = {name: Moved() for name in names.values()}
         for row in self.admin.get(f"/v1/jobs/{JOB}/traffic"):
             if row["round"]:
                 known = total[names[row["device"]]]
-                total[names[row["device"]]] = Traffic(known.up + row["up"], known.down + row["down"])
+                total[names[row["device"]]] = Moved(known.up + row["up"], known.down + row["down"])
         rounds = self._plan.rounds
-        return {name: Traffic(found.up / rounds, found.down / rounds) for name, found in total.items()}
+        return {name: Moved(found.up / rounds, found.down / rounds) for name, found in total.items()}
 
     def step_seconds(self) -> dict[str, float]:
         """What devices say about themselves at a check-in, once all of them have checked in after a round."""
@@ -111,20 +111,24 @@ class Fleet:
 
     def follow(self, screen: Screen) -> dict[str, Any]:
         """Until the job has ended; tells each round as it is done."""
-        told = 0
+        done = newest = 0
         while True:
             self._look()
             job = self.admin.get(f"/v1/jobs/{JOB}")
-            if job["done"] > told:
-                newest: list[dict[str, Any]] = self.admin.get(f"/v1/jobs/{JOB}/rounds", limit=job["done"] - told + 1)
-                for row in reversed(newest):
-                    if row["state"] == "done" and row["number"] > told:
-                        told = row["number"]
-                        screen.round_done(row, self._plan.rounds)
+            if job["done"] > done:
+                done = job["done"]
+                for row in self._done_after(newest):
+                    newest = row["number"]
+                    screen.round_done(row, self._plan.rounds)
             screen.round_open(job["progress"], self._plan.rounds)
             if job["state"] == "ended":
                 return job
             time.sleep(_LOOK)
+
+    def _done_after(self, number: int) -> list[dict[str, Any]]:
+        """Rounds in their order; those that failed have numbers too."""
+        rows: list[dict[str, Any]] = self.admin.get(f"/v1/jobs/{JOB}/rounds")
+        return [row for row in reversed(rows) if row["state"] == "done" and row["number"] > number]
 
     def serve(self) -> None:
         """Until interrupted."""

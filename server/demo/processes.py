@@ -32,9 +32,13 @@ class ProcessFailed(SpryError):
 
 
 def main() -> None:
-    """`spry` as a child: `python -m server.demo.processes ...`. Asks the kernel to end it with its parent."""
+    """`spry` as a child: `python -m server.demo.processes ...`. Asks the kernel to end it with its parent.
+
+    Ctrl-C is what every command cleans up after; a shell's background job would have it ignored.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
     from edge_client.cli import main as spry
 
     spry()
@@ -75,13 +79,14 @@ class Process:
                 f"{what} ended with code {self.process.returncode}: {last[0].removeprefix('error: ')} (see {self.log})"
             )
 
-    def ask_to_end(self) -> None:
+    def stop(self) -> None:
+        """As a system stops a service."""
         if self.running:
             self.process.terminate()
+        self.end()
 
-    def stop(self) -> None:
+    def end(self) -> None:
         """It may end by itself; what is left of its group after a while is killed."""
-        self.ask_to_end()
         try:
             self.process.wait(_GRACE)
         except subprocess.TimeoutExpired:
@@ -107,9 +112,10 @@ class Processes:
 
     def __exit__(self, *_: object) -> None:
         for process in reversed(self._started):
-            process.ask_to_end()
+            if process.running:
+                process.process.send_signal(signal.SIGINT)
         for process in reversed(self._started):
-            process.stop()
+            process.end()
 
     def start(self, log: Path, *arguments: str, **environment: str) -> Process:
         """A `spry` command."""

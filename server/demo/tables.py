@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from edge_client.inspect import size
 from server.demo import intents
 from server.demo.folder import Folder
 from server.demo.plan import Plan
@@ -46,16 +47,9 @@ def _per_device(devices: list[DeviceResult]) -> Table:
     for device in devices:
         step = "" if device.seconds_per_step is None else f"{device.seconds_per_step:.3f}"
         own = (f"{value:.2f}" for value in (device.own.alone, device.own.together, device.own.personal))
-        amounts = _size(device.up), _size(device.down)
-        table.add_row(device.name, device.runtime, f"{device.peak_bytes / 1e6:.0f} MB", step, *amounts, *own)
+        amounts = size(device.up), size(device.down)
+        table.add_row(device.name, device.runtime, size(device.peak_bytes), step, *amounts, *own)
     return table
-
-
-def _size(count: float) -> str:
-    for unit, name in ((1e6, "MB"), (1e3, "kB")):
-        if count >= unit:
-            return f"{count / unit:.1f} {name}"
-    return f"{count:.0f} B"
 
 
 def next_steps(plan: Plan, folder: Folder, home: Path, *, keep_serving: bool) -> str:

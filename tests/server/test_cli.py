@@ -1,6 +1,7 @@
 """The administrators' commands against a real server, and what they say when something is wrong."""
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -145,10 +146,10 @@ def test_the_papers_preset(ok, tiny):
 
 
 def test_a_job_that_ran(ok, taken_part):
-    while not json.loads(ok("job", "show", taken_part, "--json"))["down"]:
+    while not json.loads(ok("job", "show", taken_part, "--json"))["up"]:
         time.sleep(0.05)  # bytes are written together, now and then
     shown = ok("job", "show", taken_part)
-    assert "devices sent 0." in shown
+    assert re.search(r"devices sent [\d.]+ kB and fetched [\d.]+ kB", shown)
     assert shown.startswith(f"{taken_part}: ended, 2 of 2 rounds")
     rows = [line.split() for line in shown.splitlines() if line[:1].isdigit()]
     assert [row[:3] for row in rows] == [["2", "done", "1"], ["1", "done", "1"]]
