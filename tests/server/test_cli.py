@@ -15,6 +15,7 @@ import uvicorn
 
 from edge_client import cli
 from edge_client.client import Client
+from edge_client.inspect import size
 from server.app import create_app
 from server.settings import Settings
 
@@ -194,7 +195,7 @@ def test_devices(ok, wrong, taken_part):
     assert (device["name"], device["profile"]["runtimes"][0]) == ("pi", "onnx")
     (row,) = [line for line in ok("devices", "list").splitlines() if device["id"] in line]
     assert "ago" in row
-    assert f"{device['profile']['resident_bytes'] / 1e6:.0f} MB" in row
+    assert size(device["profile"]["resident_bytes"]) in row
     assert ok("devices", "revoke", device["id"]) == f"device {device['id']} is revoked\n"
     (row,) = [line for line in ok("devices", "list").splitlines() if device["id"] in line]
     assert "revoked" in row
