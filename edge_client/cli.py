@@ -60,6 +60,7 @@ SUBCOMMANDS = {
     "devices": Subcommand("Show and revoke devices.", "server"),
     "adapter": Subcommand("Download what a job has learned, as a PEFT adapter.", "server"),
     "merge": Subcommand("Merge an adapter into its base model.", "export"),
+    "simulate": Subcommand("Train a fleet of virtual clients on this machine.", "simulate"),
     "backup": Subcommand("Copy a server's data to a file while it runs.", "server"),
     "restore": Subcommand("Make a server's data folder of a backup.", "server"),
 }

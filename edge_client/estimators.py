@@ -11,8 +11,9 @@ job's settings and a device's memory must know of it, so that neither the server
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from .chain import Chain
 from .errors import TrainingError
 from .manifest import Manifest, ProgramSpec
 from .optimizers import Weights
-from .passes import Passes
+from .passes import Pass
 from .protocol import Task, Training
 from .scalars import ScalarReport, combine, join_head, split_head, step_directions
 
@@ -36,13 +37,33 @@ class Estimate(NamedTuple):
     gradients: Weights
 
 
+class Derivatives(Protocol):
+    """Where passes are computed: on a device by its programs (`edge_client.passes.Passes`)."""
+
+    def dual(self, batch: Batch, weights: Weights, directions: Mapping[str, Array], /) -> Pass:
+        """Derivatives along the units' directions, and the head's exact gradient."""
+        ...
+
+    def scalars(self, batch: Batch, weights: Weights, directions: Mapping[str, Array], /) -> Pass:
+        """Derivatives along the units' and the head's directions."""
+        ...
+
+    def exact(self, batch: Batch, weights: Weights, /) -> Pass:
+        """True gradients of units and head."""
+        ...
+
+    def losses(self, batch: Batch, weights: Weights, /) -> Array:
+        """[batch], without derivatives."""
+        ...
+
+
 class Estimator(ABC):
     """The gradient of a task's units and of the head; `iteration` is the step's number within the round."""
 
     along: ClassVar[bool] = False
     """Whether its programs carry a job's directions, so that the bundle must have them for so many."""
 
-    def __init__(self, manifest: Manifest, task: Task, passes: Passes) -> None:
+    def __init__(self, manifest: Manifest, task: Task, passes: Derivatives) -> None:
         self.manifest = manifest
         self.task = task
         self.training = self.settled(task.training)
@@ -112,7 +133,7 @@ class Forward(ScalarEstimator):
 class Central(ScalarEstimator):
     """Units and head move together along each direction, which all examples share."""
 
-    def __init__(self, manifest: Manifest, task: Task, passes: Passes) -> None:
+    def __init__(self, manifest: Manifest, task: Task, passes: Derivatives) -> None:
         super().__init__(manifest, task, passes)
         if task.training.head != "joint" and manifest.head:
             raise TrainingError(
@@ -192,6 +213,6 @@ def kind_of(training: Training) -> type[Estimator]:
     return kind
 
 
-def estimator_for(manifest: Manifest, task: Task, passes: Passes) -> Estimator:
+def estimator_for(manifest: Manifest, task: Task, passes: Derivatives) -> Estimator:
     """Ready for a task's steps."""
     return kind_of(task.training)(manifest, task, passes)

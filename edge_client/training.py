@@ -10,14 +10,14 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from .batches import Array, Batch, Batches, in_order
 from .data import Example
 from .errors import TrainingError
-from .estimators import Estimator, trained
+from .estimators import Estimate, trained
 from .manifest import IGNORED, Manifest
 from .optimizers import Weights, local_step
 from .protocol import Report, Task, Training
@@ -39,6 +39,14 @@ class State:
     seconds: float = 0.0
 
 
+class Gradients(Protocol):
+    """What finds a step's gradient: an estimator."""
+
+    def gradient(self, batch: Batch, weights: Weights, iteration: int, /) -> Estimate:
+        """The loss and the gradient of one step."""
+        ...
+
+
 def steps_in(training: Training, batches: int) -> int:
     """How many steps a round has."""
     if training.mode == "iteration":
@@ -46,7 +54,7 @@ def steps_in(training: Training, batches: int) -> int:
     return training.iterations or training.epochs * batches
 
 
-def train(task: Task, manifest: Manifest, estimator: Estimator, batches: Batches, state: State) -> Iterator[State]:
+def train(task: Task, manifest: Manifest, estimator: Gradients, batches: Batches, state: State) -> Iterator[State]:
     """The states after each step that is left of the round."""
     head = {parameter.name for parameter in manifest.head}
     for step in range(state.step, steps_in(task.training, len(batches))):
@@ -62,7 +70,7 @@ def train(task: Task, manifest: Manifest, estimator: Estimator, batches: Batches
         yield state
 
 
-def _next(training: Training, estimator: Estimator, batch: Batch, state: State, head: set[str]) -> State:
+def _next(training: Training, estimator: Gradients, batch: Batch, state: State, head: set[str]) -> State:
     found = estimator.gradient(batch, state.weights, state.step)
     check_finite(found.loss, found.gradients, state.step)
     weights, optimizer = dict(state.weights), dict(state.optimizer)

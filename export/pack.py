@@ -22,7 +22,8 @@ from export.errors import ExportError
 from export.jobs import file_sha256
 from export.model import Loaded
 
-ADAPTER_FILE = "adapter/adapter_model.safetensors"
+ADAPTER_FOLDER, ADAPTER_WEIGHTS = "adapter", "adapter_model.safetensors"
+ADAPTER_FILE = f"{ADAPTER_FOLDER}/{ADAPTER_WEIGHTS}"
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "model_config.json"
 """The base model's own configuration: what it takes to build its shape again."""
@@ -104,11 +105,11 @@ def link_file(source: Path, target: Path) -> None:
     shutil.copyfile(source, target)
 
 
-def add_adapter(folder: Path, config: Mapping[str, object], initial: Mapping[str, Tensor]) -> None:
-    """The untrained adapter as a folder that `PeftModel.from_pretrained` loads."""
-    add_file(folder, ADAPTER_FILE, save(dict(initial), metadata={"format": "pt"}))
+def add_adapter(folder: Path, config: Mapping[str, object], values: Mapping[str, Tensor]) -> None:
+    """A folder that `PeftModel.from_pretrained` loads: in a bundle, the untrained adapter."""
+    add_file(folder, ADAPTER_WEIGHTS, save(dict(values), metadata={"format": "pt"}))
     text = json.dumps(plain(config), indent=2, sort_keys=True)
-    add_file(folder, str(Path(ADAPTER_FILE).parent / "adapter_config.json"), text.encode() + b"\n")
+    add_file(folder, "adapter_config.json", text.encode() + b"\n")
 
 
 def plain(value: object) -> object:

@@ -13,11 +13,11 @@ import msgspec
 import torch
 from torch import Tensor
 
-from edge_client import __version__
 from edge_client import manifest as m
 from export import pack, verify
 from export.adapters import Adapted, adapt
 from export.capture import Captured, capture
+from export.description import describe
 from export.errors import ExportError
 from export.flops import count_flops
 from export.jobs import Job, Result, lower_all, prune
@@ -33,7 +33,6 @@ from export.segments import Segment, boundaries, split
 from export.slots import Role, slot_of, value_of
 from export.targets import Projections, find_projections
 from export.tasks import TASKS
-from export.units import find_head, find_units
 
 CACHE_LIMIT = 20_000_000_000
 
@@ -209,37 +208,15 @@ def _assemble(
     for result in results.values():
         for file in result.files:
             pack.link_file(Path(result.folder) / file.path, folder / file.path)
-    pack.add_adapter(folder, adapted.config, adapted.initial)
+    pack.add_adapter(folder / pack.ADAPTER_FOLDER, adapted.config, adapted.initial)
     pack.add_config(folder, loaded)
     tokenizer = pack.add_tokenizer(folder, loaded)
-    manifest = m.Manifest(
-        made_by=f"spry {__version__}",
-        model=m.Model(
-            name=loaded.name,
-            architecture=type(loaded.model).__name__,
-            task=loaded.task.name,  # type: ignore[arg-type]
-            labels=loaded.labels if loaded.task.name == "seq-cls" else (),
-            blocks=loaded.layers,
-            parameters=loaded.parameters,
-        ),
-        adapter=m.Adapter(
-            options.adapter.method,
-            pack.plain(adapted.config),  # type: ignore[arg-type]
-            pack.ADAPTER_FILE,
-        ),
-        inputs=loaded.token_inputs,
-        units=tuple(
-            m.Unit(unit.name, unit.segments, tuple(m.Parameter(p.name, p.shape) for p in unit.parameters))
-            for unit in find_units(chain.segments)
-        ),
-        head=tuple(m.Parameter(p.name, p.shape) for p in find_head(chain.segments)),
-        segments=tuple(m.Segment(s.name, s.blocks.start, s.blocks.stop) for s in chain.segments),
+    manifest = msgspec.structs.replace(
+        describe(loaded, adapted, chain.segments, options.adapter.method),
         shapes=options.shapes,
         directions=options.directions,
         tokenizer=tokenizer,
-        pad_token_id=loaded.pad_token_id,
         runtimes={runtime: _runtime(runtime, chain, results, options.precision) for runtime in options.runtimes},
-        verification=(),
         files=pack.list_files(folder),
     )
     pack.write_manifest(folder, manifest)

@@ -2,6 +2,7 @@
 
 SpryError
 ├── ServerConfigError   settings that an administrator must change; the server does not start
+├── SimulationError     a simulation that cannot run as it was asked for
 └── Refusal             an answer to a request: a problem document with this status, code and advice
 """
 
@@ -29,6 +30,10 @@ TITLES = {
 
 class ServerConfigError(SpryError):
     """The server cannot run with these settings."""
+
+
+class SimulationError(SpryError):
+    """A simulation cannot run as it was asked for."""
 
 
 class Refusal(SpryError):

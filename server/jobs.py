@@ -197,9 +197,9 @@ def _query() -> Select[Any]:
 
 def _check_programs(training: Training, manifest: Manifest) -> None:
     kind = kind_of(training)
-    count = training.directions if kind.along else manifest.directions[0]
     try:
         for runtime in manifest.runtimes:
+            count = training.directions if kind.along else manifest.directions[0]
             chain = Chain(manifest, runtime, training.batch, training.length, count)
             kind.programs(chain, training, chain.head)
     except BundleError as error:

@@ -24,7 +24,7 @@ from server.errors import Refusal
 from server.tables import steps, versions
 
 if TYPE_CHECKING:
-    from server.jobs import Job
+    from server.jobs import Job, JobSettings
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,17 @@ def head_names(manifest: Manifest) -> frozenset[str]:
     return frozenset(parameter.name for parameter in manifest.head)
 
 
-def moved(model: Model, change: Weights, job: Job, manifest: Manifest) -> Model:
+def moved(model: Model, change: Weights, settings: JobSettings, manifest: Manifest) -> Model:
     """The next version."""
     weights, optimizer = dict(model.weights), dict(model.optimizer)
-    server_step(weights, change, optimizer, job.settings.optimizers, head_names(manifest))
+    server_step(weights, change, optimizer, settings.optimizers, head_names(manifest))
     return Model(model.version + 1, weights, optimizer)
 
 
-def repeated(model: Model, record: StepRecord, job: Job, manifest: Manifest) -> Model:
+def repeated(model: Model, record: StepRecord, settings: JobSettings, manifest: Manifest) -> Model:
     """The next version, by a published record: what every client in step does too."""
     weights, optimizer = dict(model.weights), dict(model.optimizer)
-    replay(record, weights, optimizer, manifest, job.settings.training, job.settings.optimizers)
+    replay(record, weights, optimizer, manifest, settings.training, settings.optimizers)
     return Model(model.version + 1, weights, optimizer)
 
 
@@ -92,7 +92,7 @@ class Models:
         if held is not None and model.version <= held.version <= version:
             model = held
         for record in self.records(job, model.version, version):
-            model = repeated(model, record, job, manifest)
+            model = repeated(model, record, job.settings, manifest)
         if model.version != version:
             raise Refusal(410, "stale", f"version {version} of job {job.name} is not kept; the newest is {job.version}")
         return model

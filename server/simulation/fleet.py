@@ -1,0 +1,188 @@
+"""The simulated round, from top to bottom.
+
+    select → assign → train → aggregate → evaluate
+
+Selection apart, these are the server's own rules (`server.assignment`, `server.outcomes`) and the devices' own training
+(`edge_client.training`); what a real round also does, waiting and validating, has nothing to do here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edge_client.chain import cut_for
+from edge_client.manifest import Manifest
+from edge_client.optimizers import Weights
+from edge_client.protocol import Task
+from edge_client.scalars import decode_report
+from server.aggregation import norms
+from server.assignment import Slot, slots
+from server.models import Model, head_names
+from server.offers import seed_of
+from server.outcomes import Outcome, Step, Update, mean_of_updates, step_of_scalars
+from server.simulation.crews import Crew
+from server.simulation.plan import Plan
+from server.simulation.population import sampled
+from server.simulation.scores import Score, combined
+from server.simulation.traffic import Traffic
+from server.simulation.work import ROWS, Member, Trained
+
+JOB = "simulation"
+SCORED_TOGETHER = 4 * ROWS
+"""Test examples of one call to a worker."""
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a simulation stands: all that the next round needs."""
+
+    model: Model
+    round: int = 0
+    last_change: Mapping[str, Any] | None = None
+    """The weights' in the last round, where a method looks at it."""
+
+
+class Fleet:
+    """A plan's clients and its server."""
+
+    def __init__(self, plan: Plan, manifest: Manifest, clients: int, test_examples: int, crew: Crew) -> None:
+        self.plan = plan
+        self.settings = plan.settings
+        self.manifest = manifest
+        self.clients = clients
+        self.test_examples = test_examples
+        self._crew = crew
+        self._head = head_names(manifest)
+
+    def play(self, state: State) -> tuple[State, dict[str, Any]]:
+        """The next round, and what is known of it."""
+        started, number = time.monotonic(), state.round + 1
+        evaluated = number % self.settings.evaluate_every == 0 or number == self.settings.rounds
+        members = self._members(number, evaluate=evaluated and self.plan.personal)
+        if self.settings.training.mode == "epoch":
+            outcome, traffic = self._epoch(members, state)
+        else:
+            outcome, traffic = self._iterations(members, state)
+        found = _told(outcome)
+        following = State(outcome.model, number, self._change(state, outcome))
+        trained = time.monotonic() - started
+        if evaluated:
+            found |= self.score(outcome.model.weights).values
+        seconds = time.monotonic() - started
+        steps = sum(report.get("steps", 1) for report in outcome.reports)
+        return following, {
+            "round": number,
+            "seconds": round(seconds, 3),
+            **found,
+            **traffic.totals(),
+            "step_seconds": round(trained / max(steps, 1), 4),
+        }
+
+    # --- select, assign ---
+
+    def _members(self, number: int, *, evaluate: bool) -> list[Member]:
+        settings = self.settings
+        chosen = sampled(self.plan.seed, number, self.clients, settings.per_round)
+        places = slots(settings.assignment, len(self.manifest.units), settings.per_round, settings.per_round)
+        return [
+            Member(client, self._task(number, slot, evaluate=evaluate))
+            for client, slot in zip(chosen, places, strict=True)
+        ]
+
+    def _task(self, number: int, slot: Slot, *, evaluate: bool) -> Task:
+        return Task(
+            id=f"{number}-{slot.number}",
+            job=JOB,
+            job_name=JOB,
+            round=number,
+            seed=seed_of(self.settings.seed or 0, number, slot.number),
+            units=list(slot.units),
+            cut=cut_for(self.manifest, slot.units),
+            bundle="",
+            runtime="",
+            version=number - 1,
+            iteration=0,
+            seconds=0.0,
+            training=self.settings.training,
+            optimizers=self.settings.optimizers,
+            batch=self.settings.training.batch,
+            evaluate=evaluate,
+        )
+
+    def _groups(self, members: Sequence[Member]) -> list[list[Member]]:
+        """Who computes together: the same whatever the number of workers, and so are the last bits."""
+        size = max(1, ROWS // self.settings.training.batch)
+        return [list(members[start : start + size]) for start in range(0, len(members), size)]
+
+    # --- train, aggregate ---
+
+    def _epoch(self, members: Sequence[Member], state: State) -> tuple[Outcome, Traffic]:
+        start = state.model
+        calls = [(group, start.weights, state.last_change or {}) for group in self._groups(members)]
+        trained: list[Trained] = [one for group in self._crew.call("train", calls) for one in group]
+        kept = self._within_bound(trained)
+        updates = [
+            Update(
+                member.task.id, norms(one.update, start.weights, self._head), one.report, lambda one=one: one.update
+            )
+            for member, one in zip(members, trained, strict=True)
+            if one in kept
+        ]
+        traffic = Traffic(self.manifest, self.settings.training)
+        for member, one in zip(members, trained, strict=True):
+            traffic.epoch(member.task, one, start.weights)
+        return mean_of_updates(start, updates, self.settings, self.manifest), traffic
+
+    def _within_bound(self, trained: Sequence[Trained]) -> Sequence[Trained]:
+        """Those whose gradients are steady enough; the steadiest where none is."""
+        bound = self.plan.variance_bound
+        if bound is None:
+            return trained
+        return [one for one in trained if one.variance <= bound] or [min(trained, key=lambda one: one.variance)]
+
+    def _iterations(self, members: Sequence[Member], state: State) -> tuple[Outcome, Traffic]:
+        model, training = state.model, self.settings.training
+        traffic = Traffic(self.manifest, training)
+        outcome: Outcome | None = None
+        for iteration in range(self.settings.steps):
+            calls = [(group, model.weights, iteration, state.last_change or {}) for group in self._groups(members)]
+            reports = [data for group in self._crew.call("report", calls) for data in group]
+            steps = [
+                Step(member.task.seed, tuple(member.task.units), decode_report(data, self.manifest, training))
+                for member, data in zip(members, reports, strict=True)
+            ]
+            outcome = step_of_scalars(model, state.round + 1, iteration, steps, self.settings, self.manifest)
+            traffic.iteration(reports, outcome, model, first=iteration == 0)
+            model = outcome.model
+        assert outcome is not None  # a round has a step or more
+        return outcome, traffic
+
+    def _change(self, state: State, outcome: Outcome) -> Weights | None:
+        if self.plan.kind.estimator is None:
+            return None
+        before = state.model.weights
+        return {name: value - before[name] for name, value in outcome.model.weights.items()}
+
+    # --- evaluate ---
+
+    def score(self, weights: Weights) -> Score:
+        """How good these weights are on the test set."""
+        starts = range(0, self.test_examples, SCORED_TOGETHER)
+        return combined(self._crew.call("score", [(weights, start, start + SCORED_TOGETHER) for start in starts]))
+
+
+def _told(outcome: Outcome) -> dict[str, Any]:
+    reports = outcome.reports
+    examples = sum(report["examples"] for report in reports)
+    found: dict[str, Any] = {
+        "loss": round(sum(report["loss"] * report["examples"] for report in reports) / max(examples, 1), 6),
+        "clients": len(reports),
+        "examples": examples,
+    }
+    held_back = sum(report.get("held_back", 0) for report in reports)
+    if held_back:
+        found["accuracy_personal"] = round(sum(report["right_personal"] for report in reports) / held_back, 6)
+    return found

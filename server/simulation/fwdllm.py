@@ -1,0 +1,74 @@
+"""FwdLLM+: of several directions, the one closest to where the weights last moved.
+
+Of the K directions of a step only that one is walked, forth and back, so that a step costs two passes. The last round's
+change is known to everybody who holds two versions of the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_client.batches import Batch
+from edge_client.estimators import Central, Estimate
+from edge_client.optimizers import Weights
+from edge_client.scalars import ScalarReport, step_directions
+
+
+class ClosestDirection(Central):
+    """A central difference along the most promising direction."""
+
+    last_change: Weights | None = None
+    """The server's, of the round before; without one, the first direction is as good as any."""
+
+    def report(self, batch: Batch, weights: Weights, iteration: int) -> ScalarReport:
+        alone = replace(self.training, batch=1)
+        directions = step_directions(self.manifest, self.task.units, self.task.seed, alone, iteration)
+        chosen = self._closest(directions)
+        sigma = self.training.sigma
+        above, below = (
+            self.passes.losses(batch, weights | {n: weights[n] + side * v[chosen] for n, v in directions.items()})
+            for side in (sigma, -sigma)
+        )
+        jvp = np.zeros((self.training.directions, len(above)), np.float32)
+        jvp[chosen] = self.training.directions * (above - below) / np.float32(2 * sigma)  # the mean is over all K
+        head_jvp = np.zeros_like(jvp) if self.manifest.head else None
+        loss = float((above.astype(np.float64) + below).sum() / 2 / batch.examples)
+        return ScalarReport(loss, batch.examples, jvp, head_jvp)
+
+    def _closest(self, directions: Mapping[str, NDArray[Any]]) -> int:
+        if not self.last_change:
+            return 0
+        known = {name: change for name, change in self.last_change.items() if name in directions}
+        rows = {name: directions[name].reshape(self.training.directions, -1).astype(np.float64) for name in directions}
+        along = sum(rows[name] @ change.reshape(-1) for name, change in known.items())
+        length = np.sqrt(sum((values**2).sum(1) for values in rows.values()))
+        return int(np.argmax(np.abs(along / length)))  # a difference says the same forth and back
+
+
+class Spread:
+    """How much a client's gradients vary from step to step: their variance, as a mean over the weights."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._sum: dict[str, NDArray[np.float64]] = {}
+        self._squares = 0.0
+
+    def add(self, found: Estimate) -> None:
+        self._steps += 1
+        for name, gradient in found.gradients.items():
+            wide = gradient.astype(np.float64)
+            self._sum[name] = self._sum[name] + wide if name in self._sum else wide
+            self._squares += float(np.square(wide).sum())
+
+    @property
+    def variance(self) -> float:
+        weights = sum(value.size for value in self._sum.values())
+        if self._steps < 2:
+            return 0.0
+        squared_mean = sum(float(np.square(value / self._steps).sum()) for value in self._sum.values())
+        return max(0.0, self._squares / self._steps - squared_mean) / weights * self._steps / (self._steps - 1)

@@ -1,0 +1,65 @@
+"""What a simulation asks of a model; the exporter provides it, found by its entry point in the group `spry.simulation`.
+
+A learner computes for many clients at once: each has a batch and trainable weights of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from edge_client.batches import Batch
+from edge_client.errors import RuntimeMissing
+from edge_client.manifest import Manifest
+from edge_client.optimizers import Weights
+
+Array = NDArray[Any]
+
+
+class Differentiated(Protocol):
+    """One client's losses, logits and gradients."""
+
+    @property
+    def loss(self) -> Array: ...
+    @property
+    def logits(self) -> Array: ...
+    @property
+    def gradients(self) -> Weights: ...
+
+
+class Learner(Protocol):
+    """A model that computes for many clients at once."""
+
+    manifest: Manifest
+    initial: Weights
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    def forward(self, weights: Sequence[Weights], batches: Sequence[Batch]) -> list[tuple[Array, Array]]:
+        """Each client's losses and logits."""
+        ...
+
+    def differentiate(
+        self, weights: Sequence[Weights], batches: Sequence[Batch], names: Sequence[str], *, per_example: bool
+    ) -> Sequence[Differentiated]:
+        """Losses, and gradients of each example's loss or of the weighted mean."""
+        ...
+
+    def save_adapter(self, folder: Path, weights: Weights) -> None:
+        """Write what `PeftModel.from_pretrained` loads."""
+        ...
+
+
+def open_learner(source: str, **options: Any) -> Learner:
+    """The model at `source`; see `export.rows.open_model`."""
+    try:
+        (entry,) = entry_points(group="spry.simulation", name="model")
+        return entry.load()(source, **options)
+    except ModuleNotFoundError as error:
+        raise RuntimeMissing("spry simulate", "export", f"{error.name} is not installed") from error

@@ -1,0 +1,163 @@
+"""The methods that can be simulated: a row each, as changes to a job's settings.
+
+A row says what makes the method: its estimator, whether units are split, how the server moves the weights. Rates are
+those of a preset: `paper` (appendix B of the paper, by data set) or `default` (tuned for this project, on small
+encoders; `benchmarks/NOTES.md` says how).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from edge_client.estimators import Estimator, kind_of
+from edge_client.protocol import Training
+from server.errors import SimulationError
+from server.simulation.fwdllm import ClosestDirection
+
+Settings = Mapping[str, Any]
+Family = Literal["forward", "backprop", "zero-order"]
+
+_YOGI = {"kind": "fedyogi"}
+_MEAN = {"kind": "fedavg"}
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to train a fleet."""
+
+    about: str
+    family: Family
+    settings: Settings
+    """What makes it, over any preset."""
+    default: Settings = field(default_factory=dict[str, Any])
+    """Its tuned rates."""
+    paper: Settings = field(default_factory=dict[str, Any])
+    """What the paper sets for it alone."""
+    adapter: str | None = None
+    """The adapter that it is about, whatever was asked for."""
+    estimator: type[Estimator] | None = None
+    """One that devices do not have."""
+    variance_bound: float | None = None
+    """Updates whose gradients vary more from step to step are left out."""
+
+    def estimator_of(self, training: Training) -> type[Estimator]:
+        """What finds a step's gradient."""
+        return self.estimator or kind_of(training)
+
+
+def _method(
+    about: str,
+    family: Family,
+    *,
+    split: bool,
+    units: Settings,
+    head: Settings | None = None,
+    **training: Any,
+) -> dict[str, Any]:
+    settings = {
+        "assignment": "cyclic" if split else "all",
+        "training": training,
+        "optimizers": {"units": units, "head": head or units},
+    }
+    return {"about": about, "family": family, "settings": settings}
+
+
+_ADAMW = {"training": {"optimizer": "adamw"}}
+_EXACT = {"training": {"learning_rate": 3e-3, "head_learning_rate": 3e-3, "optimizer": "adamw"}}
+_YOGI_RATE = {"optimizers": {"units": {"learning_rate": 1e-2}, "head": {"learning_rate": 1e-2}}}
+_ZERO = {"training": {"learning_rate": 1e-2}, **_YOGI_RATE}
+
+METHODS: dict[str, Method] = {
+    "spry": Method(
+        **_method("forward gradients of a share of the units (SPRY)", "forward", split=True, units=_YOGI, head=_MEAN,
+                  estimator="forward"),
+    ),
+    "fedfgd": Method(
+        **_method("forward gradients of all units", "forward", split=False, units=_YOGI, head=_MEAN,
+                  estimator="forward"),
+        paper=_ADAMW,
+    ),
+    "fedavg": Method(
+        **_method("backpropagation, mean of the weights", "backprop", split=False, units=_MEAN, estimator="exact"),
+        default=_EXACT, paper=_ADAMW,
+    ),
+    "fedyogi": Method(
+        **_method("backpropagation, FedYogi", "backprop", split=False, units=_YOGI, estimator="exact"),
+        default={**_EXACT, **_YOGI_RATE}, paper=_ADAMW,
+    ),
+    "fedsgd": Method(
+        **_method("backpropagation, gradients averaged after every step", "backprop", split=False, units=_MEAN,
+                  estimator="exact", optimizer="sgd", iterations=1),
+        default={"training": {"learning_rate": 0.3, "head_learning_rate": 0.3}},
+    ),
+    "fedavgsplit": Method(
+        **_method("backpropagation of a share of the units, mean of the weights", "backprop", split=True, units=_MEAN,
+                  estimator="exact"),
+        default=_EXACT, paper=_ADAMW,
+    ),
+    "fedyogisplit": Method(
+        **_method("backpropagation of a share of the units, FedYogi", "backprop", split=True, units=_YOGI,
+                  estimator="exact"),
+        default={**_EXACT, **_YOGI_RATE}, paper=_ADAMW,
+    ),
+    "fedmezo": Method(
+        **_method("central differences along one direction, three passes over the data", "zero-order", split=False,
+                  units=_YOGI, estimator="central", directions=1, sigma=1e-3, epochs=3),
+        default=_ZERO, paper=_ADAMW,
+    ),
+    "baffle+": Method(
+        **_method("central differences along 20 directions", "zero-order", split=False, units=_YOGI,
+                  estimator="central", directions=20, sigma=1e-4),
+        default=_ZERO, paper=_ADAMW,
+    ),
+    "fwdllm+": Method(
+        **_method("central differences along that of 10 directions which is closest to the last round's change",
+                  "zero-order", split=False, units=_YOGI, estimator="central", directions=10, sigma=1e-2),
+        default=_ZERO, paper=_ADAMW, estimator=ClosestDirection, variance_bound=10.0,
+    ),
+    "classifier": Method(
+        **_method("backpropagation of the task layer alone", "backprop", split=False, units=_MEAN, estimator="exact"),
+        default={"training": {"learning_rate": 1.0}}, paper=_ADAMW, adapter="classifier",
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PaperData:
+    """What the paper sets for a data set."""
+
+    length: int
+    learning_rate: float = 1e-4
+    clients: int = 1000
+    variance_bound: float = 10.0
+
+
+PAPER_DATA = {
+    "ag_news": PaperData(128),
+    "sst2": PaperData(64, clients=100, variance_bound=5.0),
+    "yelp_polarity": PaperData(128, 5e-5, variance_bound=50.0),
+    "yahoo_answers": PaperData(128, variance_bound=50.0),
+    "snli": PaperData(80, 5e-5, variance_bound=100.0),
+    "mnli": PaperData(80, 5e-5, variance_bound=100.0),
+    "squad_v2": PaperData(400, 1e-5, clients=500, variance_bound=50.0),
+    "multirc": PaperData(256, clients=100, variance_bound=100.0),
+}
+"""Appendix B, by the name of the data's folder."""
+
+
+def method_named(name: str) -> Method:
+    if name not in METHODS:
+        raise SimulationError(f"unknown method {name!r}; expected one of {', '.join(METHODS)}")
+    return METHODS[name]
+
+
+def merged(*changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings; later ones win."""
+    found: dict[str, Any] = {}
+    for change in changes:
+        for key, value in change.items():
+            both = isinstance(value, Mapping) and isinstance(found.get(key), Mapping)
+            found[key] = merged(found[key], value) if both else value
+    return found

@@ -1,0 +1,104 @@
+"""Everything that decides a simulation's numbers: what `config.json` holds, and what its workers are sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from edge_client import __version__
+from edge_client.manifest import Task
+from server.errors import SimulationError
+from server.jobs import PRESETS, JobSettings
+from server.simulation.methods import PAPER_DATA, Method, merged, method_named
+
+Preset = Literal["default", "paper"]
+Arithmetic = Literal["float32", "bfloat16"]
+
+
+class Adapter(BaseModel):
+    """As `spry export` takes it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    method: str = "lora"
+    rank: Annotated[int, Ge(1)] = 1
+    alpha: float = 1.0
+    dimension: Annotated[int, Ge(1)] = 16
+    targets: tuple[str, ...] = ()
+
+
+class Plan(BaseModel):
+    """One simulation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: str = __version__
+    method: str = "spry"
+    preset: Preset = "default"
+    model: str
+    random_weights: bool = False
+    task: Task = "seq-cls"
+    adapter: Adapter = Adapter()
+    data: str
+    columns: dict[str, str] = Field(default_factory=dict)
+    clients: Annotated[int, Ge(1)] = 100
+    alpha: Annotated[float, Ge(0)] | None = 1.0
+    by: str | None = None
+    """A column whose values are the clients."""
+    seed: Annotated[int, Ge(0)] = 0
+    test_examples: Annotated[int, Ge(0)] = 0
+    """Of the test set, evenly spread; 0: all."""
+    personal: bool = True
+    """Measure clients' own models on their own test examples."""
+    device: str = "cpu"
+    arithmetic: Arithmetic = "float32"
+    variance_bound: float | None = None
+    settings: JobSettings
+
+    @property
+    def kind(self) -> Method:
+        return method_named(self.method)
+
+
+def plan_for(
+    *,
+    method: str,
+    preset: Preset,
+    data: str,
+    settings: Mapping[str, Any],
+    adapter: Mapping[str, Any],
+    seed: int,
+    **others: Any,
+) -> Plan:
+    """A method under a preset, with what was asked for on top."""
+    kind = method_named(method)
+    known = PAPER_DATA.get(Path(data).name)
+    base: dict[str, Any] = {"over_selection": 1.0, "norm_bound": 1e9, "seed": seed}
+    if preset == "paper":
+        own = {"length": known.length, "learning_rate": known.learning_rate} if known else {}
+        chosen = merged(_as_settings(PRESETS["paper"]), base, kind.settings, kind.paper, {"training": own}, settings)
+    else:
+        chosen = merged(base, kind.settings, kind.default, settings)
+    bound = known.variance_bound if known and preset == "paper" else kind.variance_bound
+    try:
+        return Plan(
+            method=method,
+            preset=preset,
+            data=data,
+            settings=JobSettings.model_validate(chosen),
+            adapter=Adapter(**{**adapter, **({"method": kind.adapter} if kind.adapter else {})}),
+            seed=seed,
+            variance_bound=bound if kind.variance_bound else None,
+            **others,
+        )
+    except ValidationError as error:
+        problems = [f"{'.'.join(str(part) for part in e['loc']) or 'settings'}: {e['msg']}" for e in error.errors()]
+        raise SimulationError(f"the simulation cannot run like this: {'; '.join(problems[:3])}") from None
+
+
+def _as_settings(preset: JobSettings) -> dict[str, Any]:
+    return preset.model_dump(mode="json", exclude_unset=True)

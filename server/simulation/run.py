@@ -1,0 +1,89 @@
+"""A simulation from its plan to its results."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from server.models import Model
+from server.simulation import convergence
+from server.simulation.crews import Engine, open_crew
+from server.simulation.fleet import Fleet, State
+from server.simulation.folder import Folder
+from server.simulation.plan import Plan
+from server.simulation.curves import write_curves
+from server.simulation.work import Worker
+
+Tell = Callable[[Mapping[str, Any]], None]
+"""Hears each round's line, those of earlier runs first."""
+
+
+def simulate(plan: Plan, out: Path, tell: Tell, *, workers: int = 1, engine: Engine = "local") -> dict[str, Any]:
+    """Run, or go on with, the simulation in `out`; gives its summary."""
+    folder = Folder(out)
+    with folder.taken():
+        worker = Worker(plan)
+        folder.begin(_config(plan, worker))
+        state = folder.load() or State(Model(0, worker.learner.initial, {}))
+        for line in folder.lines() if state.round else []:
+            tell(line)
+        with open_crew(plan, worker, workers, engine) as crew:
+            fleet = Fleet(plan, worker.manifest, worker.population.clients, len(worker.tested), crew)
+            while state.round < plan.settings.rounds:
+                state, line = fleet.play(state)
+                folder.save(state, line)
+                tell(line)
+        summary = _summary(folder.lines())
+        worker.learner.save_adapter(folder.adapter, state.model.weights)
+        folder.finish(summary)
+        write_curves(folder.path)
+        return summary
+
+
+def _config(plan: Plan, worker: Worker) -> dict[str, Any]:
+    """The plan, and what it means for this model and data."""
+    manifest, population = worker.manifest, worker.population
+    return {
+        **plan.model_dump(mode="json"),
+        "data": {
+            "name": Path(plan.data).name,
+            "classes": len(population.labels),
+            "examples": population.examples,
+            "test": len(worker.tested),
+            "largest_class": round(population.largest_class(), 4),
+            "fingerprint": population.fingerprint,
+        },
+        "clients": population.clients,
+        "per_round": plan.settings.per_round,
+        "rounds": plan.settings.rounds,
+        "numbers": {
+            "units": len(manifest.units),
+            "unit_weights": sum(unit.size for unit in manifest.units),
+            "head_weights": sum(parameter.size for parameter in manifest.head),
+        },
+    }
+
+
+def _summary(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What a run came to."""
+    score = "f1" if any("f1" in line for line in lines) else "accuracy"
+    points = [(line["round"], line[score]) for line in lines if score in line]
+    seconds = [(line["round"], line["seconds"]) for line in lines]
+    reached = convergence.round_of_share(points)
+    totals = {name: sum(line[name] for line in lines) for name in ("bytes_up", "bytes_down", "numbers_up", "numbers_down")}
+    personal = [line["accuracy_personal"] for line in lines if "accuracy_personal" in line]
+    return {
+        score: convergence.last(points),
+        "best": convergence.best(points),
+        "final": convergence.last(points),
+        "fall": convergence.fall(points),
+        "accuracy_personal": personal[-1] if personal else None,
+        "converged_round": convergence.converged_round(points),
+        "rounds_to_95": reached,
+        "seconds_to_95": None if reached is None else round(convergence.seconds_until(reached, seconds), 1),
+        "seconds": round(sum(taken for _, taken in seconds), 1),
+        **totals,
+        "simulator_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }

@@ -1,0 +1,193 @@
+"""Clients that run side by side, each in a thread of its own, with their passes computed as one.
+
+A client's code is a device's: it trains step by step and asks its estimator for gradients. Where the estimator asks for
+a pass, the client waits until all others of its group have asked too; the last one has everything computed at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_client.batches import Batch
+from edge_client.estimates import shares
+from edge_client.estimators import trained
+from edge_client.manifest import Manifest
+from edge_client.optimizers import Weights
+from edge_client.passes import Pass
+from edge_client.protocol import Task
+from server.simulation.learner import Differentiated, Learner
+
+Array = NDArray[Any]
+Given = TypeVar("Given")
+
+
+class Question(NamedTuple):
+    """What a client wants computed."""
+
+    weights: Weights
+    batch: Batch
+    names: frozenset[str] = frozenset()
+    """The parameters to differentiate by; without any, a forward pass."""
+    per_example: bool = False
+
+
+class Meeting:
+    """Where the threads of a group hand in questions, and wait for the answers.
+
+    The thread that holds the meeting computes them, always the same one: each thread that computes would keep memory
+    and threads of its own for it.
+    """
+
+    def __init__(self, members: int) -> None:
+        self._members = set(range(members))
+        self._asked: dict[int, Question] = {}
+        self._given: dict[int, Any] = {}
+        self._failed = False
+        self._changed = threading.Condition()
+
+    def ask(self, member: int, question: Question) -> Any:
+        """Wait for everybody else's question; give this one's answer."""
+        with self._changed:
+            self._asked[member] = question
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: member in self._given or self._failed)
+            if member not in self._given:
+                raise Dissolved
+            return self._given.pop(member)
+
+    def leave(self, member: int, *, failed: bool) -> None:
+        """A member that asks no more."""
+        with self._changed:
+            self._members.discard(member)
+            self._failed |= failed
+            self._changed.notify_all()
+
+    def hold(self, answer: Callable[[Sequence[Question]], Sequence[Any]]) -> None:
+        """Answer, until all members have left or one has failed."""
+        while self._wait():
+            members = sorted(self._asked)  # an order that does not depend on the threads
+            try:
+                answers = answer([self._asked[member] for member in members])
+            except BaseException:
+                self.leave(-1, failed=True)
+                raise
+            with self._changed:
+                self._asked.clear()
+                self._given.update(zip(members, answers, strict=True))
+                self._changed.notify_all()
+
+    def _wait(self) -> bool:
+        """Until everybody has asked; False when there is nobody left to ask."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._failed or self._asked.keys() == self._members)
+            return bool(self._members) and not self._failed
+
+
+class Dissolved(Exception):  # noqa: N818 -- what happened
+    """A meeting ended because another member failed, whose error is the one to tell."""
+
+
+def run_together(learner: Learner, tasks: Sequence[Task], work: Callable[[int, JoinedPasses], Given]) -> list[Given]:
+    """`work(member, passes)` of every task, side by side."""
+    meeting = Meeting(len(tasks))
+
+    def member(number: int) -> Given:
+        failed = True
+        try:
+            found = work(number, JoinedPasses(learner.manifest, tasks[number], meeting, number))
+            failed = False
+            return found
+        finally:
+            meeting.leave(number, failed=failed)
+
+    with ThreadPoolExecutor(len(tasks)) as threads:
+        futures = [threads.submit(member, number) for number in range(len(tasks))]
+        meeting.hold(lambda questions: _answers(learner, questions))
+    for error in [future.exception() for future in futures]:
+        if error is not None and not isinstance(error, Dissolved):
+            raise error
+    return [future.result() for future in futures]
+
+
+def _answers(learner: Learner, questions: Sequence[Question]) -> list[Any]:
+    """Questions of a kind as one."""
+    found: dict[int, Any] = {}
+    kinds: dict[tuple[bool, bool, tuple[int, ...]], list[int]] = {}
+    for number, question in enumerate(questions):
+        shape = question.batch.labels.shape
+        kinds.setdefault((bool(question.names), question.per_example, shape), []).append(number)
+    for (differentiates, per_example, _), members in kinds.items():
+        weights = [questions[number].weights for number in members]
+        batches = [questions[number].batch for number in members]
+        if differentiates:
+            names = sorted(frozenset[str]().union(*(questions[number].names for number in members)))
+            answers: Sequence[Any] = learner.differentiate(weights, batches, names, per_example=per_example)
+        else:
+            answers = learner.forward(weights, batches)
+        found.update(zip(members, answers, strict=True))
+    return [found[number] for number in range(len(questions))]
+
+
+class JoinedPasses:
+    """What `edge_client.passes.Passes` is on a device: the passes of one client's task.
+
+    Directional derivatives are products of the examples' gradients with the directions, from one backward pass for any
+    number of directions; they are what a device's forward pass gives, to rounding.
+    """
+
+    def __init__(self, manifest: Manifest, task: Task, meeting: Meeting, member: int) -> None:
+        self._training = task.training
+        self._head = frozenset(parameter.name for parameter in manifest.head)
+        self._trained = frozenset(trained(manifest, task))
+        self._meeting = meeting
+        self._member = member
+
+    def dual(self, batch: Batch, weights: Weights, directions: Mapping[str, Array]) -> Pass:
+        """Derivatives along the units' directions, and the head's exact gradient."""
+        found = self._examples(batch, weights, directions.keys() | self._head)
+        share = shares(batch.weight, len(batch.weight))
+        head = {name: np.tensordot(share, found.gradients[name], 1) for name in self._head}
+        jvp = self._along(found, batch, directions)
+        return Pass(found.loss * batch.weight, jvp, np.zeros_like(jvp), head)
+
+    def scalars(self, batch: Batch, weights: Weights, directions: Mapping[str, Array]) -> Pass:
+        """Derivatives along the units' and the head's directions."""
+        found = self._examples(batch, weights, directions.keys())
+        units = {name: values for name, values in directions.items() if name not in self._head}
+        head = {name: values for name, values in directions.items() if name in self._head}
+        jvp, head_jvp = self._along(found, batch, units), self._along(found, batch, head)
+        return Pass(found.loss * batch.weight, jvp, head_jvp, {})
+
+    def exact(self, batch: Batch, weights: Weights) -> Pass:
+        """True gradients of the task's units and the head."""
+        found: Differentiated = self._meeting.ask(self._member, Question(weights, batch, self._trained))
+        nothing = np.zeros((self._training.directions, len(batch.weight)), np.float32)
+        gradients = {name: found.gradients[name] for name in self._trained}
+        return Pass(found.loss * batch.weight, nothing, nothing, gradients)
+
+    def losses(self, batch: Batch, weights: Weights) -> Array:
+        """[batch], without derivatives."""
+        loss, _ = self._meeting.ask(self._member, Question(weights, batch))
+        return loss * batch.weight
+
+    def logits(self, batch: Batch, weights: Weights) -> Array:
+        _, logits = self._meeting.ask(self._member, Question(weights, batch))
+        return logits
+
+    def _examples(self, batch: Batch, weights: Weights, names: frozenset[str] | set[str]) -> Differentiated:
+        return self._meeting.ask(self._member, Question(weights, batch, frozenset(names), per_example=True))
+
+    def _along(self, found: Differentiated, batch: Batch, directions: Mapping[str, Array]) -> Array:
+        """[K, batch]"""
+        count, rows = self._training.directions, len(batch.weight)
+        jvp = np.zeros((count, rows), np.float32)
+        for name, values in directions.items():
+            gradient = found.gradients[name].reshape(rows, -1)
+            jvp += np.einsum("kbn,bn->kb", values.reshape(count, rows, -1), gradient, dtype=np.float32)
+        return jvp * batch.weight

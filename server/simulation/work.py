@@ -1,0 +1,154 @@
+"""What a worker of a simulation does: clients' parts of a round, a group at a time, and predictions.
+
+A worker holds the model and the population, and is otherwise without a memory: all that decides a result comes with
+the call, so that any worker may be asked for any group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from edge_client.batches import Batches
+from edge_client.data import Example
+from edge_client.estimators import Estimate, Estimator, ScalarEstimator
+from edge_client.optimizers import Weights
+from edge_client.protocol import Task
+from edge_client.scalars import encode_report
+from edge_client.text import TextEncoder
+from edge_client.training import State, evaluate, report, train, update
+from server.simulation.fwdllm import ClosestDirection, Spread
+from server.simulation.learner import Learner, open_learner
+from server.simulation.plan import Plan
+from server.simulation.columns import Columns
+from server.simulation.dataset import open_dataset
+from server.simulation.population import Population
+from server.simulation.scores import Score, score
+from server.simulation.together import JoinedPasses, run_together
+
+ROWS = 256
+"""Examples whose passes are computed together."""
+
+
+class Member(NamedTuple):
+    """A client's part of a round."""
+
+    client: int
+    task: Task
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a client sends after its part of a round, and what it cost."""
+
+    update: Weights
+    report: dict[str, Any]
+    variance: float
+    """Of its gradients from step to step."""
+
+
+class Worker:
+    """One process's share of a simulation."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.population = _population(plan)
+        self.learner = _learner(plan, self.population.labels)
+        self.manifest = self.learner.manifest
+        self.tested = _spread(self.population.test, plan.test_examples)
+
+    def train(self, members: Sequence[Member], weights: Weights, last_change: Weights) -> list[Trained]:
+        """Mode epoch: all steps of a round."""
+
+        def work(number: int, passes: JoinedPasses) -> Trained:
+            client, task = members[number]
+            estimator = _Watched(self._estimator(task, passes, last_change))
+            batches = self._batches(client, task)
+            state = State(weights)
+            for state in train(task, self.manifest, estimator, batches, state):
+                pass
+            held_back, right = 0, (0, 0)
+            if task.evaluate:
+                held_back, right = self._personal(client, batches.encoder, passes, weights, state.weights)
+            told = asdict(report(state, held_back=held_back, right=right))
+            return Trained(update(task, self.manifest, state), told, estimator.spread.variance)
+
+        return run_together(self.learner, [member.task for member in members], work)
+
+    def report(
+        self, members: Sequence[Member], weights: Weights, iteration: int, last_change: Weights
+    ) -> list[bytes]:
+        """Mode iteration: one step's numbers, as they go over the wire."""
+
+        def work(number: int, passes: JoinedPasses) -> bytes:
+            client, task = members[number]
+            estimator = self._estimator(task, passes, last_change)
+            assert isinstance(estimator, ScalarEstimator)  # the settings refuse others
+            return encode_report(estimator.report(self._batches(client, task).at(iteration), weights, iteration))
+
+        return run_together(self.learner, [member.task for member in members], work)
+
+    def score(self, weights: Weights, first: int, last: int) -> Score:
+        """How good these weights are on a part of the test set."""
+        length = self.plan.settings.training.length
+        encoder = TextEncoder(self.learner.tokenizer, self.manifest, ROWS, length)
+        return score(self.learner, encoder, self.tested[first:last], weights)
+
+    def _personal(
+        self, client: int, encoder: TextEncoder, passes: JoinedPasses, *models: Weights
+    ) -> tuple[int, tuple[int, int]]:
+        held_back: Sequence[Example] = self.population.client(client).test
+        if not held_back:
+            return 0, (0, 0)
+        total, (before, after) = evaluate(passes.logits, held_back, encoder, self.plan.task, models)
+        return total, (before, after)
+
+    def _batches(self, client: int, task: Task) -> Batches:
+        training = task.training
+        encoder = TextEncoder(self.learner.tokenizer, self.manifest, training.batch, training.length)
+        return Batches(self.population.client(client).train, encoder, self.plan.task, task.seed)
+
+    def _estimator(self, task: Task, passes: JoinedPasses, last_change: Weights) -> Estimator:
+        estimator = self.plan.kind.estimator_of(task.training)(self.manifest, task, passes)
+        if isinstance(estimator, ClosestDirection):
+            estimator.last_change = last_change
+        return estimator
+
+
+class _Watched:
+    """An estimator whose gradients' variance is kept."""
+
+    def __init__(self, estimator: Estimator) -> None:
+        self._estimator = estimator
+        self.spread = Spread()
+
+    def gradient(self, batch: Any, weights: Weights, iteration: int) -> Estimate:
+        found = self._estimator.gradient(batch, weights, iteration)
+        self.spread.add(found)
+        return found
+
+
+def _population(plan: Plan) -> Population:
+    dataset = open_dataset(plan.data, plan.task, columns=Columns(**plan.columns), by=plan.by or "")
+    return Population(dataset, plan.clients, plan.alpha, plan.seed)
+
+
+def _learner(plan: Plan, labels: Sequence[str]) -> Learner:
+    return open_learner(
+        plan.model,
+        task=plan.task,
+        labels=labels,
+        adapter=plan.adapter.model_dump(),
+        device=plan.device,
+        arithmetic=plan.arithmetic,
+        random_weights=plan.random_weights,
+    )
+
+
+def _spread(examples: Sequence[Example], count: int) -> list[Example]:
+    """So many of them, evenly spread; all for 0."""
+    total = len(examples)
+    if not 0 < count < total:
+        return list(examples)
+    return [examples[number * total // count] for number in range(count)]
