@@ -35,6 +35,8 @@ class Example(NamedTuple):
     label: int = 0
     answer: str | None = None
     answer_start: int = 0
+    answers: tuple[str, ...] = ()
+    """All that are right, of which `answer` is the first; none where there is no answer."""
 
 
 Check = Callable[[Row], Example]
@@ -92,6 +94,11 @@ class Examples(Sequence[Example]):
         except (BadRow, OSError):
             pass
         raise DataError(f"{self._source.name} changed while it was in use; run again, and replace files as a whole")
+
+    @property
+    def places(self) -> array[int]:
+        """Where each row is in its source."""
+        return self._places
 
     @property
     def fingerprint(self) -> str:
@@ -156,7 +163,7 @@ def _checker(task: str, labels: Sequence[str]) -> Check:
 
     def classified(row: Row) -> Example:
         pair = _string(row, "text_pair") if row.get("text_pair") not in (None, "") else None
-        return Example(_string(row, "text"), pair, _label(row, numbers))
+        return Example(_string(row, "text"), pair, class_number(row, numbers))
 
     return classified
 
@@ -176,7 +183,8 @@ def _string(row: Row, field: str) -> str:
     return value
 
 
-def _label(row: Row, numbers: Mapping[str, int]) -> int:
+def class_number(row: Row, numbers: Mapping[str, int]) -> int:
+    """A row's label, given by a name or by its number."""
     value = row.get("label")
     if value is None or value == "":
         raise BadRow(f"has no label; its fields are {', '.join(map(str, row))[:200] or 'none'}")
@@ -193,10 +201,13 @@ def _label(row: Row, numbers: Mapping[str, int]) -> int:
 
 def _question(row: Row) -> Example:
     question, context = _string(row, "question"), _string(row, "context")
-    answer, start = _answer(row.get("answers"))
-    if answer is not None and context[start : start + len(answer)] != answer:
+    found = _answers(row.get("answers"))
+    if not found.text:
+        return Example(question, context)
+    answer, start = found.text[0], found.answer_start[0]
+    if context[start : start + len(answer)] != answer:
         raise BadRow(f"the answer {answer[:80]!r} is not at position {start} of its context")
-    return Example(question, context, answer=answer, answer_start=start)
+    return Example(question, context, answer=answer, answer_start=start, answers=tuple(found.text))
 
 
 class _Answers(msgspec.Struct):
@@ -211,8 +222,8 @@ class _Answer(msgspec.Struct):
     answer_start: int
 
 
-def _answer(value: object) -> tuple[str | None, int]:
-    """The first answer; None where the context holds none."""
+def _answers(value: object) -> _Answers:
+    """All answers; none where the context holds none."""
     if isinstance(value, str) and value.strip():
         try:
             value = msgspec.json.decode(value)
@@ -228,9 +239,7 @@ def _answer(value: object) -> tuple[str | None, int]:
         raise BadRow(f'answers must look like {{"text": ["..."], "answer_start": [0]}}: {error}') from None
     if len(answers.text) != len(answers.answer_start) or any(start < 0 for start in answers.answer_start):
         raise BadRow("answers must have a text and a position from 0 on each")
-    if not answers.text or not answers.text[0]:
-        return None, 0
-    return answers.text[0], answers.answer_start[0]
+    return answers if answers.text and answers.text[0] else _Answers()
 
 
 def _digest(row: Row) -> int:

@@ -7,7 +7,7 @@ the memory.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
@@ -129,10 +129,16 @@ class JsonlSource(FileSource):
 
 
 class CsvSource(FileSource):
-    """Comma-separated values under a header; a quoted value may go over several lines."""
+    """Comma-separated values under a header; a quoted value may go over several lines.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: the file.
+        known: columns of which a header has one at least; any line may be a header when there are none.
+    """
+
+    def __init__(self, path: Path, known: Collection[str] = ("text", "question")) -> None:
         super().__init__(path)
+        self._known = set(known)
         self._header: list[str] = []
 
     def rows(self) -> Iterator[Located]:
@@ -165,7 +171,7 @@ class CsvSource(FileSource):
             header = [name.strip() for name in next(reader, list[str]())]
         except (BadRow, csv.Error) as error:
             raise DataError(f"{self.path}, line 1: {error}") from None
-        if header and not {"text", "question"} & set(header):
+        if header and self._known and not self._known & set(header):
             raise DataError(
                 f"{self.path}, line 1: expected a header with the columns text and label (or question, context and "
                 f"answers), got {', '.join(header)[:200]}"

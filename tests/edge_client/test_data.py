@@ -68,8 +68,8 @@ def test_questions(tmp_path):
         {"question": "Who?", "context": "It is Ann.", "answers": [{"text": "It", "answer_start": 0}]},
     ]
     found = list(load(write(tmp_path, lines(*rows)), task="qa"))
-    assert found[0] == Example("Who?", "It is Ann.", answer="Ann", answer_start=6)
-    assert found[1].answer is None
+    assert found[0] == Example("Who?", "It is Ann.", answer="Ann", answer_start=6, answers=("Ann", "Ann."))
+    assert found[1] == Example("Who?", "It is.")
     assert found[2].answer == "It"
     table = 'question,context,answers\nWho?,It is Ann.,"{""text"": [""Ann""], ""answer_start"": [6]}"\nWho?,No.,\n'
     assert [e.answer for e in load(write(tmp_path, table, "my.csv"), task="qa")] == ["Ann", None]

@@ -1,0 +1,107 @@
+"""Which columns of a data set hold what: as it was asked for, or by the names that data sets commonly have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from edge_client.errors import DataError
+from edge_client.sources import Located, Row, Source
+
+Fields = dict[str, tuple[str, ...]]
+"""Of each field that a device reads, the columns that it is made of."""
+
+GROUP = "group"
+"""The field of what is split over, where that is not the label."""
+
+_TEXTS = (
+    ("text", "text_pair"),  # the second may be missing: these are the names that a device reads
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("paragraph", "question+answer"),
+    ("passage", "question"),
+    ("question", "sentence"),
+    ("question_title+question_content+best_answer", ""),
+    ("title+content", ""),
+    ("sentence", ""),
+    ("content", ""),
+    ("review", ""),
+)
+_LABELS = ("label", "labels", "class", "category", "topic", "intent", "coarse_label")
+_QUESTION = ("question", "context", "answers")
+
+
+class Columns(NamedTuple):
+    """What was asked for; several columns with + between them are joined by a space, an empty one is looked for."""
+
+    text: str = ""
+    """Or the question."""
+    pair: str = ""
+    """Or the question's context."""
+    label: str = ""
+    """Or the question's answers."""
+
+
+def fields_of(task: str, asked: Columns, names: Sequence[str], where: str) -> Fields:
+    """Where each field of a task is found among a data set's columns."""
+    found = _question(asked) if task == "qa" else _texts(asked, names, where)
+    if task == "seq-cls":
+        found["label"] = asked.label or next((name for name in _LABELS if name in names), "label")
+    fields = {field: tuple(columns.split("+")) for field, columns in found.items() if columns}
+    for field, columns in fields.items():
+        for column in columns:
+            if column not in names and (field, column) != ("text_pair", "text_pair"):
+                raise DataError(f"{where} has no column {column!r} for the {field}; {_known(names)}")
+    return fields
+
+
+def _question(asked: Columns) -> dict[str, str]:
+    return {field: given or field for field, given in zip(_QUESTION, asked, strict=True)}
+
+
+def _texts(asked: Columns, names: Sequence[str], where: str) -> dict[str, str]:
+    text, pair = asked.text, asked.pair
+    if not text:
+        known = ((first, second) for first, second in _TEXTS if _there(first, names) and _there(second, names))
+        text, second = next(known, ("", ""))
+        pair = pair or second
+    if not text:
+        raise DataError(f"{where} has no column of a name that texts commonly have; {_known(names)}")
+    return {"text": text, "text_pair": pair}
+
+
+def _there(columns: str, names: Sequence[str]) -> bool:
+    return columns in ("", "text_pair") or set(columns.split("+")) <= set(names)
+
+
+def _known(names: Sequence[str]) -> str:
+    return f"its columns are {', '.join(names)[:200] or 'none'}: say which to take (--text, --pair, --label)"
+
+
+class MappedSource(Source):
+    """Rows by the names that a device reads."""
+
+    def __init__(self, source: Source, fields: Fields) -> None:
+        self.name = source.name
+        self._source = source
+        self._fields = fields
+
+    def rows(self) -> Iterator[Located]:
+        for located in self._source.rows():
+            yield located if located.row is None else located._replace(row=self._mapped(located.row))
+
+    def row(self, at: int, /) -> Row:
+        return self._mapped(self._source.row(at))
+
+    def stamp(self) -> object:
+        return self._source.stamp()
+
+    def _mapped(self, row: Row) -> Row:
+        return {field: _value(row, columns) for field, columns in self._fields.items() if columns[0] in row}
+
+
+def _value(row: Row, columns: tuple[str, ...]) -> object:
+    if len(columns) == 1:
+        return row[columns[0]]
+    return " ".join(str(row[column]) for column in columns if row.get(column) not in (None, ""))

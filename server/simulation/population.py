@@ -1,0 +1,91 @@
+"""Virtual clients, of which only those that are asked for have their rows read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from edge_client.data import Example, Examples
+from edge_client.errors import DataError
+from server.simulation.dataset import Dataset
+from server.simulation.draws import Purpose, order
+from server.simulation.split import Indices, by_kind, by_mix, held_back
+
+OWN_TEST = 0.2
+"""Of a client's rows, those that its personal model is tested on."""
+
+
+class Client(NamedTuple):
+    """What one client has, read into memory."""
+
+    train: Sequence[Example]
+    test: Sequence[Example]
+
+
+class Population:
+    """Clients of a data set.
+
+    Args:
+        dataset: the rows; its `groups` are what is split over.
+        clients: how many.
+        alpha: of a Dirichlet split into equally large clients; None for a natural one, a client for each group.
+        seed: of the split.
+        own_test: each client's share of rows to be tested on, one at least.
+    """
+
+    def __init__(
+        self, dataset: Dataset, clients: int, alpha: float | None, seed: int = 0, own_test: float = OWN_TEST
+    ) -> None:
+        if not 0 < own_test < 1:
+            raise DataError(f"a client's share of rows to be tested on must be between 0 and 1, got {own_test:g}")
+        if alpha is None:
+            if not dataset.by:
+                raise DataError("a natural split needs the column that tells whose a row is (--by), or give an --alpha")
+            self._shares = by_kind(dataset.groups, clients, seed)
+        else:
+            self._shares = by_mix(dataset.groups, clients, alpha, seed)
+        self.clients = clients
+        self.labels = dataset.labels
+        self._dataset = dataset
+        self._own_test = own_test
+
+    @property
+    def test(self) -> Examples:
+        """What the global model is tested on: the data set's own test rows, which no client has."""
+        return self._dataset.test
+
+    def client(self, number: int) -> Client:
+        train, test = self.rows(number)
+        examples = self._dataset.train
+        return Client([examples[int(row)] for row in train], [examples[int(row)] for row in test])
+
+    def rows(self, number: int) -> tuple[Indices, Indices]:
+        """A client's rows of the data set, to train on and to be tested on."""
+        return held_back(self._shares.of(number), self._dataset.classes, self._own_test)
+
+    def counts(self, number: int) -> Indices:
+        """How many rows of each class a client has, in the order of `dataset.classes`."""
+        classes = self._dataset.classes
+        return np.bincount(classes.of[self._shares.of(number)], minlength=len(classes.names))
+
+    def largest_class(self) -> float:
+        """How unlike the clients are: the mean share of a client's largest class."""
+        counts = (self.counts(number) for number in range(self.clients))
+        return float(np.mean([found.max() / found.sum() for found in counts]))
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same rows, split in the same way."""
+        parts = (self._dataset.fingerprint.encode(), self._shares.rows.astype("<i8").tobytes(),
+                 self._shares.ends.astype("<i8").tobytes(), repr(self._own_test).encode())  # fmt: skip
+        return hashlib.sha256(b"\n".join(parts)).hexdigest()[:32]
+
+
+def sampled(seed: int, round_: int, clients: int, per_round: int) -> list[int]:
+    """Which clients take part in a round, each as likely as another."""
+    if not 1 <= per_round <= clients:
+        raise DataError(f"a round can have 1 to {clients} of the {clients} clients, got {per_round}")
+    return sorted(order(clients, seed, Purpose.CLIENTS, round_)[:per_round].tolist())
