@@ -62,6 +62,7 @@ SUBCOMMANDS = {
     "merge": Subcommand("Merge an adapter into its base model.", "export"),
     "backup": Subcommand("Copy a server's data to a file while it runs.", "server"),
     "restore": Subcommand("Make a server's data folder of a backup.", "server"),
+    "report": Subcommand("Compare simulated runs: tables and learning curves.", "simulate"),
 }
 
 

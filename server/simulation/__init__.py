@@ -1,0 +1,1 @@
+"""The fleet simulator: many clients in one process, and reports on its runs."""
