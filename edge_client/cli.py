@@ -63,6 +63,7 @@ SUBCOMMANDS = {
     "simulate": Subcommand("Train a fleet of virtual clients on this machine.", "simulate"),
     "backup": Subcommand("Copy a server's data to a file while it runs.", "server"),
     "restore": Subcommand("Make a server's data folder of a backup.", "server"),
+    "report": Subcommand("Compare simulated runs: tables and learning curves.", "simulate"),
 }
 
 

@@ -1,8 +1,9 @@
-"""The simulator: a fleet of virtual clients in one process, on the rounds and the training code of the real one.
+"""The simulator: a fleet of virtual clients, on the rounds and the training code of the real one.
 
-datasets    a folder or a Hugging Face dataset, read as a device reads its rows
-split       which rows are whose
+plan        everything that decides a simulation's numbers; `methods` are its rows
+dataset     a folder or a Hugging Face dataset, read as a device reads its rows
 population  the clients, each with rows to train on and rows of its own to be tested on
-draws       the random numbers behind both, the same on every machine
-answers     exact match and F1 of answers to questions
+fleet       the round; `crews` say where its work is done, `work` what a worker does, `together` how clients share passes
+folder      what a run leaves, and goes on from
+report      runs side by side
 """

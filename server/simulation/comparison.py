@@ -1,0 +1,215 @@
+"""Runs beside each other: those that differ in their seed alone are one row, those of the same task one group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from statistics import fmean, stdev
+from typing import Any, Literal, cast
+
+import msgspec
+
+from server.simulation.convergence import INTERVAL
+from server.simulation.measures import main_score, metrics
+from server.simulation.runs import Config, Run, RunError
+
+Kind = Literal["backprop", "forward", "zero-order", "head alone"]
+KINDS: dict[str, Kind] = {"exact": "backprop", "forward": "forward", "central": "zero-order"}
+"""Of an estimator, in the order of the rows."""
+TASK = ("data", "split", "model")
+"""What the rows of a group have in common."""
+NATURAL = "natural"
+"""A split by a column of the data."""
+_NAMES = {"training.mode": "mode", "training.directions": "K"}
+_OF_THE_RUN = {"seed", "rounds", "per_round"}
+"""Settings of the job that the run's own configuration has too."""
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """A figure over the seeds that have it."""
+
+    mean: float
+    deviation: float | None
+    """The sample standard deviation; None of a single seed."""
+    low: float
+    high: float
+    seeds: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        deviation = stdev(values) if len(values) > 1 else None
+        return cls(fmean(values), deviation, min(values), max(values), len(values))
+
+
+class Row(msgspec.Struct, frozen=True):
+    """Runs with the same settings, one for each seed."""
+
+    label: str
+    """The method, and what tells its rows apart."""
+    kind: Kind | None
+    settings: dict[str, str]
+    runs: tuple[Run, ...]
+    figures: dict[str, Spread]
+    """By the key of a metric."""
+
+    @property
+    def unfinished(self) -> list[Run]:
+        return [run for run in self.runs if run.summary is None]
+
+    def curve(self, field: str) -> list[tuple[int, Spread]]:
+        """As far as all seeds have gone."""
+        points = [dict(run.points(field)) for run in self.runs]
+        shared = sorted(set.intersection(*map(set, points)))
+        return [(number, Spread.of([values[number] for values in points])) for number in shared]
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Rows of one data set, split and model."""
+
+    title: str
+    task: dict[str, str]
+    score: str
+    """The one that is compared."""
+    rows: tuple[Row, ...]
+
+    def ahead(self, row: Row, kind: Kind) -> float | None:
+        """How far a row's last score lies above the best row of a kind, itself left out if that is its own."""
+        others = [other for other in self.rows if other.kind == kind and self._last(other) is not None]
+        leader = max(others, key=lambda other: self._last(other) or 0.0, default=None)
+        own = self._last(row)
+        return None if leader is None or leader is row or own is None else own - (self._last(leader) or 0.0)
+
+    def _last(self, row: Row) -> float | None:
+        figure = row.figures.get(f"{self.score}.last")
+        return figure and figure.mean
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    common: dict[str, str]
+    """Settings that all runs share."""
+    differing: tuple[str, ...]
+    """Names of the others."""
+    groups: tuple[Group, ...]
+
+
+def compare(runs: Sequence[Run], interval: int = INTERVAL) -> Comparison:
+    rows: dict[tuple[str, ...], list[Run]] = {}
+    described = [describe(run.config) for run in runs]
+    names = list(dict.fromkeys(name for settings in described for name in settings))
+    for run, settings in zip(runs, described, strict=True):
+        rows.setdefault(tuple(settings.get(name, "") for name in names), []).append(run)
+    settings = [dict(zip(names, values, strict=True)) for values in rows]
+    labels = _labels(settings, names)
+    made = [_row(*parts, interval) for parts in zip(labels, settings, rows.values(), strict=True)]
+    differing = tuple(name for name in names if len({row[name] for row in settings}) > 1)
+    common = {name: settings[0][name] for name in names if name not in differing and settings[0][name]}
+    made.sort(key=lambda row: [row.settings[name] for name in TASK])
+    grouped = groupby(made, key=lambda row: {name: row.settings[name] for name in TASK})
+    return Comparison(common, differing, tuple(_group(task, list(members), differing) for task, members in grouped))
+
+
+def _row(label: str, settings: dict[str, str], runs: list[Run], interval: int) -> Row:
+    runs = sorted(runs, key=lambda run: run.config.seed)
+    for seed, same in groupby(runs, key=lambda run: run.config.seed):
+        first, *others = same
+        if others:
+            raise RunError(
+                f"{first.folder} and {others[0].folder} are runs of the same settings and seed {seed}; leave one out"
+            )
+    figures: dict[str, Spread] = {}
+    for metric in metrics(interval):
+        values = [value for run in runs if (value := metric.of(run)) is not None]
+        if values:
+            figures[metric.key] = Spread.of(values)
+    return Row(label, kind_of(runs[0].config), settings, tuple(runs), figures)
+
+
+def _group(task: dict[str, str], rows: list[Row], differing: Sequence[str]) -> Group:
+    """Its rows by the way to their gradients, the best first."""
+    score = main_score(*(run for row in rows for run in row.runs))
+    kinds = [*KINDS.values(), "head alone", None]
+    worst = Spread.of([-1.0])
+    ordered = sorted(rows, key=lambda row: (kinds.index(row.kind), -row.figures.get(f"{score}.last", worst).mean))
+    split = "natural split" if task["split"] == NATURAL else f"Dirichlet {task['split']}"
+    title = ", ".join([task["data"], split, *([task["model"]] if "model" in differing else [])])
+    return Group(title, task, score, tuple(ordered))
+
+
+def kind_of(config: Config) -> Kind | None:
+    """How a method comes by the gradients of its units; None of an estimator that is not known here."""
+    if config.numbers.units == 0:
+        return "head alone"
+    return KINDS.get(config.settings.get("training", {}).get("estimator", ""))
+
+
+# --- settings and names ----------------------------------------------------------------------------------------------
+
+
+def describe(config: Config) -> dict[str, str]:
+    """Everything that makes a row, the most telling first: all but the seed."""
+    adapter = config.adapter
+    parts = ((" r=", adapter.rank), (" alpha=", adapter.alpha), (" d=", adapter.dimension)) if adapter else ()
+    described = {
+        "data": config.data.name,
+        "split": NATURAL if config.alpha is None else _text(config.alpha),
+        "model": config.model,
+        "method": config.method,
+        "preset": _text(config.preset),
+        "adapter": (adapter.method if adapter else "")
+        + "".join(f"{name}{_text(value)}" for name, value in parts if value is not None),
+        "targets": _text(adapter.targets) if adapter else "",
+    }
+    settings = {_NAMES.get(name, name): value for name, value in _flat(config.settings) if name not in _OF_THE_RUN}
+    described |= {name: settings.pop(name) for name in _NAMES.values() if name in settings}
+    for name in ("clients", "per_round", "rounds", "precision", "device"):
+        described[name.replace("_", " ")] = _text(getattr(config, name))
+    described |= {f"data: {name}": _text(getattr(config.data, name)) for name in ("classes", "examples", "test")}
+    return described | settings
+
+
+def _flat(settings: dict[str, Any], before: str = "") -> Iterable[tuple[str, str]]:
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flat(cast("dict[str, Any]", value), f"{before}{name}.")
+        else:
+            yield f"{before}{name}", _text(value)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return ", ".join(map(str, cast("list[Any]", value)))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _labels(rows: Sequence[dict[str, str]], names: Sequence[str]) -> list[str]:
+    """A label is the method and the fewest other settings that tell apart rows of the same task.
+
+    The same settings get the same label in every task.
+    """
+    return [", ".join(_label(row, rows, [name for name in names if name not in TASK])) for row in rows]
+
+
+def _label(row: dict[str, str], rows: Iterable[dict[str, str]], names: Sequence[str]) -> list[str]:
+    parts: list[str] = []
+    like = list(rows)
+    for name in names:
+        if name == "method" or _splits(like, name):
+            parts += [part] if (part := _part(name, row[name])) else []
+            like = [other for other in like if other[name] == row[name]]
+    return parts
+
+
+def _splits(rows: Iterable[dict[str, str]], name: str) -> bool:
+    found: dict[tuple[str, ...], set[str]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[key] for key in TASK), set()).add(row[name])
+    return any(len(values) > 1 for values in found.values())
+
+
+def _part(name: str, value: str) -> str:
+    """Words that speak for themselves stand alone."""
+    return (
+        value if name in ("method", "preset", "adapter", "mode") or not value else f"{name.rpartition('.')[2]} {value}"
+    )

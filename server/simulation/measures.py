@@ -1,0 +1,92 @@
+"""What a run comes to: a metric is a row of a table, taken from the run's rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from statistics import fmean
+from typing import Literal
+
+import msgspec
+
+from server.simulation.convergence import best, converged_round, fall, last, round_of_share, seconds_until
+from server.simulation.runs import Run
+
+Unit = Literal["percent", "points", "seconds", "bytes", "number"]
+Section = Literal["score", "time", "cost"]
+SCORES = {"accuracy": "generalised", "accuracy_personal": "personalised", "f1": "F1", "exact_match": "exact match"}
+"""Fields of a round, and their names in tables."""
+
+
+class Metric(msgspec.Struct, frozen=True):
+    key: str
+    heading: str
+    section: Section
+    unit: Unit
+    of: Callable[[Run], float | None]
+    """None where the run does not say."""
+
+
+def main_score(*runs: Run) -> str:
+    """What is compared and drawn first: F1 where questions are answered, else the generalised accuracy."""
+    return "f1" if any(run.points("f1") for run in runs) else "accuracy"
+
+
+def metrics(interval: int) -> list[Metric]:
+    """All of them; the paper's rule of convergence looks at intervals of so many rounds."""
+    return [
+        *(metric for score, words in SCORES.items() for metric in _of_score(score, words)),
+        Metric("rounds", "rounds", "time", "number", lambda run: run.rounds[-1].round if run.rounds else None),
+        Metric("seconds", "seconds", "time", "seconds", lambda run: _total(run, "seconds")),
+        Metric("rounds_to_95", "rounds to 95 %", "time", "number", lambda run: round_of_share(_main(run))),
+        Metric("seconds_to_95", "seconds to 95 %", "time", "seconds", _seconds_to_share),
+        Metric("converged_round", "converged in round", "time", "number",
+               lambda run: converged_round(_main(run), interval)),
+        Metric("step_seconds", "seconds a step", "time", "seconds", lambda run: _mean(run, "step_seconds")),
+        Metric("bytes_up", "bytes up", "cost", "bytes", partial(_per_client, field="bytes_up")),
+        Metric("bytes_down", "bytes down", "cost", "bytes", partial(_per_client, field="bytes_down")),
+        Metric("numbers_up", "numbers up", "cost", "number", partial(_per_client, field="numbers_up")),
+        Metric("numbers_down", "numbers down", "cost", "number", partial(_per_client, field="numbers_down")),
+        Metric("passes", "forward passes a step", "cost", "number", lambda run: _mean(run, "passes")),
+        Metric("trained", "weights trained", "cost", "number", _trained),
+        Metric("peak_bytes", "peak memory", "cost", "bytes", lambda run: run.summary and run.summary.peak_bytes),
+    ]  # fmt: skip
+
+
+def _of_score(score: str, words: str) -> list[Metric]:
+    return [
+        Metric(f"{score}.last", f"{words} final", "score", "percent", lambda run: last(run.points(score))),
+        Metric(f"{score}.best", f"{words} best", "score", "percent", lambda run: best(run.points(score))),
+        Metric(f"{score}.fall", f"{words} fall", "score", "points", lambda run: fall(run.points(score))),
+    ]
+
+
+def _main(run: Run) -> list[tuple[int, float]]:
+    return run.points(main_score(run))
+
+
+def _seconds_to_share(run: Run) -> float | None:
+    reached = round_of_share(_main(run))
+    return None if reached is None else seconds_until(reached, run.points("seconds"))
+
+
+def _total(run: Run, field: str) -> float | None:
+    values = [value for _, value in run.points(field)]
+    return sum(values) if values else None
+
+
+def _mean(run: Run, field: str) -> float | None:
+    values = [value for _, value in run.points(field)]
+    return fmean(values) if values else None
+
+
+def _per_client(run: Run, field: str) -> float | None:
+    """In a round; the rounds' own numbers are sums over their clients."""
+    rounds = [row for row in run.rounds if row.clients and getattr(row, field) is not None]
+    clients = sum(row.clients or 0 for row in rounds)
+    return sum(getattr(row, field) for row in rounds) / clients if clients else None
+
+
+def _trained(run: Run) -> float | None:
+    numbers = run.config.numbers
+    return (numbers.unit_weights + numbers.head_weights) or None

@@ -1,0 +1,132 @@
+"""`spry report`: simulated runs beside each other, as a page, as Markdown, as JSON or in the terminal."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+
+from edge_client.errors import SpryError
+from server.cli.common import JsonOption, show_json, show_table
+from server.simulation.comparison import Comparison, Group, Row, compare
+from server.simulation.convergence import INTERVAL
+from server.simulation.measures import SCORES
+from server.simulation.page import MADE_BY, Report, html, markdown
+from server.simulation.runs import find_runs
+from server.simulation.tables import Table, compact, overview, unfinished
+
+
+class ReportError(SpryError):
+    """A report cannot be written as it is asked for."""
+
+
+class Format(str, Enum):
+    html = "html"
+    md = "md"
+
+
+ENDINGS = {".html": Format.html, ".htm": Format.html, ".md": Format.md, ".markdown": Format.md}
+
+
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders of `spry simulate`, or folders that hold them.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The page to write: .html, or .md with pictures beside it; else the terminal.")
+    ] = None,
+    form: Annotated[
+        Format | None, typer.Option("--format", help="html or md; by the ending of --out when left out.")
+    ] = None,
+    title: Annotated[str, typer.Option(help="The page's heading.")] = "Simulated runs",
+    interval: Annotated[
+        int, typer.Option(min=2, help="Rounds between two looks of the paper's rule of convergence.")
+    ] = INTERVAL,
+    as_json: JsonOption = False,
+) -> None:
+    """Put simulated runs beside each other: scores, costs and learning curves, over seeds.
+
+    Example: spry report runs/ --out report.html
+    """
+    chosen = _format(out, form) if out else None
+    compared = compare(find_runs(runs), interval)
+    written = _write(Report.of(compared, title, interval), out, chosen) if out and chosen else []
+    if as_json:
+        show_json(as_builtins(compared) | {"written": [str(path) for path in written]})
+    elif written:
+        typer.echo(f"{', '.join(map(str, written))}: {sum(len(group.rows) for group in compared.groups)} rows")
+    else:
+        _print(compared, interval)
+
+
+def as_builtins(compared: Comparison) -> dict[str, Any]:
+    return {
+        "common": compared.common,
+        "groups": [
+            group.task | {"score": group.score, "rows": [_row(compared, group, row) for row in group.rows]}
+            for group in compared.groups
+        ],
+    }
+
+
+def _row(compared: Comparison, group: Group, row: Row) -> dict[str, Any]:
+    curves = {score: curve for score in SCORES if (curve := row.curve(score))}
+    return {
+        "label": row.label,
+        "kind": row.kind,
+        "seeds": [run.config.seed for run in row.runs],
+        "unfinished": [run.config.seed for run in row.unfinished],
+        "folders": [str(run.folder) for run in row.runs],
+        "settings": {name: row.settings[name] for name in compared.differing},
+        "figures": msgspec.to_builtins(row.figures),
+        "to_backprop": group.ahead(row, "backprop"),
+        "to_zero_order": group.ahead(row, "zero-order"),
+        "curves": {
+            score: [{"round": number} | msgspec.to_builtins(spread) for number, spread in curve]
+            for score, curve in curves.items()
+        },
+    }
+
+
+def _format(out: Path, form: Format | None) -> Format:
+    """Also whether the file may be written, before the work is done."""
+    chosen = form or ENDINGS.get(out.suffix.lower())
+    if chosen is None:
+        raise ReportError(f"--out ends with {', '.join(ENDINGS)}, got {out.name}; or give --format")
+    if not out.parent.is_dir():
+        raise ReportError(f"the folder {out.parent} does not exist; make it, or choose another --out")
+    if out.exists() and MADE_BY not in out.read_text(encoding="utf-8", errors="replace")[:200]:
+        raise ReportError(f"{out} exists and is no report; choose another --out")
+    return chosen
+
+
+def _write(made: Report, out: Path, form: Format) -> list[Path]:
+    if form is Format.html:
+        text, pictures = html(made), {}
+    else:
+        text, pictures = markdown(made, out.with_suffix(""))
+    for path, content in {out: text, **pictures}.items():
+        path.write_text(content, encoding="utf-8")
+    return [out, *pictures]
+
+
+def _print(compared: Comparison, interval: int) -> None:
+    console = Console(highlight=False)
+    common = ", ".join(f"{name} {value}" for name, value in compared.common.items() if "." not in name)
+    console.print(f"the same in all runs: {common}", markup=False)
+    summary = overview(compared)
+    if summary:
+        _print_table(console, summary)
+    for group in compared.groups:
+        _print_table(console, compact(group, interval))
+        for note in unfinished(group):
+            console.print(note, markup=False)
+
+
+def _print_table(console: Console, table: Table) -> None:
+    console.print(f"\n{table.title}", markup=False)
+    show_table(table.headings, table.rows, "")

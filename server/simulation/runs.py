@@ -1,0 +1,158 @@
+"""The folders that `spry simulate` writes, one for each run, read into records.
+
+A run may be going on, or may have been killed: then it has no summary, and the last line of its rounds may be cut.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edge_client.errors import SpryError
+from server.simulation.convergence import Point
+
+CONFIG, ROUNDS, SUMMARY = "config.json", "rounds.jsonl", "summary.json"
+
+
+class RunError(SpryError):
+    """A folder that cannot be read as a run, or runs that cannot be compared."""
+
+
+class AdapterConfig(msgspec.Struct, frozen=True):
+    method: str
+    rank: int | None = None
+    alpha: float | None = None
+    dimension: int | None = None
+    targets: list[str] | str | None = None
+
+
+class DataConfig(msgspec.Struct, frozen=True):
+    name: str
+    classes: int | None = None
+    examples: int | None = None
+    test: int | None = None
+
+
+class Numbers(msgspec.Struct, frozen=True):
+    """How many weights are trained."""
+
+    units: int | None = None
+    unit_weights: int = 0
+    head_weights: int = 0
+
+
+class Config(msgspec.Struct, frozen=True):
+    """What a run was started with."""
+
+    method: str
+    model: str
+    data: DataConfig
+    seed: int
+    preset: str | None = None
+    adapter: AdapterConfig | None = None
+    clients: int | None = None
+    per_round: int | None = None
+    rounds: int | None = None
+    alpha: float | None = None
+    """Of the Dirichlet split; None is a natural one."""
+    precision: str | None = None
+    device: str | None = None
+    settings: dict[str, Any] = {}
+    """The job's."""
+    numbers: Numbers = Numbers()
+
+
+class Round(msgspec.Struct, frozen=True):
+    """A line of a run; bytes and numbers are sums over the round's clients, scores go from 0 to 1."""
+
+    round: int
+    seconds: float
+    loss: float | None = None
+    clients: int | None = None
+    examples: int | None = None
+    accuracy: float | None = None
+    accuracy_personal: float | None = None
+    exact_match: float | None = None
+    f1: float | None = None
+    bytes_up: int | None = None
+    bytes_down: int | None = None
+    numbers_up: int | None = None
+    numbers_down: int | None = None
+    passes: float | None = None
+    """Forward passes that a client's step costs."""
+    step_seconds: float | None = None
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What a run that has ended says and its rounds do not."""
+
+    peak_bytes: int | None = None
+
+
+class Run(msgspec.Struct, frozen=True):
+    folder: Path
+    config: Config
+    rounds: tuple[Round, ...]
+    summary: Summary | None
+    """None until the run has ended."""
+
+    def points(self, field: str) -> list[Point]:
+        """The rounds that have a finite value in a field, and that value."""
+        found = ((row.round, getattr(row, field)) for row in self.rounds)
+        return [(number, float(value)) for number, value in found if value is not None and math.isfinite(value)]
+
+
+def find_runs(paths: Iterable[Path]) -> list[Run]:
+    """The runs among some folders and below them, each once."""
+    folders: dict[Path, None] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise RunError(f"{path} is no folder; give one that `spry simulate` wrote, or one that holds such folders")
+        found = [path] if (path / ROUNDS).is_file() else sorted(file.parent for file in path.rglob(ROUNDS))
+        if not found:
+            raise RunError(f"{path} holds no run; give a folder that `spry simulate` wrote, with its {ROUNDS}")
+        folders |= dict.fromkeys(folder.resolve() for folder in found)
+    return [read_run(folder) for folder in folders]
+
+
+def read_run(folder: Path) -> Run:
+    file = folder / CONFIG
+    if not file.is_file():
+        raise RunError(f"{folder} holds no {CONFIG}, so it is no run; give a folder that `spry simulate` wrote")
+    try:
+        config = msgspec.json.decode(file.read_bytes(), type=Config)
+    except msgspec.DecodeError as error:
+        raise RunError(f"{file} is not that of a run: {error}; leave this folder out, or run it again") from None
+    return Run(folder, config, tuple(_rounds(folder / ROUNDS)), _summary(folder / SUMMARY))
+
+
+def _rounds(file: Path) -> Iterator[Round]:
+    """In their order; a round that a resumed run repeated counts as it was last written."""
+    found: dict[int, Round] = {}
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if file.is_file() else []
+    for number, line in enumerate(lines, start=1):
+        try:
+            # Python's reader takes the NaN of a loss that has left the finite numbers.
+            row = msgspec.convert(json.loads(line), Round)
+        except ValueError as error:
+            if not line.endswith("\n"):
+                break  # it was being written
+            raise RunError(f"{file}, line {number} is no round: {error}; leave this run out, or run it again") from None
+        found[row.round] = row
+    yield from (found[number] for number in sorted(found))
+
+
+def _summary(file: Path) -> Summary | None:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Summary)
+    except FileNotFoundError:
+        return None
+    except msgspec.ValidationError as error:
+        raise RunError(f"{file} is not that of a run: {error}; leave this folder out, or run it again") from None
+    except msgspec.DecodeError:  # killed while it was being written
+        return None

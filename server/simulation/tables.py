@@ -1,0 +1,171 @@
+"""A comparison as tables of text; a figure that no run has is an empty cell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from edge_client.inspect import size
+from server.simulation.comparison import Comparison, Group, Row, Spread
+from server.simulation.convergence import INTERVAL
+from server.simulation.measures import SCORES, Metric, Section, Unit, metrics
+
+TITLES: dict[Section, str] = {
+    "score": "Scores, %",
+    "time": "Rounds and time",
+    "cost": "Per client and round",
+}
+MARK = "†"
+"""Of a row that is not at its end."""
+_SHOWN_ROUNDS = 12
+
+
+class Table(NamedTuple):
+    title: str
+    headings: Sequence[str]
+    """The first is that of the rows' names."""
+    rows: Sequence[Sequence[str]]
+
+
+def explanation(interval: int) -> list[str]:
+    """How the figures are to be read."""
+    return [
+        "Figures are means over the seeds, ± their sample standard deviation.",
+        "(2 of 3) stands where one of three seeds has no such figure; an empty cell is a figure that no run has.",
+        "The band around a line reaches from the lowest seed to the highest; a line ends where the first seed ends.",
+        "Final is the score of the last evaluation, best the highest of all, fall how many points lie between the two.",
+        "To backprop, to zero-order: points between a row's final score and that of the best row of that kind.",
+        "Rounds and seconds to 95 % lead to the first evaluation that has 95 % of the final score.",
+        (f"Converged is the paper's rule: from this round on the variance of the score over {interval} rounds no "
+        "longer changes from one such interval to the next. A curve that rises evenly or stays flat meets it too."),
+        "Bytes and numbers are means over the clients of all rounds; peak memory is that of the whole process.",
+    ]  # fmt: skip
+
+
+def overview(comparison: Comparison) -> Table | None:
+    """The final scores of all rows in all groups, where there are several groups."""
+    if len(comparison.groups) < 2:
+        return None
+    labels = dict.fromkeys(row.label for group in comparison.groups for row in group.rows)
+    lines: list[list[str]] = []
+    for label in labels:
+        found = [next((row for row in group.rows if row.label == label), None) for group in comparison.groups]
+        cells = [
+            _cell(row, f"{group.score}.last", "percent") if row else ""
+            for group, row in zip(comparison.groups, found, strict=True)
+        ]
+        lines.append([label, *cells])
+    return Table("Final scores, %", ["method", *(group.title for group in comparison.groups)], lines)
+
+
+def tables(group: Group, interval: int = INTERVAL) -> list[Table]:
+    return [_section(group, section, interval) for section in TITLES]
+
+
+def compact(group: Group, interval: int = INTERVAL) -> Table:
+    """What fits a terminal."""
+    shown = {f"{group.score}.last": "final", f"{group.score}.fall": "fall", "rounds_to_95": "rounds to 95 %"}
+    columns = {shown[metric.key]: _column(group, metric) for metric in metrics(interval) if metric.key in shown}
+    return _table(f"{group.title}, {SCORES[group.score]}, %", group, columns | _ahead(group))
+
+
+def curve_figures(group: Group, score: str) -> Table:
+    """What a chart shows, at some of its rounds."""
+    curves = {row.label: dict(row.curve(score)) for row in group.rows}
+    numbers = sorted({number for curve in curves.values() for number in curve})
+    step = -(-len(numbers) // _SHOWN_ROUNDS) or 1
+    chosen = numbers[::-1][::step][::-1]
+    lines = [
+        [label, *(show(curve[number], "percent") if number in curve else "" for number in chosen)]
+        for label, curve in curves.items()
+        if curve
+    ]
+    return Table(f"{SCORES[score]} by round, %", ["method", *map(str, chosen)], lines)
+
+
+def settings(comparison: Comparison) -> Table | None:
+    """All that differs between rows."""
+    if not comparison.differing:
+        return None
+    headings = ["method", *comparison.differing]
+    rows = [row for group in comparison.groups for row in group.rows]
+    return Table(
+        "Settings that differ",
+        headings,
+        [[row.label, *(row.settings[name] for name in comparison.differing)] for row in rows],
+    )
+
+
+def unfinished(group: Group) -> list[str]:
+    """A line for each run whose figures are not its last."""
+    return [
+        f"{MARK} {row.label}, seed {run.config.seed} has not ended: {run.rounds[-1].round if run.rounds else 0}"
+        f"{f' of {run.config.rounds}' if run.config.rounds else ''} rounds"
+        for row in group.rows
+        for run in row.unfinished
+    ]
+
+
+def _section(group: Group, section: Section, interval: int) -> Table:
+    columns: dict[str, list[str]] = {}
+    if section == "score":
+        columns["gradients"] = [row.kind or "" for row in group.rows]
+        columns["seeds"] = [str(len(row.runs)) for row in group.rows]
+    for metric in metrics(interval):
+        if metric.section == section:
+            columns[metric.heading] = _column(group, metric)
+        if metric.section == section and metric.key == f"{group.score}.fall":
+            columns |= _ahead(group)
+    return _table(TITLES[section], group, columns)
+
+
+def _table(title: str, group: Group, columns: dict[str, list[str]]) -> Table:
+    """Without the columns in which no row has a figure."""
+    kept = [heading for heading, cells in columns.items() if any(cells)]
+    labels = [f"{row.label} {MARK}" if row.unfinished else row.label for row in group.rows]
+    lines = [[label, *(columns[heading][i] for heading in kept)] for i, label in enumerate(labels)]
+    return Table(title, ["method", *kept], lines)
+
+
+def _column(group: Group, metric: Metric) -> list[str]:
+    return [_cell(row, metric.key, metric.unit) for row in group.rows]
+
+
+def _ahead(group: Group) -> dict[str, list[str]]:
+    found = {
+        "to backprop": [group.ahead(row, "backprop") for row in group.rows],
+        "to zero-order": [group.ahead(row, "zero-order") for row in group.rows],
+    }
+    return {
+        heading: ["" if value is None else f"{100 * value:+.1f}".replace("-", "\N{MINUS SIGN}") for value in values]
+        for heading, values in found.items()
+    }
+
+
+def _cell(row: Row, key: str, unit: Unit) -> str:
+    figure = row.figures.get(key)
+    if figure is None:
+        return ""
+    missing = f" ({figure.seeds} of {len(row.runs)})" if figure.seeds < len(row.runs) else ""
+    return show(figure, unit) + missing
+
+
+def show(figure: Spread, unit: Unit) -> str:
+    """The mean, and the deviation where its digits show one."""
+    if unit == "bytes":
+        differs = figure.deviation and size(figure.low) != size(figure.high)
+        return f"{size(figure.mean)} ± {size(figure.deviation or 0)}" if differs else size(figure.mean)
+    factor = 100 if unit in ("percent", "points") else 1
+    mean = factor * figure.mean
+    decimals = 1 if factor == 100 else _decimals(mean)
+    shown = f"{mean:,.{decimals}f}"
+    deviation = "" if figure.deviation is None else f"{factor * figure.deviation:,.{decimals}f}"
+    if deviation and (factor == 100 or float(deviation.replace(",", ""))):
+        return f"{shown} ± {deviation}"
+    return shown.rstrip("0").rstrip(".") if factor == 1 and decimals else shown
+
+
+def _decimals(value: float) -> int:
+    """So many as make three digits, and none for a whole number."""
+    return 0 if value == round(value) else max(0, 2 - math.floor(math.log10(abs(value))))
