@@ -12,6 +12,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from typing import get_args
 
 from edge_client.directions import Kind, draw
 
@@ -50,7 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     as_json: bool = parser.parse_args().json
-    kinds: tuple[Kind, ...] = ("normal", "rademacher")
+    kinds: tuple[Kind, ...] = get_args(Kind)
     figures = {kind: measure(kind) for kind in kinds}
     if as_json:
         print(json.dumps(figures))

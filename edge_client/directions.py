@@ -7,7 +7,8 @@ definition; an implementation in another language needs nothing else, and ``test
 
 - key: the seed, an unsigned 64-bit integer; word 0 is its low half, word 1 its high half;
 - counter: word 0 is the position (below), word 1 the unit's number, word 2 ``iteration * K + k`` for direction ``k`` of
-  the ``K`` of a step, word 3 the example's index in the batch. All are unsigned, 32 bits.
+  the ``K`` of a step, word 3 the example's index in the batch. All are unsigned, 32 bits. Words 2 and 3 are others for
+  ``orthogonal``.
 
 **Which weights.** A unit's weights are taken as one flat vector: its tensors in the manifest's order, each in row-major
 order. Rows of a draw are (direction, example) pairs, directions outermost.
@@ -26,6 +27,18 @@ differ by one float32 rounding in rare values; the words themselves are exact.
 **rademacher.** The 128 bits at position ``p`` give the signs of weights ``128p .. 128p + 127``: bit ``b`` of word
 ``j``, counted from the least significant, belongs to weight ``128p + 32j + b``: +1 when set, -1 when clear. Exact on
 every platform.
+
+**orthogonal.** Rows of a Hadamard matrix under random signs. With ``s`` the smallest power of two that is not below the
+unit's size, direction ``k`` for example ``e`` has the number ``n = e * K + k``; it is row ``r = n mod s`` of block
+``n div s``. A block has signs of its own, drawn as for ``rademacher`` with counter word 2 the iteration and word 3 the
+block, and::
+
+    v[i] = sign[i] * (-1) ** popcount(r & i)    i from 0 to size - 1; & is the bitwise and
+
+``n`` is below 2**32. Exact on every platform. Each row alone is a fair draw of signs, so that ``E[v v^T] = I``. Rows of
+a block are orthogonal where the size is a power of two; whatever the size, among the first ``2**q`` rows of a block the
+products of two weights' entries sum to zero unless the weights' indices are equal modulo ``2**q``. A whole block
+therefore gives back the gradient without noise.
 """
 
 from __future__ import annotations
@@ -39,14 +52,14 @@ from numpy.typing import NDArray
 
 from .errors import DirectionError
 
-Kind = Literal["normal", "rademacher"]
+Kind = Literal["normal", "rademacher", "orthogonal"]
 Words = NDArray[np.uint64]  # 32-bit words, kept in 64 bits so that a product keeps its high half
 
 WORD = 1 << 32
 MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 ROUNDS = 10
-WEIGHTS_PER_COUNTER = {"normal": 4, "rademacher": 128}
+WEIGHTS_PER_COUNTER = {"normal": 4, "rademacher": 128, "orthogonal": 128}
 CHUNK = 8192  # counters generated together: their buffers stay in the processor's cache
 
 _HALF = np.uint64(32)
@@ -74,7 +87,7 @@ def draw(
         directions: K, how many directions the step takes. It is part of the counter: all parties must agree on it.
         examples: how many examples the batch has, or the indices of those wanted.
         only: which of the K directions are wanted; all when left out.
-        kind: ``normal`` or ``rademacher``.
+        kind: ``normal``, ``rademacher`` or ``orthogonal``.
     """
     if kind not in get_args(Kind):
         raise DirectionError(f"kind must be one of {', '.join(get_args(Kind))}, got {kind!r}")
@@ -82,19 +95,16 @@ def draw(
     unit = _within("unit", unit, WORD)
     size = _within("size", size, WORD, low=1)
     directions = _within("directions", directions, WORD, low=1)
-    first = _within("iteration", iteration, WORD // directions) * directions
+    iteration = _within("iteration", iteration, WORD // directions)
     chosen = range(directions) if only is None else [_within("only", k, directions) for k in only]
-    batch = _examples(examples)
+    batch = _examples(examples, WORD // directions if kind == "orthogonal" else WORD)
 
-    steps = [first + k for k in chosen for _ in batch]
+    if kind == "orthogonal":
+        numbers = np.array([example * directions + k for k in chosen for example in batch], dtype=np.uint64)
+        return _orthogonal(key, unit, size, iteration, numbers)
+    steps = [iteration * directions + k for k in chosen for _ in batch]
     streams = np.array([steps, [example for _ in chosen for example in batch]], dtype=np.uint64)
-    step = WEIGHTS_PER_COUNTER[kind]
-    positions = -(-size // step)
-    values = np.empty((len(steps) * positions, step), dtype=np.float32)
-    transform = _normals if kind == "normal" else _signs
-    for start, words in _generate(key, unit, streams, positions):
-        transform(words, values[start : start + words[0].size])
-    return np.ascontiguousarray(values.reshape(len(steps), positions * step)[:, :size])
+    return _independent(key, unit, size, streams, kind)
 
 
 def philox(counter: Sequence[Words], key: int) -> list[Words]:
@@ -118,6 +128,37 @@ def _mix(word: Words, product: Words, key: int, scratch: Words) -> None:
     np.bitwise_xor(word, scratch, out=word)
     np.bitwise_xor(word, np.uint64(key), out=word)
     np.bitwise_and(product, _LOW, out=product)
+
+
+def _independent(key: int, unit: int, size: int, streams: Words, kind: Kind) -> NDArray[np.float32]:
+    """A row for each stream, a pair of the counter's words 2 and 3."""
+    step = WEIGHTS_PER_COUNTER[kind]
+    rows, positions = streams.shape[1], -(-size // step)
+    values = np.empty((rows * positions, step), dtype=np.float32)
+    transform = _normals if kind == "normal" else _signs
+    for start, words in _generate(key, unit, streams, positions):
+        transform(words, values[start : start + words[0].size])
+    return np.ascontiguousarray(values.reshape(rows, positions * step)[:, :size])
+
+
+def _orthogonal(key: int, unit: int, size: int, iteration: int, numbers: Words) -> NDArray[np.float32]:
+    blocks, rows = np.divmod(numbers, np.uint64(1 << (size - 1).bit_length()))
+    drawn, which = np.unique(blocks, return_inverse=True)
+    signs = _independent(key, unit, size, np.stack([np.full_like(drawn, iteration), drawn]), "rademacher")
+    values = signs[which]
+    values *= _hadamard(rows, size)
+    return values
+
+
+def _hadamard(rows: Words, size: int) -> NDArray[np.float32]:
+    """``(-1) ** popcount(row & i)``: a bit of the row says whether the other half of a power of two is turned round."""
+    values = np.ones((len(rows), size), dtype=np.float32)
+    for bit in range((size - 1).bit_length()):
+        half = 1 << bit
+        turned = 1 - 2 * (rows >> np.uint64(bit) & np.uint64(1)).astype(np.float32)
+        other = values[:, half : 2 * half]
+        np.multiply(values[:, : other.shape[1]], turned[:, None], out=other)
+    return values
 
 
 def _generate(key: int, unit: int, streams: Words, positions: int) -> Iterator[tuple[int, list[Words]]]:
@@ -155,10 +196,10 @@ def _signs(words: list[Words], out: NDArray[np.float32]) -> None:
     out -= 1.0
 
 
-def _examples(examples: int | Sequence[int]) -> Sequence[int]:
+def _examples(examples: int | Sequence[int], limit: int) -> Sequence[int]:
     if isinstance(examples, (int, np.integer)):
-        return range(_within("examples", examples, WORD, low=1))
-    return [_within("examples", example, WORD) for example in examples]
+        return range(_within("examples", examples, limit, low=1))
+    return [_within("examples", example, limit) for example in examples]
 
 
 def _within(name: str, value: SupportsIndex, limit: int, low: int = 0) -> int:

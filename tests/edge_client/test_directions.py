@@ -1,6 +1,7 @@
 import json
 import secrets
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -24,7 +25,8 @@ SIGMAS = 6.0  # of a statistic's own spread: one false alarm in 10**8 draws of a
 
 seeds = st.integers(0, 2**64 - 1)
 words = st.integers(0, 2**32 - 1)
-kinds = st.sampled_from(["normal", "rademacher"])
+KINDS = get_args(directions.Kind)
+kinds = st.sampled_from(KINDS)
 
 
 def one(counter, key):
@@ -56,10 +58,10 @@ def test_draw_vectors(vector):
     drawn = draw(**arguments)
     assert drawn.dtype == np.float32
     assert drawn.shape == expected.shape
-    if vector["kind"] == "rademacher":
-        np.testing.assert_array_equal(drawn, expected)
-    else:
+    if vector["kind"] == "normal":
         np.testing.assert_array_max_ulp(drawn, expected, maxulp=1)
+    else:
+        np.testing.assert_array_equal(drawn, expected)
 
 
 @settings(deadline=None)
@@ -69,13 +71,13 @@ def test_any_part_can_be_drawn_alone(seed, unit, size, iteration, count, batch, 
     whole = whole.reshape(count, batch, size)
     chosen = data.draw(st.lists(st.integers(0, count - 1), max_size=5))
     examples = data.draw(st.lists(st.integers(0, batch - 1), max_size=5))
-    length = data.draw(st.integers(1, size))
+    length = size if kind == "orthogonal" else data.draw(st.integers(1, size))
     part = draw(seed, unit, length, iteration=iteration, directions=count, examples=examples, only=chosen, kind=kind)
     expected = whole[chosen][:, examples, :length].reshape(len(chosen) * len(examples), length)
     np.testing.assert_array_equal(part, expected)
 
 
-@pytest.mark.parametrize("kind", ["normal", "rademacher"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_rows_do_not_depend_on_where_chunks_end(kind, seed):
     size = directions.CHUNK * directions.WEIGHTS_PER_COUNTER[kind] + 5
     whole = draw(seed, 2, size, examples=3, kind=kind)
@@ -101,13 +103,51 @@ def test_normal_values_follow_the_normal_distribution(seed):
     assert np.abs(values).max() < np.sqrt(2 * 33 * np.log(2)) + 1e-6  # the smallest uniform is 2**-33
 
 
-def test_rademacher_values_are_fair_signs(seed):
-    values = draw(seed, 0, 50_000, examples=10, kind="rademacher")
+@pytest.mark.parametrize("kind", ["rademacher", "orthogonal"])
+def test_signs_are_fair(kind, seed):
+    values = draw(seed, 0, 50_000, examples=10, kind=kind)
     assert set(np.unique(values)) == {-1.0, 1.0}
-    assert abs(values.mean()) < SIGMAS / np.sqrt(values.size)
+    assert np.abs(values.mean(axis=1)).max() < SIGMAS / np.sqrt(values.shape[1])
 
 
-@pytest.mark.parametrize("kind", ["normal", "rademacher"])
+@given(seeds, st.integers(0, 7), st.integers(1, 8), st.integers(1, 40), st.integers(0, 9))
+def test_rows_of_a_block_are_orthogonal(seed, power, count, batch, iteration):
+    """Over directions and examples alike, a block being as many consecutive rows as there are weights."""
+    size = 1 << power
+    drawn = draw(seed, 1, size, iteration=iteration, directions=count, examples=batch, kind="orthogonal")
+    in_order = drawn.reshape(count, batch, size).transpose(1, 0, 2).reshape(-1, size)  # number example * K + k
+    for start in range(0, len(in_order), size):
+        block = in_order[start : start + size]
+        np.testing.assert_array_equal(block @ block.T, size * np.eye(len(block)))
+
+
+@given(seeds, st.integers(1, 300), st.integers(0, 6))
+def test_first_rows_part_weights_of_any_size(seed, size, power):
+    """Two weights mix only where their indices agree modulo the number of rows, a power of two."""
+    rows = min(1 << power, 1 << (size - 1).bit_length())
+    drawn = draw(seed, 1, size, examples=rows, kind="orthogonal")
+    same = np.equal.outer(np.arange(size) % rows, np.arange(size) % rows)
+    np.testing.assert_array_equal(np.abs(drawn.T @ drawn), rows * same)
+
+
+def test_blocks_and_iterations_have_signs_of_their_own(seed):
+    size, rows = 64, 64
+    found = [draw(seed, 1, size, iteration=i, examples=2 * rows, kind="orthogonal") for i in (0, 1)]
+    signs = [block[0] for drawn in found for block in (drawn[:rows], drawn[rows:])]
+    assert len({sign.tobytes() for sign in signs}) == 4
+
+
+def test_a_large_unit_needs_no_matrix(seed):
+    size = 100_003
+    drawn = draw(seed, 0, size, directions=8, examples=[0, 16_383], kind="orthogonal")
+    signs = draw(seed, 0, size, kind="orthogonal")[0]  # number 0 is the row of ones
+    for k, example, row in ((3, 0, drawn[6]), (7, 16_383, drawn[15])):
+        number, places = example * 8 + k, np.random.default_rng(seed).integers(size, size=1000)
+        turned = [(-1) ** (number & int(i)).bit_count() for i in places]
+        np.testing.assert_array_equal(row[places], signs[places] * turned)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_part_of_the_counter_and_key_gives_an_independent_direction(kind, seed):
     size = 40_000
     changes = [
@@ -141,7 +181,8 @@ def test_every_part_of_the_counter_and_key_gives_an_independent_direction(kind, 
         ({"examples": 0}, "examples must be from 1"),
         ({"examples": [-1]}, "examples must be from 0"),
         ({"directions": 2, "only": [2]}, "only must be from 0 to 1, got 2"),
-        ({"kind": "uniform"}, "kind must be one of normal, rademacher, got 'uniform'"),
+        ({"kind": "uniform"}, "kind must be one of normal, rademacher, orthogonal, got 'uniform'"),
+        ({"kind": "orthogonal", "directions": 2, "examples": [2**31]}, "examples must be from 0 to 2147483647"),
     ],
 )
 def test_arguments_out_of_range_are_refused(change, message):

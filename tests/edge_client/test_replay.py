@@ -59,6 +59,7 @@ SETTINGS = [
     {"head": "joint", "directions": 2},
     {"head": "exact"},
     {"head": "apart", "per_example": False},
+    {"head": "apart", "directions": 2, "kind": "orthogonal"},
     {"estimator": "central", "head": "joint", "directions": 2},
 ]
 

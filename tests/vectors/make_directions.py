@@ -30,6 +30,12 @@ DRAWS = [  # kind, seed, unit, size, iteration, directions, examples
     ("rademacher", 42, 3, 130, 2, 1, [0, 1]),
     ("rademacher", 2**64 - 1, 11, 33, 5, 4, [7]),
     ("rademacher", 0x0123456789ABCDEF, 2**32 - 1, 257, 1000, 3, [5]),
+    ("orthogonal", 0, 0, 1, 0, 1, [0, 1]),
+    ("orthogonal", 42, 3, 4, 2, 4, [0, 1]),
+    ("orthogonal", 2**64 - 1, 11, 5, 5, 3, [2, 0, 7]),
+    ("orthogonal", 0x0123456789ABCDEF, 2**32 - 1, 130, 1000, 2, [127, 128]),
+    ("orthogonal", 2**63, 1, 256, 9, 1, [255, 256]),
+    ("orthogonal", 7, 2, 3, 1, 1, [2**32 - 2]),
 ]
 
 
@@ -55,7 +61,22 @@ def signs(x):
     return [1.0 if word >> bit & 1 else -1.0 for word in x for bit in range(32)]
 
 
-def row(kind, seed, unit, size, step, example):
+def row(kind, seed, unit, size, iteration, directions, k, example):
+    if kind == "orthogonal":
+        return orthogonal(seed, unit, size, iteration, example * directions + k)
+    return independent(kind, seed, unit, size, iteration * directions + k, example)
+
+
+def orthogonal(seed, unit, size, iteration, number):
+    side = 1
+    while side < size:
+        side *= 2
+    block, r = divmod(number, side)
+    drawn = independent("rademacher", seed, unit, size, iteration, block)
+    return [sign * (-1) ** (r & i).bit_count() for i, sign in enumerate(drawn)]
+
+
+def independent(kind, seed, unit, size, step, example):
     values = []
     while len(values) < size:
         position = len(values) // (4 if kind == "normal" else 128)
@@ -85,7 +106,7 @@ def main():
                 "directions": directions,
                 "examples": examples,
                 "rows": [
-                    row(kind, seed, unit, size, iteration * directions + k, example)
+                    row(kind, seed, unit, size, iteration, directions, k, example)
                     for k in range(directions)
                     for example in examples
                 ],

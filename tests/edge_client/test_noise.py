@@ -1,0 +1,435 @@
+"""The theory of forward gradients, measured: estimates are unbiased, and as noisy as a formula says.
+
+The model is a logistic regression whose weights are a bundle's units and head, so that its gradients are known; all
+that is random is drawn afresh in each run. Directions, estimates, records and means are the product's.
+
+**Rows.** A step moves along rows ``v_r``: with a direction for each example K x B of them, else K, which all examples
+share. Row r measures ``a_r . v_r`` and the estimate is ``sum_r (a_r . v_r) v_r / K``. Where examples have directions of
+their own, ``a_r = w_b g_b``, the example's gradient times its share of the batch; else ``a_r = G = sum_b w_b g_b``. In
+either case ``sum_r a_r = K G`` and, as ``E[v v^T] = I``, the mean of the estimate is ``G``.
+
+**Noise** is the mean square of its distance from ``G``. For a unit of d weights and rows drawn apart from each other it
+is a sum over rows. One row of signs gives ``E|(a.v) v|^2 - |a|^2 = d |a|^2 - |a|^2``, since ``|v|^2 = d``; one of
+normals ``(d + 2) |a|^2 - |a|^2``, by Isserlis' theorem. So with ``S = sum_r |a_r|^2 / K^2``::
+
+    rademacher   (d - 1) S
+    normal       (d + 1) S
+
+S is ``|G|^2 / K`` for shared directions, and ``sum_b w_b^2 |g_b|^2 / K`` for an example's own, which is
+
+    |G|^2 / (K B)    where B examples agree (w_b = 1 / B, g_b = G): B times lower than shared;
+    |G|^2 / K        where their gradients are at right angles: as with shared ones;
+    above |G|^2 / K  where they cancel: then the shared direction is the quieter.
+
+**orthogonal.** ``v_r[i] = D[i] H[r, i]`` with signs D for each block of p rows. Weight c leaks into weight i by
+``D[i] D[c] sum_r a_r[c] H[r, i] H[r, c] / K``. Products ``D[i] D[c]`` of different c are uncorrelated, and
+``H[r, i] H[r, c] = H[r, i ^ c]``, so that a block's noise is::
+
+    sum over c and i != c of (sum_r a_r[c] H[r, i ^ c])^2 / K^2
+
+Where d = p, ``i ^ c`` takes every value and Parseval's theorem makes it ``(p sum_r |a_r|^2 - |sum_r a_r|^2) / K^2``. With
+shared directions and K up to p this is ``(p / K - 1) |G|^2``, and over whole blocks nothing.
+
+**Cross terms.** What one derivative measures of another part's gradient ``b_r`` is noise too: the estimate gets
+``sum_r (b_r . u_r) v_r / K`` with independent u and v, in the mean square ``d sum_r |b_r|^2 / K^2`` as long as
+``E[v_r . v_s] = 0``.
+
+**Holders.** The mean of h clients, weighted by examples, has the noise ``sum_h q_h^2 noise_h`` with their shares q_h:
+1 / h of one client's where they are alike.
+"""
+
+import secrets
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+
+from edge_client.manifest import Adapter, Manifest, Model, Parameter, Segment, Unit
+from edge_client.optimizers import local_step
+from edge_client.protocol import Training
+from edge_client.scalars import (
+    Participant,
+    ScalarReport,
+    StepRecord,
+    as_published,
+    changes,
+    combine,
+    gradients,
+    step_directions,
+)
+from server.aggregation import Mean
+
+STEPS = 1000
+LEVEL = 1e-9  # how often a check fails by chance if means over the steps are normal; their tails are a little longer
+KINDS = ("normal", "rademacher", "orthogonal")
+
+
+@pytest.fixture
+def rng():
+    seed = secrets.randbits(64)
+    print(f"seed = {seed}")  # pytest shows it when the test fails
+    return np.random.default_rng(seed)
+
+
+# --- a model with known gradients ------------------------------------------------------------------------------------
+
+
+def parameters(name, size):
+    """Two, so that units are split into tensors; one where there is one weight."""
+    shapes = [(size // 2,), (size - size // 2, 1)] if size > 1 else [(1,)]
+    return tuple(Parameter(f"{name}.{number}", shape) for number, shape in enumerate(shapes))
+
+
+def manifest_of(units, head):
+    return Manifest(
+        made_by="test",
+        model=Model("logistic", "none", "seq-cls", ("no", "yes"), 1, 0),
+        adapter=Adapter("lora", {}, "adapter.safetensors"),
+        inputs=(),
+        units=tuple(Unit(f"u{i}", ("block.0",), parameters(f"u{i}", size)) for i, size in enumerate(units)),
+        head=parameters("head", head) if head else (),
+        segments=(Segment("embed", 0, 0), Segment("block.0", 0, 1), Segment("head", 1, 1)),
+        shapes=((4, 8),),
+        directions=(1,),
+        tokenizer=None,
+        pad_token_id=0,
+        runtimes={},
+        verification=(),
+        files=(),
+    )
+
+
+@dataclass
+class Client:
+    """Examples of a logistic regression, and a client's steps on them."""
+
+    manifest: Manifest
+    inputs: np.ndarray
+    """[B, D]"""
+    labels: np.ndarray
+    """[B], -1 or 1"""
+    weights: np.ndarray
+    """[D], of all units and the head in the manifest's order"""
+    examples: int
+    """The first ones of the batch; the others fill it up."""
+
+    @property
+    def parts(self):
+        """Where the weights of each unit and of the head stand."""
+        groups = [unit.parameters for unit in self.manifest.units] + [self.manifest.head]
+        ends = np.cumsum([sum(p.size for p in group) for group in groups])
+        return [slice(end - sum(p.size for p in group), end) for end, group in zip(ends, groups, strict=True)]
+
+    def losses(self, weights):
+        return np.log1p(np.exp(-self.labels * np.sum(self.inputs * weights, axis=-1)))
+
+    def gradients(self):
+        """[B, D]"""
+        pull = -self.labels / (1 + np.exp(self.labels * (self.inputs @ self.weights)))
+        return pull[:, None] * self.inputs
+
+    def derivatives(self, directions):
+        """[K, B] along [K, B, D], by a complex step: to the last digits, and not out of `gradients`."""
+        return self.losses(self.weights + 1e-30j * directions).imag / 1e-30
+
+    def truth(self):
+        return self.gradients()[: self.examples].mean(axis=0)
+
+    def rows(self, training):
+        """a_r, numbered as `orthogonal` numbers them; see above."""
+        if not training.per_example:
+            return np.repeat(self.truth()[None], training.directions, axis=0)
+        shares = (np.arange(training.batch) < self.examples) / self.examples
+        return np.repeat(self.gradients() * shares[:, None], training.directions, axis=0)
+
+    def flat(self, found):
+        """Gradients or directions by name as one vector, or rows of vectors; zero where there are none."""
+        some = next(iter(found.values()))
+        every = [p for unit in self.manifest.units for p in unit.parameters] + list(self.manifest.head)
+        rows = some.ndim - len(next(p.shape for p in every if p.name in found))
+        lead = some.shape[:rows]
+        return np.concatenate(
+            [np.reshape(found.get(p.name, np.zeros((*lead, p.size))), (*lead, p.size)) for p in every], axis=-1
+        )
+
+    def report(self, training, units, seed, iteration):
+        directions = step_directions(self.manifest, units, seed, training, iteration)
+        drawn = self.flat(directions).reshape(training.directions, training.batch, -1).astype(np.float64)
+        of_head = np.zeros_like(drawn)
+        of_head[..., self.parts[-1]] = drawn[..., self.parts[-1]]
+        head = self.derivatives(of_head).astype(np.float32) if training.head != "exact" else None
+        jvp = self.derivatives(drawn - of_head).astype(np.float32)
+        return ScalarReport(float(self.losses(self.weights).mean()), self.examples, jvp, head), directions
+
+    def gradient(self, training, units, seed, iteration):
+        """As in mode epoch."""
+        report, drawn = self.report(training, units, seed, iteration)
+        return combine(report, drawn, self.manifest, training)
+
+    def participant(self, training, units, seed, iteration):
+        """As in mode iteration: what the others know of the step."""
+        return Participant(seed, units, as_published(self.report(training, units, seed, iteration)[0]))
+
+
+def client(rng, units=(8, 4), head=4, batch=4, examples=None, agree=False, cancel=False):
+    """One with examples at random, all the same, or of the same text under both labels."""
+    size = sum(units) + head
+    inputs, labels = rng.normal(size=(batch, size)) + 0.7, rng.choice([-1.0, 1.0], size=batch)
+    if agree or cancel:
+        inputs[:], labels[:] = inputs[0], labels[0]
+    if cancel:
+        labels[1::2] *= -1
+    weights = np.zeros(size) if cancel else rng.normal(size=size) / size
+    return Client(manifest_of(units, head), inputs, labels, weights, examples or batch)
+
+
+def estimates(one, training, units, rng, steps=STEPS):
+    """[steps, D]"""
+    seed = int(rng.integers(2**63))
+    return np.array([one.flat(one.gradient(training, units, seed, i)) for i in range(steps)])
+
+
+# --- checks ----------------------------------------------------------------------------------------------------------
+
+
+def surprise(samples, expected):
+    """How far the means of samples [steps, n] are from what is expected of them, in units of what chance may do."""
+    samples, expected = np.asarray(samples, np.float64), np.atleast_1d(expected)
+    samples = samples.reshape(len(samples), -1)
+    rounding = 1e-5 * (np.abs(samples).max() + np.abs(expected).max())
+    spread = np.sqrt(samples.var(axis=0, ddof=1) / len(samples)) + rounding
+    allowed = NormalDist().inv_cdf(1 - LEVEL / (2 * expected.size))
+    return float(np.max(np.abs(samples.mean(axis=0) - expected) / spread)) / allowed
+
+
+def bias(samples, one, parts):
+    """The surprise at each coordinate, and at the length along the true gradient of each part."""
+    truth = one.truth()
+    along = [samples[:, part] @ truth[part] / (truth[part] @ truth[part]) for part in parts]
+    own = np.concatenate([samples[:, part] for part in parts], axis=1)
+    each = surprise(own, np.concatenate([truth[part] for part in parts]))
+    return max(each, surprise(np.stack(along, axis=1), np.ones(len(parts))))
+
+
+def noise(samples, one, part):
+    return np.sum((samples[:, part] - one.truth()[part]) ** 2, axis=1)
+
+
+def within(rows, kind, directions):
+    """The noise that a part's rows [R, d] make by themselves."""
+    size = rows.shape[1]
+    if kind == "orthogonal":
+        return leaks(rows) / directions**2
+    return (size - 1 if kind == "rademacher" else size + 1) * np.sum(rows**2) / directions**2
+
+
+def leaks(rows):
+    """The double sum over weights, block by block."""
+    size = rows.shape[1]
+    matrix = np.ones((1, 1))
+    while len(matrix) < size:
+        matrix = np.kron([[1, 1], [1, -1]], matrix)
+    total = 0.0
+    for start in range(0, len(rows), len(matrix)):
+        block = rows[start : start + len(matrix)]
+        for c in range(size):
+            others = [i ^ c for i in range(size) if i != c]
+            total += np.sum((block[:, c] @ matrix[: len(block), others]) ** 2)
+    return total
+
+
+def across(rows, others, directions):
+    """The noise that the other parts' rows [R, n] add to a part's."""
+    return rows.shape[1] * np.sum(others**2) / directions**2
+
+
+def test_the_models_derivatives_are_those_of_its_gradients(rng):
+    one = client(rng)
+    directions = rng.normal(size=(3, *one.inputs.shape))
+    expected = np.sum(directions * one.gradients(), axis=-1)
+    np.testing.assert_allclose(one.derivatives(directions), expected, rtol=1e-9, atol=1e-12)
+
+
+# --- no bias ---------------------------------------------------------------------------------------------------------
+
+UNBIASED = [
+    *({"kind": kind, "per_example": own, "directions": 6, "head": "apart"} for kind in KINDS for own in (True, False)),
+    {"kind": "normal", "directions": 16, "head": "joint"},
+    {"kind": "orthogonal", "directions": 16, "head": "joint"},
+    {"kind": "rademacher", "directions": 8, "head": "exact"},
+]
+
+
+def settings(**changes):
+    return Training(batch=4, **changes)
+
+
+@pytest.mark.parametrize("given", UNBIASED, ids=str)
+def test_estimates_have_no_bias(rng, given):
+    training, one = settings(**given), client(rng, examples=3)
+    parts = one.parts[:-1] if training.head == "exact" else one.parts
+    assert bias(estimates(one, training, (0, 1), rng), one, parts) < 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_published_estimates_have_no_bias(rng, kind):
+    """Rounded to halves, and read from a record by others."""
+    training, one = settings(kind=kind, head="apart", directions=4, mode="iteration"), client(rng)
+    seed = int(rng.integers(2**63))
+    found = [
+        one.flat(gradients(one.participant(training, (0, 1), seed, i), one.manifest, training, i)) for i in range(STEPS)
+    ]
+    assert bias(np.array(found), one, one.parts) < 1
+
+
+@pytest.mark.parametrize("kind", ["normal", "rademacher"])
+def test_a_bias_of_a_few_percent_would_be_seen(rng, kind):
+    training, one = settings(kind=kind, head="apart", directions=64), client(rng, agree=True)
+    found = estimates(one, training, (0, 1), rng)
+    assert bias(found, one, one.parts) < 1 < min(bias(1.05 * found, one, one.parts), bias(0.95 * found, one, one.parts))
+
+
+def test_directions_of_another_step_would_be_seen(rng):
+    training, one = settings(head="apart", directions=16), client(rng)
+    seed = int(rng.integers(2**63))
+    reports = [one.report(training, (0, 1), seed, i) for i in range(200)]
+    mixed = [one.flat(combine(report, later[1], one.manifest, training)) for (report, _), later in pairwise(reports)]
+    assert bias(np.array(mixed), one, one.parts) > 1
+
+
+# --- noise -----------------------------------------------------------------------------------------------------------
+
+
+def measured(one, training, rng, units=(0,), part=0):
+    return noise(estimates(one, training, units, rng), one, one.parts[part])
+
+
+def own(one, training, part=0):
+    return within(one.rows(training)[:, one.parts[part]], training.kind, training.directions)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", [1, 4, 12])
+def test_noise_falls_with_directions(rng, kind, count):
+    training, one = settings(kind=kind, per_example=False, directions=count), client(rng)
+    square, left = np.sum(one.truth()[one.parts[0]] ** 2), count % 8
+    expected = {
+        "normal": 9 / count * square,
+        "rademacher": 7 / count * square,
+        "orthogonal": left * (8 - left) / count**2 * square,  # of the block that is not whole: (8 / K - 1) below 8
+    }[kind]
+    assert own(one, training) == pytest.approx(expected, abs=1e-12)
+    assert surprise(measured(one, training, rng), expected) < 1
+
+
+def test_noise_that_differs_from_the_formula_would_be_seen(rng):
+    training, one = settings(kind="normal", per_example=False, directions=4), client(rng)
+    found, expected = measured(one, training, rng), own(one, training)
+    assert surprise(found, 1.6 * expected) > 1
+    assert surprise(found, 0.6 * expected) > 1
+
+
+@pytest.mark.parametrize(("size", "count"), [(6, 2), (6, 4), (5, 4), (12, 5), (7, 11)])
+def test_noise_of_orthogonal_directions_for_sizes_between_powers_of_two(rng, size, count):
+    """Never above that of fair signs where the rows are a power of two: weights leak into (size - 1) // K others."""
+    training, one = settings(kind="orthogonal", per_example=False, directions=count), client(rng, (size,))
+    expected = own(one, training)
+    assert surprise(measured(one, training, rng), expected) < 1
+    if count in (2, 4):
+        assert expected <= (size - 1) // count * np.sum(one.truth()[one.parts[0]] ** 2) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("per_example", "count"), [(False, 8), (False, 16), (True, 2), (True, 4)])
+def test_a_whole_block_of_orthogonal_directions_is_the_gradient(rng, per_example, count):
+    """One block or two: of K directions, or of K for each of four examples that agree."""
+    training = settings(kind="orthogonal", per_example=per_example, directions=count)
+    one = client(rng, agree=per_example)
+    for found in estimates(one, training, (0,), rng, steps=20):
+        np.testing.assert_allclose(found[one.parts[0]], one.truth()[one.parts[0]], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("examples", ["agree", "differ", "cancel"])
+def test_noise_with_a_direction_for_each_example(rng, kind, examples):
+    training, one = settings(kind=kind, directions=1), client(rng, **{} if examples == "differ" else {examples: True})
+    expected = own(one, training)
+    assert surprise(measured(one, training, rng), expected) < 1
+    shared = own(one, settings(kind=kind, directions=1, per_example=False))
+    if examples == "agree" and kind != "orthogonal":
+        assert expected == pytest.approx(shared / 4)
+    if examples == "agree" and kind == "orthogonal":
+        assert expected == pytest.approx(shared / 7)  # four rows of eight: 8 / 4 - 1 in place of 8 / 1 - 1
+    if examples == "cancel":
+        assert expected > 0 == pytest.approx(shared)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_examples_that_fill_a_batch_up_add_no_noise(rng, kind):
+    training, one = settings(kind=kind, directions=2), client(rng, examples=3)
+    assert surprise(measured(one, training, rng), own(one, training)) < 1
+
+
+# --- several parts, several clients ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("per_example", [True, False])
+def test_noise_of_units_that_share_a_derivative(rng, kind, per_example):
+    """Each unit, and the head where it is joint, adds what the others' gradients bring in."""
+    training, one = settings(kind=kind, head="joint", directions=2, per_example=per_example), client(rng)
+    found, rows = estimates(one, training, (0, 1), rng), one.rows(training)
+    measured = np.stack([noise(found, one, part) for part in one.parts], axis=1)
+    alone = [own(one, training, number) for number in range(3)]
+    added = [across(rows[:, part], np.delete(rows, np.r_[part], axis=1), 2) for part in one.parts]
+    assert surprise(measured, np.add(alone, added)) < 1
+    assert surprise(measured.sum(axis=1), sum(alone)) > 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_derivative_apart_keeps_the_heads_noise_out(rng, kind):
+    training, one = settings(kind=kind, head="apart", directions=2), client(rng)
+    found = estimates(one, training, (0,), rng)
+    for number in (0, 2):
+        assert surprise(noise(found, one, one.parts[number]), own(one, training, number)) < 1
+
+
+def by_epoch(clients, training, seeds, iteration):
+    """Each client takes a step of its own and sends its weights; the server averages them."""
+    manifest, mean = clients[0].manifest, Mean()
+    start = {p.name: np.zeros(p.shape, np.float32) for p in manifest.units[0].parameters}
+    for one, seed in zip(clients, seeds, strict=True):
+        update = dict(start)
+        local_step(update, one.gradient(training, (0,), seed, iteration), {}, training, training.learning_rate)
+        mean.add(update, one.examples)
+    return mean.changes(start)
+
+
+def by_iteration(clients, training, seeds, iteration):
+    """Each client sends its scalars; whoever reads the record takes the step."""
+    sent = tuple(one.participant(training, (0,), seed, iteration) for one, seed in zip(clients, seeds, strict=True))
+    return changes(StepRecord(1, 1, iteration, sent), clients[0].manifest, training)
+
+
+@pytest.mark.parametrize(
+    ("together", "kind", "examples"),
+    [
+        (by_epoch, "normal", (4, 4, 4)),
+        (by_epoch, "orthogonal", (4, 2, 1)),
+        (by_iteration, "rademacher", (4, 4, 4)),
+        (by_iteration, "normal", (4, 2, 1)),
+    ],
+)
+def test_noise_falls_with_holders_of_a_unit(rng, together, kind, examples):
+    training = settings(kind=kind, learning_rate=0.5)
+    alike = client(rng, head=0, agree=True)
+    clients = [Client(alike.manifest, alike.inputs, alike.labels, alike.weights, count) for count in examples]
+    seeds = [int(seed) for seed in rng.integers(2**63, size=len(clients))]
+    moved = np.array([alike.flat(together(clients, training, seeds, i)) for i in range(STEPS)]) / -0.5
+    shares = np.array(examples) / sum(examples)
+    expected = sum(share**2 * own(one, training) for share, one in zip(shares, clients, strict=True))
+    if len(set(examples)) == 1:
+        assert expected == pytest.approx(own(alike, training) / 3)
+    assert bias(moved, alike, alike.parts[:1]) < 1
+    assert surprise(noise(moved, alike, alike.parts[0]), expected) < 1
