@@ -169,5 +169,6 @@ def _fold_constants(captured: Captured) -> None:
 
 def _digest(value: Tensor) -> str:
     """Names a constant by its content, so that captures at several shapes agree on what they share."""
-    content = f"{value.dtype}{tuple(value.shape)}".encode() + value.cpu().numpy().tobytes()
+    bytes_of = value.cpu().reshape(-1).view(torch.uint8).numpy()  # NumPy has no bfloat16
+    content = f"{value.dtype}{tuple(value.shape)}".encode() + bytes_of.tobytes()
     return hashlib.sha256(content).hexdigest()[:16]

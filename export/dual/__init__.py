@@ -81,6 +81,11 @@ def _still(result: Any) -> Any:
 
 def _wrap(result: Any, tangents: Any, batched: bool) -> Any:
     if isinstance(result, Tensor):
-        return Dual(result, tangents, batched)
+        return Dual(result, _as(result, tangents), batched)
     tangents = tangents if tangents is not None else [None] * len(result)
-    return [Dual(part, slope, batched) for part, slope in zip(result, tangents, strict=True)]
+    return [Dual(part, _as(part, slope), batched) for part, slope in zip(result, tangents, strict=True)]
+
+
+def _as(result: Tensor, tangent: Tensor | None) -> Tensor | None:
+    """A tangent in its value's type: models in half precision mix types, and products want one."""
+    return tangent if tangent is None or tangent.dtype == result.dtype else tangent.to(result.dtype)

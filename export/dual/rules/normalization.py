@@ -12,6 +12,8 @@ from export.dual.rule import Directions, Dual, pair_of, tangent, total
 
 aten = torch.ops.aten
 
+_HALF = (torch.bfloat16, torch.float16)
+
 
 @pair_of(aten.layer_norm.default)
 def _layer_norm(
@@ -23,7 +25,13 @@ def _layer_norm(
     eps: float = 1e-5,
     *rest: Any,
 ) -> tuple[Tensor, Tensor]:
-    """With y = w·n + b and n = (x - mean)·r; dn = r·(dx - mean(dx) - n·mean(n·dx))."""
+    """With y = w·n + b and n = (x - mean)·r; dn = r·(dx - mean(dx) - n·mean(n·dx)).
+
+    Half precision is computed in float32, as the op itself does inside.
+    """
+    if x.value.dtype in _HALF:
+        wide = _layer_norm(directions, _wide(x), shape, _wide(weight), _wide(bias), eps)
+        return wide[0].to(x.value.dtype), wide[1].to(x.value.dtype)
     axes = list(range(-len(shape), 0))
     plain, _, scale = torch.native_layer_norm(x.value, list(shape), None, None, eps)
     result = plain if weight is None else plain * weight.value
@@ -43,3 +51,10 @@ def _layer_norm(
         spread = directions.spread(bias, result, batched=x.batched)
         terms.append(spread if terms else spread.expand(directions.shape(result, batched=x.batched)))
     return result, total(*terms)
+
+
+def _wide(operand: Dual | None) -> Dual | None:
+    if operand is None:
+        return None
+    slope = None if operand.tangent is None else operand.tangent.float()
+    return Dual(operand.value.float(), slope, operand.batched)

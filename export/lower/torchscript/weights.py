@@ -22,7 +22,8 @@ from torchao.quantization.quant_primitives import MappingType, choose_qparams_af
 from export.lower import Precision
 
 _SMALLEST = 32
-_GROUP = 32
+GROUP = 32
+"""Columns of an int4 weight that share a scale."""
 
 
 class Weight(Protocol):
@@ -101,17 +102,20 @@ class Int4:
         return [self.pairs, self.scales]
 
     def product(self, x: Tensor) -> Tensor:
-        return functional.linear(x, self.float32())
+        return functional.linear(x, self.dequantized(x.dtype))
 
     def transposed_product(self, gradient: Tensor) -> Tensor:
-        return torch.matmul(gradient, self.float32())
+        return torch.matmul(gradient, self.dequantized(gradient.dtype))
 
     def rows(self, ids: Tensor) -> Tensor:
         raise NotImplementedError("tables are int8")
 
     def float32(self) -> Tensor:
+        return self.dequantized(torch.float32)
+
+    def dequantized(self, dtype: torch.dtype) -> Tensor:
         codes = torch.cat([(self.pairs << 4) >> 4, self.pairs >> 4], 1)  # shifts of int8 keep the sign
-        grouped = codes.unflatten(1, (-1, _GROUP)) * self.scales.to(torch.float32).unsqueeze(-1)
+        grouped = codes.unflatten(1, (-1, GROUP)) * self.scales.to(dtype).unsqueeze(-1)
         return grouped.flatten(1)
 
 
@@ -127,7 +131,7 @@ def _effective(weight: Tensor, precision: Precision) -> Precision:
     rows, columns = weight.shape
     if precision == "none" or min(rows, columns) < _SMALLEST:
         return "none"
-    return "int8" if precision == "int4" and columns % _GROUP else precision
+    return "int8" if precision == "int4" and columns % GROUP else precision
 
 
 def _int8(weight: Tensor) -> Int8:
@@ -136,7 +140,7 @@ def _int8(weight: Tensor) -> Int8:
 
 
 def _int4(weight: Tensor) -> Int4:
-    codes, scales = _symmetric(weight, _GROUP, -8, 7, torch.float16)
+    codes, scales = _symmetric(weight, GROUP, -8, 7, torch.float16)
     left, right = codes.chunk(2, 1)
     return Int4((right << 4) | (left & 15), scales)
 

@@ -1,8 +1,8 @@
 """The figures that the export is judged by: every target beside what was measured.
 
-    python benchmarks/export.py --work /tmp/export-benchmark            MiniLM, every runtime and precision
-    python benchmarks/export.py --work … --shapes minilm,large          and the RoBERTa-large shape (an hour)
-    python benchmarks/export.py --work … --runtimes onnx --precisions int8          a part of it
+    python benchmarks/exports.py --work /tmp/export-benchmark            MiniLM, every runtime and precision
+    python benchmarks/exports.py --work … --shapes minilm,large          and the RoBERTa-large shape (an hour)
+    python benchmarks/exports.py --work … --runtimes onnx --precisions int8          a part of it
 
 Shapes beside MiniLM are configurations with random weights. Ratios are CPU time inside one run.
 """
