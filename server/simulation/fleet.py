@@ -8,6 +8,7 @@ Selection apart, these are the server's own rules (`server.assignment`, `server.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from edge_client.protocol import Task
 from edge_client.scalars import decode_report
 from server.aggregation import norms
 from server.assignment import Slot, slots
+from server.jobs import complete
 from server.models import Model, head_names
 from server.offers import seed_of
 from server.outcomes import Outcome, Step, Update, mean_of_updates, step_of_scalars
@@ -50,7 +52,7 @@ class Fleet:
 
     def __init__(self, plan: Plan, manifest: Manifest, clients: int, test_examples: int, crew: Crew) -> None:
         self.plan = plan
-        self.settings = plan.settings
+        self.settings = complete(plan.settings, manifest)
         self.manifest = manifest
         self.clients = clients
         self.test_examples = test_examples
@@ -123,25 +125,22 @@ class Fleet:
         start = state.model
         calls = [(group, start.weights, state.last_change or {}) for group in self._groups(members)]
         trained: list[Trained] = [one for group in self._crew.call("train", calls) for one in group]
-        kept = self._within_bound(trained)
         updates = [
             Update(
                 member.task.id, norms(one.update, start.weights, self._head), one.report, lambda one=one: one.update
             )
             for member, one in zip(members, trained, strict=True)
-            if one in kept
+            if one.variance <= self._bound(trained)
         ]
         traffic = Traffic(self.manifest, self.settings.training)
         for member, one in zip(members, trained, strict=True):
             traffic.epoch(member.task, one, start.weights)
         return mean_of_updates(start, updates, self.settings, self.manifest), traffic
 
-    def _within_bound(self, trained: Sequence[Trained]) -> Sequence[Trained]:
-        """Those whose gradients are steady enough; the steadiest where none is."""
+    def _bound(self, trained: Sequence[Trained]) -> float:
+        """How much a client's gradients may vary; the steadiest client always takes part."""
         bound = self.plan.variance_bound
-        if bound is None:
-            return trained
-        return [one for one in trained if one.variance <= bound] or [min(trained, key=lambda one: one.variance)]
+        return math.inf if bound is None else max(bound, min(one.variance for one in trained))
 
     def _iterations(self, members: Sequence[Member], state: State) -> tuple[Outcome, Traffic]:
         model, training = state.model, self.settings.training

@@ -25,12 +25,12 @@ def simulate(plan: Plan, out: Path, tell: Tell, *, workers: int = 1, engine: Eng
     folder = Folder(out)
     with folder.taken():
         worker = Worker(plan)
-        folder.begin(_config(plan, worker))
-        state = folder.load() or State(Model(0, worker.learner.initial, {}))
-        for line in folder.lines() if state.round else []:
-            tell(line)
         with open_crew(plan, worker, workers, engine) as crew:
             fleet = Fleet(plan, worker.manifest, worker.population.clients, len(worker.tested), crew)
+            folder.begin(_config(plan, fleet, worker))
+            state = folder.load() or State(Model(0, worker.learner.initial, {}))
+            for line in folder.lines() if state.round else []:
+                tell(line)
             while state.round < plan.settings.rounds:
                 state, line = fleet.play(state)
                 folder.save(state, line)
@@ -42,11 +42,12 @@ def simulate(plan: Plan, out: Path, tell: Tell, *, workers: int = 1, engine: Eng
         return summary
 
 
-def _config(plan: Plan, worker: Worker) -> dict[str, Any]:
+def _config(plan: Plan, fleet: Fleet, worker: Worker) -> dict[str, Any]:
     """The plan, and what it means for this model and data."""
     manifest, population = worker.manifest, worker.population
     return {
         **plan.model_dump(mode="json"),
+        "settings": fleet.settings.model_dump(mode="json"),
         "data": {
             "name": Path(plan.data).name,
             "classes": len(population.labels),

@@ -68,10 +68,8 @@ class Worker:
             state = State(weights)
             for state in train(task, self.manifest, estimator, batches, state):
                 pass
-            held_back, right = 0, (0, 0)
-            if task.evaluate:
-                held_back, right = self._personal(client, batches.encoder, passes, weights, state.weights)
-            told = asdict(report(state, held_back=held_back, right=right))
+            held_back, right = self._personal(client, batches.encoder, passes, state) if task.evaluate else (0, 0)
+            told = asdict(report(state, held_back=held_back, right=(0, right)))
             return Trained(update(task, self.manifest, state), told, estimator.spread.variance)
 
         return run_together(self.learner, [member.task for member in members], work)
@@ -96,13 +94,14 @@ class Worker:
         return score(self.learner, encoder, self.tested[first:last], weights)
 
     def _personal(
-        self, client: int, encoder: TextEncoder, passes: JoinedPasses, *models: Weights
-    ) -> tuple[int, tuple[int, int]]:
-        held_back: Sequence[Example] = self.population.client(client).test
+        self, client: int, encoder: TextEncoder, passes: JoinedPasses, state: State
+    ) -> tuple[int, int]:
+        """How many predictions there are on a client's own test examples, and how many its own weights get right."""
+        held_back = self.population.client(client).test
         if not held_back:
-            return 0, (0, 0)
-        total, (before, after) = evaluate(passes.logits, held_back, encoder, self.plan.task, models)
-        return total, (before, after)
+            return 0, 0
+        total, (right,) = evaluate(passes.logits, held_back, encoder, self.plan.task, [state.weights])
+        return total, right
 
     def _batches(self, client: int, task: Task) -> Batches:
         training = task.training

@@ -62,3 +62,25 @@ def sweep(tmp_path) -> Path:
                 folder = tmp_path / "runs" / f"{alpha}" / f"{method}-{seed}"
                 write(folder, config(method, seed, alpha=alpha), rounds(top=top))
     return tmp_path / "runs"
+
+
+WORDS = ("the", "ice", "on", "lake", "is", "it", "train", "a", "b", "c")
+
+
+@pytest.fixture
+def writing(tmp_path):
+    """Writes a small data set with three classes, in words that the tiny model knows."""
+
+    def write_data(name: str = "fleet-data", rows: int = 60, test: int = 12, seed: int = 0) -> Path:
+        rng = random.Random(seed)
+        folder = tmp_path / name
+        folder.mkdir()
+        for part, count in (("train", rows), ("test", test)):
+            lines = [
+                {"text": " ".join(rng.choices(WORDS, k=rng.randrange(2, 6))), "label": number % 3}
+                for number in range(count)
+            ]
+            (folder / f"{part}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return folder
+
+    return write_data

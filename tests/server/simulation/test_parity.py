@@ -1,0 +1,103 @@
+"""The simulator against the real thing: a server and clients over HTTP, and the same fleet simulated."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from sqlalchemy import func, select
+
+from server.jobs import find_job
+from server.models import Model
+from server.simulation.crews import Alone
+from server.simulation.fleet import Fleet, State
+from server.simulation.plan import plan_for
+from server.simulation.population import sampled
+from server.simulation.work import Worker
+from server.tables import tasks
+from tests.edge_client import conftest as devices
+
+fleet = devices.fleet
+trainable = devices.trainable
+CLIENTS, ROUNDS, SEED = 3, 3, 11
+METHODS = {
+    "spry": ("spry", {}),
+    "whole passes, all units, one direction for all": ("fedfgd", {"epochs": 2, "per_example": False, "head": "joint"}),
+    "orthogonal": ("spry", {"kind": "orthogonal", "directions": 2}),
+    "backpropagation": ("fedyogi", {"optimizer": "adamw"}),
+    "differences": ("baffle+", {"directions": 2, "sigma": 1e-2}),
+    "numbers": ("spry", {"mode": "iteration", "iterations": 2, "head": "apart"}),
+    "numbers and the head's gradient": ("spry", {"mode": "iteration", "iterations": 2, "head": "exact"}),
+    "numbers of differences": ("fedmezo", {"mode": "iteration", "iterations": 2, "sigma": 1e-2}),
+}
+
+
+@pytest.fixture
+def data(writing):
+    return writing(rows=30, test=4)
+
+
+def plan(method, training, data, model_folder):
+    return plan_for(
+        method=method, preset="default", model=str(model_folder), data=str(data), seed=SEED, clients=CLIENTS, alpha=1.0,
+        adapter={"method": "lora"},
+        settings={"per_round": CLIENTS, "rounds": ROUNDS, "norm_bound": 20,
+                  "training": {"batch": 4, "length": 8, "learning_rate": 0.05, "head_learning_rate": 0.1} | training},
+    )  # fmt: skip
+
+
+def simulated(plan):
+    worker = Worker(plan)
+    fleet = Fleet(plan, worker.manifest, CLIENTS, 0, Alone(worker))
+    state = State(Model(0, worker.learner.initial, {}))
+    while state.round < ROUNDS:
+        state, _ = fleet.play(state)
+    return worker, state.model.weights
+
+
+def real(fleet, bundle, plan, worker):
+    """Clients check in one after the other, in the order in which the simulation deals out places."""
+    settings = plan.settings.model_dump(mode="json", exclude={"training"})
+    fleet.job(fleet.upload(bundle), training=plan.settings.model_dump(mode="json")["training"], **settings)
+    clients = [
+        fleet.client([{"text": e.text, "label": e.label} for e in worker.population.client(number).train], str(number))
+        for number in range(CLIENTS)
+    ]
+    for round_ in range(1, ROUNDS + 1):
+        taking_part = []
+        for place, number in enumerate(sampled(SEED, round_, CLIENTS, CLIENTS)):
+            taking_part.append(thread := threading.Thread(target=clients[number].run, kwargs={"rounds": 1}))
+            thread.start()
+            wait_for(lambda: places_taken(fleet, round_) > place)
+        for thread in taking_part:
+            thread.join(devices.PATIENCE)
+        wait_for(lambda: fleet.state()["done"] >= round_)
+    store = fleet.app.state.services.store
+    job = find_job(store, "topics")
+    return store.models.load(job, job.version).weights
+
+
+def places_taken(fleet, round_):
+    count = select(func.count()).select_from(tasks).where(tasks.c.round == round_)
+    with fleet.app.state.services.store.database.read() as connection:
+        return connection.scalar(count)
+
+
+def wait_for(condition):
+    until = time.monotonic() + devices.PATIENCE
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("case", METHODS)
+def test_three_rounds_end_with_the_same_weights(case, fleet, trainable, data, model_folder):
+    method, training = METHODS[case]
+    wanted = plan(method, training, data, model_folder)
+    worker, expected = simulated(wanted)
+    found = real(fleet, trainable, wanted, worker)
+    moved = {name: np.abs(expected[name] - worker.learner.initial[name]).max() for name in expected}
+    assert found.keys() == expected.keys()
+    assert max(moved.values()) > 1e-3
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=0.02 * max(moved.values()), err_msg=name)
