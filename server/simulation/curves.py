@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree import ElementTree as ET
 
@@ -31,8 +32,8 @@ DARK = {
 DASHES = ("", "6 2", "1.5 1.5", "7 2 1.5 2", "4 1.5 1 1.5 1 1.5")
 """As in SVG: lengths of strokes and gaps."""
 SVG = "http://www.w3.org/2000/svg"
-_LONG_LEGEND = 22
-"""Letters of a label that fit twice beside each other."""
+_HALF, _WHOLE = 17, 40
+"""Letters of a label that fit into half a legend's width, and into all of it."""
 
 
 class Line(NamedTuple):
@@ -40,6 +41,10 @@ class Line(NamedTuple):
     points: Sequence[tuple[int, Spread]]
     number: int
     """Gives its colour and dashes: a row has the same in all charts."""
+
+    @property
+    def wrapped(self) -> str:
+        return fill(self.label, _WHOLE)
 
     @property
     def colour(self) -> str:
@@ -66,6 +71,7 @@ def draw(panels: Sequence[Panel], title: str, description: str, *, name: str = "
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     style: Any = {
         "svg.fonttype": "none", "svg.hashsalt": name, "font.size": 10, "text.color": INK, "axes.labelcolor": MUTED,
@@ -76,7 +82,7 @@ def draw(panels: Sequence[Panel], title: str, description: str, *, name: str = "
     with rc_context(style):
         lines = max(_legend_lines(panel) for panel in panels)
         size = 4.4 * len(panels), 2.7 + 0.2 * lines + 0.3 * heading
-        figure = Figure(figsize=size, layout="constrained")
+        figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08))
         all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
         for axes, panel in zip(all_axes, panels, strict=True):
             _draw_panel(axes, panel)
@@ -117,11 +123,11 @@ def _alone(run: Run, field: str) -> list[tuple[int, Spread]]:
 
 
 def _legend_columns(panel: Panel) -> int:
-    return 1 if any(len(line.label) > _LONG_LEGEND for line in panel.lines) else 2
+    return 1 if any(len(line.label) > _HALF for line in panel.lines) else 2
 
 
 def _legend_lines(panel: Panel) -> int:
-    return -(-len(panel.lines) // _legend_columns(panel))
+    return -(-sum(line.wrapped.count("\n") + 1 for line in panel.lines) // _legend_columns(panel))
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
@@ -131,7 +137,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         dashes = (0, tuple(float(length) for length in line.dashes.split())) if line.dashes else "solid"
         values = [scale * spread.mean for _, spread in line.points]
         marker = "o" if len(rounds) == 1 else ""
-        axes.plot(rounds, values, color=line.colour, linestyle=dashes, linewidth=1.5, label=line.label,
+        axes.plot(rounds, values, color=line.colour, linestyle=dashes, linewidth=1.5, label=line.wrapped,
                   marker=marker, markersize=4)  # fmt: skip
         if any(spread.seeds > 1 for _, spread in line.points):
             low, high = ([scale * value for value in ends] for ends in _ends(line))

@@ -71,6 +71,20 @@ def test_as_many_lines_as_anybody_compares_look_different():
     assert len(looks) == 40
 
 
+def test_long_labels_leave_the_curves_their_place():
+    """matplotlib would make the axes as narrow as a legend is wide."""
+    words = ["spry", "default", "tinylora d=16", "K 4", "head_learning_rate 0.3", "per round 48", "rounds 100"]
+    long = Line(", ".join(words), lines(1)[0].points, 0)
+    root = ET.fromstring(draw([Panel("accuracy, %", [long, *lines(12)[1:]])], "", ""))
+    _, _, width, height = map(float, root.get("viewBox").split())
+    (clip,) = (element for element in root.iter(f"{SVG}rect") if element.get("width"))
+    assert float(clip.get("width")) > 0.75 * width
+    assert float(clip.get("height")) > 130
+    below = [float(element.get("y")) for element in root.iter(f"{SVG}text") if element.get("y")]
+    assert max(below) < height
+    assert all(word in " ".join(texts(root)) for word in words)
+
+
 def luminance(colour: str) -> float:
     channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
