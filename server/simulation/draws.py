@@ -30,18 +30,13 @@ class Purpose(IntEnum):
     CLIENTS = 0
     ROWS = 1
     MIXES = 2
-    COUNTS = 3
+    OFFSETS = 3
 
 
 def order(count: int, seed: int, purpose: Purpose, number: int = 0) -> Order:
     """The numbers below `count` in a random order."""
     high, low, *_ = _words(seed, purpose, 0, np.arange(count), number)
     return np.lexsort((low, high))
-
-
-def uniforms(count: int, seed: int, purpose: Purpose) -> Floats:
-    """Numbers between 0 and 1, neither of them included."""
-    return _uniform(_words(seed, purpose, 0, np.arange(count))[0])
 
 
 def log_gammas(shapes: Floats, rows: NDArray[np.int64], seed: int) -> Floats:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_client.errors import DataError
-from server.simulation.draws import Floats, Purpose, log_gammas, order, uniforms
+from server.simulation.draws import Floats, Purpose, log_gammas, order
 
 Indices = NDArray[np.int64]
 
@@ -50,8 +50,9 @@ class Shares:
 def by_mix(kinds: Kinds, clients: int, alpha: float, seed: int) -> Shares:
     """Clients with equally many rows, no row twice; what is left of an uneven division is nobody's.
 
-    A client's mix is drawn around the mix of all rows: alpha for each of K equally large kinds, and in proportion to
-    its size for another. A kind that has run dry leaves its part to the client's others.
+    A client's mix is drawn around the mix of all rows: the concentration is alpha for each of equally large kinds, and
+    in proportion to its size for another. A kind that has run dry leaves its part to the client's others, so that the
+    last clients take what the others have left.
     """
     if not ALPHAS[0] <= alpha <= ALPHAS[1]:
         raise DataError(f"alpha must be from {ALPHAS[0]:g} to {ALPHAS[1]:g}, got {alpha:g}")
@@ -62,7 +63,7 @@ def by_mix(kinds: Kinds, clients: int, alpha: float, seed: int) -> Shares:
     rows = shuffled[np.argsort(of[shuffled], kind="stable")]
     at = np.cumsum(left) - left
     result = np.empty((clients, size), np.int64)
-    offsets = uniforms(clients, seed, Purpose.COUNTS)
+    offsets = (order(clients, seed, Purpose.OFFSETS) + 0.5) / clients  # evenly spread: all roundings together are fair
     for client, mix in enumerate(_mixes(alpha * len(present) * left / len(of), clients, seed)):
         counts = _taken(mix, left, size, offsets[client])
         before = np.cumsum(counts) - counts
@@ -76,8 +77,8 @@ def by_kind(kinds: Kinds, clients: int, seed: int) -> Shares:
     sizes = np.bincount(kinds.of, minlength=len(kinds.names))
     groups = [(int(size), kind, [kind]) for kind, size in enumerate(sizes) if size]
     if not 1 <= clients <= len(groups):
-        raise DataError(f"the column has {len(groups)} different values, so there are 1 to {len(groups)} clients, "
-                        f"not {clients}")  # fmt: skip
+        values = len(groups)
+        raise DataError(f"the column has {values} different values, for 1 to {values} clients, not {clients}")
     heapq.heapify(groups)
     while len(groups) > clients:
         one, other = heapq.heappop(groups), heapq.heappop(groups)

@@ -1,4 +1,4 @@
-"""Folders of runs, as `spry simulate` leaves them, with numbers that are new in every test."""
+"""Data sets to simulate with, and folders of runs as `spry simulate` leaves them."""
 
 import json
 import math
@@ -42,7 +42,7 @@ def rounds(count: int = 20, top: float = 0.9, every: int = 1, clients: int = 10)
     return made
 
 
-def write(folder: Path, settings: dict, lines: list[dict], peak: int | None = 500_000_000) -> Path:
+def write_run(folder: Path, settings: dict, lines: list[dict], peak: int | None = 500_000_000) -> Path:
     """A run; one that has not ended has no peak."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(settings))
@@ -60,7 +60,7 @@ def sweep(tmp_path) -> Path:
         for method, top in tops.items():
             for seed in range(3):
                 folder = tmp_path / "runs" / f"{alpha}" / f"{method}-{seed}"
-                write(folder, config(method, seed, alpha=alpha), rounds(top=top))
+                write_run(folder, config(method, seed, alpha=alpha), rounds(top=top))
     return tmp_path / "runs"
 
 
@@ -84,3 +84,29 @@ def writing(tmp_path):
         return folder
 
     return write_data
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes rows as a data set's folder, and names it."""
+
+    def written(train, test, labels=None):
+        for name, rows in (("train", train), ("test", test)):
+            (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        if labels is not None:
+            (tmp_path / "labels.json").write_text(json.dumps(labels))
+        return str(tmp_path)
+
+    return written
+
+
+@pytest.fixture
+def numbered():
+    """Rows of some classes and authors, each with a text of its own."""
+
+    def rows(count, classes=3, authors=4, prefix="text"):
+        return [
+            {"text": f"{prefix} {i}", "label": i % classes, "author": f"author {i % authors}"} for i in range(count)
+        ]
+
+    return rows

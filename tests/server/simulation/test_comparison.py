@@ -6,7 +6,7 @@ import pytest
 from server.simulation.comparison import Spread, compare, kind_of
 from server.simulation.runs import RunError, find_runs, read_run
 from server.simulation.tables import Table, compact, curve_figures, overview, show, tables, unfinished
-from tests.server.simulation.conftest import config, rounds, write
+from tests.server.simulation.conftest import config, rounds, write_run
 
 MINUS = "\N{MINUS SIGN}"
 
@@ -31,7 +31,7 @@ def three(tmp_path):
     """Three seeds of one row: their lines, and where they are."""
     lines = [rounds(20, every=2) for _ in range(3)]
     for seed in range(3):
-        write(tmp_path / f"spry-{seed}", config(seed=seed), lines[seed], peak=[100, 200, 600][seed] * 1_000_000)
+        write_run(tmp_path / f"spry-{seed}", config(seed=seed), lines[seed], peak=[100, 200, 600][seed] * 1_000_000)
     return lines, tmp_path
 
 
@@ -76,7 +76,7 @@ def test_cells_hold_what_is_computed_by_hand(three):
 
 def test_bytes_are_shared_by_the_clients_that_were_there(tmp_path):
     lines = [line | {"clients": clients} for line, clients in zip(rounds(4), (2, 0, 5, 3), strict=True)]
-    (group,) = compare([read_run(write(tmp_path / "run", config(), lines))]).groups
+    (group,) = compare([read_run(write_run(tmp_path / "run", config(), lines))]).groups
     assert group.rows[0].figures["bytes_up"].mean == pytest.approx(
         sum(line["bytes_up"] for line in (lines[0], *lines[2:])) / 10
     )
@@ -84,7 +84,7 @@ def test_bytes_are_shared_by_the_clients_that_were_there(tmp_path):
 
 def test_convergence_is_judged_by_the_interval_asked_for(tmp_path):
     lines = [line | {"accuracy": 0.5 if line["round"] > 20 else random.random()} for line in rounds(60)]
-    runs = [read_run(write(tmp_path / "run", config(), lines))]
+    runs = [read_run(write_run(tmp_path / "run", config(), lines))]
     assert "converged_round" not in compare(runs).groups[0].rows[0].figures
     (group,) = compare(runs, 20).groups
     assert group.rows[0].figures["converged_round"].mean == 60
@@ -93,8 +93,8 @@ def test_convergence_is_judged_by_the_interval_asked_for(tmp_path):
 
 def test_a_single_seed_has_no_deviation_and_what_was_not_measured_is_empty(tmp_path):
     lines = [{"round": 1, "seconds": 1.0, "accuracy": 0.512}]
-    write(tmp_path / "a", config("spry"), lines, peak=None)
-    write(tmp_path / "b", config("fedavg"), rounds(3))
+    write_run(tmp_path / "a", config("spry"), lines, peak=None)
+    write_run(tmp_path / "b", config("fedavg"), rounds(3))
     (group,) = compare(find_runs([tmp_path])).groups
     scores, _, costs = tables(group)
     row = cells(scores, "spry †")
@@ -107,7 +107,7 @@ def test_a_single_seed_has_no_deviation_and_what_was_not_measured_is_empty(tmp_p
 
 def test_figures_that_some_seeds_lack_say_so(tmp_path):
     for seed, peak in enumerate((4_000_000, None, 2_000_000)):
-        write(tmp_path / str(seed), config(seed=seed), rounds(3), peak)
+        write_run(tmp_path / str(seed), config(seed=seed), rounds(3), peak)
     (group,) = compare(find_runs([tmp_path])).groups
     assert cells(tables(group)[2], "spry †")["peak memory"] == "3 MB ± 1.41 MB (2 of 3)"
 
@@ -153,9 +153,9 @@ def test_the_overview_has_a_column_for_each_group(sweep):
 
 
 def test_a_row_that_a_group_lacks_is_empty_in_the_overview(tmp_path):
-    write(tmp_path / "a", config("spry"), rounds(3))
-    write(tmp_path / "b", config("fedavg"), rounds(3))
-    write(tmp_path / "c", config("spry", alpha=None), rounds(3))
+    write_run(tmp_path / "a", config("spry"), rounds(3))
+    write_run(tmp_path / "b", config("fedavg"), rounds(3))
+    write_run(tmp_path / "c", config("spry", alpha=None), rounds(3))
     table = overview(compare(find_runs([tmp_path])))
     assert cells(table, "fedavg")["news, natural split"] == ""
     assert all(cells(table, "spry").values())
@@ -163,7 +163,7 @@ def test_a_row_that_a_group_lacks_is_empty_in_the_overview(tmp_path):
 
 def labels(tmp_path, *settings) -> list[list[str]]:
     for number, one in enumerate(settings):
-        write(tmp_path / str(number), one, rounds(2))
+        write_run(tmp_path / str(number), one, rounds(2))
     return [sorted(row.label for row in group.rows) for group in compare(find_runs([tmp_path])).groups]
 
 
@@ -195,25 +195,25 @@ def test_what_differs_between_groups_alone_is_no_part_of_a_label(tmp_path):
 
 
 def test_models_are_groups_of_their_own(tmp_path):
-    write(tmp_path / "a", config(model="small"), rounds(2))
-    write(tmp_path / "b", config(model="large"), rounds(2))
+    write_run(tmp_path / "a", config(model="small"), rounds(2))
+    write_run(tmp_path / "b", config(model="large"), rounds(2))
     titles = [group.title for group in compare(find_runs([tmp_path])).groups]
     assert titles == ["news, Dirichlet 0.1, large", "news, Dirichlet 0.1, small"]
 
 
 def test_two_runs_of_one_seed_are_refused(tmp_path):
-    write(tmp_path / "a", config(), rounds(2))
-    write(tmp_path / "b", config(), rounds(2))
+    write_run(tmp_path / "a", config(), rounds(2))
+    write_run(tmp_path / "b", config(), rounds(2))
     with pytest.raises(RunError, match="runs of the same settings and seed 0; leave one out"):
         compare(find_runs([tmp_path]))
 
 
 def test_kinds_come_from_the_estimator_and_from_what_is_trained(tmp_path):
-    kinds = {method: kind_of(read_run(write(tmp_path / method, config(method), rounds(1))).config)
+    kinds = {method: kind_of(read_run(write_run(tmp_path / method, config(method), rounds(1))).config)
              for method in ("fedavg", "spry", "fedmezo", "classifier")}  # fmt: skip
     assert kinds == {"fedavg": "backprop", "spry": "forward", "fedmezo": "zero-order", "classifier": "head alone"}
     other = config("spry", training={"estimator": "psychic"})
-    assert kind_of(read_run(write(tmp_path / "other", other, rounds(1))).config) is None
+    assert kind_of(read_run(write_run(tmp_path / "other", other, rounds(1))).config) is None
 
 
 def test_answers_to_questions_are_compared_by_f1(tmp_path):
@@ -221,7 +221,7 @@ def test_answers_to_questions_are_compared_by_f1(tmp_path):
         for seed in range(2):
             lines = [{"round": n, "seconds": 1.0, "exact_match": n / 10, "f1": n / 8} for n in range(1, 5)]
             lines[-1]["f1"] -= 0.1 * seed + 0.1 * (method == "spry")
-            write(tmp_path / f"{method}{seed}", config(method, seed), lines)
+            write_run(tmp_path / f"{method}{seed}", config(method, seed), lines)
     (group,) = compare(find_runs([tmp_path])).groups
     assert group.score == "f1"
     scores = tables(group)[0]
@@ -236,7 +236,7 @@ def test_answers_to_questions_are_compared_by_f1(tmp_path):
 def test_a_curve_goes_as_far_as_all_seeds(tmp_path):
     lines = [rounds(count, every=2) for count in (10, 6)]
     for seed, run in enumerate(lines):
-        write(tmp_path / str(seed), config(seed=seed), run)
+        write_run(tmp_path / str(seed), config(seed=seed), run)
     (group,) = compare(find_runs([tmp_path])).groups
     curve = group.rows[0].curve("accuracy")
     assert [number for number, _ in curve] == [2, 4, 6]
@@ -248,7 +248,7 @@ def test_a_curve_goes_as_far_as_all_seeds(tmp_path):
 
 def test_the_figures_of_a_chart_are_few_and_end_with_the_last(tmp_path):
     lines = rounds(100)
-    (group,) = compare([read_run(write(tmp_path / "run", config(), lines))]).groups
+    (group,) = compare([read_run(write_run(tmp_path / "run", config(), lines))]).groups
     table = curve_figures(group, "accuracy")
     assert table.headings[-1] == "100"
     assert 8 <= len(table.headings) - 1 <= 12
@@ -257,8 +257,8 @@ def test_the_figures_of_a_chart_are_few_and_end_with_the_last(tmp_path):
 
 
 def test_a_run_that_has_just_begun_is_a_row_without_figures(tmp_path):
-    write(tmp_path / "a", config(), [], peak=None)
-    write(tmp_path / "b", config("fedavg"), rounds(3))
+    write_run(tmp_path / "a", config(), [], peak=None)
+    write_run(tmp_path / "b", config("fedavg"), rounds(3))
     (group,) = compare(find_runs([tmp_path])).groups
     row = cells(compact(group), "spry †")
     assert {"final", "fall", "rounds to 95 %"} <= set(row)

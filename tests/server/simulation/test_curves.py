@@ -6,7 +6,7 @@ import pytest
 
 from server.simulation.comparison import Spread
 from server.simulation.curves import CARD, DARK, DASHES, INK, LINES, MUTED, Line, Panel, draw, write_curves
-from tests.server.simulation.conftest import config, rounds, write
+from tests.server.simulation.conftest import config, rounds, write_run
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -16,7 +16,7 @@ def texts(root) -> list[str]:
 
 
 def test_a_run_gets_its_curves(tmp_path):
-    folder = write(tmp_path / "run", config("fedyogi", 2), rounds(30, every=5))
+    folder = write_run(tmp_path / "run", config("fedyogi", 2), rounds(30, every=5))
     file = write_curves(folder)
     assert file == folder / "curves.svg"
     root = ET.parse(file).getroot()
@@ -27,7 +27,7 @@ def test_a_run_gets_its_curves(tmp_path):
 
 @pytest.mark.parametrize("lines", [[], rounds(1), rounds(3, every=9)], ids=["none", "one", "no score"])
 def test_a_run_that_has_just_begun_gets_them_too(tmp_path, lines):
-    root = ET.parse(write_curves(write(tmp_path / "run", config(), lines, peak=None))).getroot()
+    root = ET.parse(write_curves(write_run(tmp_path / "run", config(), lines, peak=None))).getroot()
     assert "training loss" in texts(root)
     assert ("score, %" in texts(root)) == (len(lines) == 1)
 

@@ -12,7 +12,7 @@ from edge_client.cli import run
 from server.simulation.comparison import compare
 from server.simulation.runs import find_runs
 from server.simulation.tables import overview, tables
-from tests.server.simulation.conftest import config, rounds, write
+from tests.server.simulation.conftest import config, rounds, write_run
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 
@@ -103,7 +103,7 @@ def test_each_group_has_its_curves_and_both_colour_schemes(page):
 
 
 def test_a_single_row_makes_a_page_too(tmp_path):
-    write(tmp_path / "run", config(), rounds(3), peak=None)
+    write_run(tmp_path / "run", config(), rounds(3), peak=None)
     assert report(tmp_path / "run", out=tmp_path / "page.html") == 0
     text = (tmp_path / "page.html").read_text()
     Page(text)
@@ -112,13 +112,13 @@ def test_a_single_row_makes_a_page_too(tmp_path):
 
 
 def test_a_run_without_an_evaluation_makes_a_page_without_charts(tmp_path):
-    write(tmp_path / "run", config(), rounds(3, every=9))
+    write_run(tmp_path / "run", config(), rounds(3, every=9))
     assert report(tmp_path / "run", out=tmp_path / "page.html") == 0
     assert "figure" not in Page((tmp_path / "page.html").read_text()).tags
 
 
 def test_names_of_runs_cannot_break_the_page(tmp_path):
-    write(tmp_path / "run", config(model="<script>|x", data={"name": "a<b|c"}), rounds(3))
+    write_run(tmp_path / "run", config(model="<script>|x", data={"name": "a<b|c"}), rounds(3))
     for name in ("page.html", "page.md"):
         assert report(tmp_path / "run", out=tmp_path / name) == 0
     assert "script" not in Page((tmp_path / "page.html").read_text()).tags
@@ -177,7 +177,7 @@ def test_the_terminal_shows_what_fits(sweep, capsys, monkeypatch):
 
 def test_an_interval_of_its_own_reaches_the_page(tmp_path):
     lines = [line | {"accuracy": 0.5 if line["round"] > 20 else random.random()} for line in rounds(60)]
-    write(tmp_path / "run", config(), lines)
+    write_run(tmp_path / "run", config(), lines)
     assert report(tmp_path / "run", "--interval", 20, out=tmp_path / "page.html") == 0
     text = (tmp_path / "page.html").read_text()
     assert "over 20 rounds" in text

@@ -3,12 +3,12 @@ import json
 import pytest
 
 from server.simulation.runs import RunError, find_runs, read_run
-from tests.server.simulation.conftest import config, rounds, write
+from tests.server.simulation.conftest import config, rounds, write_run
 
 
 def test_a_run_is_read_as_it_was_written(tmp_path):
     lines = rounds(every=5)
-    run = read_run(write(tmp_path / "run", config("fedavg", 3), lines, peak=123))
+    run = read_run(write_run(tmp_path / "run", config("fedavg", 3), lines, peak=123))
     assert (run.config.method, run.config.seed, run.config.data.classes) == ("fedavg", 3, 4)
     assert run.config.settings["training"]["estimator"] == "exact"
     assert run.summary.peak_bytes == 123
@@ -20,7 +20,7 @@ def test_a_run_is_read_as_it_was_written(tmp_path):
 @pytest.mark.parametrize("cut", [1, 10, 60])
 def test_a_line_that_was_being_written_does_not_count(tmp_path, cut):
     lines = rounds(4)
-    folder = write(tmp_path / "run", config(), lines, peak=None)
+    folder = write_run(tmp_path / "run", config(), lines, peak=None)
     text = (folder / "rounds.jsonl").read_text()
     (folder / "rounds.jsonl").write_text(text + json.dumps(lines[-1] | {"round": 5})[:cut])
     run = read_run(folder)
@@ -29,14 +29,14 @@ def test_a_line_that_was_being_written_does_not_count(tmp_path, cut):
 
 
 def test_a_whole_last_line_counts_without_its_end(tmp_path):
-    folder = write(tmp_path / "run", config(), rounds(4))
+    folder = write_run(tmp_path / "run", config(), rounds(4))
     file = folder / "rounds.jsonl"
     file.write_text(file.read_text().removesuffix("\n"))
     assert len(read_run(folder).rounds) == 4
 
 
 def test_a_summary_that_was_being_written_does_not_count(tmp_path):
-    folder = write(tmp_path / "run", config(), rounds(4))
+    folder = write_run(tmp_path / "run", config(), rounds(4))
     (folder / "summary.json").write_text('{"accuracy": 0.')
     assert read_run(folder).summary is None
 
@@ -44,7 +44,7 @@ def test_a_summary_that_was_being_written_does_not_count(tmp_path):
 def test_a_round_that_was_repeated_counts_as_it_was_last_written(tmp_path):
     lines = rounds(4)
     again = lines[2] | {"accuracy": 0.123}
-    run = read_run(write(tmp_path / "run", config(), [*lines, again]))
+    run = read_run(write_run(tmp_path / "run", config(), [*lines, again]))
     assert dict(run.points("accuracy"))[3] == 0.123
     assert [row.round for row in run.rounds] == [1, 2, 3, 4]
 
@@ -52,7 +52,7 @@ def test_a_round_that_was_repeated_counts_as_it_was_last_written(tmp_path):
 def test_a_loss_that_left_the_finite_numbers_is_no_point(tmp_path):
     lines = rounds(4)
     lines[1]["loss"], lines[2]["loss"] = float("nan"), float("inf")
-    run = read_run(write(tmp_path / "run", config(), lines))
+    run = read_run(write_run(tmp_path / "run", config(), lines))
     assert [number for number, _ in run.points("loss")] == [1, 4]
 
 
@@ -76,7 +76,7 @@ def test_runs_are_found_below_folders_and_each_once(sweep):
     ],
 )
 def test_what_cannot_be_read_is_named(tmp_path, file, text, said):
-    folder = write(tmp_path / "run", config(), rounds(3))
+    folder = write_run(tmp_path / "run", config(), rounds(3))
     (folder / file).write_text(text)
     with pytest.raises(RunError, match=said) as caught:
         find_runs([tmp_path])
