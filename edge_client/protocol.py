@@ -76,6 +76,8 @@ class Training:
     kind: Kind = "normal"
     per_example: bool = True
     """Each example of a batch moves along directions of its own (forward)."""
+    units_apart: bool = False
+    """Each of the K directions moves one of a client's units, or as few as K allows, in place of all of them."""
     head: HeadGradient = "exact"
     """The head's gradient: exact, estimated from its own derivative, or from one derivative of units and head."""
     sigma: Annotated[float, Gt(0), Le(1)] = 1e-3

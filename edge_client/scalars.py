@@ -18,9 +18,11 @@ All numbers are little-endian.
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -242,20 +244,49 @@ def step_directions(
     manifest: Manifest, units: Sequence[int], seed: int, training: Training, iteration: int
 ) -> dict[str, Floats]:
     """The directions of a client's step, [K * batch, *shape] for each parameter, the head's where it takes some."""
-    rows = training.batch if training.per_example else 1
-    drawn = directions_for(
+    drawing = partial(
+        directions_for,
         manifest,
-        units,
-        seed,
+        seed=seed,
         iteration=iteration,
-        directions=training.directions,
-        batch=rows,
-        head=training.head != "exact",
+        batch=training.batch if training.per_example else 1,
         kind=training.kind,
     )
+    if training.units_apart:
+        drawn = _taking_turns(manifest, units, training, drawing)
+    else:
+        drawn = drawing(units, directions=training.directions, head=training.head != "exact")
     if training.per_example:
         return drawn
     return {name: np.repeat(rows, training.batch, axis=0) for name, rows in drawn.items()}
+
+
+def _taking_turns(
+    manifest: Manifest, units: Sequence[int], training: Training, drawing: Callable[..., dict[str, Floats]]
+) -> dict[str, Floats]:
+    """Zero but in the directions that are a unit's own: of n units the i-th has each n-th direction from the i-th on.
+
+    A joint head counts as the last unit; one apart has a derivative, and so all directions, to itself. A unit draws as
+    if a step had its own directions only. They are scaled up to make up for the others, so that the mean over all
+    directions of v v^T still has the expectation I, which is all that an estimate needs to know of them.
+    """
+    count = training.directions
+    parts: list[tuple[list[int], bool]] = [([unit], False) for unit in sorted(units)]
+    if manifest.head and training.head == "joint":
+        parts.append(([], True))
+    turns = min(len(parts), count)
+    found: dict[str, Floats] = {}
+    for position, (numbers, head) in enumerate(parts):
+        own = range(position % turns, count, turns)
+        scale = np.float32(math.sqrt(count / len(own)))
+        for name, rows in drawing(numbers, directions=len(own), head=head).items():
+            moved = rows.reshape(len(own), -1, *rows.shape[1:])
+            whole = np.zeros((count, *moved.shape[1:]), np.float32)
+            whole[own] = scale * moved
+            found[name] = whole.reshape(-1, *rows.shape[1:])
+    if training.head == "apart":
+        found |= drawing([], directions=count, head=True)
+    return found
 
 
 def split_head(flat: NDArray[Any], manifest: Manifest) -> dict[str, NDArray[Any]]:

@@ -27,19 +27,25 @@ S is ``|G|^2 / K`` for shared directions, and ``sum_b w_b^2 |g_b|^2 / K`` for an
 
     sum over c and i != c of (sum_r a_r[c] H[r, i ^ c])^2 / K^2
 
-Where d = p, ``i ^ c`` takes every value and Parseval's theorem makes it ``(p sum_r |a_r|^2 - |sum_r a_r|^2) / K^2``. With
-shared directions and K up to p this is ``(p / K - 1) |G|^2``, and over whole blocks nothing.
+Where d = p, ``i ^ c`` takes every value and Parseval's theorem makes it ``(p sum_r |a_r|^2 - |sum_r a_r|^2) / K^2``.
+With shared directions and K up to p this is ``(p / K - 1) |G|^2``, and over whole blocks nothing.
 
 **Cross terms.** What one derivative measures of another part's gradient ``b_r`` is noise too: the estimate gets
 ``sum_r (b_r . u_r) v_r / K`` with independent u and v, in the mean square ``d sum_r |b_r|^2 / K^2`` as long as
 ``E[v_r . v_s] = 0``.
+
+**Units apart.** Of n parts with a derivative in common the i-th moves along each n-th direction alone. Its estimate is
+that of a step with so many directions, without cross terms. Summed over n parts of d weights, normals make the noise
+``n (d + 1) S`` apart and ``(n d + 1) S`` together, signs ``n (d - 1) S`` and ``(n d - 1) S``: nearly the same, but
+apart each part's is in proportion to its own gradient. Orthogonal directions gain: whole blocks end a part's own noise,
+and cross terms do not end. With fewer directions than parts some share one, and its cross terms.
 
 **Holders.** The mean of h clients, weighted by examples, has the noise ``sum_h q_h^2 noise_h`` with their shares q_h:
 1 / h of one client's where they are alike.
 """
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import NormalDist
 
@@ -259,6 +265,9 @@ UNBIASED = [
     {"kind": "normal", "directions": 16, "head": "joint"},
     {"kind": "orthogonal", "directions": 16, "head": "joint"},
     {"kind": "rademacher", "directions": 8, "head": "exact"},
+    {"kind": "normal", "directions": 7, "head": "apart", "units_apart": True},
+    {"kind": "rademacher", "directions": 2, "head": "joint", "units_apart": True},
+    {"kind": "orthogonal", "directions": 16, "head": "joint", "units_apart": True, "per_example": False},
 ]
 
 
@@ -385,6 +394,46 @@ def test_noise_of_units_that_share_a_derivative(rng, kind, per_example):
     added = [across(rows[:, part], np.delete(rows, np.r_[part], axis=1), 2) for part in one.parts]
     assert surprise(measured, np.add(alone, added)) < 1
     assert surprise(measured.sum(axis=1), sum(alone)) > 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_noise_of_units_that_move_apart(rng, kind, count):
+    """Unit 0, unit 1 and the head; with two directions the head shares the first with unit 0."""
+    training, one = settings(kind=kind, head="joint", directions=count, units_apart=True), client(rng)
+    found, turns = estimates(one, training, (0, 1), rng), min(count, 3)
+    measured = np.stack([noise(found, one, part) for part in one.parts], axis=1)
+    expected = []
+    for number, part in enumerate(one.parts):
+        directions = len(range(number % turns, count, turns))
+        alone = replace(training, directions=directions)
+        rows = one.rows(alone)
+        sharing = [rows[:, p] for i, p in enumerate(one.parts) if i != number and i % turns == number % turns]
+        cross = sum(across(rows[:, part], others, directions) for others in sharing)
+        expected.append(own(one, alone, number) + cross)
+    assert surprise(measured, expected) < 1
+
+
+def test_orthogonal_directions_of_units_apart_leave_no_noise_where_joint_ones_do(rng):
+    """Two units of eight weights, sixteen directions: a whole block for each."""
+    joint = settings(kind="orthogonal", directions=16, per_example=False)
+    one = client(rng, (8, 8))
+    for found in estimates(one, replace(joint, units_apart=True), (0, 1), rng, steps=20):
+        for part in one.parts[:2]:
+            np.testing.assert_allclose(found[part], one.truth()[part], rtol=1e-4, atol=1e-6)
+    rows = one.rows(joint)
+    first, second = one.parts[:2]
+    cross = across(rows[:, first], rows[:, second], 16)
+    assert cross == pytest.approx(np.sum(one.truth()[second] ** 2) / 2)
+    assert surprise(noise(estimates(one, joint, (0, 1), rng), one, first), cross) < 1
+
+
+def test_turns_do_not_depend_on_the_order_in_which_units_are_named(rng):
+    """A record names them as a set."""
+    training, one = settings(directions=2, units_apart=True), client(rng)
+    one_way, other_way = (step_directions(one.manifest, units, 5, training, 3) for units in ((0, 1), (1, 0)))
+    for name, rows in one_way.items():
+        np.testing.assert_array_equal(rows, other_way[name])
 
 
 @pytest.mark.parametrize("kind", KINDS)

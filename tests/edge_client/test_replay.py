@@ -58,6 +58,7 @@ SETTINGS = [
     {"head": "apart"},
     {"head": "joint", "directions": 2},
     {"head": "exact"},
+    {"head": "joint", "directions": 2, "units_apart": True},
     {"head": "apart", "per_example": False},
     {"head": "apart", "directions": 2, "kind": "orthogonal"},
     {"estimator": "central", "head": "joint", "directions": 2},
