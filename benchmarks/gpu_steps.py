@@ -13,7 +13,7 @@ import re
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -128,7 +128,12 @@ def untouched(shape: Shape, attention: str, layers: int | None = None) -> PeftMo
 def filled(model: PeftModel, shape: Shape, device: str) -> PeftModel:
     """Random weights on `device`: linear layers of blocks in 4 bit where asked, norms as they start."""
     for name, module in list(model.named_modules()):
-        if shape.four_bit and isinstance(module, nn.Linear) and re.search(r"\.layers?\.\d", name) and "lora_" not in name:
+        if (
+            shape.four_bit
+            and isinstance(module, nn.Linear)
+            and re.search(r"\.layers?\.\d", name)
+            and "lora_" not in name
+        ):
             path, _, leaf = name.rpartition(".")
             setattr(model.get_submodule(path), leaf, FourBitLinear(module, shape.dtype, device))
             continue
@@ -200,7 +205,9 @@ def central(shape: Shape, device: str) -> tuple[Step, int]:
     @torch.no_grad()
     def step() -> tuple[Tensor, Tensor]:
         ahead, behind = (
-            case.losses({name: value + sign * _SHIFT * case.direction[name] for name, value in _trained(case.model).items()})
+            case.losses(
+                {name: value + sign * _SHIFT * case.direction[name] for name, value in _trained(case.model).items()}
+            )
             for sign in (1, -1)
         )
         return (ahead + behind) / 2, (ahead - behind) / (2 * _SHIFT)
@@ -400,7 +407,7 @@ class Counter(TorchDispatchMode):
         self._alive: dict[int, weakref.ref[Any]] = {}
         self.now = self.highest = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
@@ -476,5 +483,3 @@ def _on_cuda(step: Step, rounds: int) -> Memory:
     seconds = (time.monotonic() - started) / rounds
     highest = torch.cuda.max_memory_allocated()
     return Memory(highest - before, highest, torch.cuda.max_memory_reserved(), seconds)
-
-

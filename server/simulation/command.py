@@ -31,8 +31,16 @@ def simulate(
     clients: Annotated[int, typer.Option(min=1, help="Virtual clients.")] = 100,
     per_round: Annotated[int | None, typer.Option(min=1, help="Clients of a round.")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds.")] = None,
-    alpha: Annotated[float, typer.Option(min=0, help="Of the Dirichlet split; the smaller, the less alike.")] = 1.0,
-    by: Annotated[str | None, typer.Option(help="Split by this column instead: a client for each value.")] = None,
+    alpha: Annotated[
+        float | None, typer.Option(help="Of the Dirichlet split: the smaller, the less alike; 1 when left out.")
+    ] = None,
+    by: Annotated[
+        str, typer.Option(help="The column that is split over; without --alpha, each of its values is a client.")
+    ] = "",
+    text: Annotated[str, typer.Option(help="The column of the text; found by its name when left out.")] = "",
+    pair: Annotated[str, typer.Option(help="The column of the second text.")] = "",
+    label: Annotated[str, typer.Option(help="The column of the label.")] = "",
+    bad_rows: Annotated[str, typer.Option(help="Rows that cannot be used: refuse, or skip.")] = "refuse",
     seed: Annotated[int, typer.Option(min=0, help="Of the split, the sampling and all directions.")] = 0,
     peft: Annotated[str, typer.Option(help="The adapter, as `spry export` takes it.")] = "lora",
     rank: Annotated[int, typer.Option(min=1, help="Rank of LoRA, or of TinyLoRA's frozen factors.")] = 1,
@@ -53,9 +61,7 @@ def simulate(
     settings: Annotated[str, typer.Option(help="More of a job's settings, as JSON.")] = "",
     evaluate_every: Annotated[int | None, typer.Option(min=1, help="Rounds between evaluations.")] = None,
     test_examples: Annotated[int, typer.Option(min=0, help="Of the test set, evenly spread; 0: all.")] = 0,
-    personal: Annotated[
-        bool, typer.Option("--personal/--no-personal", help="Measure clients' own models too.")
-    ] = True,
+    personal: Annotated[bool, typer.Option("--personal/--no-personal", help="Measure clients' own models too.")] = True,
     workers: Annotated[int, typer.Option(min=1, help="Processes, each with a model of its own.")] = 1,
     engine: Annotated[str, typer.Option(help="Where workers run: local or ray.")] = "local",
     device: Annotated[str, typer.Option(help="cpu, or a CUDA device.")] = "cpu",
@@ -88,17 +94,22 @@ def simulate(
         task=task,
         data=data,
         clients=clients,
-        alpha=None if by else alpha,
+        alpha=alpha if alpha is not None or by else 1.0,
         by=by,
+        columns={"text": text, "pair": pair, "label": label},
+        bad_rows=bad_rows,
         seed=seed,
         test_examples=test_examples,
         personal=personal,
         device=device,
         arithmetic=arithmetic,
         adapter={
-            "method": peft, "rank": rank, "alpha": lora_alpha, "dimension": dimension,
+            "method": peft,
+            "rank": rank,
+            "alpha": lora_alpha,
+            "dimension": dimension,
             "targets": tuple(name for name in target_modules.split(",") if name),
-        },  # fmt: skip
+        },
         settings=merged(_given(asked), _settings(settings)),
     )
     _quiet_libraries()
@@ -124,7 +135,7 @@ def _settings(text: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise SimulationError(f"--settings is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise SimulationError(f"--settings takes an object such as {{\"training\": {{\"sigma\": 0.01}}}}, got {text}")
+        raise SimulationError(f'--settings takes an object such as {{"training": {{"sigma": 0.01}}}}, got {text}')
     return found
 
 

@@ -86,10 +86,9 @@ class Cluster:
             raise RuntimeMissing("spry simulate --engine ray", "ray", f"{error.name} is not installed") from error
         if not ray.is_initialized():
             ray.init(log_to_driver=False, include_dashboard=False, configure_logging=False)
-        devices = {"num_gpus": 1} if plan.device.startswith("cuda") else {}
-        remote = ray.remote(num_cpus=1, **devices)(Worker)
+        remote: Any = ray.remote(num_cpus=1, num_gpus=int(plan.device.startswith("cuda")))(Worker)
         self._ray = ray
-        self._workers = [remote.remote(plan) for _ in range(count)]
+        self._workers: list[Any] = [remote.remote(plan) for _ in range(count)]
 
     def call(self, method: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         from ray.util import ActorPool

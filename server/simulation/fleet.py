@@ -126,9 +126,7 @@ class Fleet:
         calls = [(group, start.weights, state.last_change or {}) for group in self._groups(members)]
         trained: list[Trained] = [one for group in self._crew.call("train", calls) for one in group]
         updates = [
-            Update(
-                member.task.id, norms(one.update, start.weights, self._head), one.report, lambda one=one: one.update
-            )
+            Update(member.task.id, norms(one.update, start.weights, self._head), one.report, lambda one=one: one.update)
             for member, one in zip(members, trained, strict=True)
             if one.variance <= self._bound(trained)
         ]

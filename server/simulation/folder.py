@@ -1,9 +1,9 @@
 """A run's folder: what was asked for, a line for each round, and where it stands, so that it can go on.
 
-    config.json     everything that decides the numbers
-    rounds.jsonl    a line for each round; rounds.csv holds the same at the end
-    checkpoint/     the newest state, replaced as a whole after each round
-    summary.json, curves.svg, adapter/    when it is done
+config.json     everything that decides the numbers
+rounds.jsonl    a line for each round; rounds.csv holds the same at the end
+checkpoint/     the newest state, replaced as a whole after each round
+summary.json, curves.svg, adapter/    when it is done
 """
 
 from __future__ import annotations

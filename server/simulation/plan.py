@@ -10,6 +10,7 @@ from annotated_types import Ge
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edge_client import __version__
+from edge_client.data import BadRows
 from edge_client.manifest import Task
 from server.errors import SimulationError
 from server.jobs import PRESETS, JobSettings
@@ -45,10 +46,12 @@ class Plan(BaseModel):
     adapter: Adapter = Adapter()
     data: str
     columns: dict[str, str] = Field(default_factory=dict)
+    bad_rows: BadRows = "refuse"
     clients: Annotated[int, Ge(1)] = 100
-    alpha: Annotated[float, Ge(0)] | None = 1.0
-    by: str | None = None
-    """A column whose values are the clients."""
+    alpha: float | None = 1.0
+    """None: each value of the column is a client."""
+    by: str = ""
+    """The column that is split over."""
     seed: Annotated[int, Ge(0)] = 0
     test_examples: Annotated[int, Ge(0)] = 0
     """Of the test set, evenly spread; 0: all."""
@@ -90,7 +93,7 @@ def plan_for(
             preset=preset,
             data=data,
             settings=JobSettings.model_validate(chosen),
-            adapter=Adapter(**{**adapter, **({"method": kind.adapter} if kind.adapter else {})}),
+            adapter=Adapter.model_validate(merged(adapter, {"method": kind.adapter} if kind.adapter else {})),
             seed=seed,
             variance_bound=bound if kind.variance_bound else None,
             **others,

@@ -49,6 +49,7 @@ class Population:
             self._shares = by_mix(dataset.groups, clients, alpha, seed)
         self.clients = clients
         self.labels = dataset.labels
+        self.examples = len(dataset.train)
         self._dataset = dataset
         self._own_test = own_test
 

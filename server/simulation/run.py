@@ -10,12 +10,13 @@ from typing import Any
 from server.models import Model
 from server.simulation import convergence
 from server.simulation.crews import Engine, open_crew
+from server.simulation.curves import write_curves
 from server.simulation.fleet import Fleet, State
 from server.simulation.folder import Folder
 from server.simulation.plan import Plan
-from server.simulation.curves import write_curves
 from server.simulation.work import Worker
 
+TRAFFIC = ("bytes_up", "bytes_down", "numbers_up", "numbers_down")
 Tell = Callable[[Mapping[str, Any]], None]
 """Hears each round's line, those of earlier runs first."""
 
@@ -73,7 +74,7 @@ def _summary(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     points = [(line["round"], line[score]) for line in lines if score in line]
     seconds = [(line["round"], line["seconds"]) for line in lines]
     reached = convergence.round_of_share(points)
-    totals = {name: sum(line[name] for line in lines) for name in ("bytes_up", "bytes_down", "numbers_up", "numbers_down")}
+    totals = {name: sum(line[name] for line in lines) for name in TRAFFIC}
     personal = [line["accuracy_personal"] for line in lines if "accuracy_personal" in line]
     return {
         score: convergence.last(points),

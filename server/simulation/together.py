@@ -7,7 +7,7 @@ a pass, the client waits until all others of its group have asked too; the last 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
@@ -89,7 +89,7 @@ class Meeting:
             return bool(self._members) and not self._failed
 
 
-class Dissolved(Exception):  # noqa: N818 -- what happened
+class Dissolved(Exception):
     """A meeting ended because another member failed, whose error is the one to tell."""
 
 
@@ -180,11 +180,11 @@ class JoinedPasses:
         _, logits = self._meeting.ask(self._member, Question(weights, batch))
         return logits
 
-    def _examples(self, batch: Batch, weights: Weights, names: frozenset[str] | set[str]) -> Differentiated:
+    def _examples(self, batch: Batch, weights: Weights, names: Collection[str]) -> Differentiated:
         return self._meeting.ask(self._member, Question(weights, batch, frozenset(names), per_example=True))
 
     def _along(self, found: Differentiated, batch: Batch, directions: Mapping[str, Array]) -> Array:
-        """[K, batch]"""
+        """Products of each example's gradient with its directions, [K, batch]."""
         count, rows = self._training.directions, len(batch.weight)
         jvp = np.zeros((count, rows), np.float32)
         for name, values in directions.items():

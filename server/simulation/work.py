@@ -6,6 +6,7 @@ the call, so that any worker may be asked for any group.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -18,11 +19,11 @@ from edge_client.protocol import Task
 from edge_client.scalars import encode_report
 from edge_client.text import TextEncoder
 from edge_client.training import State, evaluate, report, train, update
+from server.simulation.columns import Columns
+from server.simulation.dataset import open_dataset
 from server.simulation.fwdllm import ClosestDirection, Spread
 from server.simulation.learner import Learner, open_learner
 from server.simulation.plan import Plan
-from server.simulation.columns import Columns
-from server.simulation.dataset import open_dataset
 from server.simulation.population import Population
 from server.simulation.scores import Score, score
 from server.simulation.together import JoinedPasses, run_together
@@ -65,18 +66,14 @@ class Worker:
             client, task = members[number]
             estimator = _Watched(self._estimator(task, passes, last_change))
             batches = self._batches(client, task)
-            state = State(weights)
-            for state in train(task, self.manifest, estimator, batches, state):
-                pass
+            state = deque(train(task, self.manifest, estimator, batches, State(weights)), maxlen=1).pop()
             held_back, right = self._personal(client, batches.encoder, passes, state) if task.evaluate else (0, 0)
             told = asdict(report(state, held_back=held_back, right=(0, right)))
             return Trained(update(task, self.manifest, state), told, estimator.spread.variance)
 
         return run_together(self.learner, [member.task for member in members], work)
 
-    def report(
-        self, members: Sequence[Member], weights: Weights, iteration: int, last_change: Weights
-    ) -> list[bytes]:
+    def report(self, members: Sequence[Member], weights: Weights, iteration: int, last_change: Weights) -> list[bytes]:
         """Mode iteration: one step's numbers, as they go over the wire."""
 
         def work(number: int, passes: JoinedPasses) -> bytes:
@@ -93,9 +90,7 @@ class Worker:
         encoder = TextEncoder(self.learner.tokenizer, self.manifest, ROWS, length)
         return score(self.learner, encoder, self.tested[first:last], weights)
 
-    def _personal(
-        self, client: int, encoder: TextEncoder, passes: JoinedPasses, state: State
-    ) -> tuple[int, int]:
+    def _personal(self, client: int, encoder: TextEncoder, passes: JoinedPasses, state: State) -> tuple[int, int]:
         """How many predictions there are on a client's own test examples, and how many its own weights get right."""
         held_back = self.population.client(client).test
         if not held_back:
@@ -129,7 +124,8 @@ class _Watched:
 
 
 def _population(plan: Plan) -> Population:
-    dataset = open_dataset(plan.data, plan.task, columns=Columns(**plan.columns), by=plan.by or "")
+    columns = Columns(**plan.columns)
+    dataset = open_dataset(plan.data, plan.task, columns=columns, by=plan.by, bad_rows=plan.bad_rows)
     return Population(dataset, plan.clients, plan.alpha, plan.seed)
 
 

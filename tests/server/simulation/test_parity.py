@@ -68,10 +68,10 @@ def real(fleet, bundle, plan, worker):
         for place, number in enumerate(sampled(SEED, round_, CLIENTS, CLIENTS)):
             taking_part.append(thread := threading.Thread(target=clients[number].run, kwargs={"rounds": 1}))
             thread.start()
-            wait_for(lambda: places_taken(fleet, round_) > place)
+            wait_for(lambda at=(round_, place): places_taken(fleet, at[0]) > at[1])
         for thread in taking_part:
             thread.join(devices.PATIENCE)
-        wait_for(lambda: fleet.state()["done"] >= round_)
+        wait_for(lambda at=round_: fleet.state()["done"] >= at)
     store = fleet.app.state.services.store
     job = find_job(store, "topics")
     return store.models.load(job, job.version).weights
