@@ -35,7 +35,7 @@ With shared directions and K up to p this is ``(p / K - 1) |G|^2``, and over who
 ``E[v_r . v_s] = 0``.
 
 **Units apart.** Of n parts with a derivative in common the i-th moves along each n-th direction alone. Its estimate is
-that of a step with so many directions, without cross terms. Summed over n parts of d weights, normals make the noise
+that of a step with so many directions, without cross terms. Over n parts of d weights, with S their sum, normals make
 ``n (d + 1) S`` apart and ``(n d + 1) S`` together, signs ``n (d - 1) S`` and ``(n d - 1) S``: nearly the same, but
 apart each part's is in proportion to its own gradient. Orthogonal directions gain: whole blocks end a part's own noise,
 and cross terms do not end. With fewer directions than parts some share one, and its cross terms.

@@ -93,6 +93,7 @@ def test_the_exact_gradient_is_that_of_finite_differences(bench, changed):
         {"estimator": "forward", "head": "joint", "kind": "rademacher"},
         {"estimator": "central", "head": "joint", "directions": 3},
         {"estimator": "forward", "head": "apart", "directions": 2, "kind": "orthogonal"},
+        {"estimator": "forward", "head": "apart", "directions": 2, "units_apart": True},
     ],
     ids=str,
 )
