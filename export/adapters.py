@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from peft import IA3Config, LoraConfig, PeftConfig, PeftModel, TinyLoraConfig, get_peft_model, get_peft_model_state_dict
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
+from edge_client.adapters import CORE, FRAME
+from export.alignment import Basis, bases
+from export.capture import capture
 from export.errors import ExportError
+from export.model import Loaded
 from export.options import AdapterOptions
 from export.slots import Role, Slot
-from export.targets import Projections, shortest_patterns
+from export.targets import Projections, find_projections, shortest_patterns
 from export.tasks import Task
 
 _ADAPTER = "default"
@@ -44,6 +50,8 @@ class Method:
     trains: Callable[[str], bool] | None = None
     """For methods that PEFT has no tuner for: which base parameters are trained. The tuner is then a mere carrier,
     a LoRA layer that is stored but switched off, so that `PeftModel.from_pretrained` loads the result."""
+    aligned: bool = False
+    """Between frozen factors, which `export.alignment` finds, `rank` x `rank` numbers are trained."""
 
 
 def _lora(options: AdapterOptions, targets: Sequence[str], common: dict[str, Any]) -> PeftConfig:
@@ -52,6 +60,11 @@ def _lora(options: AdapterOptions, targets: Sequence[str], common: dict[str, Any
 
 def _tinylora(options: AdapterOptions, targets: Sequence[str], common: dict[str, Any]) -> PeftConfig:
     return TinyLoraConfig(r=options.rank, u=options.dimension, target_modules=list(targets), **common)
+
+
+def _aligned(options: AdapterOptions, targets: Sequence[str], common: dict[str, Any]) -> PeftConfig:
+    """LoRA of the same rank and no scale: what is trained between its factors is folded into one of them at the end."""
+    return LoraConfig(r=options.rank, lora_alpha=options.rank, target_modules=list(targets), **common)  # type: ignore[arg-type]
 
 
 def _ia3(options: AdapterOptions, targets: Sequence[str], common: dict[str, Any]) -> PeftConfig:
@@ -71,6 +84,7 @@ def _query_and_value(found: Projections) -> tuple[str, ...]:
 
 METHODS: dict[str, Method] = {
     "lora": Method(_lora, _query_and_value),
+    "aligned": Method(_aligned, _query_and_value, aligned=True),
     "tinylora": Method(_tinylora, _query_and_value),
     "ia3": Method(_ia3, lambda found: tuple(dict.fromkeys(found.key + found.value + found.feedforward))),
     "bitfit": Method(_carrier("all"), lambda found: found.query, trains=lambda name: name.endswith("bias")),
@@ -86,15 +100,16 @@ def head_modules(model: nn.Module, task: Task) -> list[str]:
     return [name for name, child in model.named_children() if name != base and any(True for _ in child.parameters())]
 
 
-def adapt(model: nn.Module, task: Task, options: AdapterOptions, projections: Callable[[], Projections]) -> Adapted:
-    """Wrap `model` with PEFT and find its units and head."""
+def adapt(loaded: Loaded, options: AdapterOptions, seed: int = 0) -> Adapted:
+    """Wrap the model with PEFT and find its units and head."""
+    model, task = loaded.model, loaded.task
     method = METHODS[options.method]
     heads = head_modules(model, task)
     linears = [name for name, module in model.named_modules() if _is_linear(module) and name.split(".")[0] not in heads]
     targets = list(options.targets)
     feedforward: Sequence[str] = ()
     if not targets or options.method == "ia3":
-        found = projections()
+        found = _projections(loaded)
         targets = targets or shortest_patterns(method.targets(found), linears)
         feedforward = [target for target in targets if any(_matches(name, target) for name in found.feedforward)]
     unmatched = [target for target in targets if not any(_matches(name, target) for name in linears)]
@@ -108,17 +123,57 @@ def adapt(model: nn.Module, task: Task, options: AdapterOptions, projections: Ca
         common["feedforward"] = feedforward
     if any(type(module).__name__ == "Conv1D" for module in model.modules()):
         common["fan_in_fan_out"] = True
+    found_bases = _bases(loaded, linears, targets, options.rank, seed) if method.aligned else {}
+    torch.manual_seed(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         adapted = get_peft_model(model, method.config(options, targets, common), adapter_name=_ADAPTER)  # type: ignore[arg-type]
     adapted.eval()
     if method.trains is not None:
         _train_base_parameters(adapted, method.trains)
+    for name, basis in found_bases.items():
+        _align(adapted.get_submodule(f"base_model.model.{name}"), basis)
     described = _describe(adapted)
     adapts = any(slot.role is Role.ADAPTER for slot in described.slots.values())
     if not described.slots or (options.method == "bitfit" and not adapts):
         raise ExportError(f"the adapter {options.method!r} finds nothing to train in this model; choose another --peft")
     return described
+
+
+def _projections(loaded: Loaded) -> Projections:
+    inputs = loaded.example_inputs(2, 8)
+    return find_projections(capture(loaded.model, loaded.task, inputs, {}), loaded.layers)
+
+
+def _bases(loaded: Loaded, linears: Sequence[str], targets: Sequence[str], rank: int, seed: int) -> dict[str, Basis]:
+    layers = [name for name in linears if any(_matches(name, target) for target in targets)]
+    weights = (loaded.model.get_submodule(name).weight for name in layers)
+    smallest = min((side for weight in weights for side in weight.shape), default=rank)
+    if rank > smallest:
+        raise ExportError(
+            f"rank {rank} is more than the {smallest} features of a target module; choose a smaller --rank"
+        )
+    return bases(loaded, layers, rank, seed)
+
+
+class Frozen(nn.Module):
+    """A product with a weight that is not trained, and so not quantized either."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight)
+
+    def forward(self, states: Tensor) -> Tensor:
+        return nn.functional.linear(states, self.weight)
+
+
+def _align(layer: Any, basis: Basis) -> None:
+    """Give a LoRA layer frozen factors with a square of trained numbers, zero at first, between them."""
+    rank = basis.out.shape[1]
+    core = nn.Linear(rank, rank, bias=False)
+    nn.init.zeros_(core.weight)
+    layer.lora_A[_ADAPTER] = Frozen(basis.into.T.contiguous())
+    layer.lora_B[_ADAPTER] = nn.Sequential(OrderedDict([(CORE, core), (FRAME, Frozen(basis.out))]))
 
 
 def _is_linear(module: nn.Module) -> bool:

@@ -12,7 +12,7 @@ from edge_client.manifest import PRECISIONS, TASKS, Precision
 from edge_client.runtimes import RUNTIMES
 from export.errors import ExportError
 
-METHODS = ("lora", "tinylora", "ia3", "bitfit", "classifier")
+METHODS = ("lora", "aligned", "tinylora", "ia3", "bitfit", "classifier")
 """The adapters of `export.adapters`, named here so that the command's help costs no torch."""
 DEFAULT_CUTS = 6
 """Segments between embedding and head: more cuts than this cost programs and gain little."""

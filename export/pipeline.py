@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
-import torch
 from torch import Tensor
 
 from edge_client import manifest as m
@@ -31,7 +30,6 @@ from export.quantized import dequantized_weights, tied_weights
 from export.reference import Reference
 from export.segments import Segment, boundaries, split
 from export.slots import Role, slot_of, value_of
-from export.targets import Projections, find_projections
 from export.tasks import TASKS
 
 CACHE_LIMIT = 20_000_000_000
@@ -80,7 +78,7 @@ def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m
         _refuse_long_sequences(loaded, options)
         pack.require_space(options.out, _expected_bytes(loaded, options))
     with progress.stage("adapt"):
-        adapted = _adapt(loaded, options)
+        adapted = adapt(loaded, options.adapter, options.seed)
     with progress.stage("capture and differentiate", len(options.shapes)):
         chain = _differentiate(loaded, adapted, options, progress)
     with tempfile.TemporaryDirectory() if options.cache is None else nullcontext(str(options.cache)) as cache:
@@ -111,15 +109,6 @@ def _refuse_long_sequences(loaded: Loaded, options: ExportOptions) -> None:
 
 
 # --- from a model to programs ----------------------------------------------------------------------------------------
-
-
-def _adapt(loaded: Loaded, options: ExportOptions) -> Adapted:
-    def projections() -> Projections:
-        inputs = loaded.example_inputs(options.batches[0], options.lengths[0])
-        return find_projections(capture(loaded.model, loaded.task, inputs, {}), loaded.layers)
-
-    torch.manual_seed(options.seed)
-    return adapt(loaded.model, loaded.task, options.adapter, projections)
 
 
 def _differentiate(loaded: Loaded, adapted: Adapted, options: ExportOptions, progress: Progress) -> Differentiated:

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
+from edge_client.adapters import folded
 from edge_client.batches import Batch
 from edge_client.manifest import Manifest
 from edge_client.optimizers import Weights
@@ -33,7 +34,6 @@ from export.errors import ExportError
 from export.model import Loaded, load
 from export.options import AdapterOptions
 from export.segments import boundaries, split
-from export.targets import Projections, find_projections
 from export.tasks import TASKS
 
 Array = NDArray[Any]
@@ -160,8 +160,9 @@ class RowModel:
 
     def save_adapter(self, folder: Path, weights: Weights) -> None:
         """A folder that `PeftModel.from_pretrained` loads."""
-        values = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in weights.items()}
-        pack.add_adapter(folder, self._adapted.config, self._adapted.initial | values)
+        initial = {name: value.numpy() for name, value in self._adapted.initial.items()}
+        values = {name: np.ascontiguousarray(value) for name, value in folded(initial | weights).items()}
+        pack.add_adapter(folder, self._adapted.config, {name: torch.from_numpy(v) for name, v in values.items()})
 
 
 def open_model(
@@ -178,12 +179,8 @@ def open_model(
     """A model for simulations; the same weights as an export with the same seed gives."""
     loaded = load(source, TASKS[task], tuple(labels), random_weights=random_weights, seed=seed)
 
-    def projections() -> Projections:
-        return find_projections(capture(loaded.model, loaded.task, loaded.example_inputs(2, 8), {}), loaded.layers)
-
-    torch.manual_seed(seed)
     options = AdapterOptions(**adapter)
-    adapted = adapt(loaded.model, loaded.task, options, projections)
+    adapted = adapt(loaded, options, seed)
     return RowModel(loaded, adapted, options.method, device=device, arithmetic=arithmetic)
 
 

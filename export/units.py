@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import fx
 
+from edge_client.adapters import CORE
 from export.segments import Segment
 from export.slots import Role, slot_of, value_of
 
@@ -56,7 +57,7 @@ def find_head(segments: list[Segment]) -> list[Parameter]:
 
 _SLICE = re.compile(r"\.slice\([^)]*\)")
 """Modules called from a slice of a list carry it in their path."""
-_PARTS_OF_AN_ADAPTER = ("lora_A", "lora_B", "default", "base_layer")
+_PARTS_OF_AN_ADAPTER = ("lora_A", "lora_B", "default", "base_layer", CORE)
 
 
 def _layer(placeholder: fx.Node) -> str:

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 
 from safetensors.numpy import load_file, save
 
+from edge_client.adapters import folded
 from server.jobs import Job
 from server.store import Store
 
@@ -18,7 +19,8 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 def adapter_archive(store: Store, job: Job, version: int) -> bytes:
     """A .zip with the same bytes for the same version; what PEFT wants beside the weights comes from the bundle."""
     bundle = store.bundles.open(job.bundle)
-    tensors = load_file(bundle.folder / bundle.manifest.adapter.file) | store.models.load(job, version).weights
+    initial = load_file(bundle.folder / bundle.manifest.adapter.file)
+    tensors = folded(initial | store.models.load(job, version).weights)
     config = json.dumps(bundle.manifest.adapter.config, indent=2, sort_keys=True)
     name = PurePosixPath(bundle.manifest.adapter.file).name
     files = {

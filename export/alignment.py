@@ -1,0 +1,105 @@
+"""Where a few numbers per layer move the model most: directions that depend on the model alone, not on a task.
+
+A task pulls at the model's result, and what arrives at a layer is its gradient, a sum of products of what leaves the
+layer (backwards) and what enters it. For random pulls at the result of a few sentences, the directions that carry most
+of these products are found for both sides. On SNLI 8 x 8 numbers between them hold about a seventh of the true
+gradient's square, those between the weight's own singular vectors less than a hundredth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from export.capture import TaskForward
+from export.model import Loaded
+from export.samples import SENTENCES, sample_inputs
+
+PULLS = 8
+"""Random pulls at the result of each sentence."""
+_BATCH, _LENGTH = len(SENTENCES), 32
+
+
+class Basis(NamedTuple):
+    """Orthonormal columns, the most telling first."""
+
+    out: Tensor
+    """[features out, rank]"""
+    into: Tensor
+    """[features in, rank]"""
+
+
+def bases(loaded: Loaded, layers: Sequence[str], rank: int, seed: int) -> dict[str, Basis]:
+    """For each linear layer, the directions among what enters it and what leaves it."""
+    modules = {name: loaded.model.get_submodule(name) for name in layers}
+    out = {name: torch.zeros(()) for name in layers}
+    into = {name: torch.zeros(()) for name in layers}
+    length = min(_LENGTH, loaded.positions or _LENGTH)
+    inputs = sample_inputs(loaded, _BATCH, length, seed)
+    forward = TaskForward(loaded.model, loaded.task, loaded.token_inputs)
+    generator = torch.Generator().manual_seed(seed)
+    mask = inputs["attention_mask"].unsqueeze(-1).float()
+    for _ in range(PULLS):
+        with _random_head(loaded, generator), _watched(modules) as seen:
+            _, logits = forward(*inputs.values())
+            pull = torch.randn(logits.shape, generator=generator)
+            leaving = torch.autograd.grad((logits * pull).sum(), [seen[name][1] for name in layers])
+        for name, gradient in zip(layers, leaving, strict=True):
+            product = (gradient * mask).transpose(-1, -2) @ seen[name][0].detach()  # [sentence, out, in]
+            out[name] = out[name] + torch.einsum("soi,spi->op", product, product)
+            into[name] = into[name] + torch.einsum("soi,soj->ij", product, product)
+    return {name: Basis(_leading(out[name], rank), _leading(into[name], rank)) for name in layers}
+
+
+def _leading(products: Tensor, rank: int) -> Tensor:
+    """Eigenvectors of the largest eigenvalues."""
+    vectors = torch.linalg.eigh(products.double()).eigenvectors.flip(1)[:, :rank].float()
+    signs = torch.sign(vectors.gather(0, vectors.abs().argmax(0, keepdim=True)))  # which of v and -v is chance
+    return (vectors * signs).contiguous()
+
+
+@contextmanager
+def _watched(modules: Mapping[str, nn.Module]) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
+    """What enters and leaves each module."""
+    seen: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def note(name: str, given: Tensor, found: Tensor) -> Tensor:
+        leaf = found if found.requires_grad else found.requires_grad_()
+        seen[name] = given, leaf
+        return leaf
+
+    handles = [
+        module.register_forward_hook(lambda _, given, found, name=name: note(name, given[0], found))
+        for name, module in modules.items()
+    ]
+    try:
+        with torch.enable_grad():
+            yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _random_head(loaded: Loaded, generator: torch.Generator) -> Iterator[None]:
+    """Another task layer for each pull, so that all of the model's result is pulled at, not a few of its directions."""
+    base = loaded.model.base_model_prefix
+    head = [
+        parameter
+        for name, parameter in loaded.model.named_parameters()
+        if loaded.task.has_head and not name.startswith(base + ".") and parameter.ndim > 1
+    ]
+    kept = [parameter.detach().clone() for parameter in head]
+    with torch.no_grad():
+        for parameter in head:
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) / parameter.shape[-1] ** 0.5)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, value in zip(head, kept, strict=True):
+                parameter.copy_(value)
