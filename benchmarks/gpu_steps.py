@@ -13,17 +13,19 @@ import re
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 import transformers
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.func import functional_call, jvp
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers.initialization import no_init_weights
@@ -128,7 +130,12 @@ def untouched(shape: Shape, attention: str, layers: int | None = None) -> PeftMo
 def filled(model: PeftModel, shape: Shape, device: str) -> PeftModel:
     """Random weights on `device`: linear layers of blocks in 4 bit where asked, norms as they start."""
     for name, module in list(model.named_modules()):
-        if shape.four_bit and isinstance(module, nn.Linear) and re.search(r"\.layers?\.\d", name) and "lora_" not in name:
+        if (
+            shape.four_bit
+            and isinstance(module, nn.Linear)
+            and re.search(r"\.layers?\.\d", name)
+            and "lora_" not in name
+        ):
             path, _, leaf = name.rpartition(".")
             setattr(model.get_submodule(path), leaf, FourBitLinear(module, shape.dtype, device))
             continue
@@ -200,7 +207,9 @@ def central(shape: Shape, device: str) -> tuple[Step, int]:
     @torch.no_grad()
     def step() -> tuple[Tensor, Tensor]:
         ahead, behind = (
-            case.losses({name: value + sign * _SHIFT * case.direction[name] for name, value in _trained(case.model).items()})
+            case.losses(
+                {name: value + sign * _SHIFT * case.direction[name] for name, value in _trained(case.model).items()}
+            )
             for sign in (1, -1)
         )
         return (ahead + behind) / 2, (ahead - behind) / (2 * _SHIFT)
@@ -211,6 +220,9 @@ def central(shape: Shape, device: str) -> tuple[Step, int]:
 def func_jvp(shape: Shape, device: str) -> tuple[Step, int]:
     """PyTorch's forward mode, which fused attention does not have."""
     case = Case.make(shape, "eager", device)
+    for module in case.model.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.forward = partial(_wide_norm, module)
 
     @torch.no_grad()
     def step() -> tuple[Tensor, Tensor]:
@@ -218,6 +230,12 @@ def func_jvp(shape: Shape, device: str) -> tuple[Step, int]:
         return found
 
     return step, bytes_of([*case.model.parameters(), *case.model.buffers()])
+
+
+def _wide_norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:
+    """In float32: the tangent of a norm in bfloat16 comes out in float32 on a GPU, which the next product refuses."""
+    weight, bias = norm.weight.float(), norm.bias.float()
+    return functional.layer_norm(x.float(), norm.normalized_shape, weight, bias, norm.eps).to(x.dtype)
 
 
 # --- our dual programs -----------------------------------------------------------------------------------------------
@@ -400,7 +418,9 @@ class Counter(TorchDispatchMode):
         self._alive: dict[int, weakref.ref[Any]] = {}
         self.now = self.highest = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if str(func) == "aten._local_scalar_dense.default" and isinstance(args[0], FakeTensor):
+            return True  # a model asks whether its mask is all ones, and leaves it out
         given = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
@@ -432,7 +452,6 @@ class Memory:
     reserved: int | None = None
     seconds: float | None = None
     loss: float | None = None
-    slope: float | None = None
 
 
 def measure(shape: Shape, method: str, device: str, rounds: int = 2) -> tuple[int, Memory]:
@@ -445,7 +464,7 @@ def measure(shape: Shape, method: str, device: str, rounds: int = 2) -> tuple[in
             highest = counted(step)
             return weights, Memory(highest, weights + highest)
     found = _on_cuda(step, rounds) if device.startswith("cuda") else _on_cpu(step, weights, rounds)
-    found.loss, found.slope = (float(value) for value in step())
+    found.loss = float(step()[0])
     return weights, found
 
 
@@ -476,5 +495,3 @@ def _on_cuda(step: Step, rounds: int) -> Memory:
     seconds = (time.monotonic() - started) / rounds
     highest = torch.cuda.max_memory_allocated()
     return Memory(highest - before, highest, torch.cuda.max_memory_reserved(), seconds)
-
-
