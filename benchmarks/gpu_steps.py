@@ -457,8 +457,10 @@ class Memory:
 def measure(shape: Shape, method: str, device: str, rounds: int = 2) -> tuple[int, Memory]:
     """The bytes of the weights, and what a step takes with them."""
     fake = device == FAKE
+    if fake:  # on the CPU a fused attention is chosen; torch.func.jvp has none, and norms lose a fake tensor's device
+        device = "meta" if method == "func.jvp" else "cpu"
     with FakeTensorMode(allow_non_fake_inputs=True) if fake else nullcontext():
-        step, weights = STEPS[method](shape, "cpu" if fake else device)
+        step, weights = STEPS[method](shape, device)
         gc.collect()
         if fake:
             highest = counted(step)
