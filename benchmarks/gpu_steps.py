@@ -14,7 +14,6 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -454,20 +453,22 @@ class Memory:
     loss: float | None = None
 
 
-def measure(shape: Shape, method: str, device: str, rounds: int = 2) -> tuple[int, Memory]:
+def measure(shape: Shape, method: str, device: str) -> tuple[int, Memory]:
     """The bytes of the weights, and what a step takes with them."""
-    fake = device == FAKE
-    if fake:  # on the CPU a fused attention is chosen; torch.func.jvp has none, and norms lose a fake tensor's device
-        device = "meta" if method == "func.jvp" else "cpu"
-    with FakeTensorMode(allow_non_fake_inputs=True) if fake else nullcontext():
-        step, weights = STEPS[method](shape, device)
+    if device == FAKE:
+        return _measure_fake(shape, method)
+    step, weights = STEPS[method](shape, device)
+    gc.collect()
+    return weights, _on_cuda(step) if device.startswith("cuda") else _on_cpu(step, weights)
+
+
+def _measure_fake(shape: Shape, method: str) -> tuple[int, Memory]:
+    """On the CPU a fused attention is chosen; torch.func.jvp has none, and its norms lose a fake tensor's device."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        step, weights = STEPS[method](shape, "meta" if method == "func.jvp" else "cpu")
         gc.collect()
-        if fake:
-            highest = counted(step)
-            return weights, Memory(highest, weights + highest)
-    found = _on_cuda(step, rounds) if device.startswith("cuda") else _on_cpu(step, weights, rounds)
-    found.loss = float(step()[0])
-    return weights, found
+        highest = counted(step)
+    return weights, Memory(highest, weights + highest)
 
 
 def counted(step: Step) -> int:
@@ -477,23 +478,31 @@ def counted(step: Step) -> int:
     return counter.highest
 
 
-def _on_cpu(step: Step, weights: int, rounds: int) -> Memory:
-    above = peak_above(resident("RssAnon"), step, rounds)
-    started = time.monotonic()
-    step()
-    return Memory(above, weights + above, seconds=time.monotonic() - started)
+class _Timed:
+    """A step that notes its seconds and its loss; asking for the loss waits for the device."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self.seconds = self.loss = 0.0
+
+    def __call__(self) -> None:
+        started = time.monotonic()
+        self.loss = float(self._step()[0])
+        self.seconds = time.monotonic() - started
 
 
-def _on_cuda(step: Step, rounds: int) -> Memory:
+def _on_cpu(step: Step, weights: int) -> Memory:
+    timed = _Timed(step)
+    above = peak_above(resident("RssAnon"), timed, rounds=1)
+    return Memory(above, weights + above, None, timed.seconds, timed.loss)
+
+
+def _on_cuda(step: Step) -> Memory:
+    timed = _Timed(step)
     torch.cuda.empty_cache()
-    step()  # libraries take their work space once
-    torch.cuda.synchronize()
+    timed()  # libraries take their work space once
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    started = time.monotonic()
-    for _ in range(rounds):
-        step()
-    torch.cuda.synchronize()
-    seconds = (time.monotonic() - started) / rounds
+    timed()
     highest = torch.cuda.max_memory_allocated()
-    return Memory(highest - before, highest, torch.cuda.max_memory_reserved(), seconds)
+    return Memory(highest - before, highest, torch.cuda.max_memory_reserved(), timed.seconds, timed.loss)

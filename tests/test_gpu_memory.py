@@ -3,7 +3,6 @@
 import dataclasses
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -28,7 +27,7 @@ steps = script("gpu_steps")
 gpu_memory = script("gpu_memory")  # imports gpu_steps by its name
 
 
-def tiny(model: str, *, layers: int = 3, dtype: torch.dtype = torch.float32):
+def tiny(model: str, *, layers: int = 2, dtype: torch.dtype = torch.float32):
     shape = gpu_memory.small(gpu_memory.SHAPES[model])
     shape.config.num_hidden_layers = layers
     return dataclasses.replace(shape, dtype=dtype)
@@ -70,7 +69,7 @@ def test_ours_takes_less_than_eager_pytorch_and_the_same_at_every_depth():
         method: steps.counted(steps.STEPS[method](shape, "cpu")[0]) for method in ("backprop", "func.jvp", "dual")
     }
     assert highest["dual"] < highest["func.jvp"] < highest["backprop"]
-    shallow = steps.counted(steps.STEPS["dual"](tiny("llama-2-7b", layers=3), "cpu")[0])
+    shallow = steps.counted(steps.STEPS["dual"](tiny("llama-2-7b"), "cpu")[0])
     assert highest["dual"] == pytest.approx(shallow, rel=0.02)
 
 
@@ -126,17 +125,25 @@ def test_published_shapes_beat_the_papers_peaks_by_count():
     assert memory.total < gpu_memory.PAPER["llama-2-7b"].peak_gb * 1e9
 
 
-def test_the_script_measures_in_processes_of_their_own(tmp_path):
+def test_the_script_measures_in_a_process_of_its_own(tmp_path, monkeypatch, capsys):
     out = tmp_path / "rows.jsonl"
     what = ["--device", "cpu", "--small", "--models", "llama-2-7b", "--methods", "dual", "--json", "--out", str(out)]
-    command = [sys.executable, str(BENCHMARKS / "gpu_memory.py"), *what]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    row = json.loads(done.stdout)
+    monkeypatch.setattr(sys, "argv", ["gpu_memory.py", *what])
+    gpu_memory.main()
+    shown, table = capsys.readouterr()
+    row = json.loads(shown)
     assert json.loads(out.read_text()) == row
     assert row["total"] == row["weights_bytes"] + row["above"]
     assert row["loss"] == pytest.approx(run("dual", gpu_memory.small(gpu_memory.SHAPES["llama-2-7b"]))[0], rel=1e-5)
-    assert f"{row['total'] / 1e9:.2f}" in done.stderr, "the table"
+    assert f"{row['total'] / 1e9:.2f}" in table
+
+
+@pytest.mark.parametrize("names", ["bert", "llama-2-7b,bert"])
+def test_an_unknown_model_is_named(names, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["gpu_memory.py", "--models", names])
+    with pytest.raises(SystemExit):
+        gpu_memory.main()
+    assert "bert: expected some of roberta-large, llama-2-7b" in capsys.readouterr().err
 
 
 def test_where_memory_runs_out_the_row_says_so(monkeypatch):
