@@ -33,7 +33,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_steps import FAKE, STEPS, Shape, measure
+from gpu_meter import FAKE, measure
+from gpu_models import Shape
+from gpu_steps import STEPS
 from transformers import LlamaConfig, OPTConfig, RobertaConfig
 
 PROJECTIONS = ("q_proj", "v_proj")

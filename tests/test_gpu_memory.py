@@ -23,8 +23,9 @@ def script(name: str):
     return module
 
 
-steps = script("gpu_steps")
-gpu_memory = script("gpu_memory")  # imports gpu_steps by its name
+models, _, steps, meter, gpu_memory = (  # in the order in which they import each other by their names
+    script(name) for name in ("gpu_models", "gpu_chain", "gpu_steps", "gpu_meter", "gpu_memory")
+)
 
 
 def tiny(model: str, *, layers: int = 2, dtype: torch.dtype = torch.float32):
@@ -53,12 +54,11 @@ def test_every_method_computes_the_same(model):
 
 def test_a_share_is_the_derivative_along_its_own_units():
     shape = tiny("llama-2-7b", layers=4)
-    case = steps.Case.make(shape, "eager", "cpu")
+    case = models.Case.make(shape, "eager", "cpu")
     foreign = ("layers.0.", "layers.1.")
     own = {k: torch.zeros_like(v) if any(f in k for f in foreign) else v for k, v in case.direction.items()}
-    values = {k: p.detach() for k, p in case.model.named_parameters() if p.requires_grad}
     with torch.no_grad():
-        loss, slope = torch.func.jvp(case.losses, (values,), (own,))
+        loss, slope = torch.func.jvp(case.losses, (models.trained(case.model),), (own,))
     for method in ("share", "suffix"):
         assert run(method, shape) == pytest.approx((float(loss), float(slope)), rel=1e-4), method
 
@@ -66,10 +66,10 @@ def test_a_share_is_the_derivative_along_its_own_units():
 def test_ours_takes_less_than_eager_pytorch_and_the_same_at_every_depth():
     shape = tiny("llama-2-7b", layers=6)
     highest = {
-        method: steps.counted(steps.STEPS[method](shape, "cpu")[0]) for method in ("backprop", "func.jvp", "dual")
+        method: meter.counted(steps.STEPS[method](shape, "cpu")[0]) for method in ("backprop", "func.jvp", "dual")
     }
     assert highest["dual"] < highest["func.jvp"] < highest["backprop"]
-    shallow = steps.counted(steps.STEPS["dual"](tiny("llama-2-7b"), "cpu")[0])
+    shallow = meter.counted(steps.STEPS["dual"](tiny("llama-2-7b"), "cpu")[0])
     assert highest["dual"] == pytest.approx(shallow, rel=0.02)
 
 
@@ -80,7 +80,7 @@ def test_a_released_prefix_takes_its_weights_with_it():
 
 
 def test_counted_are_the_tensors_that_live_at_the_same_time():
-    with steps.Counter() as counter:
+    with meter.Counter() as counter:
         first = torch.zeros(1000)
         view = first[10:]
         del first
@@ -121,7 +121,7 @@ def test_forward_mode_of_norms_in_half_precision_runs_where_they_keep_float32_in
 
 
 def test_published_shapes_beat_the_papers_peaks_by_count():
-    _, memory = steps.measure(gpu_memory.SHAPES["llama-2-7b"], "dual", steps.FAKE)
+    _, memory = meter.measure(gpu_memory.SHAPES["llama-2-7b"], "dual", meter.FAKE)
     assert memory.total < gpu_memory.PAPER["llama-2-7b"].peak_gb * 1e9
 
 
