@@ -1,0 +1,165 @@
+"""benchmarks/gpu_memory.py on tiny shapes: every way of a step computes the same, and ours takes least for it."""
+
+import dataclasses
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+MODELS = ["roberta-large", "llama-2-7b", "opt-6.7b"]
+
+
+def script(name: str):
+    """A module of the benchmarks, which are no package."""
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+models, _, steps, meter, gpu_memory = (  # in the order in which they import each other by their names
+    script(name) for name in ("gpu_models", "gpu_chain", "gpu_steps", "gpu_meter", "gpu_memory")
+)
+
+
+def tiny(model: str, *, layers: int = 2, dtype: torch.dtype = torch.float32):
+    shape = gpu_memory.small(gpu_memory.SHAPES[model])
+    shape.config.num_hidden_layers = layers
+    return dataclasses.replace(shape, dtype=dtype)
+
+
+def run(method: str, shape) -> tuple[float, float]:
+    """Mean loss and derivative along the direction."""
+    step, _ = steps.STEPS[method](shape, "cpu")
+    loss, slope = step()
+    return float(loss), float(slope)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_method_computes_the_same(model):
+    found = {method: run(method, tiny(model)) for method in ("backprop", "central", "func.jvp", "dual")}
+    loss, slope = found["func.jvp"]
+    assert abs(slope) > 0.1, "a direction along which little moves would show nothing"
+    for method, (its_loss, its_slope) in found.items():
+        loose = method == "central"
+        assert its_loss == pytest.approx(loss, rel=1e-4 if loose else 1e-5), method
+        assert its_slope == pytest.approx(slope, rel=0.1 if loose else 1e-4), method
+
+
+def test_a_share_is_the_derivative_along_its_own_units():
+    shape = tiny("llama-2-7b", layers=4)
+    case = models.Case.make(shape, "eager", "cpu")
+    foreign = ("layers.0.", "layers.1.")
+    own = {k: torch.zeros_like(v) if any(f in k for f in foreign) else v for k, v in case.direction.items()}
+    with torch.no_grad():
+        loss, slope = torch.func.jvp(case.losses, (models.trained(case.model),), (own,))
+    for method in ("share", "suffix"):
+        assert run(method, shape) == pytest.approx((float(loss), float(slope)), rel=1e-4), method
+
+
+def test_ours_takes_less_than_eager_pytorch_and_the_same_at_every_depth():
+    shape = tiny("llama-2-7b", layers=6)
+    highest = {
+        method: meter.counted(steps.STEPS[method](shape, "cpu")[0]) for method in ("backprop", "func.jvp", "dual")
+    }
+    assert highest["dual"] < highest["func.jvp"] < highest["backprop"]
+    shallow = meter.counted(steps.STEPS["dual"](tiny("llama-2-7b"), "cpu")[0])
+    assert highest["dual"] == pytest.approx(shallow, rel=0.02)
+
+
+def test_a_released_prefix_takes_its_weights_with_it():
+    shape = tiny("opt-6.7b", layers=4)
+    whole, rest = (steps.STEPS[method](shape, "cpu")[1] for method in ("share", "suffix"))
+    assert rest < whole / 2, "the embeddings go too"
+
+
+def test_counted_are_the_tensors_that_live_at_the_same_time():
+    with meter.Counter() as counter:
+        first = torch.zeros(1000)
+        view = first[10:]
+        del first
+        second = torch.ones(500)
+        del view
+        third = torch.ones(700)
+    assert counter.highest == 4 * 1500
+    assert counter.now == 4 * (len(second) + len(third))
+
+
+class OneDevice(TorchDispatchMode):
+    """Fails where a tensor lies elsewhere; numbers may."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.device = device
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves((args, kwargs, result)):
+            assert not isinstance(leaf, torch.Tensor) or leaf.device.type == self.device or leaf.dim() == 0, func
+        return result
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_programs_run_on_another_device_than_they_were_traced_on(model):
+    step, _ = steps.STEPS["dual"](tiny(model, dtype=torch.bfloat16), "meta")
+    with OneDevice("meta"):
+        loss, slope = step()
+    assert {loss.device.type, slope.device.type} == {"meta"}
+
+
+def test_forward_mode_of_norms_in_half_precision_runs_where_they_keep_float32_inside():
+    """As a GPU does, and the meta device, but not the CPU."""
+    step, _ = steps.STEPS["func.jvp"](tiny("opt-6.7b", dtype=torch.bfloat16), "meta")
+    loss, slope = step()
+    assert (loss.dtype, slope.dtype) == (torch.bfloat16, torch.bfloat16)
+
+
+def test_published_shapes_beat_the_papers_peaks_by_count():
+    _, memory = meter.measure(gpu_memory.SHAPES["llama-2-7b"], "dual", meter.FAKE)
+    assert memory.total < gpu_memory.PAPER["llama-2-7b"].peak_gb * 1e9
+
+
+def test_the_script_measures_in_a_process_of_its_own(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "rows.jsonl"
+    what = ["--device", "cpu", "--small", "--models", "llama-2-7b", "--methods", "dual", "--json", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", ["gpu_memory.py", *what])
+    gpu_memory.main()
+    shown, table = capsys.readouterr()
+    row = json.loads(shown)
+    assert json.loads(out.read_text()) == row
+    assert row["total"] == row["weights_bytes"] + row["above"]
+    assert row["loss"] == pytest.approx(run("dual", gpu_memory.small(gpu_memory.SHAPES["llama-2-7b"]))[0], rel=1e-5)
+    assert f"{row['total'] / 1e9:.2f}" in table
+
+
+@pytest.mark.parametrize("names", ["bert", "llama-2-7b,bert"])
+def test_an_unknown_model_is_named(names, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["gpu_memory.py", "--models", names])
+    with pytest.raises(SystemExit):
+        gpu_memory.main()
+    assert "bert: expected some of roberta-large, llama-2-7b" in capsys.readouterr().err
+
+
+def test_where_memory_runs_out_the_row_says_so(monkeypatch):
+    endless = dataclasses.replace(tiny("llama-2-7b"), batch=10**13)
+    monkeypatch.setitem(gpu_memory.SHAPES, "llama-2-7b", endless)
+    row = gpu_memory.measured("llama-2-7b", "central", "cpu", tiny=False)
+    assert row["error"] == "out of memory"
+    assert gpu_memory.line(row, None).endswith("out of memory")
+
+
+def test_ours_is_compared_with_the_paper():
+    sizes = {"backprop": (30, 33), "central": (1, 4), "dual": (2, 5)}
+    rows = {name: {"above": above * 1e9, "total": total * 1e9} for name, (above, total) in sizes.items()}
+    shown = gpu_memory.verdict("llama-2-7b", rows)
+    assert "84.85 % less than backprop (paper 81.73 %)" in shown
+    assert "2.00 x central's activations (paper 1.95)" in shown
+    assert "5.00 GB (paper 6.2 GB: ok)" in shown
+    rows["backprop"] = {"error": "out of memory"}
+    assert "backprop" not in gpu_memory.verdict("llama-2-7b", rows)
