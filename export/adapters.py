@@ -100,8 +100,8 @@ def head_modules(model: nn.Module, task: Task) -> list[str]:
     return [name for name, child in model.named_children() if name != base and any(True for _ in child.parameters())]
 
 
-def adapt(loaded: Loaded, options: AdapterOptions, seed: int = 0) -> Adapted:
-    """Wrap the model with PEFT and find its units and head."""
+def adapt(loaded: Loaded, options: AdapterOptions, seed: int = 0, projections: Projections | None = None) -> Adapted:
+    """Wrap the model with PEFT and find its units and head; its projections are found too where they are not given."""
     model, task = loaded.model, loaded.task
     method = METHODS[options.method]
     heads = head_modules(model, task)
@@ -109,7 +109,7 @@ def adapt(loaded: Loaded, options: AdapterOptions, seed: int = 0) -> Adapted:
     targets = list(options.targets)
     feedforward: Sequence[str] = ()
     if not targets or options.method == "ia3":
-        found = _projections(loaded)
+        found = projections or _projections(loaded)
         targets = targets or shortest_patterns(method.targets(found), linears)
         feedforward = [target for target in targets if any(_matches(name, target) for name in found.feedforward)]
     unmatched = [target for target in targets if not any(_matches(name, target) for name in linears)]
@@ -198,6 +198,8 @@ def _describe(model: PeftModel) -> Adapted:
     state = get_peft_model_state_dict(model, adapter_name=_ADAPTER, save_embedding_layers=False)
     # Where biases are asked for, the head's come twice more, under the names of PEFT's wrapper.
     state = {key: t for key, t in state.items() if ".modules_to_save." not in key and ".original_module." not in key}
+    # PEFT takes its adapter's name out of the keys of its own modules alone.
+    state = {key.replace(f".{_ADAPTER}.", "."): tensor for key, tensor in state.items()}
     key_of = {tensor.data_ptr(): key for key, tensor in state.items()}
     slots: dict[int, Slot] = {}
     names: dict[str, str] = {}

@@ -49,10 +49,16 @@ def bases(loaded: Loaded, layers: Sequence[str], rank: int, seed: int) -> dict[s
             pull = torch.randn(logits.shape, generator=generator)
             leaving = torch.autograd.grad((logits * pull).sum(), [seen[name][1] for name in layers])
         for name, gradient in zip(layers, leaving, strict=True):
-            product = (gradient * mask).transpose(-1, -2) @ seen[name][0].detach()  # [sentence, out, in]
-            out[name] = out[name] + torch.einsum("soi,spi->op", product, product)
-            into[name] = into[name] + torch.einsum("soi,soj->ij", product, product)
+            leaves, enters = gradient * mask, seen[name][0].detach()  # [sentence, token, features]
+            out[name] = out[name] + _products(leaves, enters)
+            into[name] = into[name] + _products(enters, leaves)
     return {name: Basis(_leading(out[name], rank), _leading(into[name], rank)) for name in layers}
+
+
+def _products(these: Tensor, others: Tensor) -> Tensor:
+    """Sum over sentences of P Pᵀ for P = theseᵀ others, without ever making P, which is large."""
+    among = others @ others.transpose(1, 2)  # [sentence, token, token]
+    return (these.transpose(1, 2) @ (among @ these)).sum(0)
 
 
 def _leading(products: Tensor, rank: int) -> Tensor:

@@ -131,12 +131,7 @@ class Chain:
     def build(cls, architecture: str, task: str, method: str, *, batch: int, length: int) -> Chain:
         loaded = tiny(architecture, task)
         inputs = loaded.example_inputs(batch, length)
-        adapted = adapt(
-            loaded.model,
-            loaded.task,
-            AdapterOptions(method=method),
-            lambda: projections(architecture, task),
-        )
+        adapted = adapt(loaded, AdapterOptions(method=method), projections=projections(architecture, task))
         generator = torch.Generator().manual_seed(1)
         with torch.no_grad():
             for parameter in adapted.model.parameters():

@@ -13,6 +13,7 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from torch.func import functional_call, jvp
 
+from edge_client.adapters import folded
 from edge_client.bundle import Bundle
 from edge_client.runtimes import open_runtime
 from edge_client.steps import Stepper
@@ -64,7 +65,9 @@ class Trained:
         changed = {name: torch.tensor(value) for name, value in self.weights.items()}
         assert changed.keys() <= saved.keys()
         assert all((changed[name] != saved[name]).any() for name in changed)
-        save_file({**saved, **changed}, adapter / "adapter_model.safetensors", {"format": "pt"})
+        whole = folded({name: value.numpy() for name, value in {**saved, **changed}.items()})
+        tensors = {name: torch.tensor(value) for name, value in whole.items()}
+        save_file(tensors, adapter / "adapter_model.safetensors", {"format": "pt"})
         task = TASKS[self.manifest.model.task]
         more = {"num_labels": len(LABELS)} if task.name == "seq-cls" else {}
         factory = getattr(transformers, task.model_class)
@@ -214,7 +217,7 @@ def test_the_other_shape(bundle, model_folder, runtime, tmp_path):
 @pytest.mark.parametrize("method", METHODS[1:])
 def test_every_adapter_loads_with_peft(exporting, model_folder, tmp_path, method):
     """Keys, shapes and configuration are PEFT's own: a server's result is an ordinary adapter folder."""
-    folder = exporting(adapter=AdapterOptions(method=method, dimension=3), cuts=1)
+    folder = exporting(adapter=AdapterOptions(method=method, rank=2, dimension=3), cuts=1)
     trained = Trained(folder, model_folder, tmp_path)
     assert trained.manifest.adapter.method == method
     assert bool(trained.manifest.units) == (method != "classifier")

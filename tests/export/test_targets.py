@@ -62,8 +62,7 @@ def test_lora_adapts_queries_and_values_of_every_block(architecture):
 
 
 def adapted_with(architecture, options, task="seq-cls"):
-    loaded = tiny(architecture, task)
-    return adapt(loaded.model, loaded.task, options, lambda: projections(architecture, task))
+    return adapt(tiny(architecture, task), options, projections=projections(architecture, task))
 
 
 @pytest.mark.parametrize("architecture", ["bert", "gpt2", "llama"])

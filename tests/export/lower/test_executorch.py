@@ -115,8 +115,9 @@ def check(programs, stored, precision, folder):
         ("gpt2", "causal-lm", "bitfit", (3,), 1, "none"),
         ("opt", "seq-cls", "tinylora", (0, 2), 1, "none"),
         ("gemma3", "causal-lm", "lora", (2,), 2, "none"),
+        ("llama", "seq-cls", "aligned", (2,), 2, "none"),
         ("qwen3", "seq-cls", "ia3", (3,), 1, "none"),
-        ("bert", "seq-cls", "lora", (0, 2), 1, "int8"),
+        ("bert", "seq-cls", "aligned", (0, 2), 1, "int8"),
         ("opt", "causal-lm", "lora", (3,), 1, "int4"),
     ],
 )

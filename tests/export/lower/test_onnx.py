@@ -126,7 +126,7 @@ def check(chain: Chain, precision: Precision, folder: Path, directions: Sequence
         ("roberta", "causal-lm", "ia3"),
         ("albert", "qa", "lora"),
         ("electra", "seq-cls", "tinylora"),
-        ("gpt2", "causal-lm", "lora"),
+        ("gpt2", "causal-lm", "aligned"),
         ("opt", "seq-cls", "bitfit"),
         ("llama", "causal-lm", "ia3"),
         ("qwen2", "qa", "lora"),
