@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
-import os
-import warnings
+import signal
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -19,6 +17,7 @@ from edge_client.inspect import size
 from server.errors import SimulationError
 from server.simulation.methods import METHODS, merged
 from server.simulation.plan import plan_for
+from server.simulation.quiet import quiet_libraries
 
 
 def simulate(
@@ -77,6 +76,7 @@ def simulate(
     """
     if engine not in ("local", "ray"):
         raise SimulationError(f"unknown engine {engine!r}; expected local or ray")
+    signal.signal(signal.SIGTERM, _interrupt)  # a system that stops a service ends it as Ctrl-C does
     asked = {
         "per_round": per_round, "rounds": rounds, "evaluate_every": evaluate_every, "assignment": assignment,
         "training": {
@@ -112,7 +112,10 @@ def simulate(
         },
         settings=merged(_given(asked), _settings(settings)),
     )
-    _quiet_libraries()
+    if plan.settings.per_round > plan.clients:
+        raise SimulationError(f"--per-round is {plan.settings.per_round}, more than --clients {plan.clients}: lower it")
+    quiet_libraries()
+    _check_device(device)
     from server.simulation.run import simulate as run  # what is behind it takes a while to import
 
     with _shown(plan.settings.rounds) as tell:
@@ -121,6 +124,24 @@ def simulate(
         typer.echo(json.dumps(summary))
     else:
         typer.echo(_told(summary, out))
+
+
+def _interrupt(_signal: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _check_device(device: str) -> None:
+    kind, _, number = device.partition(":")
+    if kind not in ("cpu", "cuda") or (number and not number.isdecimal()):
+        raise SimulationError(f"unknown device {device!r}; expected cpu, cuda or cuda:N")
+    if kind == "cuda":
+        import torch
+
+        if int(number or 0) >= torch.cuda.device_count():
+            found = torch.cuda.device_count()
+            raise SimulationError(
+                f"--device {device} was asked for, but torch {torch.__version__} finds {found} CUDA devices; use cpu"
+            )
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,12 +158,6 @@ def _settings(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise SimulationError(f'--settings takes an object such as {{"training": {{"sigma": 0.01}}}}, got {text}')
     return found
-
-
-def _quiet_libraries() -> None:
-    logging.disable(logging.WARNING)
-    warnings.simplefilter("ignore")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 @contextmanager
@@ -170,11 +185,13 @@ def _shown(rounds: int) -> Generator[Any, None, None]:
         if not console.is_terminal and ("accuracy" in line or "f1" in line):
             console.print(f"round {line['round']}: {text}", highlight=False)
 
-    if console.is_terminal:
-        with bar:
+    try:
+        with bar if console.is_terminal else nullcontext():
             yield tell
-    else:
-        yield tell
+    except KeyboardInterrupt:
+        done = int(bar.tasks[job].completed)
+        console.print(f"stopped after round {done}; the same command goes on from there", highlight=False)
+        raise
 
 
 def _told(summary: Mapping[str, Any], out: Path) -> str:
