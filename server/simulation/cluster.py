@@ -39,7 +39,7 @@ class Cluster:
             import ray
         except ModuleNotFoundError as error:
             raise RuntimeMissing("spry simulate --engine ray", "ray", f"{error.name} is not installed") from error
-        self._ray = ray
+        self._ray: Any = ray
         self._ours = not ray.is_initialized()
         self._workers: list[Any] = []
         if self._ours:
@@ -49,14 +49,16 @@ class Cluster:
             self._check(need, count)
             actor: Any = ray.remote(num_cpus=1, num_gpus=need.get("GPU", 0))(QuietWorker)
             self._workers += [actor.remote(plan) for _ in range(count)]
-            self._given([worker.__ray_ready__.remote() for worker in self._workers])
+            with self._told():
+                ray.get([worker.__ray_ready__.remote() for worker in self._workers])
         except BaseException:
             self.close()
             raise
 
     def _connect(self, count: int) -> None:
         # Given an address, Ray connects and takes no number of CPUs; without one it starts what is needed here.
-        local = {} if (address := os.environ.get("RAY_ADDRESS")) else {"num_cpus": count, "include_dashboard": False}
+        address = os.environ.get("RAY_ADDRESS")
+        local: dict[str, Any] = {} if address else {"num_cpus": count, "include_dashboard": False}
         try:
             with _own_signals():
                 self._ray.init(log_to_driver=False, logging_level="CRITICAL", **local)
@@ -77,27 +79,25 @@ class Cluster:
             )
 
     def call(self, method: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        waiting = list(enumerate(calls))[::-1]
-        idle, busy = list(self._workers), dict[Any, tuple[int, Any]]()
-        results: dict[int, Any] = {}
-        while len(results) < len(calls):
-            while idle and waiting:
-                worker, (number, arguments) = idle.pop(), waiting.pop()
-                busy[getattr(worker, method).remote(*arguments)] = number, worker
-            for done in self._ray.wait(list(busy))[0]:
-                number, worker = busy.pop(done)
-                (results[number],) = self._given([done])
-                idle.append(worker)
-        return [results[number] for number in range(len(calls))]
+        from ray.util import ActorPool
 
-    def _given(self, futures: list[Any]) -> list[Any]:
+        def submit(worker: Any, arguments: tuple[Any, ...]) -> Any:
+            return getattr(worker, method).remote(*arguments)
+
+        with self._told():
+            return list(ActorPool(self._workers).map(submit, list(calls)))
+
+    @contextmanager
+    def _told(self) -> Generator[None, None, None]:
+        """Ray's errors as ours."""
+        errors = self._ray.exceptions
         try:
-            return self._ray.get(futures)
-        except self._ray.exceptions.RayTaskError as error:
+            yield
+        except errors.RayTaskError as error:
             if isinstance(error.cause, SpryError | OSError):
                 raise error.cause from None
             raise
-        except self._ray.exceptions.RayError as error:
+        except errors.RayError as error:
             raise SimulationError(
                 f"a worker of the Ray cluster died ({_first_line(error)}); run the same command again to go on from "
                 "the last round"
