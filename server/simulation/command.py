@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import signal
+from collections import deque
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, nullcontext
+from datetime import timedelta
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from edge_client.inspect import size
 from server.errors import SimulationError
@@ -169,19 +172,20 @@ def _shown(rounds: int) -> Generator[Any, None, None]:
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("[dim]{task.fields[detail]}"),
+        TextColumn("left {task.fields[left]} [dim]{task.fields[detail]}"),
         console=console,
     )
-    job = bar.add_task("", total=rounds, detail="")
+    job = bar.add_task("", total=rounds, left="-:--:--", detail="")
     detail: dict[str, str] = {}
+    seconds: deque[float] = deque(maxlen=50)  # rounds' own: those of an earlier run count, its pauses do not
 
     def tell(line: Mapping[str, Any]) -> None:
         names = ("loss", "accuracy", "accuracy_personal", "exact_match", "f1")
         detail.update({name: f"{line[name]:.3f}" for name in names if name in line})
         text = ", ".join(f"{name} {value}" for name, value in detail.items())
-        bar.update(job, completed=line["round"], detail=text)
+        seconds.append(line["seconds"])
+        left = timedelta(seconds=round(fmean(seconds) * (rounds - line["round"])))
+        bar.update(job, completed=line["round"], left=left, detail=text)
         if not console.is_terminal and ("accuracy" in line or "f1" in line):
             console.print(f"round {line['round']}: {text}", highlight=False)
 
@@ -196,5 +200,11 @@ def _shown(rounds: int) -> Generator[Any, None, None]:
 
 def _told(summary: Mapping[str, Any], out: Path) -> str:
     kept = {name: value for name, value in summary.items() if isinstance(value, float | int)}
-    lines = [f"{name:<20}{size(value) if 'bytes' in name else format(value, '.4g')}" for name, value in kept.items()]
+    lines = [f"{name:<20}{_figure(name, value)}" for name, value in kept.items()]
     return "\n".join([*lines, f"{out}: rounds.csv, curves.svg, adapter/. Next: spry report {out} --out report.html"])
+
+
+def _figure(name: str, value: float) -> str:
+    if "bytes" in name:
+        return size(int(value))
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

@@ -143,6 +143,7 @@ def _learner(plan: Plan, labels: Sequence[str]) -> Learner:
         device=plan.device,
         arithmetic=plan.arithmetic,
         random_weights=plan.random_weights,
+        length=plan.settings.training.length,
     )
 
 
