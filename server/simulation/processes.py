@@ -111,7 +111,7 @@ def _work(plan: Plan, threads: int, calls: Connection) -> None:
     quiet_libraries()
     import torch
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(min(threads, torch.get_num_threads()))
     worker = Worker(plan)
     calls.send((None, None))
     while True:

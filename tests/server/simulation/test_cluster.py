@@ -1,8 +1,6 @@
 """Ray's actors compute what one process computes: on two nodes of a local cluster, found as a user's would be."""
 
-import os
 import signal
-import time
 
 import psutil
 import pytest
