@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-import logging
-import os
-import warnings
+import signal
+from collections import deque
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from statistics import fmean
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from edge_client.inspect import size
 from server.errors import SimulationError
 from server.simulation.methods import METHODS, merged
 from server.simulation.plan import plan_for
+from server.simulation.quiet import quiet_libraries
 
 
 def simulate(
@@ -77,6 +79,7 @@ def simulate(
     """
     if engine not in ("local", "ray"):
         raise SimulationError(f"unknown engine {engine!r}; expected local or ray")
+    signal.signal(signal.SIGTERM, _interrupt)  # a system that stops a service ends it as Ctrl-C does
     asked = {
         "per_round": per_round, "rounds": rounds, "evaluate_every": evaluate_every, "assignment": assignment,
         "training": {
@@ -112,7 +115,10 @@ def simulate(
         },
         settings=merged(_given(asked), _settings(settings)),
     )
-    _quiet_libraries()
+    if plan.settings.per_round > plan.clients:
+        raise SimulationError(f"--per-round is {plan.settings.per_round}, more than --clients {plan.clients}: lower it")
+    quiet_libraries()
+    _check_device(device)
     from server.simulation.run import simulate as run  # what is behind it takes a while to import
 
     with _shown(plan.settings.rounds) as tell:
@@ -121,6 +127,24 @@ def simulate(
         typer.echo(json.dumps(summary))
     else:
         typer.echo(_told(summary, out))
+
+
+def _interrupt(_signal: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _check_device(device: str) -> None:
+    kind, _, number = device.partition(":")
+    if kind not in ("cpu", "cuda") or (number and not number.isdecimal()):
+        raise SimulationError(f"unknown device {device!r}; expected cpu, cuda or cuda:N")
+    if kind == "cuda":
+        import torch
+
+        if int(number or 0) >= torch.cuda.device_count():
+            found = torch.cuda.device_count()
+            raise SimulationError(
+                f"--device {device} was asked for, but torch {torch.__version__} finds {found} CUDA devices; use cpu"
+            )
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,12 +163,6 @@ def _settings(text: str) -> dict[str, Any]:
     return found
 
 
-def _quiet_libraries() -> None:
-    logging.disable(logging.WARNING)
-    warnings.simplefilter("ignore")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
-
 @contextmanager
 def _shown(rounds: int) -> Generator[Any, None, None]:
     """A bar with the time left where somebody watches, a line for each evaluation otherwise."""
@@ -154,30 +172,39 @@ def _shown(rounds: int) -> Generator[Any, None, None]:
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("[dim]{task.fields[detail]}"),
+        TextColumn("left {task.fields[left]} [dim]{task.fields[detail]}"),
         console=console,
     )
-    job = bar.add_task("", total=rounds, detail="")
+    job = bar.add_task("", total=rounds, left="-:--:--", detail="")
     detail: dict[str, str] = {}
+    seconds: deque[float] = deque(maxlen=50)  # rounds' own: those of an earlier run count, its pauses do not
 
     def tell(line: Mapping[str, Any]) -> None:
         names = ("loss", "accuracy", "accuracy_personal", "exact_match", "f1")
         detail.update({name: f"{line[name]:.3f}" for name in names if name in line})
         text = ", ".join(f"{name} {value}" for name, value in detail.items())
-        bar.update(job, completed=line["round"], detail=text)
+        seconds.append(line["seconds"])
+        left = timedelta(seconds=round(fmean(seconds) * (rounds - line["round"])))
+        bar.update(job, completed=line["round"], left=left, detail=text)
         if not console.is_terminal and ("accuracy" in line or "f1" in line):
             console.print(f"round {line['round']}: {text}", highlight=False)
 
-    if console.is_terminal:
-        with bar:
+    try:
+        with bar if console.is_terminal else nullcontext():
             yield tell
-    else:
-        yield tell
+    except KeyboardInterrupt:
+        done = int(bar.tasks[job].completed)
+        console.print(f"stopped after round {done}; the same command goes on from there", highlight=False)
+        raise
 
 
 def _told(summary: Mapping[str, Any], out: Path) -> str:
     kept = {name: value for name, value in summary.items() if isinstance(value, float | int)}
-    lines = [f"{name:<20}{size(value) if 'bytes' in name else format(value, '.4g')}" for name, value in kept.items()]
+    lines = [f"{name:<20}{_figure(name, value)}" for name, value in kept.items()]
     return "\n".join([*lines, f"{out}: rounds.csv, curves.svg, adapter/. Next: spry report {out} --out report.html"])
+
+
+def _figure(name: str, value: float) -> str:
+    if "bytes" in name:
+        return size(int(value))
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

@@ -30,10 +30,10 @@ from server.simulation.plan import Plan
 from server.simulation.population import sampled
 from server.simulation.scores import Score, combined
 from server.simulation.traffic import Traffic
-from server.simulation.work import ROWS, Member, Trained
+from server.simulation.work import Member, Trained, rows_together
 
 JOB = "simulation"
-SCORED_TOGETHER = 4 * ROWS
+SCORED_TOGETHER = 256
 """Test examples of one call to a worker."""
 
 
@@ -116,7 +116,7 @@ class Fleet:
 
     def _groups(self, members: Sequence[Member]) -> list[list[Member]]:
         """Who computes together: the same whatever the number of workers, and so are the last bits."""
-        size = max(1, ROWS // self.settings.training.batch)
+        size = max(1, rows_together(self.plan) // self.settings.training.batch)
         return [list(members[start : start + size]) for start in range(0, len(members), size)]
 
     # --- train, aggregate ---

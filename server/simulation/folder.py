@@ -12,8 +12,9 @@ import csv
 import fcntl
 import json
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from server.errors import SimulationError
 from server.models import Model
 from server.simulation.fleet import State
 
+_OURS = {"checkpoint", ".config.json.partial"}
+"""What there is before `config.json`."""
 _WEIGHTS, _OPTIMIZER, _CHANGE = "weights/", "optimizer/", "change/"
 
 
@@ -43,7 +46,7 @@ class Folder:
         """Nobody else writes here meanwhile."""
         if self.path.exists() and not self.path.is_dir():
             raise SimulationError(f"{self.path} is not a folder; choose another --out")
-        if self.path.is_dir() and any(self.path.iterdir()) and not self.config.exists():
+        if self.path.is_dir() and {entry.name for entry in self.path.iterdir()} - _OURS and not self.config.exists():
             raise SimulationError(f"{self.path} holds something else than a simulation; choose another --out")
         self._checkpoint.parent.mkdir(parents=True, exist_ok=True)
         with (self._checkpoint.parent / "lock").open("w") as lock:
@@ -53,21 +56,36 @@ class Folder:
                 raise SimulationError(f"a simulation is running in {self.path}; choose another --out") from None
             yield
 
-    def begin(self, config: Mapping[str, Any]) -> None:
-        """Note what is simulated; refused where the folder is of another simulation. More rounds are the same one."""
+    def begin(self, config: Mapping[str, Any]) -> State | None:
+        """Note what is simulated; gives where it stands, None before its first round has ended.
+
+        More rounds than before are the same simulation; anything else that differs is refused.
+        """
         wanted = json.loads(json.dumps(config))
         if self.config.exists():
-            known = json.loads(self.config.read_text())
-            same, asked = _but_rounds(known), _but_rounds(wanted)
-            if differing := sorted(key for key in same.keys() | asked.keys() if same.get(key) != asked.get(key)):
-                raise SimulationError(
-                    f"{self.path} holds a simulation that differs in {', '.join(differing)}; choose another --out, or "
-                    "remove the folder"
-                )
+            self._compare(wanted)
+        state = self._load()
+        if state is not None and state.round > wanted["rounds"]:
+            raise SimulationError(
+                f"{self.path} holds {state.round} rounds, more than --rounds {wanted['rounds']}; ask for as many or "
+                "more, or choose another --out"
+            )
         _write(self.config, json.dumps(wanted, indent=1) + "\n")
+        return state
 
-    def load(self) -> State | None:
-        """Where the simulation stands; None before its first round has ended."""
+    def _compare(self, wanted: Mapping[str, Any]) -> None:
+        try:
+            known = _but_rounds(json.loads(self.config.read_text()))
+        except (ValueError, KeyError, TypeError) as error:
+            raise SimulationError(f"{self.config} cannot be read ({error}); remove {self.path}") from None
+        asked = _but_rounds(wanted)
+        if differing := sorted(key for key in known.keys() | asked.keys() if known.get(key) != asked.get(key)):
+            raise SimulationError(
+                f"{self.path} holds a simulation that differs in {', '.join(_details(differing, known, asked))}; "
+                "choose another --out, or remove the folder"
+            )
+
+    def _load(self) -> State | None:
         if not self._checkpoint.exists():
             self.rounds.unlink(missing_ok=True)
             return None
@@ -87,7 +105,7 @@ class Folder:
 
     def save(self, state: State, line: Mapping[str, Any]) -> None:
         """A round is over: its line first, then the state that says so."""
-        with self.rounds.open("a") as file:
+        with _named(self.rounds), self.rounds.open("a") as file:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -107,19 +125,30 @@ class Folder:
         """Of all rounds so far."""
         return [json.loads(line) for line in self.rounds.read_text().splitlines()]
 
+    def finished(self) -> dict[str, Any] | None:
+        """The summary, once everything else has been written too."""
+        return json.loads(self.summary.read_text()) if self.summary.exists() else None
+
+    def reopen(self) -> None:
+        """More rounds come than the summary tells of."""
+        self.summary.unlink(missing_ok=True)
+
     def finish(self, summary: Mapping[str, Any]) -> None:
+        """The last thing that is written."""
         lines = self.lines()
-        names = list(dict.fromkeys(name for line in lines for name in line))
-        with (self.path / "rounds.csv").open("w", newline="") as file:
-            table = csv.DictWriter(file, names)
-            table.writeheader()
-            table.writerows(lines)
+        table = StringIO(newline="")
+        writer = csv.DictWriter(table, list(dict.fromkeys(name for line in lines for name in line)))
+        writer.writeheader()
+        writer.writerows(lines)
+        _write(self.path / "rounds.csv", table.getvalue())
         _write(self.summary, json.dumps(summary, indent=1) + "\n")
 
     def _cut_off(self, last: int) -> None:
         """Lines of rounds that ended after the last state was kept."""
-        whole = [line for line in self.rounds.read_text().splitlines(keepends=True) if line.endswith("\n")]
-        kept = [line for line in whole if json.loads(line)["round"] <= last]
+        text = self.rounds.read_text() if self.rounds.exists() else ""
+        kept = [line for line in text.splitlines(keepends=True) if line.endswith("\n")][:last]
+        if len(kept) < last:
+            raise SimulationError(f"{self.rounds} lacks rounds that are in the checkpoint; remove {self.path}")
         _write(self.rounds, "".join(kept))
 
 
@@ -128,11 +157,37 @@ def _but_rounds(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, "settings": settings, "rounds": None}
 
 
+def _details(keys: Sequence[str], known: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
+    """Of a part with parts of its own, those that differ."""
+    found: list[str] = []
+    for key in keys:
+        before, now = known.get(key), asked.get(key)
+        if isinstance(before, dict) and isinstance(now, dict):
+            inner = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+            found += [f"{key}.{name}" for name in _details(inner, before, now)]
+        else:
+            found.append(key)
+    return found
+
+
 def _write(path: Path, content: str | bytes) -> None:
     """Whole or not at all."""
     partial = path.with_name(f".{path.name}.partial")
-    with partial.open("wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    try:
+        with _named(path), partial.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _named(path: Path) -> Generator[None, None, None]:
+    """A full disk's error tells no path of its own."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, error.filename or str(path)) from None

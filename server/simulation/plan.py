@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -99,8 +99,12 @@ def plan_for(
             **others,
         )
     except ValidationError as error:
-        problems = [f"{'.'.join(str(part) for part in e['loc']) or 'settings'}: {e['msg']}" for e in error.errors()]
+        problems = [_problem(found["loc"], found["msg"]) for found in error.errors()]
         raise SimulationError(f"the simulation cannot run like this: {'; '.join(problems[:3])}") from None
+
+
+def _problem(where: Sequence[int | str], what: str) -> str:
+    return f"{'.'.join(map(str, where)) or 'settings'}: {what.removeprefix('Value error, ')}"
 
 
 def _as_settings(preset: JobSettings) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from server.jobs import complete
 from server.models import Model
 from server.simulation import convergence
 from server.simulation.crews import Engine, open_crew
@@ -26,29 +27,31 @@ def simulate(plan: Plan, out: Path, tell: Tell, *, workers: int = 1, engine: Eng
     folder = Folder(out)
     with folder.taken():
         worker = Worker(plan)
+        state = folder.begin(_config(plan, worker)) or State(Model(0, worker.learner.initial, {}))
+        for line in folder.lines() if state.round else []:
+            tell(line)
+        if state.round == plan.settings.rounds and (summary := folder.finished()):
+            return summary
+        folder.reopen()
         with open_crew(plan, worker, workers, engine) as crew:
             fleet = Fleet(plan, worker.manifest, worker.population.clients, len(worker.tested), crew)
-            folder.begin(_config(plan, fleet, worker))
-            state = folder.load() or State(Model(0, worker.learner.initial, {}))
-            for line in folder.lines() if state.round else []:
-                tell(line)
             while state.round < plan.settings.rounds:
                 state, line = fleet.play(state)
                 folder.save(state, line)
                 tell(line)
         summary = _summary(folder.lines())
         worker.learner.save_adapter(folder.adapter, state.model.weights)
-        folder.finish(summary)
         write_curves(folder.path)
+        folder.finish(summary)
         return summary
 
 
-def _config(plan: Plan, fleet: Fleet, worker: Worker) -> dict[str, Any]:
+def _config(plan: Plan, worker: Worker) -> dict[str, Any]:
     """The plan, and what it means for this model and data."""
     manifest, population = worker.manifest, worker.population
     return {
         **plan.model_dump(mode="json"),
-        "settings": fleet.settings.model_dump(mode="json"),
+        "settings": complete(plan.settings, manifest).model_dump(mode="json"),
         "data": {
             "name": Path(plan.data).name,
             "classes": len(population.labels),
@@ -87,5 +90,5 @@ def _summary(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "seconds_to_95": None if reached is None else round(convergence.seconds_until(reached, seconds), 1),
         "seconds": round(sum(taken for _, taken in seconds), 1),
         **totals,
-        "simulator_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }

@@ -72,11 +72,7 @@ class Meeting:
         """Answer, until all members have left or one has failed."""
         while self._wait():
             members = sorted(self._asked)  # an order that does not depend on the threads
-            try:
-                answers = answer([self._asked[member] for member in members])
-            except BaseException:
-                self.leave(-1, failed=True)
-                raise
+            answers = answer([self._asked[member] for member in members])
             with self._changed:
                 self._asked.clear()
                 self._given.update(zip(members, answers, strict=True))
@@ -107,8 +103,12 @@ def run_together(learner: Learner, tasks: Sequence[Task], work: Callable[[int, J
             meeting.leave(number, failed=failed)
 
     with ThreadPoolExecutor(len(tasks)) as threads:
-        futures = [threads.submit(member, number) for number in range(len(tasks))]
-        meeting.hold(lambda questions: _answers(learner, questions))
+        try:
+            futures = [threads.submit(member, number) for number in range(len(tasks))]
+            meeting.hold(lambda questions: _answers(learner, questions))
+        except BaseException:  # a Ctrl-C too: members would wait forever, and the pool for them
+            meeting.leave(-1, failed=True)
+            raise
     for error in [future.exception() for future in futures]:
         if error is not None and not isinstance(error, Dissolved):
             raise error

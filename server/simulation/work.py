@@ -28,8 +28,8 @@ from server.simulation.population import Population
 from server.simulation.scores import Score, score
 from server.simulation.together import JoinedPasses, run_together
 
-ROWS = 256
-"""Examples whose passes are computed together."""
+ROWS = {"cpu": 32, "cuda": 256}
+"""Examples whose passes are computed together: of more, a processor's caches hold too little."""
 
 
 class Member(NamedTuple):
@@ -47,6 +47,11 @@ class Trained:
     report: dict[str, Any]
     variance: float
     """Of its gradients from step to step."""
+
+
+def rows_together(plan: Plan) -> int:
+    """A function of the plan alone: the last bits may depend on it."""
+    return ROWS[plan.device.partition(":")[0]]
 
 
 class Worker:
@@ -87,7 +92,7 @@ class Worker:
     def score(self, weights: Weights, first: int, last: int) -> Score:
         """How good these weights are on a part of the test set."""
         length = self.plan.settings.training.length
-        encoder = TextEncoder(self.learner.tokenizer, self.manifest, ROWS, length)
+        encoder = TextEncoder(self.learner.tokenizer, self.manifest, rows_together(self.plan), length)
         return score(self.learner, encoder, self.tested[first:last], weights)
 
     def _personal(self, client: int, encoder: TextEncoder, passes: JoinedPasses, state: State) -> tuple[int, int]:
@@ -138,6 +143,7 @@ def _learner(plan: Plan, labels: Sequence[str]) -> Learner:
         device=plan.device,
         arithmetic=plan.arithmetic,
         random_weights=plan.random_weights,
+        length=plan.settings.training.length,
     )
 
 

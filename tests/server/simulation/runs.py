@@ -1,0 +1,50 @@
+"""Small simulations for tests, and what two of them that are the same have in common."""
+
+import json
+from pathlib import Path
+
+from server.simulation.plan import Plan, plan_for
+from server.simulation.run import simulate
+
+
+def small(model: Path, data: Path, method: str = "spry", rounds: int = 3, seed: int = 5, **training) -> Plan:
+    """Twelve clients of which eight take part, in two groups."""
+    return plan_for(
+        method=method, preset="default", model=str(model), data=str(data), seed=seed, clients=12, alpha=1.0,
+        adapter={"method": "lora"},
+        settings={"per_round": 8, "rounds": rounds,
+                  "training": {"batch": 8, "length": 8, "iterations": 2} | training},
+    )  # fmt: skip
+
+
+def arguments(plan: Plan) -> list[str]:
+    """The command of a small simulation."""
+    training = plan.settings.training
+    words = {
+        "model": plan.model, "data": plan.data, "method": plan.method, "clients": plan.clients, "seed": plan.seed,
+        "per-round": plan.settings.per_round, "rounds": plan.settings.rounds, "batch": training.batch,
+        "length": training.length, "iterations": training.iterations, "mode": training.mode,
+    }  # fmt: skip
+    return ["simulate", *(word for name, value in words.items() for word in (f"--{name}", str(value)))]
+
+
+def ignore(_line) -> None:
+    """Hears nothing."""
+
+
+def done(plan: Plan, out: Path, **how) -> Path:
+    simulate(plan, out, ignore, **how)
+    return out
+
+
+def bits(folder: Path) -> tuple:
+    """All that is the same in the same simulations: weights, optimizers, adapter and lines, but for seconds."""
+    names = ("checkpoint/state.safetensors", "adapter/adapter_model.safetensors", "adapter/adapter_config.json")
+    return lines(folder), *((folder / name).read_bytes() for name in names)
+
+
+def lines(folder: Path) -> list[dict]:
+    """Whole ones."""
+    text = (folder / "rounds.jsonl").read_text()
+    found = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    return [{name: value for name, value in line.items() if "seconds" not in name} for line in found]

@@ -1,0 +1,86 @@
+"""Ray's actors compute what one process computes: on two nodes of a local cluster, found as a user's would be."""
+
+import signal
+
+import psutil
+import pytest
+
+from edge_client.errors import DataError, RuntimeMissing
+from server.errors import SimulationError
+from server.simulation.cluster import Cluster
+from tests.server.simulation.runs import bits, done, small
+
+PATIENCE = 300
+"""Seconds until something hangs; a busy machine is slow."""
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    """The address of two nodes with a CPU each; processes of their own, on one machine."""
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster as Nodes
+
+    cluster = Nodes(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    cluster.add_node(num_cpus=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_ADDRESS", cluster.address)
+        yield cluster.address
+    cluster.shutdown()
+
+
+@pytest.fixture
+def data(writing):
+    return writing(rows=120)
+
+
+@pytest.fixture(autouse=True)
+def _closed():
+    """What happened to the signal's handler and the connection shows after each test."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    assert signal.getsignal(signal.SIGTERM) == before
+    ray = pytest.importorskip("ray")
+    assert not ray.is_initialized()
+
+
+def actors():
+    return [process for process in psutil.process_iter() if "ray::QuietWorker" in " ".join(process.cmdline()[:1])]
+
+
+def test_two_nodes_leave_the_same_bits_as_one_process(model_folder, data, tmp_path, nodes):
+    plan = small(model_folder, data)
+    assert bits(done(plan, tmp_path / "two", workers=2, engine="ray")) == bits(done(plan, tmp_path / "one"))
+
+
+def test_more_workers_than_places_are_refused(model_folder, data, nodes):
+    with pytest.raises(SimulationError, match="has places for 2 workers, each with CPU, not for 3: use fewer"):
+        Cluster(small(model_folder, data), 3)
+
+
+def test_what_an_actor_refuses_is_told_and_what_kills_it_too(model_folder, data, nodes):
+    crew = Cluster(small(model_folder, data), 1)
+    try:
+        (data / "test.jsonl").write_text("")
+        with pytest.raises(DataError, match="changed"):
+            crew.call("score", [({}, 0, 1)])
+        for actor in actors():
+            actor.kill()
+        with pytest.raises(SimulationError, match="a worker of the Ray cluster died") as caught:
+            crew.call("score", [({}, 0, 1)])
+        assert "\n" not in str(caught.value)
+    finally:
+        crew.close()
+
+
+def test_a_cluster_that_is_not_there_is_told(model_folder, data, monkeypatch):
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    monkeypatch.setenv("RAY_gcs_rpc_server_connect_timeout_s", "1")
+    with pytest.raises(SimulationError, match=r"the Ray cluster at 127\.0\.0\.1:9 does not answer"):
+        Cluster(small(model_folder, data), 1)
+
+
+def test_the_extra_is_named_where_ray_is_missing(model_folder, data, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    with pytest.raises(RuntimeMissing, match=r"needs the extra 'ray' .*pip install 'spry\[ray\]'"):
+        Cluster(small(model_folder, data), 1)

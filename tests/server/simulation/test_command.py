@@ -1,0 +1,147 @@
+"""`spry simulate` as a stranger uses it."""
+
+import json
+import logging
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+
+import pytest
+
+from edge_client.cli import installed, load, run
+from server.simulation.methods import METHODS
+from tests.server.simulation.runs import bits
+
+WRONG = [
+    ({"method": "spryy"}, "unknown method 'spryy'; expected one of spry, fedfgd, fedavg"),
+    ({"preset": "x"}, "preset: Input should be 'default' or 'paper'"),
+    ({"engine": "x"}, "unknown engine 'x'; expected local or ray"),
+    ({"task": "x"}, "task: Input should be 'seq-cls', 'qa' or 'causal-lm'"),
+    ({"peft": "x"}, "unknown adapter 'x'; expected one of lora, tinylora"),
+    ({"target-modules": "gate"}, "target module gate matches no linear layer of the model"),
+    ({"model": "nowhere/"}, "cannot load a model from 'nowhere/'|nowhere is not a folder"),
+    ({"data": "empty"}, "empty has no train.jsonl or train.csv with a row for each example"),
+    ({"text": "body"}, "has no column 'body' for the text; its columns are text, label: say which to take"),
+    ({"label": "kind"}, "has no column 'kind' for the label"),
+    ({"by": "author"}, "has no column 'author' to split over"),
+    ({"bad-rows": "keep"}, "bad_rows: Input should be 'refuse' or 'skip'"),
+    ({"alpha": "0"}, "alpha must be from 1e-06 to 1e[+]06, got 0"),
+    ({"per-round": "13"}, "--per-round is 13, more than --clients 12: lower it"),
+    ({"clients": "1000"}, "60 rows are enough for 1 to 30 clients, 2 rows each, not 1000"),
+    (
+        {"method": "fedavg", "mode": "iteration"},
+        "settings: mode iteration sends derivatives: estimator exact needs mode",
+    ),
+    ({"length": "64"}, "the model has 32 positions, got --length 64; choose a shorter length"),
+    ({"learning-rate": "-1"}, "training.learning_rate: Input should be greater than 0"),
+    ({"settings": "{"}, "--settings is not JSON: Expecting property name"),
+    ({"settings": "[1]"}, r"--settings takes an object such as .* got \[1\]"),
+    ({"settings": '{"training": {"speed": 1}}'}, "training.speed: Unexpected keyword argument"),
+    ({"device": "tpu"}, "unknown device 'tpu'; expected cpu, cuda or cuda:N"),
+    ({"device": "cuda:99"}, "--device cuda:99 was asked for, but torch .* finds .* CUDA devices; use cpu"),
+    ({"arithmetic": "int8"}, "arithmetic: Input should be 'float32' or 'bfloat16'"),
+    ({"out": "a-file"}, "a-file is not a folder; choose another --out"),
+    ({"out": "fleet-data"}, "fleet-data holds something else than a simulation; choose another --out"),
+    ({"rounds": "0"}, "Invalid value for '--rounds'"),
+    ({"speed": "1"}, "No such option: --speed"),
+]
+
+
+@pytest.fixture
+def words(model_folder, writing, tmp_path, monkeypatch):
+    """The command on a small data set, with some options changed."""
+    data = writing()
+    (tmp_path / "a-file").write_text("")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    usual = {
+        "model": model_folder, "data": data, "out": "run", "clients": 12, "per-round": 4, "rounds": 2, "batch": 4,
+        "length": 8,
+    }  # fmt: skip
+
+    def with_changes(*flags, **changed):
+        options = usual | {name.replace("_", "-"): value for name, value in changed.items()}
+        return ["simulate", *(str(word) for name, value in options.items() for word in (f"--{name}", value)), *flags]
+
+    return with_changes
+
+
+@pytest.fixture(autouse=True)
+def _as_before():
+    """The command silences libraries and takes a signal for its process."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    logging.disable(logging.NOTSET)
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("changed", "why"), WRONG, ids=lambda value: str(value)[:40])
+def test_wrong_use_is_told_in_one_line(changed, why, words, capsys):
+    assert run(words(**changed)) == 2
+    told = capsys.readouterr()
+    assert re.search(why, told.err)
+    assert told.err.startswith("error: ")
+    assert told.err.count("\n") == 1
+    assert not told.out
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_folder_of_a_refused_command_is_free_for_the_next(words, capsys):
+    assert run(words(text="body")) == 2
+    assert run(words("--json")) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["rounds_to_95"] in (1, 2)
+    assert 0 <= summary["final"] <= 1
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_and_preset_runs(method, words, capsys):
+    for preset in ("default", "paper"):
+        assert run(words("--json", method=method, preset=preset, rounds=1, iterations=1, out=preset)) == 0
+        assert json.loads(capsys.readouterr().out)["bytes_up"] > 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_printed_where_nobody_watches(words, capsys, tmp_path):
+    assert run(words(evaluate_every=2, rounds=5)) == 0
+    told = capsys.readouterr()
+    assert [line.partition(":")[0] for line in told.err.splitlines()] == ["round 2", "round 4", "round 5"]
+    assert re.fullmatch(r"round 5: loss [\d.]+, accuracy [\d.]+, accuracy_personal [\d.]+", told.err.splitlines()[-1])
+    assert re.search(r"^final +0?\.?\d+$", told.out, re.MULTILINE)
+    assert "Next: spry report run --out report.html" in told.out
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        "config.json", "rounds.jsonl", "rounds.csv", "summary.json", "curves.svg", "adapter", "checkpoint"
+    }  # fmt: skip
+    before = bits(tmp_path / "run")
+    assert run(words(evaluate_every=2, rounds=5)) == 0
+    assert capsys.readouterr().out == told.out
+    assert bits(tmp_path / "run") == before
+
+
+def test_a_terminal_sees_a_bar_with_the_time_left_and_nothing_else(words):
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", "from edge_client.cli import main; main()", *words()]
+    environment = os.environ | {"COLUMNS": "120", "TERM": "xterm"}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs, env=environment)
+    os.close(theirs)
+    seen = b""
+    with suppress(OSError):  # how a terminal ends
+        while found := os.read(ours, 4096):
+            seen += found
+    os.close(ours)
+    assert process.wait() == 0
+    shown = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", seen.decode())
+    lines = [line for line in re.split(r"[\r\n]+", shown) if line.strip()]
+    assert re.fullmatch(r"round ━+ 2/2 [\d:]+ left 0:00:00 loss [\d.]+, accuracy [\d.]+.*", lines[-1].strip())
+    assert all(line.startswith("round ") for line in lines)
+
+
+def test_the_help_names_every_method():
+    (option,) = (found for found in load(installed()["simulate"]).params if found.name == "method")
+    assert set(METHODS) <= set(re.findall(r"[\w+]+", option.help))

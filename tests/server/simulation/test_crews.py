@@ -1,0 +1,113 @@
+"""Processes compute what one process computes; they end with the command, however it ends, and nothing is lost."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from edge_client.errors import DataError
+from server.errors import SimulationError
+from server.simulation.processes import Processes
+from tests.server.simulation.runs import arguments, bits, done, lines, small
+
+PATIENCE = 300
+"""Seconds until something hangs; a busy machine is slow."""
+
+
+@pytest.fixture
+def data(writing):
+    return writing(rows=120)
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Starts the command, and ends it at last."""
+    running = []
+
+    def start(plan, *more):
+        words = [*arguments(plan), "--out", str(tmp_path / "run"), *more]
+        command = [sys.executable, "-c", "from edge_client.cli import main; main()", *words]
+        environment = os.environ | {"PYTHONWARNINGS": "ignore"}
+        running.append(subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, start_new_session=True))
+        return running[-1]
+
+    yield start
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def wait_for(condition, process=None):
+    until = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < until
+        assert process is None or process.poll() is None, process.stderr.read().decode()
+        time.sleep(0.01)
+
+
+def in_a_round(folder, process):
+    """Wait until some moment of a round after the first."""
+    rounds = folder / "rounds.jsonl"
+    wait_for(lambda: rounds.exists() and len(lines(folder)) > 1, process)
+    time.sleep(random.uniform(0, 0.2))
+
+
+def workers_of(process):
+    """Its descendants that compute."""
+    return [
+        child for child in psutil.Process(process.pid).children(recursive=True) if "spawn_main" in str(child.cmdline())
+    ]
+
+
+def test_two_processes_leave_the_same_bits_as_one(model_folder, data, tmp_path):
+    plan = small(model_folder, data)
+    assert bits(done(plan, tmp_path / "two", workers=2)) == bits(done(plan, tmp_path / "one"))
+    assert not [child for child in psutil.Process().children() if "spawn_main" in str(child.cmdline())]
+
+
+def test_what_a_worker_refuses_is_told_and_what_kills_it_too(model_folder, data):
+    crew = Processes(small(model_folder, data), 1)
+    try:
+        (data / "test.jsonl").write_text("")
+        with pytest.raises(DataError, match="changed"):
+            crew.call("score", [({}, 0, 1)])
+        (worker,) = (child for child in psutil.Process().children() if "spawn_main" in str(child.cmdline()))
+        worker.kill()
+        with pytest.raises(SimulationError, match="a worker process died, for lack of memory perhaps"):
+            crew.call("score", [({}, 0, 1)])
+    finally:
+        crew.close()
+
+
+@pytest.mark.parametrize(
+    ("how", "code"), [("ctrl-c", 130), ("terminate", 130), ("kill", -signal.SIGKILL), ("a worker's death", 2)]
+)
+def test_a_stopped_command_leaves_no_process_and_goes_on(how, code, model_folder, data, tmp_path, started):
+    plan = small(model_folder, data, rounds=1000)
+    process = started(plan, "--workers", "2")
+    in_a_round(tmp_path / "run", process)
+    workers = workers_of(process)
+    assert len(workers) == 2
+    if how == "ctrl-c":
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    elif how == "terminate":
+        process.terminate()
+    elif how == "kill":
+        process.kill()
+    else:
+        workers[0].kill()
+    asked = time.monotonic()
+    told = process.communicate(timeout=PATIENCE)[1].decode().splitlines()
+    assert process.returncode == code
+    wait_for(lambda: not any(worker.is_running() for worker in workers))
+    assert time.monotonic() - asked < 30
+    ends = {130: "stopped after round", 2: "error: a worker process died"}
+    assert told[-1].startswith(ends.get(code, "round "))
+    assert all(line.startswith("round ") for line in told[:-1])
+    more = small(model_folder, data, rounds=len(lines(tmp_path / "run")) + 2)
+    assert bits(done(more, tmp_path / "run")) == bits(done(more, tmp_path / "whole"))
