@@ -25,6 +25,7 @@ from server.jobs import complete
 from server.models import Model, head_names
 from server.offers import seed_of
 from server.outcomes import Outcome, Step, Update, mean_of_updates, step_of_scalars
+from server.simulation.costs import mean_passes
 from server.simulation.crews import Crew
 from server.simulation.plan import Plan
 from server.simulation.population import sampled
@@ -58,6 +59,7 @@ class Fleet:
         self.test_examples = test_examples
         self._crew = crew
         self._head = head_names(manifest)
+        self._kind = plan.kind.estimator_of(self.settings.training)
 
     def play(self, state: State) -> tuple[State, dict[str, Any]]:
         """The next round, and what is known of it."""
@@ -80,6 +82,7 @@ class Fleet:
             "seconds": round(seconds, 3),
             **found,
             **traffic.totals(),
+            "passes": round(mean_passes(self._kind, self.manifest, [member.task for member in members]), 4),
             "step_seconds": round(trained / max(steps, 1), 4),
         }
 
@@ -152,7 +155,7 @@ class Fleet:
                 for member, data in zip(members, reports, strict=True)
             ]
             outcome = step_of_scalars(model, state.round + 1, iteration, steps, self.settings, self.manifest)
-            traffic.iteration(reports, outcome, model, first=iteration == 0)
+            traffic.iteration([member.task for member in members], reports, outcome, model, first=iteration == 0)
             model = outcome.model
         assert outcome is not None  # a round has a step or more
         return outcome, traffic

@@ -16,7 +16,7 @@ from server.simulation.folder import Folder
 from server.simulation.plan import Plan
 from server.simulation.work import Worker
 
-TRAFFIC = ("bytes_up", "bytes_down", "numbers_up", "numbers_down")
+TRAFFIC = ("bytes_up", "bytes_down", "numbers_up", "numbers_down", "numbers_down_own")
 Tell = Callable[[Mapping[str, Any]], None]
 """Hears each round's line, those of earlier runs first."""
 
