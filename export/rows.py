@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from peft.tuners.tuners_utils import BaseTunerLayer
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.func import functional_call, vmap
@@ -88,11 +89,14 @@ class RowModel:
         return self._loaded.tokenizer.backend_tokenizer
 
     def _round_frozen(self) -> None:
-        """The large frozen weights, once instead of in every pass."""
+        """All frozen weights, once instead of in every pass; hidden states stay as coarse as their products are."""
         trained = set(self._adapted.names.values())
-        for name, module in self._adapted.model.named_modules():
-            if isinstance(module, torch.nn.Linear) and name + ".weight" not in trained:
-                module.weight = torch.nn.Parameter(module.weight.to(self.arithmetic), requires_grad=False)
+        for name, parameter in self._adapted.model.named_parameters():
+            if name not in trained:
+                parameter.data = parameter.data.to(self.arithmetic)
+        for module in self._adapted.model.modules():
+            if isinstance(module, BaseTunerLayer):
+                module.cast_input_dtype_enabled = False
 
     # --- passes ---
 

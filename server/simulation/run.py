@@ -21,13 +21,15 @@ Tell = Callable[[Mapping[str, Any]], None]
 """Hears each round's line, those of earlier runs first."""
 
 
-def simulate(plan: Plan, out: Path, tell: Tell, *, workers: int = 1, engine: Engine = "local") -> dict[str, Any]:
-    """Run, or go on with, the simulation in `out`; gives its summary."""
+def simulate(
+    plan: Plan, out: Path, tell: Tell, *, workers: int = 1, engine: Engine = "local", costs: Path | None = None
+) -> dict[str, Any]:
+    """Run, or go on with, the simulation in `out`; gives its summary. The bundle `costs` tells a device's memory."""
     folder = Folder(out)
     with folder.taken():
         worker = Worker(plan)
         with open_crew(plan, worker, workers, engine) as crew:
-            fleet = Fleet(plan, worker.manifest, worker.population.clients, len(worker.tested), crew)
+            fleet = Fleet(plan, worker.manifest, worker.population.clients, len(worker.tested), crew, costs)
             folder.begin(_config(plan, fleet, worker))
             state = folder.load() or State(Model(0, worker.learner.initial, {}))
             for line in folder.lines() if state.round else []:
@@ -87,5 +89,6 @@ def _summary(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "seconds_to_95": None if reached is None else round(convergence.seconds_until(reached, seconds), 1),
         "seconds": round(sum(taken for _, taken in seconds), 1),
         **totals,
+        "peak_bytes": max((line["peak_bytes"] for line in lines if "peak_bytes" in line), default=None),
         "simulator_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
