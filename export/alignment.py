@@ -8,9 +8,9 @@ gradient's square, those between the weight's own singular vectors less than a h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -69,19 +69,19 @@ def _leading(products: Tensor, rank: int) -> Tensor:
 
 
 @contextmanager
-def _watched(modules: Mapping[str, nn.Module]) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
+def _watched(modules: Mapping[str, nn.Module]) -> Generator[dict[str, tuple[Tensor, Tensor]], None, None]:
     """What enters and leaves each module."""
     seen: dict[str, tuple[Tensor, Tensor]] = {}
 
-    def note(name: str, given: Tensor, found: Tensor) -> Tensor:
-        leaf = found if found.requires_grad else found.requires_grad_()
-        seen[name] = given, leaf
-        return leaf
+    def note(name: str) -> Any:
+        def hook(_module: nn.Module, given: tuple[Tensor, ...], found: Tensor) -> Tensor:
+            leaf = found if found.requires_grad else found.requires_grad_()
+            seen[name] = given[0], leaf
+            return leaf
 
-    handles = [
-        module.register_forward_hook(lambda _, given, found, name=name: note(name, given[0], found))
-        for name, module in modules.items()
-    ]
+        return hook
+
+    handles = [module.register_forward_hook(note(name)) for name, module in modules.items()]
     try:
         with torch.enable_grad():
             yield seen
@@ -91,7 +91,7 @@ def _watched(modules: Mapping[str, nn.Module]) -> Iterator[dict[str, tuple[Tenso
 
 
 @contextmanager
-def _random_head(loaded: Loaded, generator: torch.Generator) -> Iterator[None]:
+def _random_head(loaded: Loaded, generator: torch.Generator) -> Generator[None, None, None]:
     """Another task layer for each pull, so that all of the model's result is pulled at, not a few of its directions."""
     base = loaded.model.base_model_prefix
     head = [

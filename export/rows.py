@@ -8,7 +8,7 @@ derivative is a product.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from peft.tuners.tuners_utils import BaseTunerLayer
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.func import functional_call, vmap
@@ -24,6 +25,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 from edge_client.adapters import folded
 from edge_client.batches import Batch
+from edge_client.chain import first_use
 from edge_client.manifest import Manifest
 from edge_client.optimizers import Weights
 from export import pack
@@ -37,11 +39,13 @@ from export.segments import boundaries, split
 from export.tasks import TASKS
 
 Array = NDArray[Any]
+Integers = NDArray[np.intp]
 Arithmetic = Literal["float32", "bfloat16"]
 ARITHMETIC = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
-ROWS_AT_ONCE = 256
-"""More share no more work, and take more memory."""
+ROWS_AT_ONCE = {"cpu": 16}
+"""More share no more work on a CPU, and take more memory; fewer can be put together by length and depth."""
+MOST_ROWS = 256
 _NO_LOGIT = -1e9
 """Of positions that were left out because no row reaches them."""
 
@@ -63,11 +67,20 @@ class RowModel:
         self.manifest: Manifest = _described(loaded, adapted, method)
         self.device = torch.device(device)
         self.arithmetic = ARITHMETIC[arithmetic]
+        self._most = ROWS_AT_ONCE.get(self.device.type, MOST_ROWS)
         self._adapted = adapted
         self._loaded = loaded
         self._forward = TaskForward(adapted.model, loaded.task, self.manifest.inputs).to(self.device)
         trained = [*(p for unit in self.manifest.units for p in unit.parameters), *self.manifest.head]
         self.initial: Weights = {p.name: adapted.initial[p.name].numpy().copy() for p in trained}
+        last = len(self.manifest.segments) - 1
+        self._first = {parameter.name: last for parameter in self.manifest.head} | {
+            parameter.name: first_use(self.manifest, unit)
+            for unit in self.manifest.units
+            for parameter in unit.parameters
+        }
+        if self.arithmetic is not torch.float32:
+            self._round_frozen()
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -75,86 +88,96 @@ class RowModel:
             raise ExportError(f"{self._loaded.name} has no tokenizer: give a model folder with its tokenizer.json")
         return self._loaded.tokenizer.backend_tokenizer
 
+    def _round_frozen(self) -> None:
+        """All frozen weights, once instead of in every pass; hidden states stay as coarse as their products are."""
+        trained = set(self._adapted.names.values())
+        for name, parameter in self._adapted.model.named_parameters():
+            if name not in trained:
+                parameter.data = parameter.data.to(self.arithmetic)
+        for module in self._adapted.model.modules():
+            if isinstance(module, BaseTunerLayer):
+                module.cast_input_dtype_enabled = False
+
     # --- passes ---
 
     def forward(self, weights: Sequence[Weights], batches: Sequence[Batch]) -> list[tuple[Array, Array]]:
         """Each client's losses [batch] and logits."""
-        found: list[tuple[Array, Array]] = []
+        found = _Found(batches)
+        alike = all(values is weights[0] for values in weights)
         with torch.no_grad():
-            for part in _parts(batches):
-                loss, logits = self._rows(self._leaves(weights[part], None), batches[part])
-                found += zip(loss.float().cpu().numpy(), logits, strict=True)
-        return found
+            for part in _parts(batches, [0] * len(batches), self._most):
+                leaves = self._leaves(weights[:1] if alike else [weights[client] for client in part.clients])
+                inner = {name: leaf[0] if alike else leaf[part.owner] for name, leaf in leaves.items()}
+                found.put(part, *self._rows(inner, None if alike else 0, found.batch, part))
+        return list(zip(found.loss, found.logits, strict=True))
 
     def differentiate(
-        self, weights: Sequence[Weights], batches: Sequence[Batch], names: Sequence[str], *, per_example: bool
-    ) -> list[Differentiated]:
-        """Each client's losses, and the gradients by the parameters `names` of each example or of the weighted mean."""
-        found: list[Differentiated] = []
-        for part in _parts(batches):
-            found += self._differentiate(weights[part], batches[part], names, per_example=per_example)
-        return found
+        self, weights: Sequence[Weights], batches: Sequence[Batch], names: Sequence[Collection[str]], *,
+        per_example: bool,
+    ) -> list[Differentiated]:  # fmt: skip
+        """Each client's losses, and the gradients by its parameters `names`, of each example or of the weighted mean.
 
-    def _differentiate(
-        self, weights: Sequence[Weights], batches: Sequence[Batch], names: Sequence[str], *, per_example: bool
-    ) -> list[Differentiated]:
-        clients, size = len(batches), len(batches[0].weight)
-        leaves = self._leaves(weights, size if per_example else 1)
-        wanted = [leaves[name].requires_grad_() for name in names]
-        if not per_example:
-            leaves = {name: leaf.repeat_interleave(size, 0) for name, leaf in leaves.items()}
-        with torch.enable_grad():
-            loss, logits = self._rows(leaves, batches)
-            scale = torch.ones_like(loss) if per_example else self._shares(batches)
-            gradients = torch.autograd.grad((loss * scale).sum(), wanted, allow_unused=True, materialize_grads=True)
-        shape = (clients, size) if per_example else (clients,)
-        values = {
-            name: gradient.float().reshape(*shape, *gradient.shape[1:]).cpu().numpy()
-            for name, gradient in zip(names, gradients, strict=True)
-        }
-        losses = loss.detach().float().cpu().numpy()
-        return [
-            Differentiated(losses[client], logits[client], {name: value[client] for name, value in values.items()})
-            for client in range(clients)
+        What lies before the earliest of its parameters costs a client no backward pass: rows run together with others
+        that reach about as deep.
+        """
+        found = _Found(batches)
+        rows = (len(batches[0].weight),) if per_example else ()
+        gradients = [
+            {name: np.zeros((*rows, *own[name].shape), np.float32) for name in wanted}
+            for own, wanted in zip(weights, names, strict=True)
         ]
+        for part in _parts(batches, [min(self._first[name] for name in wanted) for wanted in names], self._most):
+            leaves = self._leaves([weights[client] for client in part.clients])
+            wanted = sorted(frozenset[str]().union(*(names[client] for client in part.clients)))
+            if per_example:
+                leaves = {name: leaf[part.owner] for name, leaf in leaves.items()}
+            roots = [leaves[name].requires_grad_() for name in wanted]
+            with torch.enable_grad():
+                inner = leaves if per_example else {name: leaf[part.owner] for name, leaf in leaves.items()}
+                loss, logits = self._rows(inner, 0, found.batch, part)
+                mean = loss.sum() if per_example else loss @ self._shares(batches, part)
+                slopes = torch.autograd.grad(mean, roots, allow_unused=True, materialize_grads=True)
+            found.put(part, loss, logits)
+            values = {name: slope.float().cpu().numpy() for name, slope in zip(wanted, slopes, strict=True)}
+            for position, client in enumerate(part.clients):
+                here = part.owner == position
+                for name, total in gradients[client].items():
+                    if per_example:
+                        total[part.row[here]] = values[name][here]
+                    else:
+                        np.add(total, values[name][position], out=total)
+        return [Differentiated(*result) for result in zip(found.loss, found.logits, gradients, strict=True)]
 
-    def _shares(self, batches: Sequence[Batch]) -> Tensor:
-        rows = np.stack([batch.weight / batch.weight.sum() for batch in batches])
-        return torch.from_numpy(rows.astype(np.float32)).to(self.device)
+    def _shares(self, batches: Sequence[Batch], part: _Part) -> Tensor:
+        """How much each row counts in its client's mean."""
+        shares = np.stack([batches[client].weight / batches[client].weight.sum() for client in part.clients])
+        return torch.from_numpy(shares[part.owner, part.row].astype(np.float32)).to(self.device)
 
-    def _leaves(self, weights: Sequence[Weights], repeat: int | None) -> dict[str, Tensor]:
-        """Clients' weights one below the other, each `repeat` times; once for all where they are the same."""
-        if repeat is None and all(values is weights[0] for values in weights):
-            return {name: torch.from_numpy(value).to(self.device) for name, value in weights[0].items()}
-        stacked = {name: torch.from_numpy(np.stack([values[name] for values in weights])) for name in weights[0]}
-        return {name: value.to(self.device).repeat_interleave(repeat or 1, 0) for name, value in stacked.items()}
+    def _leaves(self, weights: Sequence[Weights]) -> dict[str, Tensor]:
+        """Clients' weights one below the other."""
+        stacked = {name: np.stack([values[name] for values in weights]) for name in weights[0]}
+        return {name: torch.from_numpy(values).to(self.device) for name, values in stacked.items()}
 
-    def _rows(self, leaves: Mapping[str, Tensor], batches: Sequence[Batch]) -> tuple[Tensor, list[Array]]:
-        """Losses [clients, batch] and each client's logits."""
-        clients, (size, length) = len(batches), next(iter(batches[0].tokens.values())).shape
-        tokens = {name: np.concatenate([batch.tokens[name] for batch in batches]) for name in self.manifest.inputs}
-        longest = max(2, int(tokens["attention_mask"].sum(1).max()))
-        inputs = [torch.from_numpy(values[:, :longest].copy()).to(self.device) for values in tokens.values()]
-        labels = torch.from_numpy(np.concatenate([self._labels(batch, longest) for batch in batches])).to(self.device)
-        named = {"model." + self._adapted.names[name]: leaf for name, leaf in leaves.items()}
-        each = next(iter(self.initial))
-        shared = not named or leaves[each].ndim == self.initial[each].ndim
-        if not shared and len(leaves[each]) != clients * size:
-            named = {name: leaf.repeat_interleave(size, 0) for name, leaf in named.items()}
-        run = vmap(self._row, in_dims=(None if shared else 0, 0, 0))
+    def _rows(
+        self, weights: Mapping[str, Tensor], each: int | None, batch: Batch, part: _Part
+    ) -> tuple[Tensor, Tensor]:
+        """Losses and logits of a part's rows; weights have a row for each of them, or are the same for all."""
+        longest = part.longest
+        tokens = [batch.tokens[name][part.rows, :longest] for name in self.manifest.inputs]
+        labels = batch.labels[part.rows]
+        if self._loaded.task.name == "causal-lm":
+            labels = labels[:, :longest]
+        inputs = [torch.from_numpy(values).to(self.device) for values in (*tokens, labels)]
+        named = {"model." + self._adapted.names[name]: leaf for name, leaf in weights.items()}
+        run = vmap(self._row, in_dims=(each, 0))
         lower = self.arithmetic is not torch.float32
         with _whole_masks(), torch.autocast(self.device.type, self.arithmetic, enabled=lower):
-            loss, logits = run(named, inputs, labels)
-        found = _lengthened(logits.detach().float().cpu().numpy(), longest, length, self._loaded.task.name)
-        return loss.float().reshape(clients, size), list(found.reshape(clients, size, *found.shape[1:]))
+            loss, logits = run(named, inputs)
+        return loss.float(), logits
 
-    def _row(self, weights: dict[str, Tensor], inputs: list[Tensor], labels: Tensor) -> tuple[Tensor, Tensor]:
-        arguments = (*(values[None] for values in inputs), labels[None])
-        loss, logits = functional_call(self._forward, weights, arguments)
+    def _row(self, weights: dict[str, Tensor], inputs: list[Tensor]) -> tuple[Tensor, Tensor]:
+        loss, logits = functional_call(self._forward, weights, tuple(values[None] for values in inputs))
         return loss[0], logits[0]
-
-    def _labels(self, batch: Batch, longest: int) -> Array:
-        return batch.labels[:, :longest] if self._loaded.task.name == "causal-lm" else batch.labels
 
     # --- results ---
 
@@ -194,18 +217,72 @@ def _described(loaded: Loaded, adapted: Adapted, method: str) -> Manifest:
     return describe(loaded, adapted, split(captured, loaded.layers, boundaries(loaded.layers, None)), method)
 
 
-def _parts(batches: Sequence[Batch]) -> list[slice]:
-    """Clients whose rows run together."""
-    size = max(1, ROWS_AT_ONCE // len(batches[0].weight))
-    return [slice(start, start + size) for start in range(0, len(batches), size)]
+class _Part(NamedTuple):
+    """Rows of some clients' batches that run together."""
+
+    rows: Integers
+    """Their numbers, with one batch below the other."""
+    clients: list[int]
+    owner: Integers
+    """Of each row, its client's position in `clients`."""
+    row: Integers
+    """Its number in its own batch."""
+    longest: int
+    """Tokens of the longest row."""
 
 
-def _lengthened(logits: Array, longest: int, length: int, task: str) -> Array:
-    """Logits of every position, also where no row has a token."""
-    if task == "seq-cls" or longest == length:
-        return logits
-    missing = [(0, 0), (0, length - longest), *[(0, 0)] * (logits.ndim - 2)]
-    return np.pad(logits, missing, constant_values=_NO_LOGIT)
+def _parts(batches: Sequence[Batch], depths: Sequence[int], most: int) -> list[_Part]:
+    """All rows, those together that reach about as deep and are about as long."""
+    size = len(batches[0].weight)
+    lengths = np.concatenate([batch.tokens["attention_mask"].sum(1) for batch in batches])
+    by_depth = np.argsort(np.repeat(depths, size), kind="stable")
+    found: list[_Part] = []
+    for start in range(0, len(by_depth), 2 * most):
+        alike = by_depth[start : start + 2 * most]
+        by_length = alike[np.argsort(lengths[alike], kind="stable")]
+        for first in range(0, len(by_length), most):
+            rows = by_length[first : first + most]
+            clients, owner = np.unique(rows // size, return_inverse=True)
+            found.append(_Part(rows, clients.tolist(), owner, rows % size, max(2, int(lengths[rows].max()))))
+    return found
+
+
+class _Found:
+    """Losses and logits of clients' batches, put in part by part."""
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        self.batch = Batch(
+            0,
+            {name: np.concatenate([batch.tokens[name] for batch in batches]) for name in batches[0].tokens},
+            np.concatenate([batch.labels for batch in batches]),
+            np.concatenate([batch.weight for batch in batches]),
+        )
+        self._shape = len(batches), len(batches[0].weight)
+        self._loss = np.zeros(len(self.batch.weight), np.float32)
+        self._logits: Array | None = None
+
+    def put(self, part: _Part, loss: Tensor, logits: Tensor) -> None:
+        values = logits.detach().float().cpu().numpy()
+        cut_off = values.ndim == 3  # of each token; those that no row reaches are left out
+        if self._logits is None:
+            length = next(iter(self.batch.tokens.values())).shape[1]
+            shape = (length, values.shape[2]) if cut_off else values.shape[1:]
+            self._logits = np.full((len(self._loss), *shape), _NO_LOGIT, np.float32)
+        self._loss[part.rows] = loss.detach().cpu().numpy()
+        if cut_off:
+            self._logits[part.rows, : part.longest] = values
+        else:
+            self._logits[part.rows] = values
+
+    @property
+    def loss(self) -> Array:
+        """Of each client's batch."""
+        return self._loss.reshape(self._shape)
+
+    @property
+    def logits(self) -> Array:
+        assert self._logits is not None  # there is a part at least
+        return self._logits.reshape(*self._shape, *self._logits.shape[1:])
 
 
 @contextmanager

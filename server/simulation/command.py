@@ -68,6 +68,9 @@ def simulate(
     engine: Annotated[str, typer.Option(help="Where workers run: local or ray.")] = "local",
     device: Annotated[str, typer.Option(help="cpu, or a CUDA device.")] = "cpu",
     arithmetic: Annotated[str, typer.Option(help="float32, or bfloat16: faster, less exact.")] = "float32",
+    costs: Annotated[
+        Path | None, typer.Option(help="A bundle of the same model and adapter, to tell a device's memory by.")
+    ] = None,
     random_weights: Annotated[
         bool, typer.Option("--random-weights", help="A config.json's shape with random weights.")
     ] = False,
@@ -122,7 +125,7 @@ def simulate(
     from server.simulation.run import simulate as run  # what is behind it takes a while to import
 
     with _shown(plan.settings.rounds) as tell:
-        summary = run(plan, out, tell, workers=workers, engine=engine)  # type: ignore[arg-type] -- checked above
+        summary = run(plan, out, tell, workers=workers, engine=engine, costs=costs)  # type: ignore[arg-type] -- checked above
     if as_json:
         typer.echo(json.dumps(summary))
     else:

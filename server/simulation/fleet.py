@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from edge_client.chain import cut_for
@@ -25,7 +26,9 @@ from server.jobs import complete
 from server.models import Model, head_names
 from server.offers import seed_of
 from server.outcomes import Outcome, Step, Update, mean_of_updates, step_of_scalars
+from server.simulation.costs import mean_passes
 from server.simulation.crews import Crew
+from server.simulation.device import DeviceMemory
 from server.simulation.plan import Plan
 from server.simulation.population import sampled
 from server.simulation.scores import Score, combined
@@ -50,7 +53,9 @@ class State:
 class Fleet:
     """A plan's clients and its server."""
 
-    def __init__(self, plan: Plan, manifest: Manifest, clients: int, test_examples: int, crew: Crew) -> None:
+    def __init__(
+        self, plan: Plan, manifest: Manifest, clients: int, test_examples: int, crew: Crew, costs: Path | None = None
+    ) -> None:
         self.plan = plan
         self.settings = complete(plan.settings, manifest)
         self.manifest = manifest
@@ -58,6 +63,8 @@ class Fleet:
         self.test_examples = test_examples
         self._crew = crew
         self._head = head_names(manifest)
+        self._kind = plan.kind.estimator_of(self.settings.training)
+        self._memory = DeviceMemory(costs, manifest, self.settings.training) if costs else None
 
     def play(self, state: State) -> tuple[State, dict[str, Any]]:
         """The next round, and what is known of it."""
@@ -80,8 +87,13 @@ class Fleet:
             "seconds": round(seconds, 3),
             **found,
             **traffic.totals(),
+            **self._costs([member.task for member in members]),
             "step_seconds": round(trained / max(steps, 1), 4),
         }
+
+    def _costs(self, tasks: Sequence[Task]) -> dict[str, Any]:
+        found: dict[str, Any] = {"passes": round(mean_passes(self._kind, self.manifest, tasks), 4)}
+        return found | ({"peak_bytes": self._memory.peak(tasks)} if self._memory else {})
 
     # --- select, assign ---
 
@@ -152,7 +164,7 @@ class Fleet:
                 for member, data in zip(members, reports, strict=True)
             ]
             outcome = step_of_scalars(model, state.round + 1, iteration, steps, self.settings, self.manifest)
-            traffic.iteration(reports, outcome, model, first=iteration == 0)
+            traffic.iteration([member.task for member in members], reports, outcome, model, first=iteration == 0)
             model = outcome.model
         assert outcome is not None  # a round has a step or more
         return outcome, traffic

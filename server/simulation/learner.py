@@ -5,7 +5,7 @@ A learner computes for many clients at once: each has a batch and trainable weig
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
@@ -46,9 +46,14 @@ class Learner(Protocol):
         ...
 
     def differentiate(
-        self, weights: Sequence[Weights], batches: Sequence[Batch], names: Sequence[str], *, per_example: bool
+        self,
+        weights: Sequence[Weights],
+        batches: Sequence[Batch],
+        names: Sequence[Collection[str]],
+        *,
+        per_example: bool,
     ) -> Sequence[Differentiated]:
-        """Losses, and gradients of each example's loss or of the weighted mean."""
+        """Losses, and gradients by each client's `names`, of each example's loss or of the weighted mean."""
         ...
 
     def save_adapter(self, folder: Path, weights: Weights) -> None:

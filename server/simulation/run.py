@@ -17,13 +17,15 @@ from server.simulation.folder import Folder
 from server.simulation.plan import Plan
 from server.simulation.work import Worker
 
-TRAFFIC = ("bytes_up", "bytes_down", "numbers_up", "numbers_down")
+TRAFFIC = ("bytes_up", "bytes_down", "numbers_up", "numbers_down", "numbers_down_own")
 Tell = Callable[[Mapping[str, Any]], None]
 """Hears each round's line, those of earlier runs first."""
 
 
-def simulate(plan: Plan, out: Path, tell: Tell, *, workers: int = 1, engine: Engine = "local") -> dict[str, Any]:
-    """Run, or go on with, the simulation in `out`; gives its summary."""
+def simulate(
+    plan: Plan, out: Path, tell: Tell, *, workers: int = 1, engine: Engine = "local", costs: Path | None = None
+) -> dict[str, Any]:
+    """Run, or go on with, the simulation in `out`; gives its summary. The bundle `costs` tells a device's memory."""
     folder = Folder(out)
     with folder.taken():
         worker = Worker(plan)
@@ -34,7 +36,7 @@ def simulate(plan: Plan, out: Path, tell: Tell, *, workers: int = 1, engine: Eng
             return summary
         folder.reopen()
         with open_crew(plan, worker, workers, engine) as crew:
-            fleet = Fleet(plan, worker.manifest, worker.population.clients, len(worker.tested), crew)
+            fleet = Fleet(plan, worker.manifest, worker.population.clients, len(worker.tested), crew, costs)
             while state.round < plan.settings.rounds:
                 state, line = fleet.play(state)
                 folder.save(state, line)
@@ -90,5 +92,6 @@ def _summary(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "seconds_to_95": None if reached is None else round(convergence.seconds_until(reached, seconds), 1),
         "seconds": round(sum(taken for _, taken in seconds), 1),
         **totals,
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_bytes": max((line["peak_bytes"] for line in lines if "peak_bytes" in line), default=None),
+        "simulator_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }

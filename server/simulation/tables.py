@@ -39,7 +39,7 @@ def explanation(interval: int) -> list[str]:
         "Rounds and seconds to 95 % lead to the first evaluation that has 95 % of the final score.",
         (f"Converged is the paper's rule: from this round on the variance of the score over {interval} rounds no "
         "longer changes from one such interval to the next. A curve that rises evenly or stays flat meets it too."),
-        "Bytes and numbers are means over the clients of all rounds; peak memory is that of the whole process.",
+        "Bytes and numbers are means over the clients of all rounds; peak memory is a device's, for its largest step.",
     ]  # fmt: skip
 
 

@@ -126,7 +126,7 @@ def _answers(learner: Learner, questions: Sequence[Question]) -> list[Any]:
         weights = [questions[number].weights for number in members]
         batches = [questions[number].batch for number in members]
         if differentiates:
-            names = sorted(frozenset[str]().union(*(questions[number].names for number in members)))
+            names = [questions[number].names for number in members]
             answers: Sequence[Any] = learner.differentiate(weights, batches, names, per_example=per_example)
         else:
             answers = learner.forward(weights, batches)

@@ -1,22 +1,33 @@
 """What a round moves between server and clients: in bytes as they go over the wire, and in numbers as papers count.
 
+Bytes are those of the bodies that a server counts too (`server.traffic`), without HTTP's headers and the few hundred
+bytes of a check-in. Weights are safetensors: four bytes for each number, 120 to 170 for each tensor's name and shape,
+and in an update some 150 for the client's report. Numbers are weights, derivatives and seeds; losses and counts of
+examples, a few for each message, are left out.
+
 Every client of a round is taken to hold no earlier version: it gets all weights that move. In mode iteration it gets
-them once, and then each step's record.
+them once, with the server optimizer's state, and then each step's record. A real client that took part in the round
+before has less to fetch in mode iteration, the records alone; in mode epoch all weights move in a round, so that only
+the first round's, which come with the bundle, are fewer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 from safetensors.numpy import save
 
 from edge_client.manifest import Manifest
 from edge_client.optimizers import Weights
-from edge_client.protocol import Task, Training
+from edge_client.protocol import REPORT, Task, Training
 from edge_client.scalars import encode_record
 from server.models import Model
 from server.outcomes import Outcome
 from server.simulation.work import Trained
+
+_SEED = 1
+"""A number that a client's directions are drawn from."""
 
 
 class Traffic:
@@ -25,36 +36,40 @@ class Traffic:
     def __init__(self, manifest: Manifest, training: Training) -> None:
         self._manifest = manifest
         self._training = training
-        self.bytes_up = self.bytes_down = self.numbers_up = self.numbers_down = 0
+        self._head = sum(parameter.size for parameter in manifest.head)
+        self.bytes_up = self.bytes_down = self.numbers_up = self.numbers_down = self.numbers_down_own = 0
         self._whole: int | None = None
 
-    def epoch(self, task: Task, trained: Trained, weights: Weights) -> None:  # noqa: ARG002 -- a round's tasks weigh the same
+    def epoch(self, task: Task, trained: Trained, weights: Weights) -> None:
         """A client's update, and the weights that it began with."""
         said = trained.report | {"seconds": 0.0}  # so that the count does not vary with the clock's digits
-        self.bytes_up += len(save(trained.update, {"report": str(said)}))
+        self.bytes_up += len(save(trained.update, {REPORT: msgspec.json.encode(said).decode()}))
         self.numbers_up += sum(value.size for value in trained.update.values())
-        self._download(weights)
+        self._download(task, weights)
 
-    def iteration(self, reports: Sequence[bytes], outcome: Outcome, model: Model, *, first: bool) -> None:
+    def iteration(
+        self, tasks: Sequence[Task], reports: Sequence[bytes], outcome: Outcome, model: Model, *, first: bool
+    ) -> None:
         """All clients' numbers of a step, and its record to each of them."""
         assert outcome.record is not None
-        head = outcome.record.head_gradient
         record = encode_record(outcome.record, self._manifest, self._training)
-        for report in reports:
+        gradient = 0 if outcome.record.head_gradient is None else self._head
+        derivatives = self._training.directions * self._training.batch * (2 if self._head and not gradient else 1)
+        for task, report in zip(tasks, reports, strict=True):
             if first:
-                self._download(model.weights | model.optimizer)
+                self._download(task, model.weights | model.optimizer)
             self.bytes_up += len(report)
             self.bytes_down += len(record)
-        kinds = 2 if self._manifest.head and head is None else 1
-        scalars = kinds * self._training.directions * (self._training.batch if self._training.per_example else 1)
-        self.numbers_up += len(reports) * (scalars + (0 if head is None else head.size))
-        self.numbers_down += len(reports) * (len(reports) * (scalars + 1) + (0 if head is None else head.size))
+            self.numbers_up += derivatives + gradient
+            self.numbers_down += len(reports) * (derivatives + _SEED) + gradient
+            self.numbers_down_own += _SEED
 
-    def _download(self, weights: Weights) -> None:
+    def _download(self, task: Task, weights: Weights) -> None:
         if self._whole is None:
             self._whole = len(save(weights))
         self.bytes_down += self._whole
         self.numbers_down += sum(value.size for value in weights.values())
+        self.numbers_down_own += sum(self._manifest.units[unit].size for unit in task.units)
 
     def totals(self) -> dict[str, int]:
         return {
@@ -62,4 +77,5 @@ class Traffic:
             "bytes_down": self.bytes_down,
             "numbers_up": self.numbers_up,
             "numbers_down": self.numbers_down,
+            "numbers_down_own": self.numbers_down_own,
         }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from edge_client.batches import Batches
@@ -63,6 +64,12 @@ class Worker:
         self.learner = _learner(plan, self.population.labels)
         self.manifest = self.learner.manifest
         self.tested = _spread(self.population.test, plan.test_examples)
+        self._client = lru_cache(plan.settings.per_round)(self.population.client)
+        length = plan.settings.training.length
+        self._encoder, self._tested_encoder = (
+            TextEncoder(self.learner.tokenizer, self.manifest, batch, length)
+            for batch in (plan.settings.training.batch, rows_together(plan))
+        )
 
     def train(self, members: Sequence[Member], weights: Weights, last_change: Weights) -> list[Trained]:
         """Mode epoch: all steps of a round."""
@@ -72,7 +79,7 @@ class Worker:
             estimator = _Watched(self._estimator(task, passes, last_change))
             batches = self._batches(client, task)
             state = deque(train(task, self.manifest, estimator, batches, State(weights)), maxlen=1).pop()
-            held_back, right = self._personal(client, batches.encoder, passes, state) if task.evaluate else (0, 0)
+            held_back, right = self._personal(client, passes, state) if task.evaluate else (0, 0)
             told = asdict(report(state, held_back=held_back, right=(0, right)))
             return Trained(update(task, self.manifest, state), told, estimator.spread.variance)
 
@@ -91,22 +98,18 @@ class Worker:
 
     def score(self, weights: Weights, first: int, last: int) -> Score:
         """How good these weights are on a part of the test set."""
-        length = self.plan.settings.training.length
-        encoder = TextEncoder(self.learner.tokenizer, self.manifest, rows_together(self.plan), length)
-        return score(self.learner, encoder, self.tested[first:last], weights)
+        return score(self.learner, self._tested_encoder, self.tested[first:last], weights)
 
-    def _personal(self, client: int, encoder: TextEncoder, passes: JoinedPasses, state: State) -> tuple[int, int]:
+    def _personal(self, client: int, passes: JoinedPasses, state: State) -> tuple[int, int]:
         """How many predictions there are on a client's own test examples, and how many its own weights get right."""
-        held_back = self.population.client(client).test
+        held_back = self._client(client).test
         if not held_back:
             return 0, 0
-        total, (right,) = evaluate(passes.logits, held_back, encoder, self.plan.task, [state.weights])
+        total, (right,) = evaluate(passes.logits, held_back, self._encoder, self.plan.task, [state.weights])
         return total, right
 
     def _batches(self, client: int, task: Task) -> Batches:
-        training = task.training
-        encoder = TextEncoder(self.learner.tokenizer, self.manifest, training.batch, training.length)
-        return Batches(self.population.client(client).train, encoder, self.plan.task, task.seed)
+        return Batches(self._client(client).train, self._encoder, self.plan.task, task.seed)
 
     def _estimator(self, task: Task, passes: JoinedPasses, last_change: Weights) -> Estimator:
         estimator = self.plan.kind.estimator_of(task.training)(self.manifest, task, passes)

@@ -1,0 +1,137 @@
+"""What a round costs: by the paper's tables (appendix "Communication and Computation Costs"), and in forward passes.
+
+The tables know L layers with the same number of weights each, M clients, and none but the layers' weights. What is
+counted of a simulated round (`server.simulation.traffic`) has more in it, each part of which a client needs:
+
+- the head's weights, of every client and in both directions, or the head's own derivatives;
+- on the way down all units' newest weights, where the tables count a Spry client's own: no client can run the forward
+  pass without the others'. `numbers_down_own` is the tables' part of `numbers_down`;
+- in mode iteration a derivative for each example and direction, where the tables count one for a batch; and every
+  participant's numbers in the records that come down, from which clients take the server's step instead of fetching
+  the weights again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from edge_client.chain import cut_for
+from edge_client.estimators import Central, Estimator, ExactGradient
+from edge_client.manifest import Manifest
+from edge_client.protocol import Mode, Task, Training
+from server.simulation.fwdllm import ClosestDirection
+from server.simulation.methods import Family, Method
+
+TANGENT = 1.0
+"""What a direction adds, in forward passes over the part of the model behind the cut. Measured (`docs/programs.md`, cut
+at the middle block): 0.96 to 1.02 with ONNX Runtime and ExecuTorch in float32 for K = 1, 0.93 to 1.04 for K = 4."""
+REVERSE = 2.0
+"""A reverse pass, which computes each block again: 1.94 in float32."""
+
+
+class Shape(NamedTuple):
+    """What the tables are about."""
+
+    layers: int
+    """L"""
+    clients: int
+    """M"""
+    layer_weights: int
+    """Of one layer."""
+
+    @property
+    def all_weights(self) -> int:
+        return self.layer_weights * self.layers
+
+    @property
+    def own_layers(self) -> float:
+        """Of a client whose layers are split: max(L / M, 1), a mean where M does not divide L."""
+        return max(self.layers / self.clients, 1)
+
+    @property
+    def holders(self) -> float:
+        """Clients with the same layers."""
+        return max(self.clients / self.layers, 1)
+
+
+def in_tables(method: Method) -> bool:
+    """Whether the tables have the method: forward gradients where layers are split, all others where they are not."""
+    split = method.settings["assignment"] != "all"
+    return split == (method.family == "forward") and method.adapter is None
+
+
+# --- communication ---------------------------------------------------------------------------------------------------
+
+
+def numbers_up(family: Family, frequency: Mode, shape: Shape) -> float:
+    """From each client to the server in a round; a round per iteration is one iteration."""
+    if frequency == "iteration" and family != "backprop":
+        return 1
+    return shape.layer_weights * shape.own_layers if family == "forward" else shape.all_weights
+
+
+def numbers_down(family: Family, frequency: Mode, shape: Shape) -> float:
+    """From the server to all clients in a round."""
+    own = shape.layer_weights * shape.own_layers if family == "forward" else shape.all_weights
+    seeds = 1 if frequency == "iteration" and family != "backprop" else 0
+    return (own + seeds) * shape.clients
+
+
+# --- computation -----------------------------------------------------------------------------------------------------
+
+
+class Work(NamedTuple):
+    """An amount of it, in the table's units."""
+
+    products: float
+    """c: a layer's matrix products, once forward."""
+    columns: float
+    """v: what multiplying column by column costs on top, for a layer."""
+    numbers: float
+    """Drawn, or added up."""
+
+
+def client_work(family: Family, shape: Shape, *, directions: int = 1, draws: int = 1) -> Work:
+    """Of a client for an iteration; MeZO draws each direction three times."""
+    if family == "backprop":
+        return Work(3 * shape.layers, 0, 0)
+    if family == "zero-order":
+        return Work(2 * directions * shape.layers, 0, draws * directions * shape.all_weights)
+    return Work(2 * shape.own_layers, 2 * shape.own_layers, shape.all_weights)
+
+
+def server_work(family: Family, frequency: Mode, shape: Shape) -> float:
+    """Of the server for a round, in numbers."""
+    if family == "forward":
+        groups, weights = min(shape.layers, shape.clients), shape.layer_weights * shape.own_layers
+        return groups * weights * (2 * shape.holders if frequency == "iteration" else shape.holders - 1)
+    if frequency == "iteration" and family == "zero-order":
+        return 2 * shape.clients * shape.all_weights
+    return (shape.clients - 1) * shape.all_weights
+
+
+# --- forward passes --------------------------------------------------------------------------------------------------
+
+
+def passes(estimator: type[Estimator], training: Training, behind: float) -> float:
+    """A client's step in forward passes; `behind` is the share of the model behind the cut."""
+    if issubclass(estimator, ClosestDirection):
+        return 2.0  # of its directions one is walked, forth and back
+    if issubclass(estimator, Central):
+        return 2.0 * training.directions
+    if issubclass(estimator, ExactGradient):
+        return 1 + REVERSE * behind
+    return 1 + TANGENT * training.directions * behind
+
+
+def behind(manifest: Manifest, units: Iterable[int]) -> float:
+    """The share of the model's blocks in or behind the first that uses one of these units; heads cost nothing."""
+    cut = manifest.segments[cut_for(manifest, units)]
+    return 1 - cut.first_block / manifest.model.blocks
+
+
+def mean_passes(estimator: type[Estimator], manifest: Manifest, tasks: Iterable[Task]) -> float:
+    """Of a step of a round's clients."""
+    found = [passes(estimator, task.training, behind(manifest, task.units)) for task in tasks]
+    return sum(found) / len(found)

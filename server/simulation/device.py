@@ -1,0 +1,41 @@
+"""What a simulated client's step would ask of a device: memory, as an exported bundle's programs were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from edge_client.bundle import Bundle
+from edge_client.manifest import Manifest
+from edge_client.protocol import Task, Training
+from server.assignment import Needs, Slot
+from server.errors import SimulationError
+
+
+class DeviceMemory:
+    """Bytes that steps take on a device which has a bundle of the simulated model, with the first of its runtimes."""
+
+    def __init__(self, bundle: Path, simulated: Manifest, training: Training) -> None:
+        manifest = Bundle.open(bundle, verify=False).manifest
+        if manifest.units != simulated.units or manifest.head != simulated.head:
+            raise SimulationError(
+                f"{bundle} (--costs) has other units or another head than the simulation: export the same model, with "
+                "the same adapter, labels and rank"
+            )
+        if not any(program.peak_bytes for runtime in manifest.runtimes.values() for program in runtime.programs):
+            raise SimulationError(f"{bundle} (--costs) has no measured memory: export it again without --no-measure")
+        self._needs = Needs(manifest, training)
+        self._runtimes = list(manifest.runtimes)
+        if self._bytes(()) is None:
+            raise SimulationError(
+                f"{bundle} (--costs) has no programs for length {training.length}, {training.directions} directions "
+                f"and a batch of at most {training.batch}: export it with them"
+            )
+
+    def peak(self, tasks: Iterable[Task]) -> int:
+        """The most that a step of one of these takes, its loaded programs included."""
+        return max(self._bytes(tuple(task.units)) or 0 for task in tasks)
+
+    def _bytes(self, units: tuple[int, ...]) -> int | None:
+        fit = self._needs.fit(Slot(0, units), self._runtimes, None)
+        return None if fit is None else fit.needs

@@ -1,0 +1,166 @@
+"""What simulated rounds move, against the paper's formulas; and the formulas against the paper's tables."""
+
+import pytest
+
+from edge_client.estimators import Central, ExactGradient, Forward
+from edge_client.protocol import Training
+from server.models import Model
+from server.simulation.costs import (
+    Shape,
+    behind,
+    client_work,
+    in_tables,
+    numbers_down,
+    numbers_up,
+    passes,
+    server_work,
+)
+from server.simulation.crews import Alone
+from server.simulation.fleet import Fleet, State
+from server.simulation.fwdllm import ClosestDirection
+from server.simulation.methods import METHODS
+from server.simulation.plan import plan_for
+from server.simulation.work import Worker
+
+CLIENTS, BATCH = 16, 4
+TABLE = {"spry", "fedavg", "fedyogi", "fedsgd", "fedmezo", "baffle+", "fwdllm+"}
+BACKPROP = {"fedavg", "fedyogi", "fedsgd"}
+CASES = [
+    *[(method, "epoch") for method in sorted(TABLE)],
+    *[(method, "iteration") for method in sorted(TABLE - BACKPROP)],
+]
+PER_TENSOR, PER_UPDATE = 170, 300
+"""Bytes of safetensors beside the numbers."""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    rows = [f'{{"text": "the ice is on lake {"abc"[i % 3]}", "label": {i % 3}}}\n' for i in range(CLIENTS * 6)]
+    (folder / "train.jsonl").write_text("".join(rows))
+    (folder / "test.jsonl").write_text("".join(rows[:3]))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def worker(data, model_folder):
+    return Worker(plan("spry", "epoch", 1, data, model_folder))
+
+
+def plan(method, mode, per_round, data, model_folder, **training):
+    training = {"mode": mode, "batch": BATCH, "length": 8, "iterations": 1} | training
+    return plan_for(
+        method=method, preset="default", model=str(model_folder), data=str(data), seed=3, clients=CLIENTS, alpha=1.0,
+        adapter={"method": "lora"}, personal=False,
+        settings={"per_round": per_round, "rounds": 2, "evaluate_every": 2, "training": training},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def play(worker, data, model_folder):
+    """The line of a first round."""
+
+    def played(method, mode, per_round, **training):
+        worker.plan = plan(method, mode, per_round, data, model_folder, **training)
+        fleet = Fleet(worker.plan, worker.manifest, CLIENTS, 0, Alone(worker))
+        return fleet.play(State(Model(0, worker.learner.initial, {})))[1], fleet
+
+    return played
+
+
+def shape_of(manifest, clients):
+    (size,) = {unit.size for unit in manifest.units}
+    return Shape(len(manifest.units), clients, size)
+
+
+def test_the_tables_have_these_methods():
+    assert {name for name, method in METHODS.items() if in_tables(method)} == TABLE
+
+
+@pytest.mark.parametrize(("method", "mode"), CASES)
+def test_a_round_moves_what_the_table_says(method, mode, play, worker):
+    family = METHODS[method].family
+    frequency = "iteration" if method == "fedsgd" else mode
+    head = sum(parameter.size for parameter in worker.manifest.head)
+    for clients in (1, 2, 4, 8):  # of four units: none is left over, or some clients share one
+        shape = shape_of(worker.manifest, clients)
+        line, fleet = play(method, mode, clients)
+        up, down = numbers_up(family, frequency, shape), numbers_down(family, frequency, shape)
+        whole = clients * (shape.all_weights + head)
+        assert line["numbers_down_own"] == down
+        if mode == "epoch":
+            assert line["numbers_up"] == clients * (up + head)
+            assert line["numbers_down"] == whole
+            if family != "forward":
+                assert whole == down + clients * head
+            tensors = len(worker.learner.initial)
+            assert 0 < line["bytes_up"] - 4 * line["numbers_up"] <= clients * (PER_UPDATE + PER_TENSOR * tensors)
+            assert 0 < line["bytes_down"] - 4 * line["numbers_down"] <= clients * (PER_UPDATE + PER_TENSOR * tensors)
+        else:  # where the table has one number, each example, each direction, and the head have theirs
+            derivatives = BATCH * fleet.settings.training.directions * 2
+            assert line["numbers_up"] == clients * up * derivatives
+            assert line["numbers_down"] == whole + clients * clients * (derivatives + 1)
+            assert line["bytes_up"] == clients * (12 + 2 * derivatives)
+
+
+def test_later_iterations_of_a_round_bring_no_weights_again(play, worker):
+    shape = shape_of(worker.manifest, 2)
+    once, _ = play("spry", "iteration", 2)
+    line, _ = play("spry", "iteration", 2, iterations=3)
+    assert line["numbers_down_own"] == once["numbers_down_own"] + 2 * 2
+    assert line["numbers_down_own"] < 3 * numbers_down("forward", "iteration", shape)
+    assert line["numbers_up"] == 3 * once["numbers_up"]
+
+
+def test_a_round_tells_the_passes_of_its_clients(play):
+    """Two blocks with two units each: cut before the first block, a step carries tangents through the whole model."""
+    assert play("fedavg", "epoch", 1)[0]["passes"] == 3
+    assert play("spry", "epoch", 1)[0]["passes"] == 2
+    assert play("spry", "epoch", 4)[0]["passes"] == pytest.approx(1.75)
+    assert play("spry", "epoch", 4, directions=4)[0]["passes"] == pytest.approx((5 + 5 + 3 + 3) / 4)
+    assert play("baffle+", "epoch", 2)[0]["passes"] == 40
+    assert play("fwdllm+", "epoch", 2)[0]["passes"] == 2
+
+
+def test_passes():
+    training = Training(directions=3)
+    assert passes(Forward, training, 0.5) == pytest.approx(2.5)
+    assert passes(ExactGradient, training, 0.5) == pytest.approx(2)
+    assert passes(Central, training, 0.5) == 6
+    assert passes(ClosestDirection, training, 0.5) == 2
+
+
+def test_what_lies_behind_the_first_of_some_units(worker):
+    manifest = worker.manifest
+    assert [behind(manifest, [unit]) for unit in range(4)] == [1, 1, 0.5, 0.5]
+    assert behind(manifest, [3, 0]) == 1
+    assert behind(manifest, []) == 0
+
+
+def test_the_table_of_communication():
+    few, many = Shape(6, 3, 10), Shape(6, 12, 10)
+    for family in ("backprop", "zero-order"):
+        assert numbers_up(family, "epoch", few) == 60
+        assert numbers_down(family, "epoch", few) == 180
+    assert numbers_up("backprop", "iteration", few) == 60
+    assert numbers_down("backprop", "iteration", few) == 180
+    assert numbers_up("zero-order", "iteration", few) == 1
+    assert numbers_down("zero-order", "iteration", few) == 61 * 3
+    assert [numbers_up("forward", "epoch", shape) for shape in (few, many)] == [20, 10]
+    assert [numbers_down("forward", "epoch", shape) for shape in (few, many)] == [60, 120]  # w max(L, M)
+    assert [numbers_up("forward", "iteration", shape) for shape in (few, many)] == [1, 1]
+    assert [numbers_down("forward", "iteration", shape) for shape in (few, many)] == [63, 132]
+
+
+def test_the_table_of_computation():
+    few, many = Shape(6, 3, 10), Shape(6, 12, 10)
+    assert client_work("backprop", few) == (18, 0, 0)
+    assert client_work("zero-order", few, draws=3) == (12, 0, 180)
+    assert client_work("zero-order", few, directions=20) == (240, 0, 1200)
+    assert client_work("forward", few) == (4, 4, 60)
+    assert client_work("forward", many) == (2, 2, 60)
+    assert server_work("backprop", "epoch", few) == server_work("zero-order", "epoch", few) == 120
+    assert server_work("backprop", "iteration", few) == 120
+    assert server_work("zero-order", "iteration", few) == 360
+    assert [server_work("forward", "epoch", shape) for shape in (few, many)] == [0, 60]
+    assert [server_work("forward", "iteration", shape) for shape in (few, many)] == [120, 240]
