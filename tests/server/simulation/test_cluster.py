@@ -8,7 +8,7 @@ import pytest
 from edge_client.errors import DataError, RuntimeMissing
 from server.errors import SimulationError
 from server.simulation.cluster import Cluster
-from tests.server.simulation.runs import bits, done, small
+from tests.server.simulation.runs import bits, done, first_round, small
 
 PATIENCE = 300
 """Seconds until something hangs; a busy machine is slow."""
@@ -58,11 +58,13 @@ def test_more_workers_than_places_are_refused(model_folder, data, nodes):
 
 
 def test_what_an_actor_refuses_is_told_and_what_kills_it_too(model_folder, data, nodes):
-    crew = Cluster(small(model_folder, data), 1)
+    plan = small(model_folder, data)
+    crew = Cluster(plan, 1)
     try:
-        (data / "test.jsonl").write_text("")
-        with pytest.raises(DataError, match="changed"):
-            crew.call("score", [({}, 0, 1)])
+        rows = (data / "train.jsonl").read_text().splitlines()
+        (data / "train.jsonl").write_text("\n".join(reversed(rows)))
+        with pytest.raises(DataError, match="changed while it was in use"):
+            first_round(plan, crew)
         for actor in actors():
             actor.kill()
         with pytest.raises(SimulationError, match="a worker of the Ray cluster died") as caught:
