@@ -14,6 +14,7 @@ def small(model: Path, data: Path, method: str = "spry", rounds: int = 3, seed: 
     """Twelve clients of which eight take part, in two groups."""
     return plan_for(
         method=method, preset="default", model=str(model), data=str(data), seed=seed, clients=12, alpha=1.0,
+        columns={"text": "", "pair": "", "label": ""},
         adapter={"method": "lora"},
         settings={"per_round": 8, "rounds": rounds,
                   "training": {"batch": 8, "length": 8, "iterations": 2} | training},
