@@ -72,7 +72,6 @@ def test_what_an_actor_refuses_is_told_and_what_kills_it_too(model_folder, data,
 def test_a_cluster_that_is_not_there_is_told(model_folder, data, monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
-    monkeypatch.setenv("RAY_gcs_rpc_server_connect_timeout_s", "1")
     with pytest.raises(SimulationError, match=r"the Ray cluster at 127\.0\.0\.1:9 does not answer"):
         Cluster(small(model_folder, data), 1)
 
