@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,9 @@ _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anybody
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # what Ray warns of otherwise
 }
+
+_PATIENCE = 10.0
+"""Seconds for a cluster's answer."""
 
 
 class QuietWorker(Worker):
@@ -60,9 +64,10 @@ class Cluster:
         address = os.environ.get("RAY_ADDRESS")
         local: dict[str, Any] = {} if address else {"num_cpus": count, "include_dashboard": False}
         try:
+            _knock(address or "")
             with _own_signals():
                 self._ray.init(log_to_driver=False, logging_level="CRITICAL", **local)
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             where = f"the Ray cluster at {address}" if address else "Ray on this machine"
             raise SimulationError(
                 f"{where} does not answer ({_first_line(error)}); see `ray status`, or set or unset RAY_ADDRESS"
@@ -108,6 +113,13 @@ class Cluster:
             self._ray.kill(worker)
         if self._ours:
             self._ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """At `host:port`, where Ray itself would try for minutes; other forms of address are its own to judge."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal() and "//" not in host:
+        socket.create_connection((host, int(port)), _PATIENCE).close()
 
 
 def _first_line(error: Exception) -> str:

@@ -28,6 +28,7 @@ from server.simulation.fleet import State
 _OURS = {"checkpoint", ".config.json.partial"}
 """What there is before `config.json`."""
 _WEIGHTS, _OPTIMIZER, _CHANGE = "weights/", "optimizer/", "change/"
+_NOTED = "noted"
 
 
 class Folder:
@@ -91,7 +92,7 @@ class Folder:
             return None
         try:
             with safe_open(self._checkpoint, "numpy") as file:
-                noted = file.metadata()
+                noted = json.loads(file.metadata()[_NOTED])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 -- not a dictionary
         except (SafetensorError, OSError) as error:
             raise SimulationError(f"{self._checkpoint} cannot be read ({error}); remove {self.path}") from None
@@ -99,7 +100,7 @@ class Folder:
             {name.removeprefix(kind): value for name, value in tensors.items() if name.startswith(kind)}
             for kind in (_WEIGHTS, _OPTIMIZER, _CHANGE)
         )
-        state = State(Model(int(noted["version"]), weights, optimizer), int(noted["round"]), change or None)
+        state = State(Model(noted["version"], weights, optimizer), noted["round"], change or None)
         self._cut_off(state.round)
         return state
 
@@ -118,8 +119,8 @@ class Folder:
             )
             for name, value in values.items()
         }
-        noted = {"round": str(state.round), "version": str(state.model.version)}
-        _write(self._checkpoint, save(tensors, noted))
+        noted = {"round": state.round, "version": state.model.version}
+        _write(self._checkpoint, save(tensors, {_NOTED: json.dumps(noted)}))  # several keys would get a random order
 
     def lines(self) -> list[dict[str, Any]]:
         """Of all rounds so far."""
@@ -149,7 +150,8 @@ class Folder:
         kept = [line for line in text.splitlines(keepends=True) if line.endswith("\n")][:last]
         if len(kept) < last:
             raise SimulationError(f"{self.rounds} lacks rounds that are in the checkpoint; remove {self.path}")
-        _write(self.rounds, "".join(kept))
+        if (whole := "".join(kept)) != text:
+            _write(self.rounds, whole)
 
 
 def _but_rounds(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,14 +3,18 @@
 import json
 from pathlib import Path
 
+from server.models import Model
+from server.simulation.fleet import Fleet, State
 from server.simulation.plan import Plan, plan_for
 from server.simulation.run import simulate
+from server.simulation.work import Worker
 
 
 def small(model: Path, data: Path, method: str = "spry", rounds: int = 3, seed: int = 5, **training) -> Plan:
     """Twelve clients of which eight take part, in two groups."""
     return plan_for(
         method=method, preset="default", model=str(model), data=str(data), seed=seed, clients=12, alpha=1.0,
+        columns={"text": "", "pair": "", "label": ""},
         adapter={"method": "lora"},
         settings={"per_round": 8, "rounds": rounds,
                   "training": {"batch": 8, "length": 8, "iterations": 2} | training},
@@ -26,6 +30,12 @@ def arguments(plan: Plan) -> list[str]:
         "length": training.length, "iterations": training.iterations, "mode": training.mode,
     }  # fmt: skip
     return ["simulate", *(word for name, value in words.items() for word in (f"--{name}", str(value)))]
+
+
+def first_round(plan: Plan, crew) -> None:
+    """By workers of another process."""
+    worker = Worker(plan)
+    Fleet(plan, worker.manifest, plan.clients, 0, crew).play(State(Model(0, worker.learner.initial, {})))
 
 
 def ignore(_line) -> None:

@@ -1,17 +1,14 @@
 """Ray's actors compute what one process computes: on two nodes of a local cluster, found as a user's would be."""
 
+import os
 import signal
 
-import psutil
 import pytest
 
 from edge_client.errors import DataError, RuntimeMissing
 from server.errors import SimulationError
 from server.simulation.cluster import Cluster
-from tests.server.simulation.runs import bits, done, small
-
-PATIENCE = 300
-"""Seconds until something hangs; a busy machine is slow."""
+from tests.server.simulation.runs import bits, done, first_round, small
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +40,6 @@ def _closed():
     assert not ray.is_initialized()
 
 
-def actors():
-    return [process for process in psutil.process_iter() if "ray::QuietWorker" in " ".join(process.cmdline()[:1])]
-
-
 def test_two_nodes_leave_the_same_bits_as_one_process(model_folder, data, tmp_path, nodes):
     plan = small(model_folder, data)
     assert bits(done(plan, tmp_path / "two", workers=2, engine="ray")) == bits(done(plan, tmp_path / "one"))
@@ -58,13 +51,17 @@ def test_more_workers_than_places_are_refused(model_folder, data, nodes):
 
 
 def test_what_an_actor_refuses_is_told_and_what_kills_it_too(model_folder, data, nodes):
-    crew = Cluster(small(model_folder, data), 1)
+    import ray
+
+    plan = small(model_folder, data)
+    crew = Cluster(plan, 1)
     try:
-        (data / "test.jsonl").write_text("")
-        with pytest.raises(DataError, match="changed"):
-            crew.call("score", [({}, 0, 1)])
-        for actor in actors():
-            actor.kill()
+        rows = (data / "train.jsonl").read_text().splitlines()
+        (data / "train.jsonl").write_text("\n".join(reversed(rows)))
+        with pytest.raises(DataError, match="changed while it was in use"):
+            first_round(plan, crew)
+        (worker,) = crew._workers
+        os.kill(ray.get(worker.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
         with pytest.raises(SimulationError, match="a worker of the Ray cluster died") as caught:
             crew.call("score", [({}, 0, 1)])
         assert "\n" not in str(caught.value)
@@ -75,7 +72,6 @@ def test_what_an_actor_refuses_is_told_and_what_kills_it_too(model_folder, data,
 def test_a_cluster_that_is_not_there_is_told(model_folder, data, monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
-    monkeypatch.setenv("RAY_gcs_rpc_server_connect_timeout_s", "1")
     with pytest.raises(SimulationError, match=r"the Ray cluster at 127\.0\.0\.1:9 does not answer"):
         Cluster(small(model_folder, data), 1)
 

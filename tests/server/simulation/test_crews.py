@@ -13,7 +13,7 @@ import pytest
 from edge_client.errors import DataError
 from server.errors import SimulationError
 from server.simulation.processes import Processes
-from tests.server.simulation.runs import arguments, bits, done, lines, small
+from tests.server.simulation.runs import arguments, bits, done, first_round, lines, small
 
 PATIENCE = 300
 """Seconds until something hangs; a busy machine is slow."""
@@ -71,11 +71,13 @@ def test_two_processes_leave_the_same_bits_as_one(model_folder, data, tmp_path):
 
 
 def test_what_a_worker_refuses_is_told_and_what_kills_it_too(model_folder, data):
-    crew = Processes(small(model_folder, data), 1)
+    plan = small(model_folder, data)
+    crew = Processes(plan, 1)
     try:
-        (data / "test.jsonl").write_text("")
-        with pytest.raises(DataError, match="changed"):
-            crew.call("score", [({}, 0, 1)])
+        rows = (data / "train.jsonl").read_text().splitlines()
+        (data / "train.jsonl").write_text("\n".join(reversed(rows)))
+        with pytest.raises(DataError, match="changed while it was in use"):
+            first_round(plan, crew)
         (worker,) = (child for child in psutil.Process().children() if "spawn_main" in str(child.cmdline()))
         worker.kill()
         with pytest.raises(SimulationError, match="a worker process died, for lack of memory perhaps"):

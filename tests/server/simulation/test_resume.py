@@ -98,9 +98,7 @@ def test_other_settings_and_fewer_rounds_are_refused(model_folder, data, tmp_pat
     run = done(small(model_folder, data, rounds=2), tmp_path / "run")
     kept = bits(run)
     refused(small(model_folder, data, rounds=1), run, "holds 2 rounds, more than --rounds 1")
-    refused(
-        small(model_folder, data, rounds=2, learning_rate=0.5), run, r"differs in settings\.training\.learning_rate"
-    )
+    refused(small(model_folder, data, rounds=2, sigma=0.5), run, r"differs in settings\.training\.sigma;")
     refused(small(model_folder, data, "fedavg", rounds=2), run, "differs in method, settings")
     with (data / "train.jsonl").open("a") as file:
         file.write('{"text": "ice", "label": 0}\n')
