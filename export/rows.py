@@ -96,7 +96,8 @@ class RowModel:
                 parameter.data = parameter.data.to(self.arithmetic)
         for module in self._adapted.model.modules():
             if isinstance(module, BaseTunerLayer):
-                module.cast_input_dtype_enabled = False  # type: ignore[assignment]
+                tuner: Any = module
+                tuner.cast_input_dtype_enabled = False
 
     # --- passes ---
 

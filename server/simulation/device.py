@@ -20,7 +20,7 @@ class DeviceMemory:
         if manifest.units != simulated.units or manifest.head != simulated.head:
             raise SimulationError(
                 f"{bundle} (--costs) has other units or another head than the simulation: export the same model, with "
-                "the same adapter, labels and rank"
+                "the same adapter and labels"
             )
         if not any(program.peak_bytes for runtime in manifest.runtimes.values() for program in runtime.programs):
             raise SimulationError(f"{bundle} (--costs) has no measured memory: export it again without --no-measure")
