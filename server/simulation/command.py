@@ -112,7 +112,7 @@ def simulate(
         },
         settings=merged(_given(asked), _settings(settings)),
     )
-    _quiet_libraries()
+    quiet_libraries()
     from server.simulation.run import simulate as run  # what is behind it takes a while to import
 
     with _shown(plan.settings.rounds) as tell:
@@ -139,7 +139,8 @@ def _settings(text: str) -> dict[str, Any]:
     return found
 
 
-def _quiet_libraries() -> None:
+def quiet_libraries() -> None:
+    """What they say is for their users, and not for a command's."""
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

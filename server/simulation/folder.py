@@ -67,9 +67,17 @@ class Folder:
         _write(self.config, json.dumps(wanted, indent=1) + "\n")
 
     def load(self) -> State | None:
-        """Where the simulation stands; None before its first round has ended."""
-        if not self._checkpoint.exists():
+        """Where the simulation stands, to go on from there; None before its first round has ended."""
+        state = self.state()
+        if state is None:
             self.rounds.unlink(missing_ok=True)
+        else:
+            self._cut_off(state.round)
+        return state
+
+    def state(self) -> State | None:
+        """The same, for those who only look."""
+        if not self._checkpoint.exists():
             return None
         try:
             with safe_open(self._checkpoint, "numpy") as file:
@@ -81,9 +89,7 @@ class Folder:
             {name.removeprefix(kind): value for name, value in tensors.items() if name.startswith(kind)}
             for kind in (_WEIGHTS, _OPTIMIZER, _CHANGE)
         )
-        state = State(Model(int(noted["version"]), weights, optimizer), int(noted["round"]), change or None)
-        self._cut_off(state.round)
-        return state
+        return State(Model(int(noted["version"]), weights, optimizer), int(noted["round"]), change or None)
 
     def save(self, state: State, line: Mapping[str, Any]) -> None:
         """A round is over: its line first, then the state that says so."""

@@ -67,6 +67,12 @@ class Population:
         """A client's rows of the data set, to train on and to be tested on."""
         return held_back(self._shares.of(number), self._dataset.classes, self._own_test)
 
+    def sample(self, count: int, seed: int) -> list[Example]:
+        """So many of the rows that clients train on, each as likely as another; all where there are no more."""
+        rows = np.concatenate([self.rows(number)[0] for number in range(self.clients)])
+        chosen = np.sort(rows[order(len(rows), seed, Purpose.SAMPLE)[:count]])
+        return [self._dataset.train[int(row)] for row in chosen]
+
     def counts(self, number: int) -> Indices:
         """How many rows of each class a client has, in the order of `dataset.classes`."""
         classes = self._dataset.classes
