@@ -26,7 +26,7 @@ from edge_client.protocol import Training
 from edge_client.text import TextEncoder
 from server.assignment import Slot
 from server.errors import SimulationError
-from server.simulation.choice import Choice
+from server.simulation.choice import Choice, expected_noise
 from server.simulation.fleet import task_of
 from server.simulation.learner import Differentiated, Learner
 from server.simulation.noiserows import Row, Sample, cosine, row
@@ -79,8 +79,6 @@ def _samples(
 ) -> Iterator[tuple[tuple[int, int, int], Sample]]:
     """Of each choice, number of holders and unit: the mean over the first clients, beside what it should be."""
     draws = steps.draws(repeat, batch, max(holders for choice in choices for holders in choice.holders))
-    exact = Choice(Training(estimator="exact", batch=batch), per_client=0)
-    truths = [steps.estimate(exact, repeat, draw) for draw in draws]
     for at, choice in enumerate(choices):
         estimates = [steps.estimate(choice, repeat, draw) for draw in draws[: max(choice.holders)]]
         for holders in choice.holders:
@@ -88,22 +86,27 @@ def _samples(
             share = counts / counts.sum()
             for unit, expected in whole.items():
                 estimate = share @ np.stack([one[unit] for one in estimates[:holders]])
-                parts = share[:, None] * np.stack([one[unit] for one in truths[:holders]])
-                truth = parts.sum(axis=0)
-                if choice.training.per_example:
-                    of_examples = [steps.examples(draw, unit) for draw in draws[:holders]]
-                    parts = np.concatenate([part * rows for part, rows in zip(share, of_examples, strict=True)])
-                square = float(truth @ truth)
-                yield (
-                    (at, holders, unit),
-                    Sample(
-                        batch=cosine(estimate, truth),
-                        data=cosine(estimate, expected),
-                        exact=cosine(truth, expected),
-                        error=float(np.sum((estimate - truth) ** 2)) / square if square else None,
-                        agreement=square / float(np.sum(parts**2)) if square else None,
-                    ),
-                )
+                own = [steps.examples(draw, unit) for draw in draws[:holders]]
+                if not choice.training.per_example:
+                    own = [rows.sum(axis=0, keepdims=True) for rows in own]
+                parts = [part * rows for part, rows in zip(share, own, strict=True)]
+                yield (at, holders, unit), _sample(choice.training, estimate, parts, expected)
+
+
+def _sample(training: Training, estimate: Vector, parts: Sequence[Vector], whole: Vector) -> Sample:
+    """An estimate beside what it should be; each holder's parts have directions of their own."""
+    truth = np.sum([rows.sum(axis=0) for rows in parts], axis=0)
+    square, against = float(truth @ truth), cosine(truth, whole)
+    if not square:
+        return Sample(None, cosine(estimate, whole), against, None, None, None)
+    return Sample(
+        batch=cosine(estimate, truth),
+        data=cosine(estimate, whole),
+        exact=against,
+        error=float(np.sum((estimate - truth) ** 2)) / square,
+        expected=sum(expected_noise(training, rows) for rows in parts) / square,
+        agreement=square / sum(float(np.sum(rows**2)) for rows in parts),
+    )
 
 
 class Draw(NamedTuple):
@@ -162,7 +165,7 @@ class _Steps:
         return found
 
     def examples(self, draw: Draw, unit: int) -> Vector:
-        """What each example adds to the gradient of its batch, [batch, weights]."""
+        """What each example adds to the true gradient of its batch, [batch, weights]."""
         share = shares(draw.batch.weight, len(draw.batch.weight)).astype(np.float64)
         gradients = [draw.found.gradients[name].reshape(len(share), -1) for name in self._names[unit]]
         return share[:, None] * np.concatenate(gradients, axis=1)

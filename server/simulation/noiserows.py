@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from edge_client.chain import first_use
 from edge_client.manifest import Manifest
-from server.simulation.choice import Choice, formula, forward_passes
+from server.simulation.choice import Choice, cosine_with, forward_passes, noise
 
 Vector = NDArray[np.float64]
 
@@ -27,6 +27,8 @@ class Sample(NamedTuple):
     """That of the true gradient of the step's examples with the same."""
     error: float | None
     """Square of the distance from the true gradient of the step's examples, by that gradient's square."""
+    expected: float | None
+    """What theory expects in its place."""
     agreement: float | None
     """The same gradient's square, by the sum of the squares of the parts that have directions of their own."""
 
@@ -85,14 +87,9 @@ def row(manifest: Manifest, choice: Choice, holders: int, number: int, samples: 
     (group,) = (units for units in choice.groups(len(manifest.units)) if number in units)
     passes = forward_passes(manifest, group, training)
     steady = _mean([None if s.batch is None or s.exact is None else s.batch * s.exact for s in samples])
-    agreement = [sample.agreement for sample in samples if sample.agreement]
-    alone = training.estimator == "forward" and len(group) == 1 and bool(agreement)
-    most = holders * (training.batch if training.per_example else 1)
-
-    def expected(times: Sequence[float]) -> float | None:
-        """Of units that share a derivative the noise depends on each other's gradients too."""
-        count, kind = training.directions, training.kind
-        return _mean([formula(kind, unit.size, count * each) for each in times]) if alone else None
+    alone = training.estimator == "forward" and len(group) == 1  # else the others' gradients are noise too
+    kind, count = training.kind, training.directions
+    own = count * training.batch if training.per_example else count
 
     return Row(
         estimator=training.estimator,
@@ -113,10 +110,10 @@ def row(manifest: Manifest, choice: Choice, holders: int, number: int, samples: 
         cosine_data_spread=_spread([sample.data for sample in samples]),
         cosine_steady=steady,
         error=_mean([sample.error for sample in samples]),
-        agreement=_mean(agreement) if training.estimator == "forward" else None,
-        formula=expected(agreement),
-        formula_differ=expected([1]),
-        formula_agree=expected([most]),
+        agreement=_mean([sample.agreement for sample in samples]) if training.estimator == "forward" else None,
+        formula=_mean([cosine_with(e) for e in _known([s.expected for s in samples])]) if alone else None,
+        formula_differ=cosine_with(noise(kind, unit.size, count)) if alone else None,
+        formula_agree=cosine_with(noise(kind, unit.size, own) / holders) if alone else None,
         efficiency=_efficiency(steady, passes * holders),
     )
 
