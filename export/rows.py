@@ -176,13 +176,14 @@ def open_model(
     random_weights: bool = False,
 ) -> RowModel:
     """A model for simulations; the same weights as an export with the same seed gives."""
+    options = AdapterOptions(**adapter)
+    options.check()
     loaded = load(source, TASKS[task], tuple(labels), random_weights=random_weights, seed=seed)
 
     def projections() -> Projections:
         return find_projections(capture(loaded.model, loaded.task, loaded.example_inputs(2, 8), {}), loaded.layers)
 
     torch.manual_seed(seed)
-    options = AdapterOptions(**adapter)
     adapted = adapt(loaded.model, loaded.task, options, projections)
     return RowModel(loaded, adapted, options.method, device=device, arithmetic=arithmetic)
 

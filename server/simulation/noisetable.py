@@ -21,7 +21,7 @@ theory     the same as expected where examples differ, to where they agree
 error      squared distance from that gradient, by its own square
 data       with the gradient over the data: the noise of the examples too
 passes     forward passes of a client's step
-cos²/pass  gain of 1,000 passes: (batch x data of the exact gradient)², by all holders' passes"""
+gain       cosine² for 1,000 passes of all holders: (batch x data of the exact gradient)² / passes"""
 WIDTH = 100
 """Where nobody watches."""
 
@@ -72,7 +72,7 @@ def show(found: Sequence[Found], title: str, *, by_unit: bool) -> None:
 
 
 def _overview(rows: Sequence[Row]) -> Table:
-    table = _table("estimate", "K", "passes", "batch", "theory", "error", "data", "first", "last", "cos²/pass")
+    table = _table("estimate", "K", "passes", "batch", "theory", "error", "data", "first", "last", "gain")
     lines = summarised(rows)
     best = max(lines, key=lambda line: line["median"]["efficiency"] or 0)
     for line in lines:
@@ -98,7 +98,7 @@ def _by_unit(rows: Sequence[Row]) -> Iterator[Table]:
     lines = [asdict(row) for row in rows]
     for _, group in groupby(lines, key=lambda line: tuple(line[name] for name in WAY)):
         own = list(group)
-        table = _table("unit", "passes", "batch", "theory", "error", "data", "±", "cos²/pass")
+        table = _table("unit", "passes", "batch", "theory", "error", "data", "±", "gain")
         count = "" if own[0]["estimator"] == "exact" else f", K={own[0]['directions']}"
         table.title, table.title_justify = _label(own[0], lines) + count, "left"
         for line in own:
@@ -139,15 +139,17 @@ def _label(line: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:
     return " ".join(parts)
 
 
-def _cosine(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
+def _cosine(value: float | None, digits: int = 3) -> str:
+    return "" if value is None else f"{value:.{digits}f}".replace("0.", ".", 1)
 
 
 def _range(low: float | None, high: float | None) -> str:
-    if low is None or high is None:
-        return ""
-    return f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f}-{high:.2f}"
+    ends = dict.fromkeys([_cosine(low, 2), _cosine(high, 2)])
+    return "-".join(ends)
 
 
 def _number(value: float | None, times: float = 1) -> str:
-    return "" if value is None else f"{value * times:.3g}"
+    if value is None:
+        return ""
+    shown = value * times
+    return f"{shown:.2f}" if shown < 100 else f"{shown:.0f}"

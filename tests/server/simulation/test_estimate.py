@@ -286,11 +286,11 @@ def test_what_cannot_be_measured_is_one_line(estimate, options, message):
 
 
 def test_without_the_simulators_libraries():
-    code = "import sys; sys.modules['pydantic'] = None; from edge_client import cli; sys.exit(cli.run(sys.argv[1:]))"
+    code = "import sys; sys.modules['sqlalchemy'] = None; from edge_client import cli; sys.exit(cli.run(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "bench", "estimate", "--model", "m", "--data", "d"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: spry bench estimate needs the extra 'simulate' (pydantic is not installed)")
+    assert done.stderr.startswith("error: spry bench estimate needs the extra 'simulate' (sqlalchemy is not installed)")
     shown = subprocess.run([*command[:4], "--help"], capture_output=True, text=True, check=False)
     assert "estimate" in shown.stdout
     assert shown.returncode == 0
