@@ -21,7 +21,8 @@ theory     the same as expected where examples differ, to where they agree
 error      squared distance from that gradient, by its own square
 data       with the gradient over the data: the noise of the examples too
 passes     forward passes of a client's step
-gain       cosine² for 1,000 passes of all holders: (batch x data of the exact gradient)² / passes"""
+gain       (batch x data of the exact gradient)², for a million forward passes of all holders"""
+MILLION = 1_000_000
 WIDTH = 100
 """Where nobody watches."""
 
@@ -87,7 +88,7 @@ def _overview(rows: Sequence[Row]) -> Table:
             _cosine(median["cosine_data"]),
             _cosine(line["first_block"]["cosine_data"]),
             _cosine(line["last_block"]["cosine_data"]),
-            _number(median["efficiency"], 1000),
+            _number(median["efficiency"], MILLION),
             style="bold" if line is best else None,
         )
     return table
@@ -110,7 +111,7 @@ def _by_unit(rows: Sequence[Row]) -> Iterator[Table]:
                 _number(line["error"]),
                 _cosine(line["cosine_data"]),
                 _cosine(line["cosine_data_spread"]),
-                _number(line["efficiency"], 1000),
+                _number(line["efficiency"], MILLION),
             )
         yield table
 
