@@ -1,4 +1,8 @@
-"""`spry bench`: what a bundle's steps cost on this machine."""
+"""`spry bench`: what a bundle's steps cost on this machine, and what other packages measure.
+
+Entry points of the group ``spry.benches`` are functions that become subcommands; their modules import their libraries
+when they are called.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,9 @@ from .manifest import Manifest
 from .runtimes import available
 from .stepbench import FORWARD, Measured, Variant, Work, decode, encode, variants
 
-command = typer.Typer(help="Measure a bundle on this machine.", add_completion=False, rich_markup_mode=None)
+command = typer.Typer(
+    help="Measure a bundle on this machine, or the noise of gradients.", add_completion=False, rich_markup_mode=None
+)
 
 
 class BenchError(SpryError):
@@ -47,7 +53,7 @@ class Row(msgspec.Struct, frozen=True):
 
 @command.callback()
 def bench() -> None:
-    """Measure a bundle on this machine."""
+    """Measure a bundle on this machine, or the noise of gradients."""
 
 
 @command.command()
@@ -191,3 +197,7 @@ def _show(rows: Sequence[Row], title: str) -> None:
 
 EAGER = "eager torch"
 _CAPTION = "MB: peak above what is loaded (mapped files left out), load, whole process at its highest"
+
+
+for _added in sorted(entry_points(group="spry.benches"), key=lambda entry: entry.name):
+    command.command(_added.name)(_added.load())

@@ -147,8 +147,7 @@ def _projections(loaded: Loaded) -> Projections:
 
 def _bases(loaded: Loaded, linears: Sequence[str], targets: Sequence[str], rank: int, seed: int) -> dict[str, Basis]:
     layers = [name for name in linears if any(_matches(name, target) for target in targets)]
-    weights = (loaded.model.get_submodule(name).weight for name in layers)
-    smallest = min((side for weight in weights for side in weight.shape), default=rank)
+    smallest = min((min(loaded.model.get_parameter(f"{name}.weight").shape) for name in layers), default=rank)
     if rank > smallest:
         raise ExportError(
             f"rank {rank} is more than the {smallest} features of a target module; choose a smaller --rank"
@@ -162,6 +161,7 @@ class Frozen(nn.Module):
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
         self.register_buffer("weight", weight)
+        self.weight: Tensor
 
     def forward(self, states: Tensor) -> Tensor:
         return nn.functional.linear(states, self.weight)

@@ -30,6 +30,14 @@ class AdapterOptions:
     targets: tuple[str, ...] = ()
     """Module names or their last parts; empty: the method's default, found in the model."""
 
+    def check(self) -> None:
+        """Refuse what cannot work, each with what was expected and what came."""
+        _known("adapter", [self.method], METHODS)
+        _positive("rank", [self.rank])
+        _positive("dimension", [self.dimension])
+        if not math.isfinite(self.alpha) or self.alpha == 0:
+            raise ExportError(f"alpha must be a number other than 0, got {self.alpha}")
+
 
 @dataclass(frozen=True)
 class ExportOptions:
@@ -72,16 +80,12 @@ class ExportOptions:
     def check(self) -> None:
         """Refuse what cannot work, each with what was expected and what came."""
         _known("task", [self.task], TASKS)
-        _known("adapter", [self.adapter.method], METHODS)
+        self.adapter.check()
         _known("target", self.runtimes, RUNTIMES)
         _known("quantization", [self.precision], PRECISIONS)
-        _positive("rank", [self.adapter.rank])
-        _positive("dimension", [self.adapter.dimension])
         _positive("batch", self.batches)
         _positive("directions", self.directions)
         _positive("cuts", [self.cuts])
-        if not math.isfinite(self.adapter.alpha) or self.adapter.alpha == 0:
-            raise ExportError(f"alpha must be a number other than 0, got {self.adapter.alpha}")
         if self.verify_directions < 0:
             raise ExportError(f"verification takes 0 directions (to skip it) or more, got {self.verify_directions}")
         if min(self.lengths, default=0) < 2:

@@ -34,7 +34,7 @@ from export.capture import TaskForward, capture
 from export.description import describe
 from export.errors import ExportError
 from export.model import Loaded, load
-from export.options import METHODS, AdapterOptions
+from export.options import AdapterOptions
 from export.segments import boundaries, split
 from export.tasks import TASKS
 
@@ -203,12 +203,10 @@ def open_model(
 ) -> RowModel:
     """A model for simulations, of examples with up to `length` tokens; with the weights of an export of that seed."""
     options = AdapterOptions(**adapter)
-    if options.method not in METHODS:
-        raise ExportError(f"unknown adapter {options.method!r}; expected one of {', '.join(METHODS)}")
+    options.check()
     loaded = load(source, TASKS[task], tuple(labels), random_weights=random_weights, seed=seed)
     if loaded.positions is not None and length > loaded.positions:
         raise ExportError(f"the model has {loaded.positions} positions, got --length {length}; choose a shorter length")
-
     adapted = adapt(loaded, options, seed)
     return RowModel(loaded, adapted, options.method, device=device, arithmetic=arithmetic)
 

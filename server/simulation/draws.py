@@ -31,6 +31,7 @@ class Purpose(IntEnum):
     ROWS = 1
     MIXES = 2
     OFFSETS = 3
+    SAMPLE = 4
 
 
 def order(count: int, seed: int, purpose: Purpose, number: int = 0) -> Order:

@@ -22,7 +22,7 @@ from edge_client.protocol import Task
 from edge_client.scalars import decode_report
 from server.aggregation import norms
 from server.assignment import Slot, slots
-from server.jobs import complete
+from server.jobs import JobSettings, complete
 from server.models import Model, head_names
 from server.offers import seed_of
 from server.outcomes import Outcome, Step, Update, mean_of_updates, step_of_scalars
@@ -102,29 +102,9 @@ class Fleet:
         chosen = sampled(self.plan.seed, number, self.clients, settings.per_round)
         places = slots(settings.assignment, len(self.manifest.units), settings.per_round, settings.per_round)
         return [
-            Member(client, self._task(number, slot, evaluate=evaluate))
+            Member(client, task_of(settings, self.manifest, number, slot, evaluate=evaluate))
             for client, slot in zip(chosen, places, strict=True)
         ]
-
-    def _task(self, number: int, slot: Slot, *, evaluate: bool) -> Task:
-        return Task(
-            id=f"{number}-{slot.number}",
-            job=JOB,
-            job_name=JOB,
-            round=number,
-            seed=seed_of(self.settings.seed or 0, number, slot.number),
-            units=list(slot.units),
-            cut=cut_for(self.manifest, slot.units),
-            bundle="",
-            runtime="",
-            version=number - 1,
-            iteration=0,
-            seconds=0.0,
-            training=self.settings.training,
-            optimizers=self.settings.optimizers,
-            batch=self.settings.training.batch,
-            evaluate=evaluate,
-        )
 
     def _groups(self, members: Sequence[Member]) -> list[list[Member]]:
         """Who computes together: the same whatever the number of workers, and so are the last bits."""
@@ -181,6 +161,28 @@ class Fleet:
         """How good these weights are on the test set."""
         starts = range(0, self.test_examples, SCORED_TOGETHER)
         return combined(self._crew.call("score", [(weights, start, start + SCORED_TOGETHER) for start in starts]))
+
+
+def task_of(settings: JobSettings, manifest: Manifest, number: int, slot: Slot, *, evaluate: bool = False) -> Task:
+    """A client's part in a round, as a server gives it out."""
+    return Task(
+        id=f"{number}-{slot.number}",
+        job=JOB,
+        job_name=JOB,
+        round=number,
+        seed=seed_of(settings.seed or 0, number, slot.number),
+        units=list(slot.units),
+        cut=cut_for(manifest, slot.units),
+        bundle="",
+        runtime="",
+        version=number - 1,
+        iteration=0,
+        seconds=0.0,
+        training=settings.training,
+        optimizers=settings.optimizers,
+        batch=settings.training.batch,
+        evaluate=evaluate,
+    )
 
 
 def _told(outcome: Outcome) -> dict[str, Any]:

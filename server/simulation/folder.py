@@ -87,8 +87,16 @@ class Folder:
             )
 
     def _load(self) -> State | None:
-        if not self._checkpoint.exists():
+        state = self.state()
+        if state is None:
             self.rounds.unlink(missing_ok=True)
+        else:
+            self._cut_off(state.round)
+        return state
+
+    def state(self) -> State | None:
+        """The same, for those who only look."""
+        if not self._checkpoint.exists():
             return None
         try:
             with safe_open(self._checkpoint, "numpy") as file:
@@ -100,9 +108,7 @@ class Folder:
             {name.removeprefix(kind): value for name, value in tensors.items() if name.startswith(kind)}
             for kind in (_WEIGHTS, _OPTIMIZER, _CHANGE)
         )
-        state = State(Model(noted["version"], weights, optimizer), noted["round"], change or None)
-        self._cut_off(state.round)
-        return state
+        return State(Model(noted["version"], weights, optimizer), noted["round"], change or None)
 
     def save(self, state: State, line: Mapping[str, Any]) -> None:
         """A round is over: its line first, then the state that says so."""

@@ -31,6 +31,12 @@ class Adapter(BaseModel):
     dimension: Annotated[int, Ge(1)] = 16
     targets: tuple[str, ...] = ()
 
+    @property
+    def told(self) -> str:
+        """The method, and its options where it has some."""
+        options = {"lora": ("rank", "alpha"), "tinylora": ("rank", "dimension")}.get(self.method, ())
+        return " ".join([self.method, *(f"{name}={getattr(self, name):g}" for name in options), *self.targets])
+
 
 class Plan(BaseModel):
     """One simulation."""

@@ -67,6 +67,12 @@ class Population:
         """A client's rows of the data set, to train on and to be tested on."""
         return held_back(self._shares.of(number), self._dataset.classes, self._own_test)
 
+    def sample(self, count: int, seed: int) -> list[Example]:
+        """So many of the rows that clients train on, each as likely as another; all where there are no more."""
+        rows = np.concatenate([self.rows(number)[0] for number in range(self.clients)])
+        chosen = np.sort(rows[order(len(rows), seed, Purpose.SAMPLE)[:count]])
+        return [self._dataset.train[int(row)] for row in chosen]
+
     def counts(self, number: int) -> Indices:
         """How many rows of each class a client has, in the order of `dataset.classes`."""
         classes = self._dataset.classes
@@ -87,6 +93,11 @@ class Population:
 
 def sampled(seed: int, round_: int, clients: int, per_round: int) -> list[int]:
     """Which clients take part in a round, each as likely as another."""
+    return sorted(drawn(seed, round_, clients, per_round))
+
+
+def drawn(seed: int, round_: int, clients: int, per_round: int) -> list[int]:
+    """The same in the order in which they are drawn, so that the first ones are a fair sample too."""
     if not 1 <= per_round <= clients:
         raise DataError(f"a round can have 1 to {clients} of the {clients} clients, got {per_round}")
-    return sorted(order(clients, seed, Purpose.CLIENTS, round_)[:per_round].tolist())
+    return order(clients, seed, Purpose.CLIENTS, round_)[:per_round].tolist()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,12 @@ class Question(NamedTuple):
     names: frozenset[str] = frozenset()
     """The parameters to differentiate by; without any, a forward pass."""
     per_example: bool = False
+
+
+class Answering(Protocol):
+    """Where a client's questions are answered."""
+
+    def ask(self, member: int, question: Question, /) -> Any: ...
 
 
 class Meeting:
@@ -141,7 +147,7 @@ class JoinedPasses:
     number of directions; they are what a device's forward pass gives, to rounding.
     """
 
-    def __init__(self, manifest: Manifest, task: Task, meeting: Meeting, member: int) -> None:
+    def __init__(self, manifest: Manifest, task: Task, meeting: Answering, member: int) -> None:
         self._training = task.training
         self._head = frozenset(parameter.name for parameter in manifest.head)
         self._trained = frozenset(trained(manifest, task))

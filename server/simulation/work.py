@@ -60,8 +60,8 @@ class Worker:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.population = _population(plan)
-        self.learner = _learner(plan, self.population.labels)
+        self.population = population_of(plan)
+        self.learner = learner_of(plan, self.population.labels)
         self.manifest = self.learner.manifest
         self.tested = _spread(self.population.test, plan.test_examples)
         self._client = lru_cache(plan.settings.per_round)(self.population.client)
@@ -131,13 +131,15 @@ class _Watched:
         return found
 
 
-def _population(plan: Plan) -> Population:
+def population_of(plan: Plan) -> Population:
+    """Its clients."""
     columns = Columns(**plan.columns)
     dataset = open_dataset(plan.data, plan.task, columns=columns, by=plan.by, bad_rows=plan.bad_rows)
     return Population(dataset, plan.clients, plan.alpha, plan.seed)
 
 
-def _learner(plan: Plan, labels: Sequence[str]) -> Learner:
+def learner_of(plan: Plan, labels: Sequence[str]) -> Learner:
+    """Its model with its adapter."""
     return open_learner(
         plan.model,
         task=plan.task,

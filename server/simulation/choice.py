@@ -1,0 +1,78 @@
+"""Ways to estimate a gradient: what each costs, and what theory says of its noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_client.chain import cut_for
+from edge_client.manifest import Manifest
+from edge_client.protocol import Training
+from server.assignment import cyclic, everything
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way to estimate."""
+
+    training: Training
+    per_client: int = 1
+    """Units of a client; 0: all."""
+    holders: tuple[int, ...] = (1,)
+    """Clients whose estimates of a unit are averaged; each number is measured."""
+
+    def groups(self, units: int) -> list[tuple[int, ...]]:
+        """Which units stand together in a client's step."""
+        return cyclic(units, -(-units // self.per_client)) if self.per_client else everything(units, 1)
+
+
+def forward_passes(manifest: Manifest, units: Sequence[int], training: Training) -> float:
+    """What a client's step costs beside a forward pass over the same batch, by the blocks that it goes through."""
+    segments = manifest.segments
+    blocks = max(segment.last_block for segment in segments)
+    share = (blocks - segments[cut_for(manifest, units)].first_block) / blocks
+    if training.estimator == "central":
+        return 2.0 * training.directions
+    return 1 + (2 if training.estimator == "exact" else training.directions) * share
+
+
+# --- theory: see tests/edge_client/test_noise.py ---------------------------------------------------------------------
+
+
+def expected_noise(training: Training, gradients: Array) -> float:
+    """Mean square of an estimate's distance from the truth, for a unit that has its directions to itself.
+
+    Args:
+        training: the step's settings.
+        gradients: [n, weights]; their sum is the truth. Each has directions of its own: an example's, or the batch's.
+    """
+    weights, count = gradients.shape[1], training.directions
+    if training.kind != "orthogonal":
+        return noise(training.kind, weights, count) * float(np.sum(gradients**2))
+    block = 1 << (weights - 1).bit_length()
+    firsts = np.arange(len(gradients)) * count
+    total = 0.0
+    for start in range(0, len(gradients) * count, block):
+        rows = np.clip(np.minimum(firsts + count, start + block) - np.maximum(firsts, start), 0, None)
+        moved = float(np.sum((rows @ gradients) ** 2))
+        total += max(weights * float(rows @ np.sum(gradients**2, axis=1)) - moved, 0.0) / count**2
+    return total
+
+
+def noise(kind: str, weights: int, directions: int) -> float:
+    """The same by the true gradient's square, for so many directions of one gradient."""
+    if kind == "orthogonal":
+        return max(weights / directions - 1, 0.0)
+    return (weights + (1 if kind == "normal" else -1)) / directions
+
+
+def cosine_with(noise: float) -> float:
+    """That of an estimate with the truth."""
+    return 1 / math.sqrt(1 + noise)

@@ -1,0 +1,209 @@
+"""How near a step's estimate of the gradient comes to the true one, unit by unit.
+
+Two things keep an estimate away from the gradient over all clients' examples: its directions are drawn by chance, and
+so are its examples. The cosine with the true gradient of the same examples tells the first alone, that with the
+gradient over the whole data both.
+
+The estimators are the devices' own. What they ask of a model is known beforehand: each example's gradient, computed
+once for a batch and a set of weights, gives the derivatives along any number of directions as products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_client.batches import Batch, Batches, in_order
+from edge_client.data import Example
+from edge_client.estimates import shares
+from edge_client.estimators import kind_of
+from edge_client.manifest import Manifest
+from edge_client.optimizers import Weights
+from edge_client.protocol import Training
+from edge_client.text import TextEncoder
+from server.assignment import Slot
+from server.errors import SimulationError
+from server.simulation.choice import Choice, expected_noise
+from server.simulation.fleet import task_of
+from server.simulation.learner import Differentiated, Learner
+from server.simulation.noiserows import Row, Sample, cosine, row
+from server.simulation.plan import Plan
+from server.simulation.population import Population, drawn
+from server.simulation.together import JoinedPasses, Question
+from server.simulation.work import ROWS
+
+Vector = NDArray[np.float64]
+Vectors = dict[int, Vector]
+"""A gradient: each unit's part, flat, by the unit's number."""
+Tell = Callable[[float, str], None]
+"""Hears which share of the work is done, and what comes next."""
+
+WHOLE_BATCH = 32
+"""Examples of a batch for the gradient over the data."""
+
+
+def measure(
+    plan: Plan,
+    learner: Learner,
+    population: Population,
+    choices: Sequence[Choice],
+    *,
+    weights: Weights,
+    examples: int,
+    repeats: int,
+    tell: Tell = lambda _share, _what: None,
+) -> Iterator[Row]:
+    """A row for each choice, number of holders and unit."""
+    if not learner.manifest.units:
+        raise SimulationError("this adapter has no units, so there is nothing to estimate; choose another --peft")
+    steps = _Steps(plan, learner, population, weights)
+    tell(0, "the gradient over the data")
+    whole = steps.whole(population.sample(examples, plan.seed))
+    batches = list(dict.fromkeys(choice.training.batch for choice in choices))
+    for number, batch in enumerate(batches):
+        fitting = [choice for choice in choices if choice.training.batch == batch]
+        found: dict[tuple[int, int, int], list[Sample]] = {}
+        for repeat in range(repeats):
+            tell((number + repeat / repeats) / len(batches), f"batch {batch}, repeat {repeat + 1} of {repeats}")
+            for key, sample in _samples(steps, fitting, batch, repeat, whole):
+                found.setdefault(key, []).append(sample)
+        for (at, holders, unit), samples in found.items():
+            yield row(learner.manifest, fitting[at], holders, unit, samples)
+
+
+def _samples(
+    steps: _Steps, choices: Sequence[Choice], batch: int, repeat: int, whole: Vectors
+) -> Iterator[tuple[tuple[int, int, int], Sample]]:
+    """Of each choice, number of holders and unit: the mean over the first clients, beside what it should be."""
+    draws = steps.draws(repeat, batch, max(holders for choice in choices for holders in choice.holders))
+    for at, choice in enumerate(choices):
+        estimates = [steps.estimate(choice, repeat, draw) for draw in draws[: max(choice.holders)]]
+        for holders in choice.holders:
+            counts = np.array([draw.batch.examples for draw in draws[:holders]], np.float64)
+            share = counts / counts.sum()
+            for unit, expected in whole.items():
+                estimate = share @ np.stack([one[unit] for one in estimates[:holders]])
+                own = [steps.examples(draw, unit) for draw in draws[:holders]]
+                if not choice.training.per_example:
+                    own = [rows.sum(axis=0, keepdims=True) for rows in own]
+                parts = [part * rows for part, rows in zip(share, own, strict=True)]
+                yield (at, holders, unit), _sample(choice.training, estimate, parts, expected)
+
+
+def _sample(training: Training, estimate: Vector, parts: Sequence[Vector], whole: Vector) -> Sample:
+    """An estimate beside what it should be; each holder's parts have directions of their own."""
+    truth = np.sum([rows.sum(axis=0) for rows in parts], axis=0)
+    square, against = float(truth @ truth), cosine(truth, whole)
+    if not square:
+        return Sample(None, cosine(estimate, whole), against, None, None, None)
+    return Sample(
+        batch=cosine(estimate, truth),
+        data=cosine(estimate, whole),
+        exact=against,
+        error=float(np.sum((estimate - truth) ** 2)) / square,
+        expected=sum(expected_noise(training, rows) for rows in parts) / square,
+        agreement=square / sum(float(np.sum(rows**2)) for rows in parts),
+    )
+
+
+class Draw(NamedTuple):
+    """A client's batch, and the gradient of each of its examples."""
+
+    place: int
+    batch: Batch
+    found: Differentiated
+
+
+class _Steps:
+    """Clients' steps from the same weights."""
+
+    def __init__(self, plan: Plan, learner: Learner, population: Population, weights: Weights) -> None:
+        self._plan = plan
+        self._learner = learner
+        self._manifest: Manifest = learner.manifest
+        self._population = population
+        self._weights = weights
+        self._names = [[parameter.name for parameter in unit.parameters] for unit in self._manifest.units]
+        self._head = [parameter.name for parameter in self._manifest.head]
+
+    def whole(self, examples: Sequence[Example]) -> Vectors:
+        """The gradient of the mean loss over these examples."""
+        total: Vectors = {number: np.zeros(unit.size) for number, unit in enumerate(self._manifest.units)}
+        encoder = self._encoder(WHOLE_BATCH)
+        for start in range(0, len(examples), ROWS):
+            batches = [
+                Batch(0, encoded.tokens, labels, encoded.example_weight)
+                for _, encoded, labels in in_order(examples[start : start + ROWS], encoder, self._plan.task)
+            ]
+            for batch, found in zip(batches, self._differentiate(batches, per_example=False), strict=True):
+                for number, vector in self._vectors(found.gradients, total).items():
+                    total[number] += vector * batch.examples / len(examples)
+        return total
+
+    def draws(self, repeat: int, batch: int, count: int) -> list[Draw]:
+        """Clients' batches, as in the first step of a round."""
+        encoder, batches = self._encoder(batch), list[Batch]()
+        for place, client in enumerate(drawn(self._plan.seed, repeat + 1, self._population.clients, count)):
+            task = task_of(self._plan.settings, self._manifest, repeat + 1, Slot(place, ()))
+            examples = self._population.client(client).train
+            batches.append(Batches(examples, encoder, self._plan.task, task.seed).at(0))
+        found = self._differentiate(batches, per_example=True)
+        return [Draw(place, *pair) for place, pair in enumerate(zip(batches, found, strict=True))]
+
+    def estimate(self, choice: Choice, repeat: int, draw: Draw) -> Vectors:
+        """All units' estimates: group by group, as if several clients had the same batch."""
+        settings = self._plan.settings.model_copy(update={"training": choice.training})
+        found: Vectors = {}
+        for units in choice.groups(len(self._manifest.units)):
+            task = task_of(settings, self._manifest, repeat + 1, Slot(draw.place, units))
+            passes = JoinedPasses(self._manifest, task, _Known(self._learner, draw.found), draw.place)
+            estimator = kind_of(task.training)(self._manifest, task, passes)
+            found |= self._vectors(estimator.gradient(draw.batch, self._weights, 0).gradients, units)
+        return found
+
+    def examples(self, draw: Draw, unit: int) -> Vector:
+        """What each example adds to the true gradient of its batch, [batch, weights]."""
+        share = shares(draw.batch.weight, len(draw.batch.weight)).astype(np.float64)
+        gradients = [draw.found.gradients[name].reshape(len(share), -1) for name in self._names[unit]]
+        return share[:, None] * np.concatenate(gradients, axis=1)
+
+    def _differentiate(self, batches: Sequence[Batch], *, per_example: bool) -> Sequence[Differentiated]:
+        names = sorted([name for names in self._names for name in names] + (self._head if per_example else []))
+        return self._learner.differentiate([self._weights] * len(batches), batches, names, per_example=per_example)
+
+    def _vectors(self, gradients: Weights, units: Iterable[int]) -> Vectors:
+        return {
+            unit: np.concatenate([gradients[name].reshape(-1) for name in self._names[unit]]).astype(np.float64)
+            for unit in units
+        }
+
+    def _encoder(self, batch: int) -> TextEncoder:
+        return TextEncoder(self._learner.tokenizer, self._manifest, batch, self._plan.settings.training.length)
+
+
+class _Mean(NamedTuple):
+    """Of a batch; what `Differentiated` asks for."""
+
+    loss: NDArray[Any]
+    logits: NDArray[Any]
+    gradients: Weights
+
+
+class _Known:
+    """Answers an estimator from the examples' gradients; what the losses are elsewhere is computed."""
+
+    def __init__(self, learner: Learner, found: Differentiated) -> None:
+        self._learner = learner
+        self._found = found
+
+    def ask(self, member: int, question: Question) -> Any:  # noqa: ARG002 -- there is one
+        if not question.names:
+            return self._learner.forward([question.weights], [question.batch])[0]
+        if question.per_example:
+            return self._found
+        share = shares(question.batch.weight, len(question.batch.weight))
+        gradients = {name: np.tensordot(share, self._found.gradients[name], 1) for name in question.names}
+        return _Mean(self._found.loss, self._found.logits, gradients)

@@ -1,0 +1,41 @@
+"""Weights to begin with that somebody has trained: where a simulation stands, or an adapter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from edge_client.optimizers import Weights
+from server.errors import SimulationError
+from server.simulation.folder import Folder
+
+ADAPTER_FILE = "adapter_model.safetensors"
+
+
+def weights_in(folder: Path, initial: Weights) -> Weights:
+    """Those of the parameters in `initial`, which they must fit."""
+    found = _found(folder)
+    differing = sorted(n for n, value in initial.items() if n not in found or found[n].shape != value.shape)
+    if differing:
+        raise SimulationError(
+            f"{folder} has other weights than this adapter and these labels need, first {differing[0]}; give the "
+            "model, the data and the adapter that they were trained with"
+        )
+    return {name: found[name].astype(value.dtype) for name, value in initial.items()}
+
+
+def _found(folder: Path) -> Weights:
+    state = Folder(folder).state()
+    if state is not None:
+        return state.model.weights
+    if not (path := folder / ADAPTER_FILE).is_file():
+        raise SimulationError(
+            f"{folder} holds neither a checkpoint of `spry simulate` nor {ADAPTER_FILE}; give the folder of a run, or "
+            "of an adapter"
+        )
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise SimulationError(f"{path} cannot be read ({error}); download it again") from None

@@ -1,0 +1,296 @@
+"""`spry bench estimate`: what it measures on a tiny model, and what its command prints."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from edge_client import cli
+from edge_client.protocol import Training
+from server.errors import SimulationError
+from server.simulation.choice import Choice, cosine_with, forward_passes, noise
+from server.simulation.folder import Folder
+from server.simulation.noise import measure
+from server.simulation.plan import plan_for
+from server.simulation.run import simulate
+from server.simulation.weights import weights_in
+from server.simulation.work import learner_of, population_of
+
+BATCH, LENGTH = 4, 8
+FORWARD = Training(batch=BATCH, length=LENGTH)
+SHARED = replace(FORWARD, per_example=False)
+EXACT = replace(FORWARD, estimator="exact")
+WEIGHTS = 64
+"""Of a unit: LoRA of rank 1 on 32 x 32."""
+
+
+def plan_of(model_folder, data, **changes):
+    given = {
+        "method": "spry", "preset": "default", "model": str(model_folder), "data": str(data), "seed": 5, "clients": 6,
+        "alpha": 1.0, "adapter": {"method": "lora"}, "settings": {"training": {"length": LENGTH}},
+    }  # fmt: skip
+    return plan_for(**{**given, **changes})
+
+
+@pytest.fixture
+def plan(model_folder, writing):
+    return plan_of(model_folder, writing(rows=60, test=4))
+
+
+@pytest.fixture
+def opened(plan):
+    population = population_of(plan)
+    return learner_of(plan, population.labels), population
+
+
+@pytest.fixture
+def rows(plan, opened):
+    """Rows of some choices, at weights that give each parameter a gradient."""
+    learner, population = opened
+    rng = np.random.default_rng(1)
+    weights = {name: rng.normal(0, 0.3, value.shape).astype(np.float32) for name, value in learner.initial.items()}
+
+    def measured(*choices, repeats=2, examples=1000, **changed):
+        found = measure(
+            plan, learner, changed.get("population", population), choices, weights=weights, examples=examples,
+            repeats=repeats,
+        )  # fmt: skip
+        return list(found)
+
+    return measured
+
+
+@pytest.mark.parametrize("training", [SHARED, FORWARD])
+def test_a_whole_block_of_orthogonal_directions_is_the_gradient(rows, training):
+    choice = Choice(replace(training, kind="orthogonal", directions=WEIGHTS))
+    for row in rows(choice):
+        assert row.weights == WEIGHTS
+        assert row.cosine_batch == pytest.approx(1, abs=1e-5)
+        assert row.error == pytest.approx(0, abs=1e-5)
+        assert row.formula == pytest.approx(1)
+        assert row.formula_differ == 1
+
+
+def test_half_a_block_is_not(rows):
+    found = rows(Choice(replace(SHARED, kind="orthogonal", directions=WEIGHTS // 2)), repeats=10)
+    assert np.mean([row.error for row in found]) == pytest.approx(1, rel=0.3)
+    assert all(0.3 < row.cosine_batch < 0.95 for row in found)
+
+
+def test_the_exact_gradient_has_no_noise_but_that_of_its_examples(rows):
+    for row in rows(Choice(EXACT, holders=(1, 3))):
+        assert row.cosine_batch == pytest.approx(1)
+        assert row.error == pytest.approx(0, abs=1e-9)
+        assert row.cosine_data < 0.999
+        assert row.cosine_data == pytest.approx(row.cosine_steady)
+        assert row.efficiency == pytest.approx(max(row.cosine_steady, 0) ** 2 / row.passes / row.holders)
+        assert row.formula is row.agreement is None
+
+
+def test_a_batch_of_all_examples_has_the_gradient_over_the_data(rows, plan):
+    alone = population_of(plan.model_copy(update={"clients": 1}))
+    training = replace(EXACT, batch=len(alone.client(0).train))
+    for row in rows(Choice(training), repeats=1, population=alone):
+        assert row.cosine_data == pytest.approx(1, abs=1e-6)
+    for row in rows(Choice(training), repeats=1, examples=3, population=alone):
+        assert row.cosine_data < 0.999
+
+
+@pytest.mark.parametrize("training", [FORWARD, SHARED])
+@pytest.mark.parametrize("kind", ["normal", "rademacher", "orthogonal"])
+@pytest.mark.parametrize("holders", [1, 4])
+def test_cosines_are_those_of_the_formula(rows, training, kind, holders):
+    """Those of half as many directions would be seen to differ."""
+    found = rows(*(Choice(replace(training, kind=kind, directions=k), holders=(holders,)) for k in (8, 4)), repeats=40)
+    half, whole = found[len(found) // 2 :], found[: len(found) // 2]
+    measured, expected = (np.mean([getattr(r, name) for r in whole]) for name in ("cosine_batch", "formula"))
+    assert measured == pytest.approx(expected, abs=0.03)
+    assert measured - np.mean([row.formula for row in half]) > 0.06
+    own = 8 * (BATCH if training.per_example else 1)
+    for row in whole:
+        assert row.formula_differ == cosine_with(noise(kind, WEIGHTS, 8))
+        assert row.formula_agree == cosine_with(noise(kind, WEIGHTS, own) / holders)
+        assert row.agreement <= holders * own / 8 * (1 + 1e-6)
+
+
+def test_more_holders_are_nearer_to_the_data(rows):
+    found = rows(Choice(EXACT, holders=(1, 4)), repeats=20)
+    one, four = (np.mean([row.cosine_data for row in found if row.holders == holders]) for holders in (1, 4))
+    assert four > one + 0.05
+
+
+def test_the_steady_cosine_is_what_the_measured_one_tends_to(rows):
+    found = rows(Choice(replace(FORWARD, directions=4)), repeats=100)
+    measured, steady = (np.mean([getattr(row, name) for row in found]) for name in ("cosine_data", "cosine_steady"))
+    assert measured == pytest.approx(steady, abs=0.03)
+
+
+def test_central_differences_are_derivatives_along_one_direction_for_all(rows):
+    """Units and head together, as forward mode can have it too."""
+    joint = replace(SHARED, head="joint", directions=3)
+    pairs = zip(
+        rows(Choice(replace(joint, estimator="central"), per_client=0)), rows(Choice(joint, per_client=0)), strict=True
+    )
+    for central, forward in pairs:
+        assert central.cosine_batch == pytest.approx(forward.cosine_batch, abs=0.01)
+        assert central.passes == 6
+
+
+def test_units_apart(rows):
+    """Two units of a client with a whole block each, and with a derivative in common."""
+    joint = replace(SHARED, kind="orthogonal", directions=2 * WEIGHTS)
+    apart = rows(Choice(replace(joint, units_apart=True), per_client=2))
+    assert all(row.cosine_batch == pytest.approx(1, abs=1e-5) for row in apart)
+    together = rows(Choice(joint, per_client=2))
+    assert all(row.cosine_batch < 0.999 for row in together)
+    assert all(row.formula is None for row in together)
+
+
+def test_passes_by_the_blocks_after_the_cut(opened):
+    manifest = opened[0].manifest
+    first, last = (next(n for n, unit in enumerate(manifest.units) if name in unit.segments)
+                   for name in ("block.0", "block.1"))  # fmt: skip
+    step = replace(FORWARD, directions=5)
+    assert [forward_passes(manifest, units, step) for units in ([first], [last], [last, first])] == [6, 3.5, 6]
+    assert [forward_passes(manifest, [unit], EXACT) for unit in (first, last)] == [3, 2]
+    assert forward_passes(manifest, [last], replace(SHARED, estimator="central", directions=5)) == 10
+
+
+def test_an_adapter_without_units(model_folder, plan, opened):
+    bare = plan_of(model_folder, plan.data, adapter={"method": "classifier"})
+    learner = learner_of(bare, opened[1].labels)
+    with pytest.raises(SimulationError, match="no units"):
+        list(measure(bare, learner, opened[1], [Choice(EXACT)], weights=learner.initial, examples=4, repeats=1))
+
+
+# --- weights ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(plan, tmp_path):
+    out = tmp_path / "run"
+    settings = plan.settings.model_copy(update={"rounds": 1, "per_round": 2})
+    simulate(plan.model_copy(update={"settings": settings}), out, lambda _: None)
+    return out
+
+
+def test_weights_of_a_run_and_of_its_adapter(run, opened):
+    initial, lines = opened[0].initial, (run / "rounds.jsonl").read_bytes()
+    found = weights_in(run, initial)
+    state = Folder(run).state()
+    assert found.keys() == initial.keys()
+    assert any(np.any(value != initial[name]) for name, value in found.items())
+    for name, value in found.items():
+        np.testing.assert_array_equal(value, state.model.weights[name])
+        np.testing.assert_array_equal(value, weights_in(run / "adapter", initial)[name])
+    assert (run / "rounds.jsonl").read_bytes() == lines
+
+
+def test_weights_that_cannot_be_used(run, opened, tmp_path):
+    initial = opened[0].initial
+    with pytest.raises(SimulationError, match="neither a checkpoint"):
+        weights_in(tmp_path, initial)
+    name = min(initial)
+    with pytest.raises(SimulationError, match=f"first {name}"):
+        weights_in(run, initial | {name: np.zeros(7, np.float32)})
+    path = run / "adapter" / "adapter_model.safetensors"
+    save_file({key: value for key, value in load_file(path).items() if key != name}, path)
+    with pytest.raises(SimulationError, match=f"first {name}"):
+        weights_in(run / "adapter", initial)
+    path.write_bytes(b"nothing")
+    with pytest.raises(SimulationError, match="cannot be read"):
+        weights_in(run / "adapter", initial)
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def estimate(plan, capsys):
+    def command(*options, code=0):
+        base = ["bench", "estimate", "--model", plan.model, "--data", plan.data, "--clients", 6, "--length", LENGTH]
+        base += ["--repeats", 2, "--examples", 20, "--batch", BATCH, "--seed", 5]
+        assert cli.run([str(word) for word in (*base, *options)]) == code
+        printed = capsys.readouterr()
+        return printed.out if code == 0 else printed.err
+
+    return command
+
+
+SWEEP = ("--adapter", "lora", "--adapter", "tinylora:rank=2,dimension=4", "--directions", "4", "--holders", "1,2",
+         "--kind", "normal,orthogonal", "--estimators", "forward,exact,central")  # fmt: skip
+
+
+def test_figures_as_json_are_the_same_each_time(estimate):
+    first, again = estimate(*SWEEP, "--json"), estimate(*SWEEP, "--json")
+    assert first == again
+    found = json.loads(first)
+    assert [each["adapter"]["method"] for each in found["adapters"]] == ["lora", "tinylora"]
+    for each in found["adapters"]:
+        # forward: 2 kinds x 2 owners; central: 2 kinds; exact: 1; each with 1 and 2 holders
+        assert len(each["summary"]) == 2 * (4 + 2 + 1)
+        assert len(each["rows"]) == len(each["summary"]) * 4
+        for line in each["summary"]:
+            own = [row for row in each["rows"] if all(row[name] == line[name] for name in row.keys() & line.keys())]
+            assert len(own) == line["units"] == 4
+            for figure in ("cosine_batch", "passes"):
+                assert line["median"][figure] == pytest.approx(np.median([row[figure] for row in own]))
+                first_block = [row[figure] for row in own if row["block"] == 0]
+                assert line["first_block"][figure] == pytest.approx(np.mean(first_block))
+    assert found["adapters"][1]["rows"][0]["weights"] == 4
+    assert json.loads(estimate(*SWEEP, "--json", "--alpha", "0.1"))["adapters"] != found["adapters"]
+
+
+def test_tables_fit_a_terminal(estimate):
+    overview = estimate(*SWEEP, "--batch", "2,4", "--units-per-client", "1,0", "--units-apart")
+    assert max(map(len, overview.splitlines())) <= 100
+    assert "…" not in overview
+    assert "tinylora rank=2 dimension=4: 4 units of 4 weights" in overview
+    assert "orthogonal shared B=2 h=1 u=all" in overview
+    units = estimate("--directions", "2", "--per-example", "--by-unit")
+    assert max(map(len, units.splitlines())) <= 100
+    assert "…" not in units
+    assert units.count("layer.1.attention.self.query") == 2  # of one K, and exact
+
+
+def test_weights_of_a_run_change_the_figures(estimate, run):
+    start, trained = estimate("--json"), estimate("--json", "--weights", str(run))
+    assert json.loads(start)["adapters"] != json.loads(trained)["adapters"]
+
+
+WRONG = [
+    (("--directions", "0"), "--directions takes whole numbers from 1 on, between commas, got '0'"),
+    (("--holders", "many"), "--holders takes whole numbers"),
+    (("--batch", ""), "--batch takes whole numbers"),
+    (("--adapter", "tinylora:size=3"), "--adapter takes a method with rank"),
+    (("--adapter", "lora:rank=no"), "rank: Input should be a valid integer"),
+    (("--adapter", "poetry"), "unknown adapter 'poetry'"),
+    (("--kind", "gaussian"), "kind"),
+    (("--estimators", "magic"), "estimator"),
+    (("--holders", "7"), "a round can have 1 to 6 of the 6 clients, got 7"),
+    (("--weights", "nowhere"), "nowhere holds neither a checkpoint"),
+    (("--peft", "classifier"), "no units"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG, ids=str)
+def test_what_cannot_be_measured_is_one_line(estimate, options, message):
+    told = estimate(*options, code=2)
+    assert message in told
+    assert told.startswith("error: ")
+    assert told.count("\n") == 1
+
+
+def test_without_the_simulators_libraries():
+    code = "import sys; sys.modules['sqlalchemy'] = None; from edge_client import cli; sys.exit(cli.run(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "bench", "estimate", "--model", "m", "--data", "d"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: spry bench estimate needs the extra 'simulate' (sqlalchemy is not installed)")
+    shown = subprocess.run([*command[:4], "--help"], capture_output=True, text=True, check=False)
+    assert "estimate" in shown.stdout
+    assert shown.returncode == 0
