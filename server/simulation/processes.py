@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -113,14 +113,18 @@ def _work(plan: Plan, threads: int, calls: Connection) -> None:
 
     torch.set_num_threads(min(threads, torch.get_num_threads()))
     worker = Worker(plan)
-    calls.send((None, None))
-    while True:
-        method, arguments = calls.recv()
-        try:
-            found = getattr(worker, method)(*arguments), None
-        except (SpryError, OSError) as error:
-            found = None, error
-        calls.send(found)
+    with suppress(EOFError, ConnectionError):  # nobody is there any more
+        calls.send((None, None))
+        while True:
+            method, arguments = calls.recv()
+            calls.send(_answer(worker, method, arguments))
+
+
+def _answer(worker: Worker, method: str, arguments: tuple[Any, ...]) -> tuple[Any, Exception | None]:
+    try:
+        return getattr(worker, method)(*arguments), None
+    except (SpryError, OSError) as error:
+        return None, error
 
 
 def _end_with_parent() -> None:
