@@ -33,7 +33,7 @@ from server.simulation.noiserows import Row, Sample, cosine, row
 from server.simulation.plan import Plan
 from server.simulation.population import Population, drawn
 from server.simulation.together import JoinedPasses, Question
-from server.simulation.work import ROWS
+from server.simulation.work import rows_together
 
 Vector = NDArray[np.float64]
 Vectors = dict[int, Vector]
@@ -132,11 +132,11 @@ class _Steps:
     def whole(self, examples: Sequence[Example]) -> Vectors:
         """The gradient of the mean loss over these examples."""
         total: Vectors = {number: np.zeros(unit.size) for number, unit in enumerate(self._manifest.units)}
-        encoder = self._encoder(WHOLE_BATCH)
-        for start in range(0, len(examples), ROWS):
+        encoder, together = self._encoder(WHOLE_BATCH), rows_together(self._plan)
+        for start in range(0, len(examples), together):
             batches = [
                 Batch(0, encoded.tokens, labels, encoded.example_weight)
-                for _, encoded, labels in in_order(examples[start : start + ROWS], encoder, self._plan.task)
+                for _, encoded, labels in in_order(examples[start : start + together], encoder, self._plan.task)
             ]
             for batch, found in zip(batches, self._differentiate(batches, per_example=False), strict=True):
                 for number, vector in self._vectors(found.gradients, total).items():
