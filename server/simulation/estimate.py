@@ -78,10 +78,10 @@ def estimate(
     --adapter tinylora:rank=8,dimension=16 --directions 1,8,64
     """
     try:
-        from server.simulation.quiet import quiet_libraries
         from server.simulation.noise import measure
         from server.simulation.noisetable import Found, as_dictionary, show
         from server.simulation.plan import plan_for
+        from server.simulation.quiet import quiet_libraries
         from server.simulation.weights import weights_in
         from server.simulation.work import learner_of, population_of
     except ModuleNotFoundError as error:
