@@ -35,11 +35,9 @@ from edge_client.batches import Batch, Batches
 from edge_client.measure import resident
 from edge_client.text import TextEncoder
 from export.adapters import AdapterOptions, adapt
-from export.capture import capture
 from export.model import load
 from export.reference import Reference
 from export.rows import ARITHMETIC
-from export.targets import find_projections
 from export.tasks import TASKS
 from server.assignment import slots
 from server.models import Model
@@ -97,11 +95,7 @@ class OneByOne:
         self._training = plan.settings.training
         self._encoder = TextEncoder(worker.learner.tokenizer, worker.manifest, BATCH, LENGTH)
         loaded = load(plan.model, TASKS[plan.task], worker.population.labels, seed=plan.seed)
-        example = loaded.example_inputs(2, 8)
-        adapted = adapt(
-            loaded.model, loaded.task, AdapterOptions(method="lora"),
-            lambda: find_projections(capture(loaded.model, loaded.task, example, {}), loaded.layers),
-        )  # fmt: skip
+        adapted = adapt(loaded, AdapterOptions(method="lora"))
         self._reference = Reference(adapted, loaded.task)
 
     def play(self, number: int, weights: Mapping[str, Any]) -> None:

@@ -172,7 +172,8 @@ class _Steps:
 
     def _differentiate(self, batches: Sequence[Batch], *, per_example: bool) -> Sequence[Differentiated]:
         names = sorted([name for names in self._names for name in names] + (self._head if per_example else []))
-        return self._learner.differentiate([self._weights] * len(batches), batches, names, per_example=per_example)
+        count = len(batches)
+        return self._learner.differentiate([self._weights] * count, batches, [names] * count, per_example=per_example)
 
     def _vectors(self, gradients: Weights, units: Iterable[int]) -> Vectors:
         return {

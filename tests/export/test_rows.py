@@ -37,7 +37,7 @@ class Clients:
         self.random = np.random.default_rng()
         loaded = tiny(architecture, task)
         options = AdapterOptions(method=method)
-        adapted = adapt(loaded.model, loaded.task, options, lambda: projections(architecture, task))
+        adapted = adapt(loaded, options, projections=projections(architecture, task))
         self.loaded, self.adapted = loaded, adapted
         self.model = RowModel(loaded, adapted, method, device="cpu", arithmetic=arithmetic)
         self.reference = Reference(adapted, loaded.task)

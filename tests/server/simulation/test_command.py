@@ -21,7 +21,7 @@ WRONG = [
     ({"preset": "x"}, "preset: Input should be 'default' or 'paper'"),
     ({"engine": "x"}, "unknown engine 'x'; expected local or ray"),
     ({"task": "x"}, "task: Input should be 'seq-cls', 'qa' or 'causal-lm'"),
-    ({"peft": "x"}, "unknown adapter 'x'; expected one of lora, tinylora"),
+    ({"peft": "x"}, "unknown adapter 'x'; expected one of lora, aligned, tinylora"),
     ({"target-modules": "gate"}, "target module gate matches no linear layer of the model"),
     ({"model": "nowhere/"}, "cannot load a model from 'nowhere/'|nowhere is not a folder"),
     ({"data": "empty"}, "empty has no train.jsonl or train.csv with a row for each example"),

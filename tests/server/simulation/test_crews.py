@@ -86,9 +86,7 @@ def test_what_a_worker_refuses_is_told_and_what_kills_it_too(model_folder, data)
         crew.close()
 
 
-@pytest.mark.parametrize(
-    ("how", "code"), [("ctrl-c", 130), ("terminate", 130), ("kill", -signal.SIGKILL), ("a worker's death", 2)]
-)
+@pytest.mark.parametrize(("how", "code"), [("ctrl-c", 130), ("terminate", 130), ("kill", -signal.SIGKILL)])
 def test_a_stopped_command_leaves_no_process_and_goes_on(how, code, model_folder, data, tmp_path, started):
     plan = small(model_folder, data, rounds=1000)
     process = started(plan, "--workers", "2")
@@ -99,17 +97,14 @@ def test_a_stopped_command_leaves_no_process_and_goes_on(how, code, model_folder
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     elif how == "terminate":
         process.terminate()
-    elif how == "kill":
-        process.kill()
     else:
-        workers[0].kill()
+        process.kill()
     asked = time.monotonic()
     told = process.communicate(timeout=PATIENCE)[1].decode().splitlines()
     assert process.returncode == code
     wait_for(lambda: not any(worker.is_running() for worker in workers))
     assert time.monotonic() - asked < 30
-    ends = {130: "stopped after round", 2: "error: a worker process died"}
-    assert told[-1].startswith(ends.get(code, "round "))
+    assert told[-1].startswith("stopped after round" if code == 130 else "round ")
     assert all(line.startswith("round ") for line in told[:-1])
     more = small(model_folder, data, rounds=len(lines(tmp_path / "run")) + 2)
     assert bits(done(more, tmp_path / "run")) == bits(done(more, tmp_path / "whole"))

@@ -21,12 +21,9 @@ fleet = devices.fleet
 trainable = devices.trainable
 CLIENTS, ROUNDS, SEED = 3, 3, 11
 METHODS = {
-    "spry": ("spry", {}),
+    "spry": ("spry", {"kind": "orthogonal", "directions": 2}),
     "whole passes, all units, one direction for all": ("fedfgd", {"epochs": 2, "per_example": False, "head": "joint"}),
-    "orthogonal": ("spry", {"kind": "orthogonal", "directions": 2}),
     "backpropagation": ("fedyogi", {"optimizer": "adamw"}),
-    "differences": ("baffle+", {"directions": 2, "sigma": 1e-2}),
-    "numbers": ("spry", {"mode": "iteration", "iterations": 2, "head": "apart"}),
     "numbers and the head's gradient": ("spry", {"mode": "iteration", "iterations": 2, "head": "exact"}),
     "numbers of differences": ("fedmezo", {"mode": "iteration", "iterations": 2, "sigma": 1e-2}),
 }
