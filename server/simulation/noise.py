@@ -31,7 +31,7 @@ from server.simulation.fleet import task_of
 from server.simulation.learner import Differentiated, Learner
 from server.simulation.noiserows import Row, Sample, cosine, row
 from server.simulation.plan import Plan
-from server.simulation.population import Population, drawn
+from server.simulation.population import Population, sampled
 from server.simulation.together import JoinedPasses, Question
 from server.simulation.work import rows_together
 
@@ -146,7 +146,7 @@ class _Steps:
     def draws(self, repeat: int, batch: int, count: int) -> list[Draw]:
         """Clients' batches, as in the first step of a round."""
         encoder, batches = self._encoder(batch), list[Batch]()
-        for place, client in enumerate(drawn(self._plan.seed, repeat + 1, self._population.clients, count)):
+        for place, client in enumerate(sampled(self._plan.seed, repeat + 1, self._population.clients, count)):
             task = task_of(self._plan.settings, self._manifest, repeat + 1, Slot(place, ()))
             examples = self._population.client(client).train
             batches.append(Batches(examples, encoder, self._plan.task, task.seed).at(0))

@@ -92,12 +92,7 @@ class Population:
 
 
 def sampled(seed: int, round_: int, clients: int, per_round: int) -> list[int]:
-    """Which clients take part in a round, each as likely as another."""
-    return sorted(drawn(seed, round_, clients, per_round))
-
-
-def drawn(seed: int, round_: int, clients: int, per_round: int) -> list[int]:
-    """The same in the order in which they are drawn, so that the first ones are a fair sample too."""
+    """Which clients take part in a round, each as likely as another in each place: no client has units of its own."""
     if not 1 <= per_round <= clients:
         raise DataError(f"a round can have 1 to {clients} of the {clients} clients, got {per_round}")
     return order(clients, seed, Purpose.CLIENTS, round_)[:per_round].tolist()
