@@ -20,7 +20,7 @@ def adapter_archive(store: Store, job: Job, version: int) -> bytes:
     """A .zip with the same bytes for the same version; what PEFT wants beside the weights comes from the bundle."""
     bundle = store.bundles.open(job.bundle)
     initial = load_file(bundle.folder / bundle.manifest.adapter.file)
-    tensors = folded(initial | store.models.load(job, version).weights)
+    tensors = folded(initial | store.models.load(job, version).result)
     config = json.dumps(bundle.manifest.adapter.config, indent=2, sort_keys=True)
     name = PurePosixPath(bundle.manifest.adapter.file).name
     files = {

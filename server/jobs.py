@@ -7,7 +7,7 @@ import secrets
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Le, Len
+from annotated_types import Ge, Gt, Le, Len, Lt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from sqlalchemy import Connection, Row, Select, insert, or_, select, update
 
@@ -59,6 +59,9 @@ class JobSettings(BaseModel):
     )
     device_evaluation: Annotated[int, Ge(0)] = Field(
         default=0, description="Rounds between evaluations on devices; 0: never."
+    )
+    average: Annotated[float, Ge(0), Lt(1)] = Field(
+        default=0.0, description="What a running average of the weights keeps at each version; the average is measured."
     )
     norm_bound: Annotated[float, Gt(1)] = Field(default=20.0, description="How far beyond the median an update may go.")
     keep: Annotated[int, Ge(1)] | None = Field(default=None, description="Rounds whose weights are kept; all.")

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from server.jobs import Job, JobSettings
 
 
+AVERAGE = "a:"
+"""Stands before a parameter's name in the optimizer's state."""
+
+
 @dataclass(frozen=True)
 class Model:
     """Weights and the server optimizer's state. Nobody changes the arrays."""
@@ -34,6 +38,17 @@ class Model:
     version: int
     weights: Weights
     optimizer: Weights
+
+    @property
+    def result(self) -> Weights:
+        """What a job measures and gives out: the weights' running average, where it keeps one."""
+        return {name: self.optimizer.get(AVERAGE + name, value) for name, value in self.weights.items()}
+
+    @property
+    def repeatable(self) -> Weights:
+        """What a device needs to take the server's steps itself: the average is not for it."""
+        optimizer = {name: value for name, value in self.optimizer.items() if not name.startswith(AVERAGE)}
+        return self.weights | optimizer
 
 
 def head_names(manifest: Manifest) -> frozenset[str]:
@@ -44,14 +59,23 @@ def moved(model: Model, change: Weights, settings: JobSettings, manifest: Manife
     """The next version."""
     weights, optimizer = dict(model.weights), dict(model.optimizer)
     server_step(weights, change, optimizer, settings.optimizers, head_names(manifest))
-    return Model(model.version + 1, weights, optimizer)
+    return _averaged(Model(model.version + 1, weights, optimizer), settings.average)
 
 
 def repeated(model: Model, record: StepRecord, settings: JobSettings, manifest: Manifest) -> Model:
     """The next version, by a published record: what every client in step does too."""
     weights, optimizer = dict(model.weights), dict(model.optimizer)
     replay(record, weights, optimizer, manifest, settings.training, settings.optimizers)
-    return Model(model.version + 1, weights, optimizer)
+    return _averaged(Model(model.version + 1, weights, optimizer), settings.average)
+
+
+def _averaged(model: Model, keeps: float) -> Model:
+    """The version with its running average brought up to it; the first version's is the version itself."""
+    if not keeps:
+        return model
+    before = model.result
+    average = {AVERAGE + name: keeps * before[name] + (1 - keeps) * value for name, value in model.weights.items()}
+    return Model(model.version, model.weights, model.optimizer | average)
 
 
 class Models:

@@ -182,7 +182,7 @@ def _evaluate(store: Store, job: Job, round_: Row[Any], outcome: Outcome) -> dic
     settings = job.settings
     done = job.done + 1
     if settings.held_out and _is_last(job, round_) and (done % settings.evaluate_every == 0 or done == settings.rounds):
-        found |= evaluate(store, job, outcome.model.weights)
+        found |= evaluate(store, job, outcome.model.result)
     return found
 
 

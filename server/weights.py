@@ -20,7 +20,7 @@ def weights_since(store: Store, job: Job, since: int) -> bytes:
         raise Refusal(409, "stale", f"{what}; ask for all with since=-1")
     model = store.models.load(job, job.version)
     if job.settings.training.mode == "iteration":
-        return save(model.weights | model.optimizer)
+        return save(model.repeatable)
     if since < 0:
         return save(model.weights)
     changed = store.models.changed_since(job, since)
@@ -33,7 +33,7 @@ def steps_since(store: Store, job: Job, since: int) -> tuple[bytes, str]:
         raise Refusal(409, "invalid", f"job {job.name} has no steps: its mode is epoch; ask for its weights")
     records = store.models.record_bytes(job, since)
     model = store.models.load(job, job.version)
-    whole = sum(value.nbytes for value in (*model.weights.values(), *model.optimizer.values()))
+    whole = sum(value.nbytes for value in model.repeatable.values())
     log = sum(len(record) for record in records)
     if len(records) < job.version - since or log > whole:
         return weights_since(store, job, -1), SAFETENSORS

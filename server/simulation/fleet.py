@@ -79,7 +79,7 @@ class Fleet:
         following = State(outcome.model, number, self._change(state, outcome))
         trained = time.monotonic() - started
         if evaluated:
-            found |= self.score(outcome.model.weights).values
+            found |= self.score(outcome.model.result).values
         seconds = time.monotonic() - started
         steps = sum(report.get("steps", 1) for report in outcome.reports)
         return following, {

@@ -42,7 +42,7 @@ def simulate(
                 folder.save(state, line)
                 tell(line)
         summary = _summary(folder.lines())
-        worker.learner.save_adapter(folder.adapter, state.model.weights)
+        worker.learner.save_adapter(folder.adapter, state.model.result)
         write_curves(folder.path)
         folder.finish(summary)
         return summary

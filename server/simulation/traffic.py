@@ -57,7 +57,7 @@ class Traffic:
         derivatives = self._training.directions * self._training.batch * (2 if self._head and not gradient else 1)
         for task, report in zip(tasks, reports, strict=True):
             if first:
-                self._download(task, model.weights | model.optimizer)
+                self._download(task, model.repeatable)
             self.bytes_up += len(report)
             self.bytes_down += len(record)
             self.numbers_up += derivatives + gradient

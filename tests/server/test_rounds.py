@@ -1,10 +1,15 @@
 """Rounds from check-in to weights, through the real application."""
 
+import io
+import zipfile
+
 import numpy as np
 import pytest
+from safetensors.numpy import load
 
 from edge_client.optimizers import server_step
 from edge_client.protocol import ServerOptimizer, ServerOptimizers
+from server.jobs import find_job
 from server.rounds import advance
 
 AVERAGE = {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}}
@@ -59,6 +64,28 @@ def test_the_adaptive_optimizer_is_that_of_the_library(server, bundle_name):
         for name, value in weights.items():
             np.testing.assert_allclose(found[name], value, atol=1e-6)
         weights = found
+
+
+def test_the_result_is_a_running_average(server, bundle_name):
+    """Devices go on from the weights themselves; what is downloaded and measured is the average over versions."""
+    server.create_job(bundle_name, per_round=1, over_selection=1, assignment="all", optimizers=AVERAGE, average=0.75)
+    server.advance()
+    device = server.device()
+    average, versions = None, []
+    for change in (0.4, -0.2, 0.1):
+        play(server, [device], [change])
+        weights = device.weights("job")
+        versions.append(weights)
+        average = weights if average is None else {n: 0.75 * average[n] + 0.25 * w for n, w in weights.items()}
+    with zipfile.ZipFile(io.BytesIO(server.call("GET", "/v1/jobs/job/adapter").content)) as archive:
+        found = load(archive.read("adapter_model.safetensors"))
+    for name, value in average.items():
+        np.testing.assert_allclose(found[name], value, atol=1e-6)
+        assert np.abs(versions[-1][name] - value).max() > 0.01
+    job = find_job(server.store, "job")
+    assert not any(name.startswith("a:") for name in device.weights("job"))
+    kept = server.store.models.load(job, job.version)
+    assert {name for name in kept.optimizer if name.startswith("a:")} == {f"a:{name}" for name in average}
 
 
 def test_a_unit_whose_holders_vanished_keeps_its_value(server, bundle_name):
