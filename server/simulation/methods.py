@@ -119,7 +119,7 @@ METHODS: dict[str, Method] = {
     ),
     "classifier": Method(
         **_method("backpropagation of the task layer alone", "backprop", split=False, units=_MEAN, estimator="exact"),
-        default={"training": {"learning_rate": 1.0}}, paper=_ADAMW, adapter="classifier",
+        default={"training": {"head_learning_rate": 1.0}}, paper=_ADAMW, adapter="classifier",
     ),
 }  # fmt: skip
 
