@@ -53,7 +53,7 @@ SUBCOMMANDS = {
     "install-service": Subcommand("Let systemd run `spry join` or `spry serve`."),
     "export": Subcommand("Turn a Hugging Face model into a bundle for devices.", "export"),
     "inspect": Subcommand("Show a bundle's programs, sizes, memory and verification."),
-    "bench": Subcommand("Measure a bundle's steps on this machine, or the noise of gradients."),
+    "bench": Subcommand("Measure steps, and the noise of gradients."),
     "serve": Subcommand("Run the server.", "server"),
     "job": Subcommand("Make, follow and steer jobs on a server.", "server"),
     "token": Subcommand("Make and revoke enrolment tokens.", "server"),

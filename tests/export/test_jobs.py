@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from export import jobs
+from export.adapters import adapt
 from export.errors import ExportError
 from export.model import load
 from export.options import ExportOptions
-from export.pipeline import Silent, _adapt, _differentiate, _jobs
+from export.pipeline import Silent, _differentiate, _jobs
 from export.tasks import TASKS
 
 
@@ -22,7 +23,7 @@ def work(model_folder, tmp_path_factory):
     """The jobs of a small export: embed, block.0, block.1, head."""
     options = ExportOptions(str(model_folder), tmp_path_factory.mktemp("none") / "out", batches=(2,), lengths=(6,))
     loaded = load(options.source, TASKS["seq-cls"], options.labels)
-    adapted = _adapt(loaded, options)
+    adapted = adapt(loaded, options.adapter, options.seed)
     return _jobs(_differentiate(loaded, adapted, options, Silent()), options)
 
 

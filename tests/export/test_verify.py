@@ -14,11 +14,10 @@ from torch import nn
 
 from edge_client.bundle import Bundle
 from edge_client.manifest import Check
-from export.adapters import Adapted
+from export.adapters import Adapted, adapt
 from export.errors import ExportError
 from export.model import load
 from export.options import AdapterOptions, ExportOptions
-from export.pipeline import _adapt
 from export.reference import Reference
 from export.samples import SENTENCES, sample_inputs
 from export.tasks import IGNORED, TASKS
@@ -40,7 +39,7 @@ class Verified:
         self.manifest = Bundle.open(folder).manifest
         options = ExportOptions(str(model_folder), folder, batches=(2,), lengths=(8,), **options)
         self.loaded = load(options.source, TASKS[options.task], LABELS)
-        self.adapted = _adapt(self.loaded, options)
+        self.adapted = adapt(self.loaded, options.adapter, options.seed)
         self.sample = make_sample(self.loaded, self.adapted, self.manifest, 2, 0)
 
     def reference(self, **replaced):
