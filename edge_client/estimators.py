@@ -154,19 +154,23 @@ class Central(ScalarEstimator):
     def report(self, batch: Batch, weights: Weights, iteration: int) -> ScalarReport:
         alone = replace(self.training, batch=1)  # a row per direction
         directions = step_directions(self.manifest, self.task.units, self.task.seed, alone, iteration)
+        walked = [self.walk(batch, weights, directions, k) for k in range(self.training.directions)]
+        losses, slopes = zip(*walked, strict=True)
+        return self.told(batch, np.mean(losses, axis=0), np.stack(slopes))
+
+    def walk(self, batch: Batch, weights: Weights, directions: Mapping[str, Array], k: int) -> tuple[Array, Array]:
+        """Forth and back along one direction: each example's mean loss, and its slope."""
         sigma = self.training.sigma
-        losses: list[Array] = []
-        differences: list[Array] = []
-        for k in range(self.training.directions):
-            above, below = (
-                self.passes.losses(batch, weights | {n: weights[n] + side * v[k] for n, v in directions.items()})
-                for side in (sigma, -sigma)
-            )
-            differences.append((above - below) / np.float32(2 * sigma))
-            losses.append((above + below) / 2)
-        jvp = np.stack(differences)
+        above, below = (
+            self.passes.losses(batch, weights | {n: weights[n] + side * v[k] for n, v in directions.items()})
+            for side in (sigma, -sigma)
+        )
+        return (above + below) / 2, (above - below) / np.float32(2 * sigma)
+
+    def told(self, batch: Batch, loss: Array, jvp: Array) -> ScalarReport:
+        """The head's part of the slopes is in the units'."""
         head_jvp = np.zeros_like(jvp) if self.manifest.head else None
-        return ScalarReport(_mean(np.mean(losses, axis=0), batch), batch.examples, jvp, head_jvp)
+        return ScalarReport(_mean(loss, batch), batch.examples, jvp, head_jvp)
 
 
 class ExactGradient(Estimator):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -19,6 +18,7 @@ from .client import Client, Idle
 from .conditions import Conditions, parse_bytes, parse_hours
 from .data import BadRows
 from .events import Event, Tell
+from .interrupts import end_as_interrupted
 from .runtimes import CPU
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def join(
 
     Example: spry join --server https://spry.example.org --token T --data my.jsonl --only-charging --hours 22-6
     """
-    signal.signal(signal.SIGTERM, _interrupt)  # a system that stops a service ends it as Ctrl-C does
+    end_as_interrupted()
     conditions = Conditions(
         only_charging=only_charging,
         unmetered_only=unmetered_only,
@@ -122,10 +122,6 @@ def handed_over() -> Idle | None:
         return msgspec.json.decode(os.environ.pop(IDLE_VARIABLE, ""), type=Idle)
     except msgspec.DecodeError:
         return None
-
-
-def _interrupt(_signal: int, _frame: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def _bad_rows(value: str) -> BadRows:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from edge_client.interrupts import end_as_interrupted
 from edge_client.runtimes import available
 from server.cli.adapter import save_adapter
 from server.demo import intents
@@ -44,7 +44,7 @@ def demo(
 
     Example: spry demo --clients 4 --rounds 6 --keep-serving
     """
-    signal.signal(signal.SIGTERM, _interrupt)  # its end is theirs too
+    end_as_interrupted()  # its end is that of its processes too
     plan = plan_for(clients, rounds, mode, out, model, port)
     folder, screen, begun = Folder(plan.out), Screen(), time.monotonic()
     with folder.taken():
@@ -101,7 +101,3 @@ def _learned(plan: Plan, folder: Folder, fleet: Fleet, screen: Screen, begun: fl
         adapter=str(folder.adapter),
         dashboard=fleet.dashboard,
     )
-
-
-def _interrupt(_signal: int, _frame: object) -> NoReturn:
-    raise KeyboardInterrupt

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_client.chain import cut_for
+from edge_client.estimators import kind_of
 from edge_client.manifest import Manifest
 from edge_client.protocol import Training
 from server.assignment import cyclic, everything
+from server.simulation.costs import behind, passes
 
 Array = NDArray[Any]
 
@@ -35,12 +36,7 @@ class Choice:
 
 def forward_passes(manifest: Manifest, units: Sequence[int], training: Training) -> float:
     """What a client's step costs beside a forward pass over the same batch, by the blocks that it goes through."""
-    segments = manifest.segments
-    blocks = max(segment.last_block for segment in segments)
-    share = (blocks - segments[cut_for(manifest, units)].first_block) / blocks
-    if training.estimator == "central":
-        return 2.0 * training.directions
-    return 1 + (2 if training.estimator == "exact" else training.directions) * share
+    return passes(kind_of(training), training, behind(manifest, units))
 
 
 # --- theory: see tests/edge_client/test_noise.py ---------------------------------------------------------------------

@@ -3,52 +3,68 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections import deque
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from edge_client.inspect import size
+from edge_client.interrupts import end_as_interrupted
 from server.errors import SimulationError
 from server.simulation.methods import METHODS, merged
+from server.simulation.options import (
+    Alpha,
+    ArithmeticOption,
+    BadRowsOption,
+    By,
+    Clients,
+    Data,
+    Device,
+    Dimension,
+    Label,
+    LoraAlpha,
+    Model,
+    Pair,
+    RandomWeights,
+    Rank,
+    Seed,
+    TargetModules,
+    TaskName,
+    Text,
+)
 from server.simulation.plan import plan_for
 from server.simulation.quiet import quiet_libraries
 
 
 def simulate(
-    data: Annotated[str, typer.Option(help="A folder with train and test as JSONL or CSV, or a dataset on the hub.")],
+    data: Data,
     out: Annotated[Path, typer.Option(help="The run's folder; the same command goes on where it stopped.")],
-    model: Annotated[str, typer.Option(help="What is trained, as `spry export` takes it.")],
+    model: Model,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "spry",
     preset: Annotated[str, typer.Option(help="Where other settings come from: default or paper.")] = "default",
-    task: Annotated[str, typer.Option(help="What the model learns: seq-cls, qa or causal-lm.")] = "seq-cls",
-    clients: Annotated[int, typer.Option(min=1, help="Virtual clients.")] = 100,
+    task: TaskName = "seq-cls",
+    clients: Clients = 100,
     per_round: Annotated[int | None, typer.Option(min=1, help="Clients of a round.")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds.")] = None,
-    alpha: Annotated[
-        float | None, typer.Option(help="Of the Dirichlet split: the smaller, the less alike; 1 when left out.")
-    ] = None,
-    by: Annotated[
-        str, typer.Option(help="The column that is split over; without --alpha, each of its values is a client.")
-    ] = "",
-    text: Annotated[str, typer.Option(help="The column of the text; found by its name when left out.")] = "",
-    pair: Annotated[str, typer.Option(help="The column of the second text.")] = "",
-    label: Annotated[str, typer.Option(help="The column of the label.")] = "",
-    bad_rows: Annotated[str, typer.Option(help="Rows that cannot be used: refuse, or skip.")] = "refuse",
-    seed: Annotated[int, typer.Option(min=0, help="Of the split, the sampling and all directions.")] = 0,
+    alpha: Alpha = None,
+    by: By = "",
+    text: Text = "",
+    pair: Pair = "",
+    label: Label = "",
+    bad_rows: BadRowsOption = "refuse",
+    seed: Seed = 0,
     peft: Annotated[str, typer.Option(help="The adapter, as `spry export` takes it.")] = "lora",
-    rank: Annotated[int, typer.Option(min=1, help="Rank of LoRA, or of TinyLoRA's frozen factors.")] = 1,
-    lora_alpha: Annotated[float, typer.Option(help="LoRA's scale.")] = 1.0,
-    dimension: Annotated[int, typer.Option(min=1, help="TinyLoRA's trainable numbers per layer.")] = 16,
-    target_modules: Annotated[str, typer.Option(help="Layers to adapt, between commas.")] = "",
+    rank: Rank = 1,
+    lora_alpha: LoraAlpha = 1.0,
+    dimension: Dimension = 16,
+    target_modules: TargetModules = "",
     mode: Annotated[str | None, typer.Option(help="What clients send: epoch or iteration.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Examples of a step.")] = None,
     length: Annotated[int | None, typer.Option(min=2, help="Tokens of an example, at most.")] = None,
@@ -66,14 +82,12 @@ def simulate(
     personal: Annotated[bool, typer.Option("--personal/--no-personal", help="Measure clients' own models too.")] = True,
     workers: Annotated[int, typer.Option(min=1, help="Processes, each with a model of its own.")] = 1,
     engine: Annotated[str, typer.Option(help="Where workers run: local or ray.")] = "local",
-    device: Annotated[str, typer.Option(help="cpu, or a CUDA device.")] = "cpu",
-    arithmetic: Annotated[str, typer.Option(help="float32, or bfloat16: faster, less exact.")] = "float32",
+    device: Device = "cpu",
+    arithmetic: ArithmeticOption = "float32",
     costs: Annotated[
         Path | None, typer.Option(help="A bundle of the same model and adapter, to tell a device's memory by.")
     ] = None,
-    random_weights: Annotated[
-        bool, typer.Option("--random-weights", help="A config.json's shape with random weights.")
-    ] = False,
+    random_weights: RandomWeights = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON on standard output.")] = False,
 ) -> None:
     """Train a simulated fleet, by the server's and the devices' own code.
@@ -82,7 +96,7 @@ def simulate(
     """
     if engine not in ("local", "ray"):
         raise SimulationError(f"unknown engine {engine!r}; expected local or ray")
-    signal.signal(signal.SIGTERM, _interrupt)  # a system that stops a service ends it as Ctrl-C does
+    end_as_interrupted()
     asked = {
         "per_round": per_round, "rounds": rounds, "evaluate_every": evaluate_every, "assignment": assignment,
         "training": {
@@ -121,7 +135,6 @@ def simulate(
     if plan.settings.per_round > plan.clients:
         raise SimulationError(f"--per-round is {plan.settings.per_round}, more than --clients {plan.clients}: lower it")
     quiet_libraries()
-    _check_device(device)
     from server.simulation.run import simulate as run  # what is behind it takes a while to import
 
     with _shown(plan.settings.rounds) as tell:
@@ -130,24 +143,6 @@ def simulate(
         typer.echo(json.dumps(summary))
     else:
         typer.echo(_told(summary, out))
-
-
-def _interrupt(_signal: int, _frame: object) -> NoReturn:
-    raise KeyboardInterrupt
-
-
-def _check_device(device: str) -> None:
-    kind, _, number = device.partition(":")
-    if kind not in ("cpu", "cuda") or (number and not number.isdecimal()):
-        raise SimulationError(f"unknown device {device!r}; expected cpu, cuda or cuda:N")
-    if kind == "cuda":
-        import torch
-
-        if int(number or 0) >= torch.cuda.device_count():
-            found = torch.cuda.device_count()
-            raise SimulationError(
-                f"--device {device} was asked for, but torch {torch.__version__} finds {found} CUDA devices; use cpu"
-            )
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,26 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from edge_client.errors import RuntimeMissing
 from server.errors import SimulationError
+from server.simulation.options import (
+    Alpha,
+    ArithmeticOption,
+    BadRowsOption,
+    By,
+    Clients,
+    Data,
+    Device,
+    Dimension,
+    Label,
+    LoraAlpha,
+    Model,
+    Pair,
+    RandomWeights,
+    Rank,
+    Seed,
+    TargetModules,
+    TaskName,
+    Text,
+)
 
 if TYPE_CHECKING:
     from edge_client.protocol import Training
@@ -25,17 +45,17 @@ START = "start"
 
 
 def estimate(
-    model: Annotated[str, typer.Option(help="What is trained, as `spry export` takes it.")],
-    data: Annotated[str, typer.Option(help="A folder with train and test as JSONL or CSV, or a dataset on the hub.")],
-    task: Annotated[str, typer.Option(help="What the model learns: seq-cls, qa or causal-lm.")] = "seq-cls",
+    model: Model,
+    data: Data,
+    task: TaskName = "seq-cls",
     adapter: Annotated[
         list[str] | None, typer.Option(help="Adapters to compare, as in tinylora:rank=8,dimension=16; may be repeated.")
     ] = None,
     peft: Annotated[str, typer.Option(help="Without --adapter, the adapter, as `spry export` takes it.")] = "lora",
-    rank: Annotated[int, typer.Option(min=1, help="Rank of LoRA, or of TinyLoRA's frozen factors.")] = 1,
-    lora_alpha: Annotated[float, typer.Option(help="LoRA's scale.")] = 1.0,
-    dimension: Annotated[int, typer.Option(min=1, help="TinyLoRA's trainable numbers per layer.")] = 16,
-    target_modules: Annotated[str, typer.Option(help="Layers to adapt, between commas.")] = "",
+    rank: Rank = 1,
+    lora_alpha: LoraAlpha = 1.0,
+    dimension: Dimension = 16,
+    target_modules: TargetModules = "",
     weights: Annotated[str, typer.Option(help="Where to measure: start, or the folder of a run or adapter.")] = START,
     estimators: Annotated[str, typer.Option(help="Some of forward, exact and central.")] = "forward,exact",
     directions: Annotated[str, typer.Option(help="K: directions of a step.")] = "1,8,64",
@@ -47,26 +67,20 @@ def estimate(
     holders: Annotated[str, typer.Option(help="Clients whose estimates of a unit are averaged.")] = "1",
     units_per_client: Annotated[str, typer.Option(help="Units that a client moves together; 0: all.")] = "1",
     units_apart: Annotated[bool, typer.Option("--units-apart", help="Each direction moves one of its units.")] = False,
-    clients: Annotated[int, typer.Option(min=1, help="Virtual clients.")] = 100,
-    alpha: Annotated[
-        float | None, typer.Option(help="Of the Dirichlet split: the smaller, the less alike; 1 when left out.")
-    ] = None,
-    by: Annotated[
-        str, typer.Option(help="The column that is split over; without --alpha, each of its values is a client.")
-    ] = "",
-    text: Annotated[str, typer.Option(help="The column of the text; found by its name when left out.")] = "",
-    pair: Annotated[str, typer.Option(help="The column of the second text.")] = "",
-    label: Annotated[str, typer.Option(help="The column of the label.")] = "",
-    bad_rows: Annotated[str, typer.Option(help="Rows that cannot be used: refuse, or skip.")] = "refuse",
+    clients: Clients = 100,
+    alpha: Alpha = None,
+    by: By = "",
+    text: Text = "",
+    pair: Pair = "",
+    label: Label = "",
+    bad_rows: BadRowsOption = "refuse",
     length: Annotated[int, typer.Option(min=2, help="Tokens of an example, at most.")] = 64,
     examples: Annotated[int, typer.Option(min=1, help="Of all clients', for the gradient over the data.")] = 512,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds of clients and directions to average over.")] = 8,
-    seed: Annotated[int, typer.Option(min=0, help="Of the split, the sampling and all directions.")] = 0,
-    device: Annotated[str, typer.Option(help="cpu, or a CUDA device.")] = "cpu",
-    arithmetic: Annotated[str, typer.Option(help="float32, or bfloat16: faster, less exact.")] = "float32",
-    random_weights: Annotated[
-        bool, typer.Option("--random-weights", help="A config.json's shape with random weights.")
-    ] = False,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    arithmetic: ArithmeticOption = "float32",
+    random_weights: RandomWeights = False,
     by_unit: Annotated[bool, typer.Option("--by-unit", help="Show each unit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON on standard output.")] = False,
 ) -> None:

@@ -117,10 +117,11 @@ class Fleet:
         start = state.model
         calls = [(group, start.weights, state.last_change or {}) for group in self._groups(members)]
         trained: list[Trained] = [one for group in self._crew.call("train", calls) for one in group]
+        bound = self._bound(trained)
         updates = [
             Update(member.task.id, norms(one.update, start.weights, self._head), one.report, lambda one=one: one.update)
             for member, one in zip(members, trained, strict=True)
-            if one.variance <= self._bound(trained)
+            if one.variance <= bound
         ]
         traffic = Traffic(self.manifest, self.settings.training)
         for member, one in zip(members, trained, strict=True):

@@ -29,16 +29,10 @@ class ClosestDirection(Central):
         alone = replace(self.training, batch=1)
         directions = step_directions(self.manifest, self.task.units, self.task.seed, alone, iteration)
         chosen = self._closest(directions)
-        sigma = self.training.sigma
-        above, below = (
-            self.passes.losses(batch, weights | {n: weights[n] + side * v[chosen] for n, v in directions.items()})
-            for side in (sigma, -sigma)
-        )
-        jvp = np.zeros((self.training.directions, len(above)), np.float32)
-        jvp[chosen] = self.training.directions * (above - below) / np.float32(2 * sigma)  # the mean is over all K
-        head_jvp = np.zeros_like(jvp) if self.manifest.head else None
-        loss = float((above.astype(np.float64) + below).sum() / 2 / batch.examples)
-        return ScalarReport(loss, batch.examples, jvp, head_jvp)
+        loss, slope = self.walk(batch, weights, directions, chosen)
+        jvp = np.zeros((self.training.directions, len(slope)), np.float32)
+        jvp[chosen] = self.training.directions * slope  # the mean is over all K
+        return self.told(batch, loss, jvp)
 
     def _closest(self, directions: Mapping[str, NDArray[Any]]) -> int:
         if not self.last_change:

@@ -17,6 +17,7 @@ from edge_client.batches import Batch
 from edge_client.errors import RuntimeMissing
 from edge_client.manifest import Manifest
 from edge_client.optimizers import Weights
+from server.errors import SimulationError
 
 Array = NDArray[Any]
 
@@ -61,10 +62,25 @@ class Learner(Protocol):
         ...
 
 
-def open_learner(source: str, **options: Any) -> Learner:
+def open_learner(source: str, *, device: str, **options: Any) -> Learner:
     """The model at `source`; see `export.rows.open_model`."""
+    _check_device(device)
     try:
         (entry,) = entry_points(group="spry.simulation", name="model")
-        return entry.load()(source, **options)
+        return entry.load()(source, device=device, **options)
     except ModuleNotFoundError as error:
         raise RuntimeMissing("spry simulate", "export", f"{error.name} is not installed") from error
+
+
+def _check_device(device: str) -> None:
+    kind, _, number = device.partition(":")
+    if kind not in ("cpu", "cuda") or (number and not number.isdecimal()):
+        raise SimulationError(f"unknown device {device!r}; expected cpu, cuda or cuda:N")
+    if kind == "cuda":
+        import torch
+
+        if int(number or 0) >= torch.cuda.device_count():
+            found = torch.cuda.device_count()
+            raise SimulationError(
+                f"--device {device} was asked for, but torch {torch.__version__} finds {found} CUDA devices; use cpu"
+            )

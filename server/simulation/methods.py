@@ -130,19 +130,18 @@ class PaperData:
 
     length: int
     learning_rate: float = 1e-4
-    clients: int = 1000
     variance_bound: float = 10.0
 
 
 PAPER_DATA = {
     "ag_news": PaperData(128),
-    "sst2": PaperData(64, clients=100, variance_bound=5.0),
+    "sst2": PaperData(64, variance_bound=5.0),
     "yelp_polarity": PaperData(128, 5e-5, variance_bound=50.0),
     "yahoo_answers": PaperData(128, variance_bound=50.0),
     "snli": PaperData(80, 5e-5, variance_bound=100.0),
     "mnli": PaperData(80, 5e-5, variance_bound=100.0),
-    "squad_v2": PaperData(400, 1e-5, clients=500, variance_bound=50.0),
-    "multirc": PaperData(256, clients=100, variance_bound=100.0),
+    "squad_v2": PaperData(400, 1e-5, variance_bound=50.0),
+    "multirc": PaperData(256, variance_bound=100.0),
 }
 """Appendix B, by the name of the data's folder."""
 

@@ -34,7 +34,9 @@ class Adapter(BaseModel):
     @property
     def told(self) -> str:
         """The method, and its options where it has some."""
-        options = {"lora": ("rank", "alpha"), "tinylora": ("rank", "dimension")}.get(self.method, ())
+        options = {"lora": ("rank", "alpha"), "aligned": ("rank",), "tinylora": ("rank", "dimension")}.get(
+            self.method, ()
+        )
         return " ".join([self.method, *(f"{name}={getattr(self, name):g}" for name in options), *self.targets])
 
 

@@ -84,7 +84,6 @@ def _summary(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         score: convergence.last(points),
         "best": convergence.best(points),
-        "final": convergence.last(points),
         "fall": convergence.fall(points),
         "accuracy_personal": personal[-1] if personal else None,
         "converged_round": convergence.converged_round(points),

@@ -1,7 +1,7 @@
 """Clients that run side by side, each in a thread of its own, with their passes computed as one.
 
 A client's code is a device's: it trains step by step and asks its estimator for gradients. Where the estimator asks for
-a pass, the client waits until all others of its group have asked too; the last one has everything computed at once.
+a pass, the client waits until all others of its group have asked too, and all of it is computed at once.
 """
 
 from __future__ import annotations

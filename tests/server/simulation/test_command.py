@@ -96,7 +96,7 @@ def test_the_folder_of_a_refused_command_is_free_for_the_next(words, capsys):
     assert run(words("--json")) == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary["rounds_to_95"] in (1, 2)
-    assert 0 <= summary["final"] <= 1
+    assert 0 <= summary["accuracy"] <= 1
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -113,7 +113,7 @@ def test_what_is_printed_where_nobody_watches(words, capsys, tmp_path):
     told = capsys.readouterr()
     assert [line.partition(":")[0] for line in told.err.splitlines()] == ["round 2", "round 4", "round 5"]
     assert re.fullmatch(r"round 5: loss [\d.]+, accuracy [\d.]+, accuracy_personal [\d.]+", told.err.splitlines()[-1])
-    assert re.search(r"^final +0?\.?\d+$", told.out, re.MULTILINE)
+    assert re.search(r"^accuracy +[01]?\.?\d+$", told.out, re.MULTILINE)
     assert "Next: spry report run --out report.html" in told.out
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
         "config.json", "rounds.jsonl", "rounds.csv", "summary.json", "curves.svg", "adapter", "checkpoint"
