@@ -63,7 +63,9 @@ class JobSettings(BaseModel):
     average: Annotated[float, Ge(0), Lt(1)] = Field(
         default=0.0, description="What a running average of the weights keeps at each version; the average is measured."
     )
-    norm_bound: Annotated[float, Gt(1)] = Field(default=20.0, description="How far beyond the median an update may go.")
+    norm_bound: Annotated[float, Gt(1)] = Field(
+        default=20.0, description="How often the median norm an update may have."
+    )
     keep: Annotated[int, Ge(1)] | None = Field(default=None, description="Rounds whose weights are kept; all.")
     keep_updates: bool = Field(default=False, description="Keep clients' updates after their round.")
     unmetered_only: bool = Field(default=False, description="No devices on a metered network.")

@@ -15,9 +15,10 @@ from sqlalchemy import Row
 from edge_client.manifest import Manifest
 from edge_client.optimizers import Weights
 from edge_client.scalars import Participant, ScalarReport, StepRecord, as_published, decode_report
-from server.aggregation import Mean, Norms, beyond
+from server.aggregation import Mean
 from server.jobs import Job, JobSettings
 from server.models import Model, moved, repeated
+from server.outliers import Norms, beyond, first_norms, usual
 from server.store import Store
 
 
@@ -59,7 +60,7 @@ def aggregate(store: Store, job: Job, round_: Row[Any], reported: Sequence[Row[A
     if settings.training.mode == "epoch":
         start = store.models.load(job, round_.version)
         updates = [Update(row.id, row.norms, row.report, _reading(store, row.update)) for row in reported]
-        return mean_of_updates(start, updates, settings, manifest)
+        return mean_of_updates(start, updates, settings, manifest, first_norms(store.database, job.id))
     start = store.models.load(job, job.version)
     reports = [decode_report(row.data, manifest, settings.training) for row in reported]
     steps = [Step(row.seed, tuple(row.units), report) for row, report in zip(reported, reports, strict=True)]
@@ -70,14 +71,16 @@ def _reading(store: Store, update: str) -> Callable[[], Mapping[str, Any]]:
     return lambda: store.blobs.tensors(update)
 
 
-def mean_of_updates(start: Model, updates: Sequence[Update], settings: JobSettings, manifest: Manifest) -> Outcome:
-    """One update at a time."""
-    others = [update.norms for update in updates]
+def mean_of_updates(
+    start: Model, updates: Sequence[Update], settings: JobSettings, manifest: Manifest, first: Sequence[Norms]
+) -> Outcome:
+    """One update at a time. `first` are the norms of the job's first rounds."""
+    known = usual([update.norms for update in updates], first)
     refused: list[tuple[str, str]] = []
     mean = Mean()
     reports: list[dict[str, Any]] = []
     for update in updates:
-        if why := beyond(update.norms, others, settings.norm_bound):  # it came before there was a median
+        if why := beyond(update.norms, known, settings.norm_bound):  # it came before there was a median
             refused.append((update.task, why))
             continue
         mean.add(update.tensors(), update.report["examples"])

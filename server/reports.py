@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,10 @@ from sqlalchemy import Connection, Row, insert, select, update
 
 from edge_client.protocol import Receipt
 from edge_client.scalars import ScalarError, decode_report
-from server.aggregation import Norms, beyond, norms
 from server.errors import Refusal, not_found
 from server.jobs import Job, find_job
 from server.models import head_names
+from server.outliers import Norms, beyond, first_norms, norms, recent_norms, usual
 from server.store import Store
 from server.tables import refusals, rounds, scalars, tasks
 from server.updates import largest, parameters_of, read_update
@@ -63,17 +62,11 @@ class Reports:
             )
         start = self._store.models.load(job, int(version or 0)).weights
         found = norms(update_.tensors, start, head_names(manifest))
-        if why := beyond(found, self._recent_norms(job, row.round), job.settings.norm_bound):
+        database = self._store.database
+        known = usual(recent_norms(database, job.id, row.round), first_norms(database, job.id))
+        if why := beyond(found, known, job.settings.norm_bound):
             raise Refusal(422, "norm", f"the update is refused: {why}")
         return asdict(update_.report), found
-
-    def _recent_norms(self, job: Job, number: int) -> Sequence[Norms]:
-        """Of this round and the one before it: a median stands before the first update comes."""
-        query = select(tasks.c.norms).where(
-            tasks.c.job == job.id, tasks.c.round >= number - 1, tasks.c.state == "accepted"
-        )
-        with self._store.database.read() as connection:
-            return [found for found in connection.execute(query).scalars() if found]
 
     def _accept(self, row: Row[Any], values: dict[str, Any]) -> None:
         with self._store.database.write() as connection:

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.aggregation import Mean, beyond, norms
+from server.aggregation import Mean
 
 START = {"a": np.zeros(2, np.float32), "b": np.ones(1, np.float32), "head": np.zeros(1, np.float32)}
 
@@ -32,24 +32,3 @@ def test_the_mean_is_the_weighted_mean(reports):
         mean.add({"b": np.array([value], np.float32)}, examples)
     weights, values = zip(*reports, strict=True)
     np.testing.assert_allclose(mean.changes(START)["b"] + 1, np.average(values, weights=weights), atol=1e-5)
-
-
-def test_norms_are_of_a_weight_apart_for_units_and_head():
-    update = {"a": np.array([3, 4], np.float32), "head": np.array([2], np.float32)}
-    found = norms(update, START, frozenset({"head"}))
-    assert found == {"units": (25 / 2) ** 0.5, "head": 2.0}
-
-
-def test_only_what_is_far_beyond_the_median_is_refused():
-    others = [{"units": n, "head": 1.0} for n in (1.0, 2.0, 3.0)]
-    assert beyond({"units": 39.0, "head": 1.0}, others, 20) is None
-    assert "units move by 41" in beyond({"units": 41.0, "head": 1.0}, others, 20)
-    assert "its head" in beyond({"units": 1.0, "head": 1000.0}, others, 20)
-
-
-def test_two_updates_are_no_median():
-    assert beyond({"units": 1e9}, [{"units": 1.0}] * 2, 20) is None
-
-
-def test_a_fleet_that_does_not_move_refuses_nobody():
-    assert beyond({"units": 1.0}, [{"units": 0.0}] * 5, 20) is None
