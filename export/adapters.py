@@ -118,6 +118,10 @@ def adapt(loaded: Loaded, options: AdapterOptions, seed: int = 0, projections: P
         raise ExportError(
             f"target module {', '.join(unmatched)} matches no linear layer of the model; it has {', '.join(leaves)}"
         )
+    within = _within(loaded, options.last_blocks)
+    if options.last_blocks:
+        targets = [name for name in linears if within(name) and any(_matches(name, target) for target in targets)]
+        feedforward = [name for name in targets if any(_matches(name, target) for target in feedforward)]
     common: dict[str, Any] = {"task_type": task.peft_type, "modules_to_save": heads or None}
     if options.method == "ia3":
         common["feedforward"] = feedforward
@@ -129,8 +133,8 @@ def adapt(loaded: Loaded, options: AdapterOptions, seed: int = 0, projections: P
         warnings.simplefilter("ignore")
         adapted = get_peft_model(model, method.config(options, targets, common), adapter_name=_ADAPTER)  # type: ignore[arg-type]
     adapted.eval()
-    if method.trains is not None:
-        _train_base_parameters(adapted, method.trains)
+    if (trains := method.trains) is not None:
+        _train_base_parameters(adapted, lambda name: trains(name) and within(name))
     for name, basis in found_bases.items():
         _align(adapted.get_submodule(f"base_model.model.{name}"), basis)
     described = _describe(adapted)
@@ -138,6 +142,22 @@ def adapt(loaded: Loaded, options: AdapterOptions, seed: int = 0, projections: P
     if not described.slots or (options.method == "bitfit" and not adapts):
         raise ExportError(f"the adapter {options.method!r} finds nothing to train in this model; choose another --peft")
     return described
+
+
+def _within(loaded: Loaded, last_blocks: int) -> Callable[[str], bool]:
+    """Whether a module or parameter belongs to the last blocks; their number is the first one in its name."""
+    if not last_blocks:
+        return lambda name: True
+    blocks = 1 + max(_block(name) for name, _ in loaded.model.named_modules())
+    if blocks != loaded.layers:  # one block's weights may be used many times
+        raise ExportError(f"--last-blocks {last_blocks}: the {loaded.layers} blocks have no weights of their own")
+    if last_blocks > blocks:
+        raise ExportError(f"--last-blocks {last_blocks} is more than the model's {blocks} blocks")
+    return lambda name: _block(name) >= blocks - last_blocks
+
+
+def _block(name: str) -> int:
+    return next((int(part) for part in name.split(".") if part.isdecimal()), -1)
 
 
 def _projections(loaded: Loaded) -> Projections:

@@ -85,6 +85,7 @@ def export(
     target_modules: Annotated[
         str, typer.Option(help="Layers to adapt, between commas; found in the model when left out.")
     ] = "",
+    last_blocks: Annotated[int, typer.Option(help="Adapt so many of the last blocks; 0: all.")] = 0,
     quantize: Annotated[str, typer.Option(help=f"Precision of the frozen weights: {', '.join(PRECISIONS)}.")] = "none",
     target: Annotated[str, typer.Option(help=f"Runtimes, between commas: {', '.join(RUNTIMES)}.")] = "onnx",
     batch: Annotated[str, typer.Option(help="Batch sizes, between commas.")] = "8",
@@ -116,7 +117,9 @@ def export(
         out=out,
         task=task,
         labels=parse_labels(labels),
-        adapter=AdapterOptions(peft, rank, alpha, dimension, tuple(t for t in target_modules.split(",") if t)),
+        adapter=AdapterOptions(
+            peft, rank, alpha, dimension, tuple(t for t in target_modules.split(",") if t), last_blocks
+        ),
         precision=quantize,  # type: ignore[arg-type] -- checked with the other options
         runtimes=tuple(name.strip() for name in target.split(",") if name.strip()),
         batches=parse_numbers("--batch", batch),

@@ -29,12 +29,16 @@ class AdapterOptions:
     """Trainable numbers per layer of TinyLoRA."""
     targets: tuple[str, ...] = ()
     """Module names or their last parts; empty: the method's default, found in the model."""
+    last_blocks: int = 0
+    """Only so many of the last blocks are adapted; 0: all."""
 
     def check(self) -> None:
         """Refuse what cannot work, each with what was expected and what came."""
         _known("adapter", [self.method], METHODS)
         _positive("rank", [self.rank])
         _positive("dimension", [self.dimension])
+        if self.last_blocks < 0:
+            raise ExportError(f"--last-blocks takes 0 (all) or more, got {self.last_blocks}")
         if not math.isfinite(self.alpha) or self.alpha == 0:
             raise ExportError(f"alpha must be a number other than 0, got {self.alpha}")
 

@@ -29,6 +29,7 @@ from server.simulation.options import (
     Device,
     Dimension,
     Label,
+    LastBlocks,
     LoraAlpha,
     Model,
     Pair,
@@ -65,6 +66,7 @@ def simulate(
     lora_alpha: LoraAlpha = 1.0,
     dimension: Dimension = 16,
     target_modules: TargetModules = "",
+    last_blocks: LastBlocks = 0,
     mode: Annotated[str | None, typer.Option(help="What clients send: epoch or iteration.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Examples of a step.")] = None,
     length: Annotated[int | None, typer.Option(min=2, help="Tokens of an example, at most.")] = None,
@@ -129,6 +131,7 @@ def simulate(
             "alpha": lora_alpha,
             "dimension": dimension,
             "targets": tuple(name for name in target_modules.split(",") if name),
+            "last_blocks": last_blocks,
         },
         settings=merged(_given(asked), _settings(settings)),
     )

@@ -158,6 +158,7 @@ def describe(config: Config) -> dict[str, str]:
         "adapter": (adapter.method if adapter else "")
         + "".join(f"{name}{_text(value)}" for name, value in parts if value is not None),
         "targets": _text(adapter.targets) if adapter else "",
+        "last blocks": _text(adapter.last_blocks or None) if adapter else "",
     }
     settings = {_NAMES.get(name, name): value for name, value in _flat(config.settings) if name not in _OF_THE_RUN}
     described |= {name: settings.pop(name) for name in _NAMES.values() if name in settings}

@@ -25,6 +25,7 @@ from server.simulation.options import (
     Device,
     Dimension,
     Label,
+    LastBlocks,
     LoraAlpha,
     Model,
     Pair,
@@ -56,6 +57,7 @@ def estimate(
     lora_alpha: LoraAlpha = 1.0,
     dimension: Dimension = 16,
     target_modules: TargetModules = "",
+    last_blocks: LastBlocks = 0,
     weights: Annotated[str, typer.Option(help="Where to measure: start, or the folder of a run or adapter.")] = START,
     estimators: Annotated[str, typer.Option(help="Some of forward, exact and central.")] = "forward,exact",
     directions: Annotated[str, typer.Option(help="K: directions of a step.")] = "1,8,64",
@@ -110,7 +112,10 @@ def estimate(
         )  # fmt: skip
 
     targets = _words(target_modules)
-    given = {"method": peft, "rank": rank, "alpha": lora_alpha, "dimension": dimension, "targets": targets}
+    given = {
+        "method": peft, "rank": rank, "alpha": lora_alpha, "dimension": dimension, "targets": targets,
+        "last_blocks": last_blocks,
+    }  # fmt: skip
     plans = [plan(each) for each in [_adapter(named) for named in adapter or ()] or [given]]
     choices = _choices(
         [plan({}, **training).settings.training for training in _trainings(
@@ -178,10 +183,10 @@ def _adapter(text: str) -> dict[str, Any]:
     found: dict[str, Any] = {"method": method}
     for option in _words(options):
         name, equals, value = option.partition("=")
-        if not equals or name not in {"rank", "alpha", "dimension", "targets"}:
+        if not equals or name not in {"rank", "alpha", "dimension", "targets", "last_blocks"}:
             raise SimulationError(
-                f"--adapter takes a method with rank, alpha, dimension or targets, as in tinylora:rank=8,dimension=16 "
-                f"or lora:targets=query+value; got {text!r}"
+                f"--adapter takes a method with rank, alpha, dimension, targets or last_blocks, as in "
+                f"tinylora:rank=8,dimension=16 or lora:targets=query+value; got {text!r}"
             )
         found[name] = tuple(value.split("+")) if name == "targets" else value
     return found

@@ -30,6 +30,7 @@ class Adapter(BaseModel):
     alpha: float = 1.0
     dimension: Annotated[int, Ge(1)] = 16
     targets: tuple[str, ...] = ()
+    last_blocks: Annotated[int, Ge(0)] = 0
 
     @property
     def told(self) -> str:
@@ -37,7 +38,8 @@ class Adapter(BaseModel):
         options = {"lora": ("rank", "alpha"), "aligned": ("rank",), "tinylora": ("rank", "dimension")}.get(
             self.method, ()
         )
-        return " ".join([self.method, *(f"{name}={getattr(self, name):g}" for name in options), *self.targets])
+        blocks = [f"last {self.last_blocks} blocks"] if self.last_blocks else []
+        return " ".join([self.method, *(f"{name}={getattr(self, name):g}" for name in options), *self.targets, *blocks])
 
 
 class Plan(BaseModel):

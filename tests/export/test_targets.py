@@ -107,6 +107,45 @@ def test_a_target_that_matches_nothing(method, targets):
     assert text == f"target module {unmatched} matches no linear layer of the model; it has dense, key, query, value"
 
 
+@pytest.mark.parametrize("architecture", ["bert", "gpt2"])
+@pytest.mark.parametrize("method", ["lora", "aligned", "ia3", "bitfit"])
+def test_the_last_blocks_alone(architecture, method):
+    def trained(last_blocks):
+        adapted = adapted_with(architecture, AdapterOptions(method, last_blocks=last_blocks))
+        names = {slot.name for slot in adapted.slots.values() if slot.role is Role.ADAPTER}
+        return {name.replace(".base_layer.", ".") for name in names}  # of what PEFT has wrapped
+
+    alone = {name for name in trained(0) if f".{LAYERS - 1}." in name}
+    assert trained(1) == alone
+    assert alone
+    assert trained(LAYERS) == {name for name in trained(0) if any(f".{block}." in name for block in range(LAYERS))}
+
+
+def test_the_last_block_of_tinylora_whose_vectors_are_named_by_number():
+    slots = [adapted_with("bert", AdapterOptions("tinylora", last_blocks=last)).slots.values() for last in (1, 0)]
+    last, all_ = (sum(slot.role is Role.ADAPTER for slot in found) for found in slots)
+    assert all_ == LAYERS * last > 0
+
+
+@pytest.mark.parametrize(
+    ("architecture", "count", "said"),
+    [
+        ("bert", LAYERS + 1, f"--last-blocks {LAYERS + 1} is more than the model's {LAYERS} blocks"),
+        ("albert", 1, f"--last-blocks 1: the {LAYERS} blocks have no weights of their own"),
+        ("bert", -1, "--last-blocks takes 0 (all) or more, got -1"),
+    ],
+)
+def test_last_blocks_that_are_not_there(architecture, count, said):
+    def ask():
+        options = AdapterOptions(last_blocks=count)
+        options.check()
+        adapted_with(architecture, options)
+
+    with pytest.raises(ExportError) as caught:
+        ask()
+    assert str(caught.value) == said
+
+
 def test_a_model_without_attention():
     found, _ = toy(lambda hidden: hidden[:, 0])
     with pytest.raises(ExportError, match=r"found no attention .*; name --target-modules yourself"):
