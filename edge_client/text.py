@@ -7,14 +7,14 @@ first), and a batch with too few examples is filled with rows whose `example_wei
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
 from .errors import ProgramInputError
-from .manifest import IGNORED, Manifest
+from .manifest import IGNORED
 
 Ints = NDArray[np.int64]
 
@@ -39,10 +39,19 @@ class Question(NamedTuple):
     answer_start: int = 0
 
 
+class Inputs(Protocol):
+    """What a model reads, as a manifest says it."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]: ...
+    @property
+    def pad_token_id(self) -> int: ...
+
+
 class TextEncoder:
     """Encodes texts for one shape of a bundle's programs."""
 
-    def __init__(self, tokenizer: Tokenizer, manifest: Manifest, batch: int, length: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, manifest: Inputs, batch: int, length: int) -> None:
         self.batch = batch
         self.length = length
         self._inputs = manifest.inputs

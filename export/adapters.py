@@ -6,6 +6,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,9 +15,10 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
 from edge_client.adapters import CORE, FRAME
-from export.alignment import Basis, bases
+from export.alignment import Basis, bases, task_bases
 from export.capture import capture
 from export.errors import ExportError
+from export.labelled import read_batches
 from export.model import Loaded
 from export.options import AdapterOptions
 from export.slots import Role, Slot
@@ -127,7 +129,7 @@ def adapt(loaded: Loaded, options: AdapterOptions, seed: int = 0, projections: P
         common["feedforward"] = feedforward
     if any(type(module).__name__ == "Conv1D" for module in model.modules()):
         common["fan_in_fan_out"] = True
-    found_bases = _bases(loaded, linears, targets, options.rank, seed) if method.aligned else {}
+    found_bases = _bases(loaded, linears, targets, options, seed) if method.aligned else {}
     torch.manual_seed(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -165,14 +167,18 @@ def _projections(loaded: Loaded) -> Projections:
     return find_projections(capture(loaded.model, loaded.task, inputs, {}), loaded.layers)
 
 
-def _bases(loaded: Loaded, linears: Sequence[str], targets: Sequence[str], rank: int, seed: int) -> dict[str, Basis]:
+def _bases(
+    loaded: Loaded, linears: Sequence[str], targets: Sequence[str], options: AdapterOptions, seed: int
+) -> dict[str, Basis]:
     layers = [name for name in linears if any(_matches(name, target) for target in targets)]
-    smallest = min((min(loaded.model.get_parameter(f"{name}.weight").shape) for name in layers), default=rank)
-    if rank > smallest:
+    smallest = min((min(loaded.model.get_parameter(f"{name}.weight").shape) for name in layers), default=0)
+    if options.rank > smallest > 0:
         raise ExportError(
-            f"rank {rank} is more than the {smallest} features of a target module; choose a smaller --rank"
+            f"rank {options.rank} is more than the {smallest} features of a target module; choose a smaller --rank"
         )
-    return bases(loaded, layers, rank, seed)
+    if options.examples:
+        return task_bases(loaded, layers, options.rank, read_batches(loaded, Path(options.examples)))
+    return bases(loaded, layers, options.rank, seed)
 
 
 class Frozen(nn.Module):

@@ -85,6 +85,9 @@ def export(
     target_modules: Annotated[
         str, typer.Option(help="Layers to adapt, between commas; found in the model when left out.")
     ] = "",
+    examples: Annotated[
+        str, typer.Option(help="Labelled examples at hand, to find the directions of an aligned adapter by.")
+    ] = "",
     last_blocks: Annotated[int, typer.Option(help="Adapt so many of the last blocks; 0: all.")] = 0,
     quantize: Annotated[str, typer.Option(help=f"Precision of the frozen weights: {', '.join(PRECISIONS)}.")] = "none",
     target: Annotated[str, typer.Option(help=f"Runtimes, between commas: {', '.join(RUNTIMES)}.")] = "onnx",
@@ -118,7 +121,7 @@ def export(
         task=task,
         labels=parse_labels(labels),
         adapter=AdapterOptions(
-            peft, rank, alpha, dimension, tuple(t for t in target_modules.split(",") if t), last_blocks
+            peft, rank, alpha, dimension, tuple(t for t in target_modules.split(",") if t), examples, last_blocks
         ),
         precision=quantize,  # type: ignore[arg-type] -- checked with the other options
         runtimes=tuple(name.strip() for name in target.split(",") if name.strip()),

@@ -30,6 +30,8 @@ class Adapter(BaseModel):
     alpha: float = 1.0
     dimension: Annotated[int, Ge(1)] = 16
     targets: tuple[str, ...] = ()
+    examples: str = ""
+    """Labelled ones at hand, by which an aligned adapter finds its directions."""
     last_blocks: Annotated[int, Ge(0)] = 0
 
     @property

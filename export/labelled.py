@@ -1,0 +1,127 @@
+"""Labelled examples that lie at hand where a model is exported, and a task layer fitted to them for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from edge_client.batches import in_order
+from edge_client.data import examples_for
+from edge_client.sources import open_data
+from edge_client.text import TextEncoder
+from export.capture import TaskForward
+from export.errors import ExportError
+from export.model import Loaded
+
+MOST = 512
+"""Of the file, evenly spread; more tell little more."""
+_BATCH, _LENGTH = 16, 128
+_FITTING = 60
+"""Steps at most."""
+_DECAY = 1e-2
+
+Batch = dict[str, Tensor]
+"""The model's inputs and the labels."""
+
+
+class _Inputs(NamedTuple):
+    inputs: tuple[str, ...]
+    pad_token_id: int
+
+
+def read_batches(loaded: Loaded, path: Path) -> list[Batch]:
+    """The examples of a JSONL or CSV file, as devices read theirs."""
+    if loaded.tokenizer is None:
+        raise ExportError(f"{loaded.name} has no tokenizer, so the examples of {path} cannot be read")
+    examples = examples_for(open_data(path), loaded.task.name, loaded.labels)
+    count = min(len(examples), MOST)
+    chosen = [examples[number * len(examples) // count] for number in range(count)]
+    length = min(_LENGTH, loaded.positions or _LENGTH)
+    inputs = _Inputs(loaded.token_inputs, loaded.pad_token_id)
+    encoder = TextEncoder(loaded.tokenizer.backend_tokenizer, inputs, _BATCH, length)
+    return [
+        _cut({**encoded.tokens, "labels": labels}, len(some), loaded.task.name)
+        for some, encoded, labels in in_order(chosen, encoder, loaded.task.name)
+    ]
+
+
+def _cut(arrays: dict[str, Any], rows: int, task: str) -> Batch:
+    """Without rows and columns that only fill."""
+    longest = int(arrays["attention_mask"][:rows].sum(1).max())
+    lengthwise = {name for name in arrays if name != "labels" or task == "causal-lm"}
+    return {
+        name: torch.from_numpy(values[:rows, :longest] if name in lengthwise else values[:rows])
+        for name, values in arrays.items()
+    }
+
+
+@contextmanager
+def fitted_head(loaded: Loaded, batches: Sequence[Batch]) -> Generator[None, None, None]:
+    """The task layer as it would be after training it alone; a new one's gradient says nothing of the task."""
+    base = loaded.model.base_model_prefix + "."
+    head = [parameter for name, parameter in loaded.model.named_parameters() if not name.startswith(base)]
+    kept = [parameter.detach().clone() for parameter in head]
+    if loaded.task.has_head:
+        _fit(loaded, head, batches)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, value in zip(head, kept, strict=True):
+                parameter.copy_(value)
+
+
+def _fit(loaded: Loaded, head: Sequence[nn.Parameter], batches: Sequence[Batch]) -> None:
+    forward = TaskForward(loaded.model, loaded.task, loaded.token_inputs)
+    optimizer = torch.optim.LBFGS(head, max_iter=_FITTING, line_search_fn="strong_wolfe")
+    total = sum(len(batch["labels"]) for batch in batches)
+
+    def mean_loss() -> Tensor:
+        optimizer.zero_grad()
+        mean = _DECAY * torch.stack([parameter.square().sum() for parameter in head]).sum()
+        for batch in batches:
+            losses, _ = forward(*batch.values())
+            mean = mean + losses.sum() / total
+        mean.backward()
+        return mean
+
+    for parameter in head:
+        parameter.requires_grad_(True)
+    try:
+        with torch.enable_grad(), _remembered(loaded.model.base_model, batches):
+            optimizer.step(mean_loss)  # type: ignore[arg-type] -- a tensor is what it expects
+    finally:
+        for parameter in head:
+            parameter.grad = None
+            parameter.requires_grad_(False)
+
+
+@contextmanager
+def _remembered(base: nn.Module, batches: Sequence[Batch]) -> Generator[None, None, None]:
+    """The base model computes each batch once; what it found is given again in the same order."""
+    found: list[Any] = []
+    turns = _again_and_again(len(batches))
+    compute = base.forward
+
+    def forward(*arguments: Any, **named: Any) -> Any:
+        turn = next(turns)
+        if turn == len(found):
+            with torch.no_grad():
+                found.append(compute(*arguments, **named))
+        return found[turn]
+
+    base.forward = forward
+    try:
+        yield
+    finally:
+        del base.forward  # of the instance; the class has its own
+
+
+def _again_and_again(count: int) -> Iterator[int]:
+    while True:
+        yield from range(count)
