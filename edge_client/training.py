@@ -126,16 +126,16 @@ def evaluate(
     for chosen, encoded, labels in in_order(examples, encoder, task):
         batch = Batch(0, encoded.tokens, labels, encoded.example_weight)
         for model, values in enumerate(weights):
-            logits = logits_of(batch, values)
+            logits = logits_of(batch, values)[: len(chosen)]  # without rows that only fill
             if task == "qa":
                 questions = [Question(e.text, e.pair or "", e.answer, e.answer_start) for e in chosen]
                 found = answers(logits, questions, encoded)
                 hits = [answer == question.answer for answer, question in zip(found, questions, strict=True)]
             elif task == "causal-lm":
-                wanted = labels[:, 1:]
+                wanted = labels[: len(chosen), 1:]
                 hits = (logits[:, :-1].argmax(-1) == wanted)[wanted != IGNORED].tolist()
             else:
-                hits = (logits.argmax(-1) == labels)[: len(chosen)].tolist()
+                hits = (logits.argmax(-1) == labels[: len(chosen)]).tolist()
             right[model] += sum(hits)
             total += len(hits) if model == 0 else 0
     return total, right

@@ -314,3 +314,12 @@ def test_evaluation_counts_what_is_right(bench, changed):
     _, (before, after) = evaluate(passes.logits, EXAMPLES, encoder, "seq-cls", [bench.weights, states[-1].weights])
     assert before == right
     assert after > before
+
+
+def test_evaluation_in_pieces_of_which_one_has_no_example(bench, changed):
+    task = changed(batch=2)  # of a batch of four, whose second half only fills
+    passes, whole = bench.passes(task), bench.passes(changed())
+    encoder = bench.batches(task).encoder
+    found = [evaluate(one.logits, EXAMPLES[:5], encoder, "seq-cls", [bench.weights]) for one in (passes, whole)]
+    assert found[0] == found[1]
+    assert found[0][0] == 5
