@@ -1,0 +1,16 @@
+package dev.spry.core.bundle;
+
+import org.json.JSONException;
+import org.json.JSONObject;
+
+/** How the model is adapted, in PEFT's terms. */
+public final class Adapter {
+    public final String method;
+    /** The adapter's and head's values before training: safetensors under PEFT's keys. */
+    public final String file;
+
+    Adapter(JSONObject json) throws JSONException {
+        method = json.getString("method");
+        file = json.getString("file");
+    }
+}

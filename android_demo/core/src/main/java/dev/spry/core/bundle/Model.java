@@ -1,0 +1,26 @@
+package dev.spry.core.bundle;
+
+import java.util.List;
+
+import org.json.JSONException;
+import org.json.JSONObject;
+
+/** The base model. */
+public final class Model {
+    public final String name;
+    public final String architecture;
+    /** "seq-cls", "qa" or "causal-lm". */
+    public final String task;
+    public final List<String> labels;
+    public final int blocks;
+    public final long parameters;
+
+    Model(JSONObject json) throws JSONException {
+        name = json.getString("name");
+        architecture = json.getString("architecture");
+        task = json.getString("task");
+        labels = Json.strings(json.getJSONArray("labels"));
+        blocks = json.getInt("blocks");
+        parameters = json.getLong("parameters");
+    }
+}
