@@ -1,0 +1,36 @@
+package dev.spry.core.wire;
+
+import java.util.List;
+
+import org.json.JSONArray;
+import org.json.JSONException;
+import org.json.JSONObject;
+
+/** What a device is and has at this moment; null stands for what it cannot tell. */
+public final class CheckIn {
+    public List<String> runtimes;
+    public int examples;
+    /** What training may take at most. */
+    public Long memoryBytes;
+    /** mains, battery or unknown. */
+    public String power = "unknown";
+    public boolean metered;
+    /** Id or name of the only job it wants; any when left out. */
+    public String job;
+    /** What a training step took on average in the last round that it took part in. */
+    public Double stepSeconds;
+    /** The most memory that its process has taken. */
+    public Long residentBytes;
+
+    public JSONObject toJson() throws JSONException {
+        return new JSONObject()
+                .put("runtimes", new JSONArray(runtimes))
+                .put("examples", examples)
+                .putOpt("memory_bytes", memoryBytes)
+                .put("power", power)
+                .put("metered", metered)
+                .putOpt("job", job)
+                .putOpt("step_seconds", stepSeconds)
+                .putOpt("resident_bytes", residentBytes);
+    }
+}

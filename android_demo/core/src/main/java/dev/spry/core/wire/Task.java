@@ -1,0 +1,64 @@
+package dev.spry.core.wire;
+
+import org.json.JSONArray;
+import org.json.JSONException;
+import org.json.JSONObject;
+
+/** One client's part in a round. */
+public final class Task {
+    public final String id;
+    public final String job;
+    public final String jobName;
+    public final int round;
+    /** Of its directions and the order of its examples. */
+    public final long seed;
+    public final int[] units;
+    /** The segment at which tangents start. */
+    public final int cut;
+    /** The sha256 of the bundle's manifest. */
+    public final String bundle;
+    public final String runtime;
+    /** The weights to start from. */
+    public final int version;
+    /** Mode iteration: the first step of the round that is still open. */
+    public final int iteration;
+    /** How long the round takes updates. */
+    public final double seconds;
+    public final TrainingSettings training;
+    public final ServerOptimizers optimizers;
+    /** The batch to run at most: `training.batch`, or less where the device's memory is short. */
+    public final int batch;
+    /** Measure the global and the personal model on examples held back, and report. */
+    public final boolean evaluate;
+
+    private final JSONObject json;
+
+    public Task(JSONObject json) throws JSONException {
+        this.json = json;
+        id = Json.text(json, "id");
+        job = Json.text(json, "job");
+        jobName = Json.text(json, "job_name");
+        round = Json.number(json, "round");
+        seed = Json.whole(json, "seed");
+        JSONArray numbers = json.getJSONArray("units");
+        units = new int[numbers.length()];
+        for (int i = 0; i < units.length; i++) {
+            units[i] = numbers.getInt(i);
+        }
+        cut = Json.number(json, "cut");
+        bundle = Json.text(json, "bundle");
+        runtime = Json.text(json, "runtime");
+        version = Json.number(json, "version");
+        iteration = Json.number(json, "iteration");
+        seconds = Json.real(json, "seconds");
+        training = new TrainingSettings(json.getJSONObject("training"));
+        optimizers = new ServerOptimizers(json.getJSONObject("optimizers"));
+        batch = Json.number(json, "batch");
+        evaluate = Json.truth(json, "evaluate", false);
+    }
+
+    /** As it came. */
+    public JSONObject toJson() {
+        return json;
+    }
+}
