@@ -1,0 +1,205 @@
+package dev.spry.core.training;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+
+import dev.spry.core.Tensor;
+import dev.spry.core.bundle.Manifest;
+import dev.spry.core.bundle.Parameter;
+import dev.spry.core.numbers.Directions;
+import dev.spry.core.wire.ScalarReport;
+import dev.spry.core.wire.TrainingSettings;
+
+/** Which directions a step takes, and the gradient that derivatives along them stand for. */
+public final class Drawing {
+    private final Manifest manifest;
+    private final TrainingSettings training;
+    private final int batch;
+    private final boolean perExample;
+    private final String head;
+
+    private Drawing(Manifest manifest, TrainingSettings training, int batch, boolean perExample, String head) {
+        this.manifest = manifest;
+        this.training = training;
+        this.batch = batch;
+        this.perExample = perExample;
+        this.head = head;
+    }
+
+    /** As a job's settings say. */
+    public static Drawing of(Manifest manifest, TrainingSettings training) {
+        return new Drawing(manifest, training, training.batch, training.perExample, training.head);
+    }
+
+    /** Units and head together, along directions that all examples share. */
+    static Drawing shared(Manifest manifest, TrainingSettings training) {
+        return new Drawing(manifest, training, training.batch, false, "joint");
+    }
+
+    /** A row for each direction alone, where examples share them. */
+    Drawing once() {
+        return new Drawing(manifest, training, 1, perExample, head);
+    }
+
+    // --- directions ---
+
+    /** [K * batch, *shape] for each parameter of the units, and for the head's where it takes directions. */
+    public Map<String, Tensor> directions(int[] units, long seed, int iteration) {
+        Map<String, Tensor> found = new LinkedHashMap<>();
+        if (training.unitsApart) {
+            takeTurns(found, units, seed, iteration);
+        } else {
+            for (int unit : units) {
+                draw(found, unit, seed, iteration, 0, 1);
+            }
+            if (!head.equals("exact")) {
+                draw(found, manifest.units.size(), seed, iteration, 0, 1);
+            }
+        }
+        return found;
+    }
+
+    /**
+     * Zero but in the directions that are a unit's own: of n units the i-th has each n-th direction from the i-th on. A
+     * joint head counts as the last unit; one apart has all directions to itself.
+     */
+    private void takeTurns(Map<String, Tensor> found, int[] units, long seed, int iteration) {
+        int[] numbers = units.clone();
+        Arrays.sort(numbers);
+        if (!manifest.head.isEmpty() && head.equals("joint")) {
+            numbers = Arrays.copyOf(numbers, numbers.length + 1);
+            numbers[numbers.length - 1] = manifest.units.size();
+        }
+        int turns = Math.min(numbers.length, training.directions);
+        for (int position = 0; position < numbers.length; position++) {
+            draw(found, numbers[position], seed, iteration, position % turns, turns);
+        }
+        if (head.equals("apart")) {
+            draw(found, manifest.units.size(), seed, iteration, 0, 1);
+        }
+    }
+
+    /**
+     * Draws each `turns`-th direction from the `first` on, as if a step had those only, and scales them up to make up for
+     * the others. The head counts as the unit after the last.
+     */
+    private void draw(Map<String, Tensor> found, int unit, long seed, int iteration, int first, int turns) {
+        List<Parameter> parameters = unit == manifest.units.size() ? manifest.head : manifest.unit(unit).parameters;
+        int size = 0;
+        for (Parameter parameter : parameters) {
+            size += parameter.size;
+        }
+        if (size == 0) {
+            return;
+        }
+        int own = (training.directions - first + turns - 1) / turns;
+        int drawnRows = perExample ? batch : 1;
+        float scale = (float) Math.sqrt((double) training.directions / own);
+        int[] examples = Directions.firstExamples(drawnRows);
+        float[] rows = Directions.draw(seed, unit, size, iteration, own, examples, training.kind);
+        int start = 0;
+        for (Parameter parameter : parameters) {
+            float[] values = new float[training.directions * batch * parameter.size];
+            for (int k = 0; k < own; k++) {
+                for (int row = 0; row < batch; row++) {
+                    int from = (k * drawnRows + (perExample ? row : 0)) * size + start;
+                    int to = ((first + k * turns) * batch + row) * parameter.size;
+                    for (int i = 0; i < parameter.size; i++) {
+                        values[to + i] = scale * rows[from + i];
+                    }
+                }
+            }
+            int[] shape = Rowwise.shaped(training.directions * batch, parameter.shape());
+            found.put(parameter.name, Tensor.of(values, shape));
+            start += parameter.size;
+        }
+    }
+
+    // --- gradients ---
+
+    /** The gradient that a report's derivatives along these directions stand for; the head's only where it takes some. */
+    public Map<String, Tensor> gradient(ScalarReport report, Map<String, Tensor> drawn) {
+        if (head.equals("joint")) {
+            float[] sum = report.jvp.clone();
+            for (int i = 0; i < sum.length && report.headJvp != null; i++) {
+                sum[i] += report.headJvp[i];
+            }
+            return estimate(sum, report.examples, drawn, Collections.<String>emptySet());
+        }
+        Set<String> heads = manifest.headNames();
+        Map<String, Tensor> found = estimate(report.jvp, report.examples, drawn, heads);
+        if (report.headJvp != null) {
+            Map<String, Tensor> ofHead = new LinkedHashMap<>(drawn);
+            ofHead.keySet().retainAll(heads);
+            found.putAll(estimate(report.headJvp, report.examples, ofHead, Collections.<String>emptySet()));
+        }
+        return found;
+    }
+
+    /** The mean over directions and examples of each derivative times its direction. */
+    private Map<String, Tensor> estimate(float[] jvp, int examples, Map<String, Tensor> drawn, Set<String> without) {
+        Map<String, Tensor> found = new LinkedHashMap<>();
+        float share = (float) (1.0 / examples);
+        for (Map.Entry<String, Tensor> entry : drawn.entrySet()) {
+            if (without.contains(entry.getKey())) {
+                continue;
+            }
+            float[] rows = entry.getValue().floats();
+            double[] sum = new double[rows.length / jvp.length];
+            for (int row = 0; row < jvp.length; row++) {
+                if (row % batch < examples) {
+                    float coefficient = jvp[row] * share / training.directions;
+                    for (int i = 0; i < sum.length; i++) {
+                        sum[i] += (double) coefficient * rows[row * sum.length + i];
+                    }
+                }
+            }
+            found.put(entry.getKey(), narrowed(sum, Rowwise.inner(entry.getValue().shape())));
+        }
+        return found;
+    }
+
+    static Tensor narrowed(double[] values, int[] shape) {
+        float[] floats = new float[values.length];
+        for (int i = 0; i < floats.length; i++) {
+            floats[i] = (float) values[i];
+        }
+        return Tensor.of(floats, shape);
+    }
+
+    // --- the head's exact gradient ---
+
+    /** The head's parameters out of one vector that holds them in the manifest's order. */
+    static Map<String, Tensor> splitHead(float[] flat, Manifest manifest) {
+        Map<String, Tensor> found = new LinkedHashMap<>();
+        int start = 0;
+        for (Parameter parameter : manifest.head) {
+            float[] part = Arrays.copyOfRange(flat, start, start + parameter.size);
+            found.put(parameter.name, Tensor.of(part, parameter.shape()));
+            start += parameter.size;
+        }
+        return found;
+    }
+
+    /** The inverse of `splitHead`. */
+    static float[] joinHead(Map<String, Tensor> gradients, Manifest manifest) {
+        List<float[]> parts = new ArrayList<>();
+        int size = 0;
+        for (Parameter parameter : manifest.head) {
+            parts.add(gradients.get(parameter.name).floats());
+            size += parameter.size;
+        }
+        float[] flat = new float[size];
+        int start = 0;
+        for (float[] part : parts) {
+            System.arraycopy(part, 0, flat, start, part.length);
+            start += part.length;
+        }
+        return flat;
+    }
+}

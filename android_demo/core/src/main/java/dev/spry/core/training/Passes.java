@@ -1,0 +1,223 @@
+package dev.spry.core.training;
+
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.HashSet;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+
+import dev.spry.core.ProgramRunner;
+import dev.spry.core.Tensor;
+import dev.spry.core.bundle.Chain;
+import dev.spry.core.bundle.Manifest;
+import dev.spry.core.bundle.Parameter;
+import dev.spry.core.bundle.Unit;
+import dev.spry.core.wire.Task;
+
+/**
+ * Steps over a whole batch, whatever shapes the bundle and the memory leave to run them in.
+ *
+ * <p>A batch runs in pieces of rows when memory is short, and its K directions in turns when there are no programs for
+ * all of them at once; losses and derivatives come back as if it had been one step. What enters the cut is kept for the
+ * next pass over the same batch, as far as memory allows.
+ */
+public final class Passes {
+    public final Prefixes prefixes;
+    private final Stepper stepper;
+    private final int cut;
+    private final int batch;
+    private final int directions;
+    private final Set<String> before = new HashSet<>();
+
+    /** `keepPrefixes` pays where batches are visited again. */
+    public Passes(Plan plan, ProgramRunner runner, Task task, boolean keepPrefixes) {
+        stepper = new Stepper(plan.chain, runner, plan.lowMemory);
+        prefixes = new Prefixes(keepPrefixes && task.training.prefixCache ? plan.cacheBytes : 0);
+        cut = task.cut;
+        batch = task.training.batch;
+        directions = task.training.directions;
+        Manifest manifest = plan.chain.manifest;
+        for (Unit unit : manifest.units) {
+            if (Chain.firstUse(manifest, unit) < cut) {
+                for (Parameter parameter : unit.parameters) {
+                    before.add(parameter.name);
+                }
+            }
+        }
+    }
+
+    // --- steps ---
+
+    /** Derivatives along the units' directions; of the head its exact gradient, or with `scalar` its own derivative. */
+    public Pass along(Batch given, Map<String, Tensor> weights, Map<String, Tensor> drawn, boolean scalar)
+            throws IOException {
+        Pass found = new Pass(directions, batch);
+        for (Piece piece : pieces(given)) {
+            Map<String, Tensor> values = piece.values(weights);
+            Tensor hidden = hidden(piece, values);
+            for (int first = 0; first < directions; first += stepper.chain.directions) {
+                Map<String, Tensor> turn = turn(piece, drawn, first);
+                Map<String, Tensor> step = stepper.suffix(values, hidden, turn, cut, scalar);
+                piece.fill(found.loss, step.get("loss"), 0, 1);
+                piece.fill(found.jvp, step.get("jvp"), first, stepper.chain.directions);
+                if (scalar) {
+                    piece.fill(found.headJvp, step.get("head_jvp"), first, stepper.chain.directions);
+                } else if (first == 0) { // the head's gradient is the same in every turn
+                    add(found.gradients, Stepper.gradients(step), piece.share);
+                }
+            }
+        }
+        return found;
+    }
+
+    /** True gradients of units and head. */
+    public Pass exact(Batch given, Map<String, Tensor> weights) throws IOException {
+        Pass found = new Pass(directions, batch);
+        for (Piece piece : pieces(given)) {
+            Map<String, Tensor> step = stepper.exact(piece.values(weights), cut);
+            piece.fill(found.loss, step.get("loss"), 0, 1);
+            add(found.gradients, Stepper.gradients(step), piece.share);
+        }
+        return found;
+    }
+
+    /** [batch], without derivatives. */
+    public float[] losses(Batch given, Map<String, Tensor> weights) throws IOException {
+        Pass found = new Pass(directions, batch);
+        for (Piece piece : pieces(given)) {
+            Map<String, Tensor> values = piece.values(weights);
+            Tensor hidden = hidden(piece, values);
+            piece.fill(found.loss, stepper.forward(values, hidden, cut).get("loss"), 0, 1);
+        }
+        return found.loss;
+    }
+
+    /** Logits of the batch's rows, in parts, from end to end and without leaving anything in the cache. */
+    public List<Tensor> logits(Batch given, Map<String, Tensor> weights) throws IOException {
+        List<Tensor> parts = new ArrayList<>();
+        for (Piece piece : pieces(given)) {
+            Tensor logits = stepper.forward(piece.values(weights), null, 0).get("logits");
+            parts.add(Rowwise.first(logits, piece.examples));
+        }
+        return parts;
+    }
+
+    // --- memory ---
+
+    /** Weights before the cut may have changed: then what was kept is of no use. */
+    public void changed(Iterable<String> names) {
+        for (String name : names) {
+            if (before.contains(name)) {
+                prefixes.clear();
+                return;
+            }
+        }
+    }
+
+    public void release() {
+        prefixes.clear();
+        stepper.release();
+    }
+
+    // --- pieces ---
+
+    /** The batch's rows in pieces of the programs' size; pieces that only fill are left out. */
+    private List<Piece> pieces(Batch given) {
+        List<Piece> found = new ArrayList<>();
+        int size = stepper.chain.batch;
+        for (int start = 0; start < Math.min(batch, given.examples); start += size) {
+            found.add(new Piece(given, start));
+        }
+        return found;
+    }
+
+    private Tensor hidden(Piece piece, Map<String, Tensor> values) throws IOException {
+        Tensor hidden = prefixes.get(piece.key);
+        if (hidden == null) {
+            hidden = stepper.prefix(values, cut);
+            if (hidden != null) {
+                prefixes.keep(piece.key, hidden);
+            }
+        }
+        return hidden;
+    }
+
+    /** The directions that run together, from `first` on, cut to a piece's rows. */
+    private Map<String, Tensor> turn(Piece piece, Map<String, Tensor> drawn, int first) {
+        int atOnce = stepper.chain.directions;
+        int size = stepper.chain.batch;
+        if (atOnce == directions && size == batch) {
+            return drawn;
+        }
+        Map<String, Tensor> found = new LinkedHashMap<>();
+        int rows = piece.end - piece.start;
+        for (Map.Entry<String, Tensor> entry : drawn.entrySet()) {
+            float[] values = entry.getValue().floats();
+            int width = values.length / (directions * batch);
+            float[] part = new float[atOnce * size * width];
+            for (int k = 0; k < atOnce; k++) {
+                int from = ((first + k) * batch + piece.start) * width;
+                System.arraycopy(values, from, part, k * size * width, rows * width);
+            }
+            int[] shape = entry.getValue().shape();
+            shape[0] = atOnce * size;
+            found.put(entry.getKey(), Tensor.of(part, shape));
+        }
+        return found;
+    }
+
+    private static void add(Map<String, Tensor> total, Map<String, Tensor> part, float share) {
+        for (Map.Entry<String, Tensor> entry : part.entrySet()) {
+            Tensor before = total.get(entry.getKey());
+            float[] values = entry.getValue().floats();
+            float[] sum = before == null ? new float[values.length] : before.floats();
+            for (int i = 0; i < sum.length; i++) {
+                sum[i] += share * values[i];
+            }
+            total.put(entry.getKey(), Tensor.of(sum, entry.getValue().shape()));
+        }
+    }
+
+    /** Rows of a batch that run together. */
+    private final class Piece {
+        final String key;
+        final int start;
+        final int end;
+        /** Of its rows; the others only fill. */
+        final int examples;
+        /** Of the batch's weight. */
+        final float share;
+        private final Batch given;
+
+        Piece(Batch given, int start) {
+            this.given = given;
+            this.start = start;
+            end = Math.min(start + stepper.chain.batch, batch);
+            examples = Math.min(end, given.examples) - start;
+            share = (float) ((double) examples / given.examples);
+            key = given.number + "/" + start;
+        }
+
+        Map<String, Tensor> values(Map<String, Tensor> weights) {
+            int size = stepper.chain.batch;
+            Map<String, Tensor> tokens = new LinkedHashMap<>();
+            for (Map.Entry<String, Tensor> entry : given.tokens.entrySet()) {
+                tokens.put(entry.getKey(), Rowwise.filled(entry.getValue(), start, end, size));
+            }
+            return stepper.values(tokens, Rowwise.filled(given.labels, start, end, size), examples, weights);
+        }
+
+        /** Puts what a program says of this piece's examples into place; `part` is [count, size], `whole` [.., batch]. */
+        void fill(float[] whole, Tensor part, int first, int count) {
+            if (part == null) {
+                return; // a head alone has no derivative along units
+            }
+            float[] values = part.floats();
+            for (int k = 0; k < count; k++) {
+                System.arraycopy(values, k * stepper.chain.batch, whole, (first + k) * batch + start, examples);
+            }
+        }
+    }
+}

@@ -1,0 +1,45 @@
+package dev.spry.core.training;
+
+import java.io.IOException;
+import java.util.LinkedHashMap;
+import java.util.Map;
+
+import dev.spry.core.Tensor;
+import dev.spry.core.bundle.Manifest;
+import dev.spry.core.wire.ScalarReport;
+import dev.spry.core.wire.Task;
+
+/** An estimator whose step is numbers along directions that anybody can draw again. */
+public abstract class ScalarEstimator extends Estimator {
+    private final Drawing drawing;
+    private Map<String, Tensor> drawn;
+    private int drawnFor;
+
+    ScalarEstimator(Manifest manifest, Task task, Passes passes, Drawing drawing) {
+        super(manifest, task, passes);
+        this.drawing = drawing;
+    }
+
+    /** What mode iteration sends of a step. */
+    public abstract ScalarReport report(Batch batch, Map<String, Tensor> weights, int iteration) throws IOException;
+
+    /** The estimate that the step's numbers make along its directions. */
+    @Override
+    public Estimate gradient(Batch batch, Map<String, Tensor> weights, int iteration) throws IOException {
+        ScalarReport report = report(batch, weights, iteration);
+        Map<String, Tensor> gradients = new LinkedHashMap<>(drawing.gradient(report, directions(iteration)));
+        if (report.headGradient != null) {
+            gradients.putAll(Drawing.splitHead(report.headGradient, manifest));
+        }
+        return new Estimate(report.loss, gradients);
+    }
+
+    /** [K * batch, *shape]; of one step, kept until the next. */
+    Map<String, Tensor> directions(int iteration) {
+        if (drawn == null || drawnFor != iteration) {
+            drawn = drawing.directions(task.units, task.seed, iteration);
+            drawnFor = iteration;
+        }
+        return drawn;
+    }
+}

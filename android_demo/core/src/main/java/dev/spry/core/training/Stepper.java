@@ -1,0 +1,271 @@
+package dev.spry.core.training;
+
+import java.io.IOException;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+
+import dev.spry.core.ProgramInputException;
+import dev.spry.core.ProgramRunner;
+import dev.spry.core.Tensor;
+import dev.spry.core.bundle.Chain;
+import dev.spry.core.bundle.Manifest;
+import dev.spry.core.bundle.Parameter;
+import dev.spry.core.bundle.ProgramSpec;
+import dev.spry.core.bundle.TensorSpec;
+import dev.spry.core.bundle.Unit;
+
+/**
+ * Steps of one shape, each a chain of programs that a runtime runs one after the other. What a step gives is the last
+ * program's outputs by name: loss, logits, jvp, head_jvp, and gradients under GRADIENT + parameter.
+ *
+ * <p>Everything before the cut can be computed once (`prefix`) and kept; steps then start from the kept hidden states.
+ */
+public final class Stepper {
+    /** What stands before a parameter's name in the names of inputs and outputs. */
+    static final String WEIGHT = "w:";
+    static final String DIRECTION = "v:";
+    static final String GRADIENT = "g:";
+
+    public final Chain chain;
+    private final ProgramRunner runner;
+    private final boolean lowMemory;
+    private final Map<String, Integer> firstUse = new HashMap<>();
+    private final Map<String, Tensor> zeros = new HashMap<>();
+
+    /**
+     * @param runner where programs run
+     * @param lowMemory hold one program at a time, at the cost of loading it anew in every step
+     */
+    public Stepper(Chain chain, ProgramRunner runner, boolean lowMemory) {
+        this.chain = chain;
+        this.runner = runner;
+        this.lowMemory = lowMemory;
+        for (Unit unit : chain.manifest.units) {
+            for (Parameter parameter : unit.parameters) {
+                firstUse.put(parameter.name, Chain.firstUse(chain.manifest, unit));
+            }
+        }
+    }
+
+    // --- steps ---
+
+    /** What a step is given: tokens, labels and the rest under the names of the programs' inputs. */
+    public Map<String, Tensor> values(Map<String, Tensor> tokens, Tensor labels, int examples, Map<String, Tensor> weights) {
+        checkLabels(labels);
+        Map<String, Tensor> values = new HashMap<>(tokens);
+        values.put("labels", labels);
+        values.put("example_weight", shares(examples));
+        for (Map.Entry<String, Tensor> weight : weights.entrySet()) {
+            values.put(WEIGHT + weight.getKey(), weight.getValue());
+        }
+        return values;
+    }
+
+    /** How much each row counts, as shares of 1. */
+    private Tensor shares(int examples) {
+        float[] shares = new float[chain.batch];
+        Arrays.fill(shares, 0, examples, (float) (1.0 / examples));
+        return Tensor.of(shares, chain.batch);
+    }
+
+    /** The hidden states that enter the cut; null where nothing lies before it. */
+    public Tensor prefix(Map<String, Tensor> values, int cut) throws IOException {
+        List<ProgramSpec> programs = chain.prefix(cut);
+        return programs.isEmpty() ? null : follow(programs, values, null).get("hidden");
+    }
+
+    /** Losses and logits, from a prefix's hidden states where only what follows the cut has changed. */
+    public Map<String, Tensor> forward(Map<String, Tensor> values, Tensor hidden, int cut) throws IOException {
+        return follow(chain.forward(cut), values, hidden);
+    }
+
+    /** Losses and their derivatives along the units' directions; of the head its exact gradient, or with `scalar` its own
+     * derivative. */
+    public Map<String, Tensor> suffix(
+            Map<String, Tensor> values, Tensor hidden, Map<String, Tensor> directions, int cut, boolean scalar)
+            throws IOException {
+        checkDirections(directions.keySet(), cut, scalar);
+        Map<String, Tensor> all = new HashMap<>(values);
+        for (Map.Entry<String, Tensor> direction : directions.entrySet()) {
+            all.put(DIRECTION + direction.getKey(), direction.getValue());
+        }
+        return follow(chain.suffix(cut, scalar), all, hidden);
+    }
+
+    /** Losses and true gradients at the memory of one segment and the states between segments. */
+    public Map<String, Tensor> exact(Map<String, Tensor> values, int cut) throws IOException {
+        int head = chain.head();
+        int lowest = chain.lowest(cut);
+        Tensor[] states = new Tensor[head + 1]; // what enters each segment
+        for (int segment = 0; segment < head; segment++) {
+            states[segment + 1] = run(chain.program(segment, "plain"), values, states[segment], null, null).get("hidden");
+            if (segment < lowest) {
+                states[segment] = null; // the way back does not reach it
+            }
+        }
+        Map<String, Tensor> result = run(chain.program(head, "vjp"), values, states[head], null, null);
+        Map<String, Tensor> found = new LinkedHashMap<>(result);
+        Tensor gradient = result.get("gradient");
+        for (int segment = head - 1; segment >= lowest; segment--) {
+            states[segment + 1] = null;
+            result = run(chain.program(segment, "vjp"), values, states[segment], null, gradient);
+            gradient = result.get("gradient");
+            for (Map.Entry<String, Tensor> entry : result.entrySet()) {
+                if (entry.getKey().startsWith(GRADIENT)) { // a parameter may be shared by several segments
+                    found.merge(entry.getKey(), entry.getValue(), Stepper::sum);
+                }
+            }
+        }
+        Set<String> early = new HashSet<>();
+        firstUse.forEach((name, use) -> {
+            if (use < cut) {
+                early.add(GRADIENT + name);
+            }
+        });
+        found.keySet().removeAll(early);
+        return found;
+    }
+
+    /** The gradients among a step's results, by parameter. */
+    static Map<String, Tensor> gradients(Map<String, Tensor> found) {
+        Map<String, Tensor> gradients = new LinkedHashMap<>();
+        for (Map.Entry<String, Tensor> entry : found.entrySet()) {
+            if (entry.getKey().startsWith(GRADIENT)) {
+                gradients.put(entry.getKey().substring(GRADIENT.length()), entry.getValue());
+            }
+        }
+        return gradients;
+    }
+
+    /** Gives back the memory of all programs of this shape. */
+    public void release() {
+        for (ProgramSpec program : chain.programs()) {
+            runner.release(program);
+        }
+    }
+
+    // --- running programs ---
+
+    /** Runs programs one after the other, each on the state and tangent that the one before left. */
+    private Map<String, Tensor> follow(List<ProgramSpec> programs, Map<String, Tensor> values, Tensor hidden)
+            throws IOException {
+        Map<String, Tensor> found = Collections.emptyMap();
+        Tensor tangent = null;
+        for (ProgramSpec program : programs) {
+            found = run(program, values, hidden, tangent, null);
+            hidden = found.get("hidden");
+            tangent = found.get("tangent");
+        }
+        return found;
+    }
+
+    private Map<String, Tensor> run(
+            ProgramSpec program, Map<String, Tensor> values, Tensor hidden, Tensor tangent, Tensor gradient)
+            throws IOException {
+        Tensor[] inputs = new Tensor[program.inputs.size()];
+        for (int i = 0; i < inputs.length; i++) {
+            TensorSpec spec = program.inputs.get(i);
+            Tensor state = spec.name.equals("hidden") ? hidden
+                    : spec.name.equals("tangent") ? tangent
+                    : spec.name.equals("gradient") ? gradient : values.get(spec.name);
+            inputs[i] = input(program, spec, state);
+        }
+        Tensor[] outputs = runner.run(program, inputs);
+        if (lowMemory) {
+            runner.release(program);
+        }
+        Map<String, Tensor> found = new LinkedHashMap<>();
+        for (int i = 0; i < outputs.length; i++) {
+            found.put(program.outputs.get(i).name, outputs[i]);
+        }
+        return found;
+    }
+
+    private Tensor input(ProgramSpec program, TensorSpec spec, Tensor value) {
+        if (value == null) {
+            if (spec.name.equals("tangent") || spec.name.startsWith(DIRECTION)) {
+                return zero(spec.shape());
+            }
+            throw new ProgramInputException(
+                    called(program, spec) + " is missing; expected " + spec.dtype + " " + Arrays.toString(spec.shape()));
+        }
+        if (!Arrays.equals(value.shape(), spec.shape()) || !value.dtype().equals(spec.dtype)) {
+            throw new ProgramInputException(called(program, spec) + " must be " + spec.dtype + " "
+                    + Arrays.toString(spec.shape()) + ", got " + value.dtype() + " " + Arrays.toString(value.shape()));
+        }
+        return value;
+    }
+
+    private static String called(ProgramSpec program, TensorSpec spec) {
+        return spec.name + ", an input of " + program.name() + ",";
+    }
+
+    /** One array serves all parameters of a shape that do not move. */
+    private Tensor zero(int[] shape) {
+        return zeros.computeIfAbsent(Arrays.toString(shape), key -> {
+            int count = 1;
+            for (int length : shape) {
+                count *= length;
+            }
+            return Tensor.of(new float[count], shape);
+        });
+    }
+
+    private static Tensor sum(Tensor one, Tensor other) {
+        float[] sum = one.floats().clone();
+        float[] more = other.floats();
+        for (int i = 0; i < sum.length; i++) {
+            sum[i] += more[i];
+        }
+        return Tensor.of(sum, one.shape());
+    }
+
+    // --- what goes in ---
+
+    /** A direction that no program would read would still enter the estimate of the gradient. */
+    private void checkDirections(Set<String> names, int cut, boolean scalar) {
+        Set<String> head = chain.manifest.headNames();
+        for (String name : names) {
+            if (head.contains(name)) {
+                if (!scalar) {
+                    throw new ProgramInputException(
+                            "this step gives the exact gradient of " + name + ", so it takes no direction for it");
+                }
+            } else if (!firstUse.containsKey(name)) {
+                throw new ProgramInputException("a direction was given for " + name + ", which the bundle does not train");
+            } else if (firstUse.get(name) < cut) {
+                throw new ProgramInputException(name + " is used in " + chain.name(firstUse.get(name)) + ", before the cut "
+                        + chain.name(cut) + ": cut earlier or leave it out");
+            }
+        }
+    }
+
+    /** A label out of range would read past the end of the logits. */
+    private void checkLabels(Tensor labels) {
+        String task = chain.manifest.model.task;
+        long limit = task.equals("qa") ? chain.length : classes();
+        for (long label : labels.longs()) {
+            boolean ignored = label == Manifest.IGNORED && !task.equals("seq-cls");
+            if (!ignored && (label < 0 || label >= limit)) {
+                String also = task.equals("seq-cls") ? "" : ", or " + Manifest.IGNORED + " to ignore it";
+                throw new ProgramInputException("labels must be from 0 to " + (limit - 1) + also + "; got " + label);
+            }
+        }
+    }
+
+    private int classes() {
+        for (TensorSpec output : chain.program(chain.head(), "plain").outputs) {
+            if (output.name.equals("logits")) {
+                int[] shape = output.shape();
+                return shape[shape.length - 1];
+            }
+        }
+        throw new ProgramInputException("the head's program gives no logits; export the bundle again");
+    }
+}

@@ -1,0 +1,93 @@
+package dev.spry.core.training;
+
+import java.io.IOException;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.Set;
+
+import dev.spry.core.Tensor;
+import dev.spry.core.TrainingException;
+import dev.spry.core.bundle.Manifest;
+import dev.spry.core.numbers.Optimizers;
+import dev.spry.core.wire.Report;
+import dev.spry.core.wire.Task;
+import dev.spry.core.wire.TrainingSettings;
+
+/** Mode epoch: a client's part of a round, step by step. */
+public final class Training {
+    private static final double NANOSECOND = 1e-9;
+
+    private final Task task;
+    private final Manifest manifest;
+    private final Estimator estimator;
+    private final Batches batches;
+
+    public Training(Task task, Manifest manifest, Estimator estimator, Batches batches) {
+        this.task = task;
+        this.manifest = manifest;
+        this.estimator = estimator;
+        this.batches = batches;
+    }
+
+    /** How many steps the round has. */
+    public int steps() {
+        return stepsIn(task.training, batches.count());
+    }
+
+    /** How many steps a round has over so many batches. */
+    public static int stepsIn(TrainingSettings training, int batches) {
+        if (training.mode.equals("iteration")) {
+            return Math.max(training.iterations, 1);
+        }
+        return training.iterations > 0 ? training.iterations : training.epochs * batches;
+    }
+
+    /** The state after one more step. */
+    public State next(State state) throws IOException {
+        long started = System.nanoTime();
+        Batch batch = batches.at(state.step);
+        Estimate found = estimator.gradient(batch, state.weights, state.step);
+        checkFinite(found.loss, found.gradients, state.step);
+        Map<String, Tensor> weights = new LinkedHashMap<>(state.weights);
+        Map<String, Tensor> optimizer = new LinkedHashMap<>(state.optimizer);
+        Map<String, Tensor> units = new LinkedHashMap<>(found.gradients);
+        Map<String, Tensor> head = new LinkedHashMap<>(found.gradients);
+        Set<String> headNames = manifest.headNames();
+        units.keySet().removeAll(headNames);
+        head.keySet().retainAll(headNames);
+        Optimizers.localStep(weights, units, optimizer, task.training, task.training.learningRate);
+        Optimizers.localStep(weights, head, optimizer, task.training, task.training.headLearningRate);
+        int examples = state.step < batches.count() ? batch.examples : 0;
+        double seconds = (System.nanoTime() - started) * NANOSECOND;
+        return new State(weights, optimizer, state.step + 1, state.loss + found.loss, state.examples + examples,
+                state.seconds + seconds);
+    }
+
+    static void checkFinite(double loss, Map<String, Tensor> values, int step) {
+        boolean finite = !Double.isNaN(loss) && !Double.isInfinite(loss);
+        for (Tensor tensor : values.values()) {
+            for (float value : tensor.floats()) {
+                finite &= !Float.isNaN(value) && !Float.isInfinite(value);
+            }
+        }
+        if (!finite) {
+            throw new TrainingException("step " + step + " gave a loss or gradient that is not finite (loss " + loss
+                    + "): lower the learning rate");
+        }
+    }
+
+    /** What the server is sent: the parameters that the task trains. */
+    public Map<String, Tensor> update(State state) {
+        Map<String, Tensor> found = new LinkedHashMap<>();
+        for (String name : Estimator.trained(manifest, task)) {
+            found.put(name, state.weights.get(name));
+        }
+        return found;
+    }
+
+    /** What an update says beside its tensors. */
+    public static Report report(State state, long peakBytes, Evaluation held) {
+        return new Report(state.examples, state.step, state.loss / state.step, state.seconds, peakBytes, held.predictions,
+                held.right[0], held.right[1]);
+    }
+}
