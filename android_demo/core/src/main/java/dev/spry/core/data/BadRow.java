@@ -1,0 +1,10 @@
+package dev.spry.core.data;
+
+/** Why a row cannot be used. */
+final class BadRow extends Exception {
+    private static final long serialVersionUID = 1L;
+
+    BadRow(String problem) {
+        super(problem);
+    }
+}
