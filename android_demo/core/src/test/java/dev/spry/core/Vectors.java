@@ -1,9 +1,15 @@
 package dev.spry.core;
 
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+
 import java.io.File;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.Map;
 
 import org.json.JSONArray;
 import org.json.JSONException;
@@ -46,5 +52,30 @@ public final class Vectors {
             found[i] = (int) json.getLong(i);
         }
         return found;
+    }
+
+    /** Tensors of floats by name. */
+    public static Map<String, Tensor> tensors(JSONObject json) throws JSONException {
+        Map<String, Tensor> found = new LinkedHashMap<>();
+        for (Iterator<String> names = json.keys(); names.hasNext(); ) {
+            String name = names.next();
+            JSONObject tensor = json.getJSONObject(name);
+            found.put(name, Tensor.of(floats(tensor.getJSONArray("values")), ints(tensor.getJSONArray("shape"))));
+        }
+        return found;
+    }
+
+    /** The same names, shapes and numbers, within `roundings` of float32. */
+    public static void assertSame(Map<String, Tensor> expected, Map<String, Tensor> found, int roundings) {
+        assertEquals(expected.keySet(), found.keySet());
+        for (Map.Entry<String, Tensor> entry : expected.entrySet()) {
+            Tensor other = found.get(entry.getKey());
+            assertArrayEquals(entry.getValue().shape(), other.shape(), entry.getKey());
+            float[] values = entry.getValue().floats();
+            for (int i = 0; i < values.length; i++) {
+                float near = roundings * Math.ulp(Math.max(Math.abs(values[i]), 1e-3f));
+                assertEquals(values[i], other.floats()[i], near, entry.getKey());
+            }
+        }
     }
 }

@@ -1,0 +1,171 @@
+"""Writes training.json: what the Python client computes between two programs, for clients in other languages.
+
+    python tests/vectors/make_training.py
+
+    orders        of a round's batches
+    local         optimizer steps of mode epoch
+    server        optimizer steps of mode iteration
+    safetensors   a file and what it holds
+    replay        published records, and the weights that they lead to
+
+Seeds are strings, since not every JSON reader keeps 64-bit integers; bytes are base64; values are decimals that read back
+to exactly one float32.
+"""
+
+import base64
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from safetensors.numpy import save
+
+from edge_client.batches import shuffled
+from edge_client.manifest import Adapter, FileSpec, Manifest, Model, Parameter, Segment, Unit, write
+from edge_client.optimizers import local_step, server_step
+from edge_client.protocol import AGGREGATIONS, ServerOptimizer, ServerOptimizers, Training
+from edge_client.replay import replay
+from edge_client.scalars import Participant, ScalarReport, StepRecord, decode_records, encode_record
+
+PATH = Path(__file__).with_name("training.json")
+ORDERS = [(1, 0, 0), (2, 1, 3), (7, 2**64 - 1, 1), (40, 0x0123456789ABCDEF, 2)]
+LOCAL = [
+    {"optimizer": "sgd", "learning_rate": 0.1},
+    {"optimizer": "sgd", "learning_rate": 0.3, "weight_decay": 0.05},
+    {"optimizer": "adamw", "learning_rate": 0.01},
+    {"optimizer": "adamw", "learning_rate": 0.2, "weight_decay": 0.1},
+]
+REPLAYS = [
+    {"head": "apart"},
+    {"head": "exact", "kind": "rademacher"},
+    {"head": "joint", "directions": 2},
+    {"head": "apart", "per_example": False, "directions": 2},
+    {"head": "apart", "kind": "orthogonal", "directions": 2},
+    {"head": "joint", "directions": 3, "units_apart": True, "kind": "rademacher"},
+    {"head": "apart", "directions": 4, "units_apart": True},
+    {"head": "exact", "directions": 2, "units_apart": True, "per_example": False, "kind": "orthogonal"},
+]
+UNITS = (
+    Unit("first", ("block.0",), (Parameter("first.a", (2, 3)), Parameter("first.b", (3,)))),
+    Unit("second", ("block.0", "block.1"), (Parameter("second.a", (1, 5)), Parameter("second.b", (2, 1)))),
+    Unit("third", ("block.1",), (Parameter("third.a", (130,)),)),
+)
+HEAD = (Parameter("head.weight", (3, 2)), Parameter("head.bias", (3,)))
+MANIFEST = Manifest(
+    made_by="vectors",
+    model=Model("tiny", "none", "seq-cls", ("a", "b", "c"), 2, 1),
+    adapter=Adapter("lora", {}, "adapter.safetensors"),
+    inputs=("input_ids",),
+    units=UNITS,
+    head=HEAD,
+    segments=(Segment("embed", 0, 0), Segment("block.0", 0, 1), Segment("block.1", 1, 2), Segment("head", 2, 2)),
+    shapes=((2, 4),),
+    directions=(1,),
+    tokenizer=None,
+    pad_token_id=0,
+    runtimes={},
+    verification=(),
+    files=(FileSpec("adapter.safetensors", "", 0),),
+)
+
+
+def vectors():
+    random = np.random.default_rng(5)
+    return {
+        "orders": [
+            {"count": count, "seed": str(seed), "epoch": epoch, "order": shuffled(count, seed, epoch)}
+            for count, seed, epoch in ORDERS
+        ],
+        "local": [local(settings, random) for settings in LOCAL],
+        "server": [server(kind, random) for kind in AGGREGATIONS],
+        "safetensors": safetensors(random),
+        "manifest": json.loads(write(MANIFEST)),
+        "replay": [replayed(settings, AGGREGATIONS[i % 4], random) for i, settings in enumerate(REPLAYS)],
+    }
+
+
+def local(settings, random):
+    training = Training(**settings)
+    weights, state = {"w": normal(random, 2, 3)}, {}
+    found = {"training": asdict(training), "weights": plain(weights), "steps": []}
+    for _ in range(4):
+        gradient = {"w": normal(random, 2, 3)}
+        local_step(weights, gradient, state, training, training.learning_rate)
+        found["steps"].append({"gradients": plain(gradient), "weights": plain(weights), "state": plain(state)})
+    return found
+
+
+def server(kind, random):
+    optimizers = ServerOptimizers(ServerOptimizer(kind), ServerOptimizer(kind, learning_rate=0.03, beta1=0.5))
+    weights, state = {"w": normal(random, 2, 3), "h": normal(random, 4)}, {}
+    found = {"optimizers": asdict(optimizers), "head": ["h"], "weights": plain(weights), "steps": []}
+    for names in ("w", "h"), ("w",), ("h",), ("w", "h"):
+        changes = {name: normal(random, *weights[name].shape) * np.float32(0.1) for name in names}
+        server_step(weights, changes, state, optimizers, frozenset("h"))
+        found["steps"].append({"changes": plain(changes), "weights": plain(weights), "state": plain(state)})
+    return found
+
+
+def safetensors(random):
+    tensors = {
+        "floats": normal(random, 2, 3),
+        "none": np.zeros((0, 4), np.float32),
+        "one": np.array(1.5, np.float32),
+        "longs": np.array([[2**62, -1]], np.int64),
+        "ints": np.array([-7, 2**31 - 1], np.int32),
+        "bytes": np.array([1, -2, 3], np.int8),
+    }
+    data = save(tensors, {"report": '{"loss": 0.5, "who": "é"}'})
+    return {"data": base64.b64encode(data).decode(), "tensors": plain(tensors)}
+
+
+def replayed(settings, kind, random):
+    training = Training(
+        mode="iteration", batch=2, length=4, learning_rate=0.1, **settings, head_learning_rate=random.choice([None, 0.4])
+    )
+    optimizers = ServerOptimizers(ServerOptimizer(kind), ServerOptimizer("fedavg"))
+    weights = {p.name: normal(random, *p.shape) for p in [*(p for u in UNITS for p in u.parameters), *HEAD]}
+    found = {"training": asdict(training), "optimizers": asdict(optimizers), "weights": plain(weights)}
+    head_size = sum(parameter.size for parameter in HEAD)
+    shape = training.directions, training.batch
+    exact = training.head == "exact"
+    log, state = b"", {}
+    for iteration, held in enumerate([([0, 2], [1]), ([1], [1, 2]), ([0, 1, 2],)]):
+        participants = tuple(
+            Participant(
+                int(random.integers(2**63)),
+                tuple(units),
+                ScalarReport(0.0, 1 + number % 2, normal(random, *shape), None if exact else normal(random, *shape)),
+            )
+            for number, units in enumerate(held)
+        )
+        head = normal(random, head_size) if exact else None
+        record = StepRecord(iteration + 1, 1, iteration, participants, head)
+        log += encode_record(record, MANIFEST, training)
+    for record in decode_records(log):
+        replay(record, weights, state, MANIFEST, training, optimizers)
+    return found | {"records": base64.b64encode(log).decode(), "after": plain(weights), "state": plain(state)}
+
+
+def normal(random, *shape):
+    return random.standard_normal(shape, np.float32)
+
+
+def plain(tensors):
+    """Tensors as JSON, floats with the digits that tell them apart."""
+    return {
+        name: {
+            "shape": list(value.shape),
+            "values": [float(f"{v:.9g}") if value.dtype == np.float32 else int(v) for v in value.reshape(-1)],
+        }
+        for name, value in tensors.items()
+    }
+
+
+def main():
+    PATH.write_bytes(msgspec.json.encode(vectors()) + b"\n")
+
+
+if __name__ == "__main__":
+    main()
