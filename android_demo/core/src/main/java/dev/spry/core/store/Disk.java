@@ -1,9 +1,10 @@
 package dev.spry.core.store;
 
 import java.io.File;
+import java.io.FileInputStream;
 import java.io.FileNotFoundException;
+import java.io.FileOutputStream;
 import java.io.IOException;
-import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
@@ -38,13 +39,11 @@ public final class Disk {
         try {
             makeFolder(folder);
             temporary = Files.createTempFile(folder.toPath(), TEMPORARY, "");
-            try (FileChannel file = FileChannel.open(temporary, StandardOpenOption.WRITE)) {
+            try (FileOutputStream file = new FileOutputStream(temporary.toFile())) {
                 for (byte[] part : parts) {
-                    for (ByteBuffer left = ByteBuffer.wrap(part); left.hasRemaining(); ) {
-                        file.write(left);
-                    }
+                    file.write(part);
                 }
-                file.force(true);
+                file.getFD().sync();
             }
             Files.move(temporary, path.toPath(), StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING);
             temporary = null;
@@ -136,11 +135,10 @@ public final class Disk {
     /** A file's sha256 in hexadecimal digits, read in pieces. */
     public static String digest(File path) {
         MessageDigest digest = sha256();
-        ByteBuffer buffer = ByteBuffer.allocate(CHUNK);
-        try (FileChannel file = FileChannel.open(path.toPath(), StandardOpenOption.READ)) {
-            while (file.read(buffer) >= 0) {
-                digest.update(buffer.array(), 0, buffer.position());
-                buffer.clear();
+        byte[] buffer = new byte[CHUNK];
+        try (FileInputStream file = new FileInputStream(path)) {
+            for (int count = file.read(buffer); count >= 0; count = file.read(buffer)) {
+                digest.update(buffer, 0, count);
             }
         } catch (IOException error) {
             throw new StoreException(path + " cannot be read (" + error.getMessage() + "); look at the device's storage");

@@ -307,7 +307,7 @@ public final class Server implements Closeable {
     }
 
     private ServerException problem(IOException error) {
-        if (closed || Thread.currentThread().isInterrupted()) {
+        if (closed) {
             throw new Stopped();
         }
         String certificate = Trust.problem(error);

@@ -1,0 +1,460 @@
+package dev.spry.core;
+
+import java.io.Closeable;
+import java.io.File;
+import java.io.IOException;
+import java.util.Arrays;
+import java.util.Calendar;
+import java.util.Collections;
+import java.util.List;
+import java.util.Locale;
+import java.util.concurrent.ThreadLocalRandom;
+
+import javax.net.ssl.SSLSocketFactory;
+
+import dev.spry.core.data.Example;
+import dev.spry.core.data.Examples;
+import dev.spry.core.data.Source;
+import dev.spry.core.store.Job;
+import dev.spry.core.store.JobStore;
+import dev.spry.core.store.Store;
+import dev.spry.core.wire.CheckIn;
+import dev.spry.core.wire.CheckedIn;
+import dev.spry.core.wire.Download;
+import dev.spry.core.wire.Enrolled;
+import dev.spry.core.wire.Receipt;
+import dev.spry.core.wire.Server;
+import dev.spry.core.wire.Task;
+
+/**
+ * A device on one server: enrols once, then takes part in rounds for as long as it runs.
+ *
+ * <pre>
+ * Client client = new Client.Builder(home, "https://spry.example.org", engine)
+ *         .token("…").data(new JsonlSource(file)).tell(event -> …).open();
+ * client.run(Client.ONCE);
+ * client.predict(examples, true);
+ * </pre>
+ *
+ * <p>`run` belongs to one thread; `stop` may come from any, and what was trained is kept.
+ */
+public final class Client implements Closeable {
+    /** Take part in what there is now alone. */
+    public static final int ONCE = 0;
+    /** Take part until the server revokes this device or somebody stops it. */
+    public static final int ENDLESS = -1;
+    public static final String VERSION = "android 0.1.0";
+
+    /** A wait of this length is worth giving the runtime's memory back. */
+    private static final double IDLE_SECONDS = 5;
+    private static final double SHORTEST_WAIT = 0.2;
+    private static final double FAILURE_WAIT = 5;
+    private static final double LONGEST_FAILURE_WAIT = 3600;
+
+    private final Builder chosen;
+    private final Tell tell;
+    private final Pause pause;
+    private final Store store;
+    private final Server server;
+    private Workbench bench;
+    private Data data;
+    private int rows;
+    private int rounds;
+    private int failures;
+    /** Of tasks, one after the other: they lengthen the waits. */
+    private int inARow;
+    private Double stepSeconds;
+    private String waiting = "";
+    private volatile boolean stopped;
+
+    private Client(Builder chosen) {
+        if (!(chosen.holdout >= 0 && chosen.holdout < 1)) {
+            throw new DataException("the share held back must be from 0 to less than 1, got " + chosen.holdout);
+        }
+        this.chosen = chosen;
+        tell = chosen.tell;
+        pause = chosen.pause == null ? this::rest : chosen.pause;
+        store = new Store(chosen.home, chosen.server, tell);
+        server = new Server.Builder(chosen.server)
+                .pause(pause).tell(tell).trust(chosen.trust).patience(chosen.patience).open();
+    }
+
+    /** What a client may be told; all but home, server and engine can be left out. */
+    public static final class Builder {
+        private final File home;
+        private final String server;
+        private final Engine engine;
+        private Source source;
+        private String token;
+        private String job;
+        private String name = "android";
+        private Conditions conditions = new Conditions(Machine.UNKNOWN);
+        private double holdout = 0.1;
+        private boolean skipBadRows;
+        private Tell tell = Tell.SILENT;
+        private Pause pause;
+        private SSLSocketFactory trust;
+        private double patience = Double.POSITIVE_INFINITY;
+
+        /** Where everything is kept, the server's address, and where programs run. */
+        public Builder(File home, String server, Engine engine) {
+            this.home = home;
+            this.server = server;
+            this.engine = engine;
+        }
+
+        /** To train on; a client without can only predict. */
+        public Builder data(Source rows) {
+            source = rows;
+            return this;
+        }
+
+        /** To enrol with; not needed by a device that has. */
+        public Builder token(String text) {
+            token = text;
+            return this;
+        }
+
+        /** The only job to take part in, by id or name. */
+        public Builder job(String only) {
+            job = only;
+            return this;
+        }
+
+        /** What the server shows for this device. */
+        public Builder name(String shown) {
+            name = shown;
+            return this;
+        }
+
+        /** When to take part, and with how much memory. */
+        public Builder conditions(Conditions asked) {
+            conditions = asked;
+            return this;
+        }
+
+        /** The share of the data that is kept for evaluation. */
+        public Builder holdout(double share) {
+            holdout = share;
+            return this;
+        }
+
+        /** Leave rows out that cannot be used, in place of refusing the data. */
+        public Builder skipBadRows(boolean wanted) {
+            skipBadRows = wanted;
+            return this;
+        }
+
+        /** Hears what happens, on the thread of `run`. */
+        public Builder tell(Tell listener) {
+            tell = listener;
+            return this;
+        }
+
+        /** How to wait, in place of a way that `stop` ends. */
+        public Builder pause(Pause waits) {
+            pause = waits;
+            return this;
+        }
+
+        /** Who may vouch for the server, in place of the system's authorities. */
+        public Builder trust(SSLSocketFactory authorities) {
+            trust = authorities;
+            return this;
+        }
+
+        /** The seconds after which an unreachable server is given up; never when left out. */
+        public Builder patience(double seconds) {
+            patience = seconds;
+            return this;
+        }
+
+        public Client open() {
+            return new Client(this);
+        }
+    }
+
+    /** The data as examples of a job. */
+    private static final class Data {
+        final Object key;
+        final Examples training;
+        final Examples heldBack;
+
+        Data(Object key, Examples[] parts) {
+            this.key = key;
+            training = parts[0];
+            heldBack = parts[1];
+        }
+    }
+
+    // --- taking part ---
+
+    /** Take part in so many rounds, ONCE or ENDLESS; gives back what it came to when it is done or stopped. */
+    public Done run(int wanted) throws IOException {
+        rounds = 0;
+        failures = 0;
+        server.warnIfOpen();
+        rows = counted();
+        try (Store.Lock locked = store.lock()) {
+            enrol();
+            sendLeftOver();
+            boolean wentOn = true;
+            while (wanted == ONCE ? wentOn && rounds + failures == 0 : wanted == ENDLESS || rounds < wanted) {
+                wentOn = turn();
+            }
+        } catch (Stopped stop) {
+            tell.tell(Event.of("stopped", stop.getMessage()));
+        } finally {
+            unload();
+        }
+        return new Done(rounds, failures, stopped);
+    }
+
+    /** End a run, from any thread, at the next step or at once where it waits; this client does not run again. */
+    public synchronized void stop() {
+        stopped = true;
+        server.close();
+        notifyAll();
+    }
+
+    @Override
+    public void close() {
+        stop();
+    }
+
+    private void checkStopped() {
+        if (stopped) {
+            throw new Stopped();
+        }
+    }
+
+    private int counted() throws IOException {
+        if (chosen.source == null) {
+            throw new DataException("there is no data to train on: choose a file with examples");
+        }
+        int found = Examples.count(chosen.source, chosen.skipBadRows);
+        if (found == 0) {
+            throw new DataException(chosen.source.name() + " has no example; it is empty");
+        }
+        return found;
+    }
+
+    private void enrol() {
+        Enrolled identity = store.identity();
+        if (identity == null) {
+            if (chosen.token == null || chosen.token.isEmpty()) {
+                throw new SpryException("this device is not enrolled with " + server.url
+                        + ": enter a token, made by the server's operator with `spry token create`");
+            }
+            String name = chosen.name.substring(0, Math.min(100, chosen.name.length()));
+            identity = server.enrol(chosen.token, name, VERSION);
+            store.saveIdentity(identity);
+            tell.tell(Event.of("enrolled", "enrolled as " + identity.device).with("device", identity.device));
+        }
+        server.identify(identity);
+    }
+
+    /** A result that was finished before this process started; the server may have it already. */
+    private void sendLeftOver() {
+        for (JobStore job : store.jobs()) {
+            Task task = job.task();
+            if (task != null && job.update() != null) {
+                guarded(job, task, () -> send(task, job));
+            }
+        }
+    }
+
+    /** One check-in and what comes of it; false when there was nothing to do. */
+    private boolean turn() {
+        checkStopped();
+        Conditions.Refusal refusal = chosen.conditions.refusal(Calendar.getInstance());
+        if (refusal != null) {
+            await(refusal.seconds, refusal.reason);
+            return false;
+        }
+        CheckedIn answer = server.checkIn(checkIn());
+        if (answer.task == null) {
+            await(answer.wait, answer.reason);
+            return false;
+        }
+        Task task = answer.task;
+        JobStore job = store.job(task.job);
+        waiting = "";
+        String message = "round " + task.round + " of " + task.jobName + ": " + task.units.length + " units";
+        tell.tell(Event.of("task", message).with("task", task.id).with("job", task.jobName)
+                .with("round", task.round).with("units", task.units.length));
+        guarded(job, task, () -> takePart(task, job));
+        return true;
+    }
+
+    private CheckIn checkIn() {
+        CheckIn message = new CheckIn();
+        message.runtimes = Collections.singletonList(chosen.engine.name());
+        message.examples = rows;
+        message.memoryBytes = chosen.conditions.memory();
+        message.power = chosen.conditions.power();
+        message.metered = chosen.conditions.metered();
+        message.job = chosen.job;
+        message.stepSeconds = stepSeconds;
+        message.residentBytes = Memory.peak() == 0 ? null : (Long) Memory.peak();
+        return message;
+    }
+
+    private Receipt takePart(Task task, JobStore job) throws IOException {
+        job.begin(task);
+        if (job.update() == null) {
+            Workbench open = workbench(task);
+            job.saveAbout(new Job(task));
+            Data fitting = fitting(open);
+            Round round = new Round(task, server, job, open, tell, this::checkStopped);
+            Double found = round.run(fitting.training, fitting.heldBack, chosen.conditions.memory());
+            stepSeconds = found == null ? stepSeconds : found;
+        }
+        if (task.training.mode.equals("iteration")) {
+            job.finish();
+            return new Receipt(0);
+        }
+        return send(task, job);
+    }
+
+    private Receipt send(Task task, JobStore job) {
+        Receipt receipt = server.sendUpdate(task.id, job.update());
+        job.finish();
+        String again = receipt.repeated ? " (it had it already)" : "";
+        tell.tell(Event.of("uploaded", "the server has the result of round " + task.round + again)
+                .with("task", task.id).with("round", task.round).with("repeated", receipt.repeated));
+        return receipt;
+    }
+
+    private interface Part {
+        Receipt take() throws IOException;
+    }
+
+    /** Do a task; what ends it early is told, to the server too, and the client goes on. */
+    private void guarded(JobStore job, Task task, Part part) {
+        Receipt receipt;
+        try {
+            receipt = part.take();
+        } catch (UnauthorizedException | UnreachableException error) { // the task and its result stay for another run
+            throw error;
+        } catch (ServerException error) {
+            job.finish();
+            failures++;
+            tell.tell(Event.of("refused", "round " + task.round + ": " + error.getMessage())
+                    .with("task", task.id).with("code", error.code));
+            awaitAfterFailure();
+            return;
+        } catch (SpryException | IOException | OutOfMemoryError error) {
+            checkStopped(); // a runtime that was interrupted may say so in its own way
+            giveBack(job, task, error instanceof OutOfMemoryError ? "out of memory" : String.valueOf(error.getMessage()));
+            failures++;
+            if (error instanceof StoreException) { // the next task would find the disk as full
+                throw (StoreException) error;
+            }
+            awaitAfterFailure();
+            return;
+        }
+        rounds++;
+        inARow = 0;
+        await(receipt.wait, "");
+    }
+
+    private void giveBack(JobStore job, Task task, String reason) {
+        job.finish();
+        tell.tell(Event.of("failed", "round " + task.round + " of " + task.jobName + ": " + reason)
+                .with("task", task.id));
+        unload();
+        try {
+            server.sendFailure(task.id, reason.isEmpty() ? "failed" : reason);
+        } catch (UnauthorizedException | UnreachableException error) {
+            throw error;
+        } catch (ServerException error) { // it took too long, and the task is nobody's any more
+            tell.tell(Event.of("refused", error.getMessage()).with("task", task.id).with("code", error.code));
+        }
+    }
+
+    // --- what a task needs ---
+
+    /** The task's bundle with its runtime, left open from round to round. */
+    private Workbench workbench(Task task) throws IOException {
+        if (bench == null || !bench.isFor(task)) {
+            unload();
+            if (!task.runtime.equals(chosen.engine.name())) {
+                throw new SpryException("the task is for the runtime " + task.runtime + ", this device offers "
+                        + chosen.engine.name() + ": it goes back to the server, and another comes with the next look");
+            }
+            File folder = store.bundle(task.bundle);
+            bench = new Workbench(new Download(server, task.bundle, folder, tell).fetch(task.runtime),
+                    task.bundle, chosen.engine);
+        }
+        return bench;
+    }
+
+    /** The data as examples of the job; read again when its file has changed. */
+    private Data fitting(Workbench open) throws IOException {
+        String task = open.manifest.model.task;
+        List<String> labels = open.manifest.model.labels;
+        Object key = Arrays.asList(task, labels, chosen.source.stamp());
+        if (data == null || !data.key.equals(key)) {
+            Examples found = Examples.of(chosen.source, task, labels, chosen.skipBadRows);
+            if (found.skipped != null) {
+                tell.tell(Event.of("warning", chosen.source.name() + ": rows left out: " + found.skipped));
+            }
+            data = new Data(key, found.split(chosen.holdout, 0));
+        }
+        return data;
+    }
+
+    /** Give back the memory of runtime, programs and tokenizer. */
+    private void unload() {
+        if (bench != null) {
+            bench.close();
+            bench = null;
+        }
+    }
+
+    // --- waiting ---
+
+    /** Wait about as long as told; devices that were told the same must not come back together. */
+    private void await(double told, String reason) {
+        double seconds = Math.max(told, reason.isEmpty() ? 0 : SHORTEST_WAIT)
+                * ThreadLocalRandom.current().nextDouble(0.9, 1.2);
+        if (!reason.isEmpty() && !reason.equals(waiting)) {
+            String message = String.format(Locale.ROOT, "%s; next look in about %.0f s", reason, seconds);
+            tell.tell(Event.of("waiting", message).with("seconds", Math.round(seconds)));
+        }
+        waiting = reason;
+        if (seconds >= IDLE_SECONDS) {
+            unload();
+        }
+        checkStopped();
+        if (seconds > 0) {
+            pause.pause(seconds);
+        }
+    }
+
+    /** A wait that `stop` ends. */
+    private synchronized void rest(double seconds) {
+        long until = System.nanoTime() + (long) (seconds * 1e9);
+        try {
+            for (long left = until - System.nanoTime(); left > 0 && !stopped; left = until - System.nanoTime()) {
+                wait(left / 1_000_000 + 1);
+            }
+        } catch (InterruptedException error) {
+            throw new Stopped();
+        }
+        checkStopped();
+    }
+
+    private void awaitAfterFailure() {
+        inARow++;
+        await(Math.min(FAILURE_WAIT * Math.pow(2, Math.min(inARow - 1, 12)), LONGEST_FAILURE_WAIT), "");
+    }
+
+    // --- prediction ---
+
+    /** Predictions by the newest global weights that this device has, or by those that it trained itself. */
+    public List<Prediction> predict(List<Example> texts, boolean personal) throws IOException {
+        return new Predictor(store, chosen.engine).predict(chosen.job, texts, personal);
+    }
+}

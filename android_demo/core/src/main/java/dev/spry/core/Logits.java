@@ -1,0 +1,107 @@
+package dev.spry.core;
+
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+
+import dev.spry.core.bundle.Manifest;
+import dev.spry.core.data.Encoded;
+import dev.spry.core.data.Example;
+import dev.spry.core.text.Encoding;
+import dev.spry.core.text.Tokenizer;
+
+/** What a model's logits predict for a batch of examples. */
+final class Logits {
+    /** Tokens that an answer may have. */
+    private static final int LONGEST_ANSWER = 30;
+
+    private final float[] values;
+    private final int[] shape;
+    private final List<Example> examples;
+    private final Encoded encoded;
+    private final String task;
+
+    /** Of [batch, classes], [batch, length, 2] or [batch, length, tokens] by the task. */
+    Logits(Tensor logits, List<Example> examples, Encoded encoded, String task) {
+        values = logits.floats();
+        shape = logits.shape();
+        this.examples = examples;
+        this.encoded = encoded;
+        this.task = task;
+    }
+
+    List<Prediction> predictions(Manifest manifest, Tokenizer tokenizer) {
+        List<Prediction> found = new ArrayList<>();
+        for (int row = 0; row < examples.size(); row++) {
+            switch (task) {
+                case "qa":
+                    found.add(new Prediction(answer(row), Collections.<String, Double>emptyMap()));
+                    break;
+                case "causal-lm":
+                    String next = tokenizer.text(largest(row, encoded.encodings.get(row).size() - 1));
+                    found.add(new Prediction(next, Collections.<String, Double>emptyMap()));
+                    break;
+                default:
+                    found.add(classified(row, manifest.model.labels));
+            }
+        }
+        return found;
+    }
+
+    private Prediction classified(int row, List<String> labels) {
+        int count = shape[1];
+        double sum = 0;
+        double[] shares = new double[count];
+        float highest = values[row * count + largest(row, 0)];
+        for (int i = 0; i < count; i++) {
+            shares[i] = Math.exp(values[row * count + i] - highest);
+            sum += shares[i];
+        }
+        Map<String, Double> scores = new LinkedHashMap<>();
+        for (int i = 0; i < count; i++) {
+            scores.put(name(labels, i), shares[i] / sum);
+        }
+        return new Prediction(name(labels, largest(row, 0)), scores);
+    }
+
+    private static String name(List<String> labels, int number) {
+        return number < labels.size() ? labels.get(number) : String.valueOf(number);
+    }
+
+    /** The number of the highest value of a row, or of one of its positions. */
+    private int largest(int row, int position) {
+        int width = shape[shape.length - 1];
+        int start = (shape.length == 3 ? row * shape[1] + position : row) * width;
+        int best = 0;
+        for (int i = 1; i < width; i++) {
+            best = values[start + i] > values[start + best] ? i : best;
+        }
+        return best;
+    }
+
+    // --- answers to questions ---
+
+    /** The likeliest answer's text; null where no span of the context beats the null answer, token 0. */
+    private String answer(int row) {
+        Encoding encoding = encoded.encodings.get(row);
+        int start = row * shape[1] * 2;
+        float best = values[start] + values[start + 1];
+        int[] span = null;
+        for (int first = 0; first < encoding.size(); first++) {
+            for (int last = first; last < Math.min(first + LONGEST_ANSWER, encoding.size()); last++) {
+                float total = values[start + 2 * first] + values[start + 2 * last + 1];
+                if (encoding.texts[first] == 1 && encoding.texts[last] == 1 && total > best) {
+                    best = total;
+                    span = new int[] {encoding.starts[first], encoding.ends[last]};
+                }
+            }
+        }
+        if (span == null) {
+            return null;
+        }
+        String context = examples.get(row).pair;
+        return context.substring(context.offsetByCodePoints(0, span[0]), context.offsetByCodePoints(0, span[1]));
+    }
+}
