@@ -5,7 +5,7 @@
 #   ./build.sh --select-class dev.spry.core.numbers.PhiloxTest      what JUnit's console is told
 #   ./build.sh --compile                                           none
 #
-# Debian: openjdk-17-jdk-headless libandroid-json-java junit5
+# Debian: openjdk-17-jdk-headless libandroid-json-java junit5. Classes go to build/, or where SPRY_BUILD says.
 set -eu
 cd "$(dirname "$0")"
 
@@ -20,17 +20,18 @@ for needed in "$json" "$junit"; do
 done
 
 # Beside what is there, then in its place: another build may run those classes.
-mkdir -p build
-classes=$(mktemp -d build/.classes-XXXXXX)
+build=${SPRY_BUILD:-build}
+mkdir -p "$build"
+classes=$(mktemp -d "$build/.classes-XXXXXX")
 trap 'rm -rf "$classes"' EXIT
 find src/main/java -name '*.java' > "$classes/main"
 find src/test/java -name '*.java' > "$classes/test"
 javac -encoding UTF-8 -Xlint:all,-options,-try -Werror --release 8 -cp "$json" -d "$classes/library" "@$classes/main"
 javac -encoding UTF-8 -Xlint:all,-options,-try -Werror --release 8 -cp "$classes/library:$json:$junit" \
     -d "$classes/tests" "@$classes/test"
-rm -rf build/library build/tests
-mv "$classes/library" "$classes/tests" build/
+rm -rf "$build/library" "$build/tests"
+mv "$classes/library" "$classes/tests" "$build/"
 
 [ "${1-}" = --compile ] && exit 0
-[ $# -gt 0 ] || set -- --scan-classpath build/tests
-exec java -jar "$junit" --class-path "build/library:build/tests:$json" --disable-banner --details tree "$@"
+[ $# -gt 0 ] || set -- --scan-classpath "$build/tests"
+exec java -jar "$junit" --class-path "$build/library:$build/tests:$json" --disable-banner --details tree "$@"

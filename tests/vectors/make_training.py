@@ -8,11 +8,14 @@
     safetensors   a file and what it holds
     replay        published records, and the weights that they lead to
 
-Seeds are strings, since not every JSON reader keeps 64-bit integers; bytes are base64; values are decimals that read back
-to exactly one float32.
+    plans         the programs that a task loads, and how they share some memory
+
+Seeds are strings, since not every JSON reader keeps 64-bit integers; bytes are base64; values are decimals that read
+back to exactly one float32.
 """
 
 import base64
+import itertools
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -22,11 +25,24 @@ import numpy as np
 from safetensors.numpy import save
 
 from edge_client.batches import shuffled
-from edge_client.manifest import Adapter, FileSpec, Manifest, Model, Parameter, Segment, Unit, write
+from edge_client.errors import SpryError
+from edge_client.manifest import (
+    Adapter,
+    FileSpec,
+    Manifest,
+    Model,
+    Parameter,
+    ProgramSpec,
+    RuntimeSpec,
+    Segment,
+    Unit,
+    write,
+)
 from edge_client.optimizers import local_step, server_step
-from edge_client.protocol import AGGREGATIONS, ServerOptimizer, ServerOptimizers, Training
+from edge_client.protocol import AGGREGATIONS, ServerOptimizer, ServerOptimizers, Task, Training
 from edge_client.replay import replay
 from edge_client.scalars import Participant, ScalarReport, StepRecord, decode_records, encode_record
+from edge_client.workbench import plan_for, programs_of
 
 PATH = Path(__file__).with_name("training.json")
 ORDERS = [(1, 0, 0), (2, 1, 3), (7, 2**64 - 1, 1), (40, 0x0123456789ABCDEF, 2)]
@@ -51,7 +67,36 @@ UNITS = (
     Unit("second", ("block.0", "block.1"), (Parameter("second.a", (1, 5)), Parameter("second.b", (2, 1)))),
     Unit("third", ("block.1",), (Parameter("third.a", (130,)),)),
 )
+PLANS = [  # of the task, of its training, memory
+    ({"units": [1], "cut": 1}, {}, None),
+    ({"units": [2], "cut": 2}, {"directions": 4}, 10_000),
+    ({"units": [], "cut": 3}, {}, 900),
+    ({"units": [0, 2], "cut": 1, "batch": 1}, {"head": "apart", "directions": 3}, 1500),
+    ({"units": [2], "cut": 2}, {"estimator": "exact"}, 400),
+    ({"units": [2], "cut": 2, "batch": 3}, {"estimator": "central", "head": "joint"}, 700),
+    ({"units": [2], "cut": 2}, {}, 300),
+    ({"units": [2], "cut": 0}, {}, None),
+    ({"units": [2], "cut": 2}, {"length": 9}, None),
+    ({"units": [2], "cut": 2}, {"estimator": "second-order"}, None),
+]
 HEAD = (Parameter("head.weight", (3, 2)), Parameter("head.bias", (3,)))
+
+
+def programs():
+    """Every kind that a segment can have, each of other sizes."""
+    for number, (segment, (batch, length), directions) in enumerate(
+        itertools.product(SEGMENTS, ((2, 4), (1, 4)), (0, 1, 2))
+    ):
+        last = segment.name == "head"
+        carried = ("enter", "dual", "scalar") if last else ("enter", "dual")
+        kinds = carried if directions else ("plain", "vjp")
+        for kind in kinds if segment.name != "embed" else kinds[: 1 - min(directions, 1)]:
+            where = segment.name, kind, batch, length, directions
+            sizes = 10 * number, 100 + 10 * number, 50 + number
+            yield ProgramSpec(*where, "programs", f"{kind}{number}", (), (), *sizes)
+
+
+SEGMENTS = (Segment("embed", 0, 0), Segment("block.0", 0, 1), Segment("block.1", 1, 2), Segment("head", 2, 2))
 MANIFEST = Manifest(
     made_by="vectors",
     model=Model("tiny", "none", "seq-cls", ("a", "b", "c"), 2, 1),
@@ -59,14 +104,14 @@ MANIFEST = Manifest(
     inputs=("input_ids",),
     units=UNITS,
     head=HEAD,
-    segments=(Segment("embed", 0, 0), Segment("block.0", 0, 1), Segment("block.1", 1, 2), Segment("head", 2, 2)),
-    shapes=((2, 4),),
-    directions=(1,),
+    segments=SEGMENTS,
+    shapes=((2, 4), (1, 4)),
+    directions=(1, 2),
     tokenizer=None,
     pad_token_id=0,
-    runtimes={},
+    runtimes={"onnx": RuntimeSpec("none", {}, tuple(programs()), 0)},
     verification=(),
-    files=(FileSpec("adapter.safetensors", "", 0),),
+    files=(FileSpec("adapter.safetensors", "", 0), FileSpec("programs", "", 0)),
 )
 
 
@@ -82,6 +127,7 @@ def vectors():
         "safetensors": safetensors(random),
         "manifest": json.loads(write(MANIFEST)),
         "replay": [replayed(settings, AGGREGATIONS[i % 4], random) for i, settings in enumerate(REPLAYS)],
+        "plans": [planned(*case) for case in PLANS],
     }
 
 
@@ -122,7 +168,12 @@ def safetensors(random):
 
 def replayed(settings, kind, random):
     training = Training(
-        mode="iteration", batch=2, length=4, learning_rate=0.1, **settings, head_learning_rate=random.choice([None, 0.4])
+        mode="iteration",
+        batch=2,
+        length=4,
+        learning_rate=0.1,
+        head_learning_rate=random.choice([None, 0.4]),
+        **settings,
     )
     optimizers = ServerOptimizers(ServerOptimizer(kind), ServerOptimizer("fedavg"))
     weights = {p.name: normal(random, *p.shape) for p in [*(p for u in UNITS for p in u.parameters), *HEAD]}
@@ -146,6 +197,19 @@ def replayed(settings, kind, random):
     for record in decode_records(log):
         replay(record, weights, state, MANIFEST, training, optimizers)
     return found | {"records": base64.b64encode(log).decode(), "after": plain(weights), "state": plain(state)}
+
+
+def planned(fields, settings, memory):
+    given = {"batch": 2, "bundle": "", "runtime": "onnx", "version": 0, "iteration": 0, "seconds": 1.0} | fields
+    training = Training(**({"batch": 2, "length": 4} | settings))
+    task = Task("t", "j", "job", 1, 1, **given, training=training, optimizers=ServerOptimizers())
+    found = {"task": asdict(task), "memory": memory}
+    try:
+        plan = plan_for(MANIFEST, task, memory)
+        names = [program.method for program in programs_of(MANIFEST, task)]
+        return found | {"programs": names, "low_memory": plan.low_memory, "cache_bytes": plan.cache_bytes}
+    except SpryError as error:
+        return found | {"error": str(error).partition(";")[0].partition(":")[0]}
 
 
 def normal(random, *shape):

@@ -1,0 +1,36 @@
+"""The Android library on this machine's JVM, with programs that run in a worker process of the Python package."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CORE = Path(__file__).parents[1] / "android_demo" / "core"
+JARS = Path(os.environ.get("SPRY_JARS", "/usr/share/java"))
+JSON = JARS / "com.android.json.jar"
+NEEDED = (JSON, JARS / "junit-platform-console-standalone.jar")
+
+
+def classpath(build: Path) -> str:
+    """The library and its tests, compiled into a folder; skips where that is not possible."""
+    if shutil.which("javac") is None or not all(jar.exists() for jar in NEEDED):
+        pytest.skip("no Java here: apt install openjdk-17-jdk-headless libandroid-json-java junit5")
+    command = [str(CORE / "build.sh"), "--compile"]
+    variables = os.environ | {"SPRY_BUILD": str(build)}
+    made = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stdout + made.stderr
+    return os.pathsep.join(map(str, (build / "library", build / "tests", JSON)))
+
+
+def java(classes: str, main: str, *arguments: object) -> list[str]:
+    """The command of a main class; start it with `environment`."""
+    return ["java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", classes, main, *map(str, arguments)]
+
+
+def environment() -> dict[str, str]:
+    """Where a JVM finds what runs the programs."""
+    worker = CORE / "src" / "test" / "python" / "program_worker.py"
+    return os.environ | {"SPRY_PYTHON": sys.executable, "SPRY_WORKER": str(worker)}

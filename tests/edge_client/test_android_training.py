@@ -1,0 +1,198 @@
+"""Training on the JVM gives the update that it gives here, for the same task on the same rows."""
+
+import json
+import shutil
+import subprocess
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+from edge_client.adapters import folded
+from edge_client.batches import Batches
+from edge_client.bundle import Bundle
+from edge_client.data import examples_for
+from edge_client.estimators import estimator_for
+from edge_client.manifest import FILE_NAME
+from edge_client.optimizers import server_step
+from edge_client.passes import Passes
+from edge_client.runtimes import open_runtime
+from edge_client.scalars import Participant, StepRecord, as_published, changes, decode_report, encode_record
+from edge_client.sources import open_data
+from edge_client.text import TextEncoder
+from edge_client.training import State, evaluate, report, train, update
+from export.options import AdapterOptions
+from tests.android import classpath, environment, java
+from tests.edge_client.conftest import ROWS
+
+CLOSE = 1e-5
+ROUNDS = {
+    "forward": {},
+    "apart": {"head": "apart", "head_learning_rate": 0.3},
+    "joint": {"head": "joint", "kind": "rademacher"},
+    "orthogonal": {"head": "apart", "kind": "orthogonal", "directions": 2},
+    "shared": {"per_example": False, "directions": 2},
+    "turns": {"directions": 4, "head": "exact"},
+    "units-apart": {"units_apart": True, "directions": 2, "head": "joint"},
+    "units-apart-more": {"units_apart": True, "directions": 4, "head": "apart", "units": [0, 1, 3], "cut": 1},
+    "exact": {"estimator": "exact"},
+    "exact-adamw": {"estimator": "exact", "optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.1},
+    "central": {"estimator": "central", "head": "joint", "directions": 2, "sigma": 1e-2},
+    "adamw": {"optimizer": "adamw", "learning_rate": 0.01, "iterations": 5},
+    "decay": {"weight_decay": 0.05, "units": [0, 3], "cut": 1},
+    "head-alone": {"units": [], "cut": 3},
+    "pieces": {"batch": 2, "directions": 2},
+    "pieces-exact": {"batch": 1, "estimator": "exact"},
+    "no-cache": {"prefix_cache": False, "epochs": 3},
+}
+ITERATIONS = {
+    "numbers": {"head": "apart"},
+    "numbers-exact-head": {"head": "exact", "kind": "rademacher"},
+    "numbers-units-apart": {"head": "joint", "units_apart": True, "directions": 2},
+    "numbers-central": {"estimator": "central", "head": "joint", "directions": 2, "sigma": 1e-2, "per_example": False},
+}
+
+
+class Bench:
+    """A bundle, its rows, and a noisy start, so that no gradient is zero."""
+
+    def __init__(self, folder, runtime, where):
+        self.bundle = Bundle.open(folder)
+        self.manifest = self.bundle.manifest
+        self.runtime = runtime
+        self.where = where
+        random = np.random.default_rng(0)
+        self.start = {
+            name: value + 0.3 * random.standard_normal(value.shape, dtype=np.float32)
+            for name, value in sorted(self.bundle.initial_adapter().items())  # a file has no order
+        }
+        save_file(self.start, where / "start.safetensors")
+        (where / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+        self.examples = examples_for(open_data(where / "rows.jsonl"), "seq-cls", self.manifest.model.labels)
+
+    def run(self, classes, cases):
+        """Train on the JVM."""
+        (self.where / "cases.json").write_text(json.dumps(cases))
+        command = java(classes, "dev.spry.core.training.TrainMain", self.bundle.folder, self.where)
+        ran = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=170, check=False)
+        assert ran.returncode == 0, ran.stderr
+
+    def parts(self, task):
+        training = task.training
+        encoder = TextEncoder(self.bundle.tokenizer(), self.manifest, training.batch, training.length)
+        passes = Passes(self.manifest, self.runtime, task)
+        batches = Batches(self.examples, encoder, "seq-cls", task.seed)
+        return passes, estimator_for(self.manifest, task, passes), batches
+
+    def round(self, task):
+        """Here: the update, and what it says beside its tensors."""
+        _, estimator, batches = self.parts(task)
+        *_, state = train(task, self.manifest, estimator, batches, State(self.start))
+        models = self.start, state.weights
+        passes, *_ = self.parts(replace(task, batch=task.training.batch))
+        total, right = evaluate(passes.logits, self.examples, batches.encoder, "seq-cls", models)
+        return update(task, self.manifest, state), report(state, held_back=total, right=(right[0], right[1]))
+
+    def iterations(self, task, count=3):
+        """Here: the reports of this task, the records of it and another client, and the weights that they lead to."""
+        _, estimator, batches = self.parts(task)
+        weights, state, log, reports = dict(self.start), {}, b"", []
+        head = frozenset(p.name for p in self.manifest.head)
+        for iteration in range(count):
+            found = estimator.report(batches.at(iteration), weights, iteration)
+            reports.append(found)
+            published = as_published(found)
+            other = Participant(77 + iteration, (0, 3), published)
+            own = Participant(task.seed, tuple(task.units), published)
+            record = StepRecord(iteration + 1, task.round, iteration, (own, other), found.head_gradient)
+            server_step(weights, changes(record, self.manifest, task.training), state, task.optimizers, head)
+            log += encode_record(record, self.manifest, task.training)
+        return reports, log, weights | state
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory):
+    return classpath(tmp_path_factory.mktemp("classes"))
+
+
+@pytest.fixture(scope="module")
+def benches(tmp_path_factory):
+    """Opens benches on copies of bundles, of which one program takes 1000 bytes, and 100 while it runs."""
+    with ExitStack() as opened:
+
+        def bench(bundle):
+            folder = tmp_path_factory.mktemp("bundle") / "bundle"
+            shutil.copytree(bundle, folder)
+            manifest = json.loads((folder / FILE_NAME).read_text())
+            for program in manifest["runtimes"]["onnx"]["programs"]:
+                program |= {"load_bytes": 1000, "peak_bytes": 100}
+            (folder / FILE_NAME).write_text(json.dumps(manifest))
+            runtime = opened.enter_context(open_runtime("onnx", folder, threads=1))
+            return Bench(folder, runtime, tmp_path_factory.mktemp("cases"))
+
+        yield bench
+
+
+def case(name, task, **more):
+    return {"name": name, "task": asdict(task), **more}
+
+
+def test_a_round_gives_the_same_update(classes, benches, trainable, changed):
+    bench = benches(trainable)
+    tasks = {name: changed(**settings, seed=11) for name, settings in ROUNDS.items()}
+    memory = {"pieces": 1500, "apart": 1500, "shared": 10_000}  # one program at a time; few prefixes
+    bench.run(classes, [case(name, task, memory=memory.get(name, -1)) for name, task in tasks.items()])
+    for name, task in tasks.items():
+        expected, told = bench.round(task)
+        found = load_file(bench.where / f"{name}.safetensors")
+        assert found.keys() == expected.keys(), name
+        for parameter, value in expected.items():
+            assert (value != bench.start[parameter]).any(), (name, parameter)
+            np.testing.assert_allclose(found[parameter], value, rtol=0, atol=CLOSE, err_msg=f"{name} {parameter}")
+        with safe_open(bench.where / f"{name}.safetensors", "numpy") as file:
+            says = json.loads(file.metadata()["report"])
+        for field in ("examples", "steps", "held_back", "right_global", "right_personal"):
+            assert says[field] == getattr(told, field), (name, field)
+        assert says["loss"] == pytest.approx(told.loss, abs=CLOSE), name
+
+
+def test_iterations_give_the_same_numbers_and_weights(classes, benches, trainable, changed):
+    bench = benches(trainable)
+    tasks = {name: changed(mode="iteration", **settings, seed=12) for name, settings in ITERATIONS.items()}
+    here = {name: bench.iterations(task) for name, task in tasks.items()}
+    for name, (_, log, _) in here.items():
+        (bench.where / f"{name}.records").write_bytes(log)
+    bench.run(classes, [case(name, task) for name, task in tasks.items()])
+    for name, task in tasks.items():
+        reports, _, weights = here[name]
+        for iteration, expected in enumerate(reports):
+            sent = (bench.where / f"{name}.{iteration}.report").read_bytes()
+            found = decode_report(sent, bench.manifest, task.training)
+            assert found.examples == expected.examples
+            assert found.loss == pytest.approx(expected.loss, abs=CLOSE)
+            for part in ("jvp", "head_jvp", "head_gradient"):
+                one, other = getattr(found, part), getattr(expected, part)
+                assert (one is None) == (other is None), (name, part)
+                if other is not None:  # halves keep three digits
+                    close = CLOSE if part == "head_gradient" else 1e-3 * np.abs(other).max(initial=0)
+                    np.testing.assert_allclose(one, other, rtol=0, atol=close, err_msg=f"{name} {part}")
+        found = load_file(bench.where / f"{name}.safetensors")
+        assert found.keys() == weights.keys()
+        for parameter, value in weights.items():
+            np.testing.assert_allclose(found[parameter], value, rtol=0, atol=CLOSE, err_msg=f"{name} {parameter}")
+
+
+def test_an_adapter_that_is_trained_in_parts(classes, benches, exporting, changed):
+    bench = benches(exporting(batches=(4,), adapter=AdapterOptions("aligned", rank=2), verify_directions=0))
+    tasks = {name: changed(**ROUNDS[name], seed=13) for name in ("forward", "exact-adamw")}
+    bench.run(classes, [case(name, task) for name, task in tasks.items()])
+    for name, task in tasks.items():
+        expected, _ = bench.round(task)
+        here = folded(bench.start | expected)
+        there = folded(bench.start | load_file(bench.where / f"{name}.safetensors"))
+        assert len(here) < len(bench.start)
+        for parameter, value in here.items():
+            np.testing.assert_allclose(there[parameter], value, rtol=0, atol=CLOSE, err_msg=f"{name} {parameter}")
