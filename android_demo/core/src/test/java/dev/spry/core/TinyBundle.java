@@ -1,0 +1,70 @@
+package dev.spry.core;
+
+import java.nio.charset.StandardCharsets;
+import java.util.Collections;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.Random;
+
+import org.json.JSONArray;
+import org.json.JSONException;
+import org.json.JSONObject;
+
+import dev.spry.core.numbers.Safetensors;
+import dev.spry.core.store.Disk;
+
+/** A bundle of a chain without blocks: files by their paths, and the manifest that vouches for them. */
+public final class TinyBundle {
+    public final Map<String, byte[]> files = new LinkedHashMap<>();
+    private final JSONObject manifest;
+
+    public TinyBundle() throws JSONException {
+        byte[] program = new byte[50_000];
+        new Random(5).nextBytes(program);
+        Tensor value = Tensor.of(new float[] {1, 2, 3}, 3);
+        files.put("executorch/head.pte", program);
+        files.put("onnx/head.onnx", new byte[] {1, 2, 3});
+        files.put("adapter/adapter_model.safetensors",
+                new Safetensors(Collections.singletonMap("head.bias", value), Collections.emptyMap()).encoded());
+        JSONArray none = new JSONArray();
+        JSONObject runtimes = new JSONObject();
+        runtimes.put("executorch", runtime("executorch/head.pte")).put("onnx", runtime("onnx/head.onnx"));
+        manifest = new JSONObject()
+                .put("schema", 1).put("made_by", "a test")
+                .put("model", new JSONObject().put("name", "m").put("architecture", "a").put("task", "seq-cls")
+                        .put("labels", new JSONArray().put("no").put("yes")).put("blocks", 0).put("parameters", 3))
+                .put("adapter", new JSONObject().put("method", "lora").put("config", new JSONObject())
+                        .put("file", "adapter/adapter_model.safetensors"))
+                .put("inputs", new JSONArray().put("input_ids")).put("units", none)
+                .put("head", new JSONArray().put(
+                        new JSONObject().put("name", "head.bias").put("shape", new JSONArray().put(3))))
+                .put("segments", new JSONArray().put(segment("embed")).put(segment("head")))
+                .put("shapes", none).put("directions", none).put("tokenizer", JSONObject.NULL).put("pad_token_id", 0)
+                .put("runtimes", runtimes).put("verification", none);
+    }
+
+    private static JSONObject segment(String name) throws JSONException {
+        return new JSONObject().put("name", name).put("first_block", 0).put("last_block", 0);
+    }
+
+    private static JSONObject runtime(String file) throws JSONException {
+        return new JSONObject().put("precision", "none").put("versions", new JSONObject())
+                .put("programs", new JSONArray()).put("weights_bytes", 0).put("files", new JSONArray().put(file));
+    }
+
+    /** What the manifest says of its files; a value in `changed` stands in for what is true of a file. */
+    public byte[] manifest(String path, String field, Object value) throws JSONException {
+        JSONArray listed = new JSONArray();
+        for (Map.Entry<String, byte[]> file : files.entrySet()) {
+            String digest = Disk.hex(Disk.sha256().digest(file.getValue()));
+            JSONObject about = new JSONObject()
+                    .put("path", file.getKey()).put("sha256", digest).put("bytes", file.getValue().length);
+            listed.put(file.getKey().equals(path) ? about.put(field, value) : about);
+        }
+        return new JSONObject(manifest.toString()).put("files", listed).toString().getBytes(StandardCharsets.UTF_8);
+    }
+
+    public byte[] manifest() throws JSONException {
+        return manifest("", "", "");
+    }
+}
