@@ -16,6 +16,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.function.Predicate;
 
 import dev.spry.core.Event;
 
@@ -89,6 +90,24 @@ public final class Stage implements Closeable {
     public Stage otherwise(Answer answer) {
         otherwise = answer;
         return this;
+    }
+
+    /** An answer that waits in the script for a request that it is meant for; others get what is answered otherwise. */
+    public synchronized Stage then(Predicate<Request> to, int status, String body) {
+        byte[] data = body.getBytes(StandardCharsets.UTF_8);
+        return then((request, socket) -> {
+            if (to.test(request)) {
+                send(socket, status, data);
+            } else {
+                putBack(to, status, body);
+                otherwise.to(request, socket);
+            }
+        });
+    }
+
+    private synchronized void putBack(Predicate<Request> to, int status, String body) {
+        then(to, status, body);
+        script.addFirst(script.removeLast());
     }
 
     public Stage then(int status, String body, String... headers) {
