@@ -170,7 +170,7 @@ class ClientTest {
         stage.then(request -> request.path.endsWith("/check-in"), 401, "");
         assertThrows(UnauthorizedException.class, () -> client().open().run(Client.ENDLESS));
         assertEquals(2, Collections.frequency(stage.kinds(), "failed"));
-        assertTrue(last("failed").contains("holds no tokenizer"), last("failed"));
+        assertTrue(last("failed").contains("no native library for this processor"), last("failed"));
         double first = stage.pauses.get(0);
         double second = stage.pauses.get(1);
         assertTrue(first >= 4.5 && first <= 6 && second >= 9 && second <= 12, stage.pauses.toString());

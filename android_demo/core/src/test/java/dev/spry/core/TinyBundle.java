@@ -24,6 +24,9 @@ public final class TinyBundle {
         Tensor value = Tensor.of(new float[] {1, 2, 3}, 3);
         files.put("executorch/head.pte", program);
         files.put("onnx/head.onnx", new byte[] {1, 2, 3});
+        files.put("tokenizer.json", ("{\"model\": {\"type\": \"WordPiece\", \"unk_token\": \"[UNK]\","
+                + "\"continuing_subword_prefix\": \"##\", \"max_input_chars_per_word\": 100, \"vocab\": {\"[UNK]\": 0}},"
+                + "\"pre_tokenizer\": {\"type\": \"BertPreTokenizer\"}}").getBytes(StandardCharsets.UTF_8));
         files.put("adapter/adapter_model.safetensors",
                 new Safetensors(Collections.singletonMap("head.bias", value), Collections.emptyMap()).encoded());
         JSONArray none = new JSONArray();
@@ -39,7 +42,7 @@ public final class TinyBundle {
                 .put("head", new JSONArray().put(
                         new JSONObject().put("name", "head.bias").put("shape", new JSONArray().put(3))))
                 .put("segments", new JSONArray().put(segment("embed")).put(segment("head")))
-                .put("shapes", none).put("directions", none).put("tokenizer", JSONObject.NULL).put("pad_token_id", 0)
+                .put("shapes", none).put("directions", none).put("tokenizer", "tokenizer.json").put("pad_token_id", 0)
                 .put("runtimes", runtimes).put("verification", none);
     }
 

@@ -1,0 +1,277 @@
+"""The Android library's client in rounds of the real server, beside Python's; its programs run in a worker process."""
+
+import importlib.util
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load
+
+from edge_client.predictions import predict
+from edge_client.store import JobStore, Store
+
+ROOT = Path(__file__).parent.parent
+CORE = ROOT / "android_demo/core/src"
+JSON = Path("/usr/share/java/com.android.json.jar")
+WORDS = ["the ice", "the lake", "it", "a train", "on the lake", "a b c", "the ice is on the lake"]
+TEXTS = ["the ice is on the lake", "a train!", "it"]
+MODES = {
+    "epoch": {"training": {"batch": 2, "length": 8, "epochs": 2, "learning_rate": 0.1}},
+    "iteration": {"training": {"batch": 2, "length": 8, "mode": "iteration", "iterations": 3, "learning_rate": 0.1}},
+}
+SLOW = {"training": {"batch": 2, "length": 8, "epochs": 60, "learning_rate": 0.01, "optimizer": "adamw"}}
+
+
+def script(name: str):
+    """A module of the benchmarks, which are no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"benchmarks/{name}.py")
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+fleet = script("fleet")
+
+
+@pytest.fixture(scope="module")
+def class_path(tmp_path_factory) -> str:
+    """The library and its command, compiled for phones' Java."""
+    if shutil.which("javac") is None:
+        pytest.skip("needs a JDK: apt install openjdk-17-jdk-headless")
+    if not JSON.exists():
+        pytest.skip(f"needs {JSON}: apt install libandroid-json-java")
+    classes = tmp_path_factory.mktemp("classes")
+    sources = f"{CORE / 'main/java'}{os.pathsep}{CORE / 'test/java'}"
+    command = ["javac", "--release", "8", "-Xlint:-options", "-encoding", "UTF-8", "-cp", str(JSON), "-d", str(classes)]
+    main = CORE / "test/java/dev/spry/core/JoinMain.java"
+    subprocess.run([*command, "-sourcepath", sources, str(main)], check=True, timeout=120)
+    return f"{classes}{os.pathsep}{JSON}"
+
+
+class Desk:
+    """A server, and clients of both kinds that take part in its jobs."""
+
+    def __init__(self, folder: Path, bundle: Path, class_path: str) -> None:
+        self.folder = folder
+        self.class_path = class_path
+        self.server = fleet.Server(folder, retry_seconds=0.2, tick_seconds=0.05)
+        self.data = fleet.write_rows(folder / "rows.jsonl", rows(21))
+        self.processes: list[fleet.Process] = []
+        with self.server.administrator() as admin:
+            self.bundle = admin.upload_bundle(bundle, lambda *_: None)
+            self.token = admin.post("/v1/tokens", {"uses": 100})["token"]
+
+    def job(self, name: str, **settings) -> str:
+        values = {"per_round": 1, "minimum": 1, "over_selection": 1, "rounds": 2, "seed": 1} | settings
+        with self.server.administrator() as admin:
+            admin.post("/v1/jobs", {"name": name, "bundle": self.bundle, "settings": values})
+        return name
+
+    def shown(self, name: str) -> dict:
+        with self.server.administrator() as admin:
+            return admin.get(f"/v1/jobs/{name}")
+
+    def adapter(self, name: str) -> dict[str, np.ndarray]:
+        with self.server.administrator() as admin:
+            archive = zipfile.ZipFile(io.BytesIO(admin.bytes(f"/v1/jobs/{name}/adapter")))
+        return load(archive.read(next(n for n in archive.namelist() if n.endswith("adapter_model.safetensors"))))
+
+    def python(self, name: str, *options: str) -> fleet.Process:
+        given = "--job", name, "--name", "python", "--holdout", "0", *options
+        return self.kept(fleet.Client(self.server, self.home("python", name), self.data, self.token, *given))
+
+    def jvm(self, name: str, *options: str, token: str = "") -> fleet.Process:
+        folder = self.home("jvm", name)
+        command = [*self.java(folder), "--data", str(self.data), "--token", token or self.token, "--job", name,
+                   "--holdout", "0", *options]  # fmt: skip
+        process = fleet.Process(command, folder / "client.log", **worker())
+        process.folder = folder
+        return self.kept(process)
+
+    def java(self, folder: Path) -> list[str]:
+        where = ["--server", self.server.url, "--home", str(folder / "home")]
+        return ["java", "-Xshare:auto", "-cp", self.class_path, "dev.spry.core.JoinMain", *where]
+
+    def predicted(self, home: str, name: str, *options: str) -> list[dict]:
+        """By the JVM, whoever trained."""
+        command = [*self.java(self.home(home, name)), "--job", name, "--predict", "|".join(TEXTS), *options]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, env=os.environ | worker(), check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def home(self, kind: str, name: str) -> Path:
+        return self.folder / f"{kind}-{name}"
+
+    def store(self, kind: str, name: str) -> Store:
+        return Store(self.home(kind, name) / "home", self.server.url)
+
+    def job_store(self, kind: str, name: str) -> JobStore:
+        return self.store(kind, name).job(self.shown(name)["id"])
+
+    def kept(self, process: fleet.Process) -> fleet.Process:
+        self.processes.append(process)
+        return process
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+        self.server.stop()
+
+
+def rows(count: int) -> list[dict]:
+    rng = random.Random(7)
+    return [{"text": " ".join(rng.choices(WORDS, k=2)), "label": rng.choice(["no", "maybe", "yes"])}
+            for _ in range(count)]  # fmt: skip
+
+
+def worker() -> dict[str, str]:
+    script = CORE / "test/python/program_worker.py"
+    return {"SPRY_PYTHON": sys.executable, "SPRY_WORKER": str(script), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory, class_path, exporting):
+    desk = Desk(tmp_path_factory.mktemp("desk"), exporting(), class_path)
+    yield desk
+    desk.close()
+
+
+def events(process) -> list[dict]:
+    lines = (process.folder / "client.log").read_text().splitlines()
+    return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+
+
+def ended(process, code: int = 0) -> None:
+    process.process.wait(60)
+    assert process.process.returncode == code, (process.folder / "client.log").read_text()
+
+
+def told(process, condition, seconds: float = 40) -> dict:
+    """The first event of a kind, once it is there."""
+    until = time.monotonic() + seconds
+    while True:
+        found = next(filter(condition, events(process)), None)
+        if found is not None:
+            return found
+        assert process.running, (process.folder / "client.log").read_text()
+        assert time.monotonic() < until, events(process)[-1:]
+        time.sleep(0.02)
+
+
+def assert_same(found: dict, expected: dict, apart: float = 1e-5) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=apart, err_msg=name)
+
+
+def moved(found: dict, start: dict) -> float:
+    return max(float(np.abs(found[name] - value).max()) for name, value in start.items())
+
+
+# --- rounds ---
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_alone_it_sends_what_a_python_client_sends(desk, mode):
+    """Two jobs that differ in nothing but who trains: the tasks have the same seeds, and the server moves its weights
+    by what it is sent."""
+    plain = {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}}
+    twins = [desk.job(f"{mode}-{kind}", optimizers=plain, **MODES[mode]) for kind in ("jvm", "python")]
+    start = desk.adapter(twins[0])
+    running = [desk.jvm(twins[0], "--rounds", "2"), desk.python(twins[1], "--rounds", "2")]
+    for process in running:
+        ended(process)
+    ours, theirs = (desk.adapter(name) for name in twins)
+    assert moved(theirs, start) > 1e-3
+    assert_same(ours, theirs)
+    losses = [[event["loss"] for event in events(process) if event["event"] == "progress"] for process in running]
+    np.testing.assert_allclose(*losses, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_it_takes_part_beside_python_clients(desk, mode):
+    """The server's own optimizer is adaptive; in mode iteration both devices repeat its steps."""
+    name = desk.job(f"{mode}-beside", per_round=2, minimum=2, **MODES[mode])
+    start = desk.adapter(name)
+    for process in (desk.jvm(name, "--rounds", "2"), desk.python(name, "--rounds", "2")):
+        ended(process)
+    job = desk.shown(name)
+    assert (job["state"], job["done"], job["refused"]) == ("ended", 2, {})
+    assert moved(desk.adapter(name), start) > 1e-3
+    if mode == "iteration":
+        ours, theirs = (desk.job_store(kind, name).weights(desk.bundle) for kind in ("jvm", "python"))
+        assert (ours.version, theirs.version) == (6, 6)
+        assert_same(ours.weights, theirs.weights)
+        assert_same(ours.optimizer, theirs.optimizer)
+        assert_same({n: ours.weights[n] for n in start}, desk.adapter(name))
+
+
+# --- what ends it ---
+
+
+def test_a_round_survives_a_stop_and_a_kill(desk):
+    names = [desk.job(f"slow-{kind}", rounds=1, **SLOW) for kind in ("jvm", "python")]
+    twin = desk.python(names[1], "--rounds", "1")
+
+    jvm = desk.jvm(names[0], "--rounds", "1")
+    told(jvm, lambda event: event["event"] == "progress" and event["step"] >= 20)
+    jvm.process.send_signal(signal.SIGTERM)  # as the system ends a worker: there is time to save
+    jvm.process.wait(20)
+    assert events(jvm)[-1]["event"] == "stopped"
+
+    jvm = desk.jvm(names[0], "--rounds", "1")
+    resumed = told(jvm, lambda event: event["event"] == "resumed")
+    assert resumed["step"] >= 20
+    told(jvm, lambda event: event["event"] == "progress" and event["step"] >= resumed["step"] + 20)
+    jvm.kill()  # as it kills one: there is none
+
+    jvm = desk.jvm(names[0], "--rounds", "1")
+    ended(jvm)
+    steps = [event["step"] for event in events(jvm) if event["event"] == "progress"]
+    assert steps.count(resumed["step"] + 10) == 2
+    assert steps.count(resumed["step"] - 10) == 1
+    ended(twin)
+    assert desk.shown(names[0])["refused"] == {}
+    assert_same(desk.adapter(names[0]), desk.adapter(names[1]))
+
+
+def test_a_wrong_token_is_told_in_a_line(desk):
+    name = desk.job("closed")
+    jvm = desk.jvm(name, "--once", "yes", token="no-such-token")  # noqa: S106 -- that is the point
+    ended(jvm, code=2)
+    last = (jvm.folder / "client.log").read_text().splitlines()[-1]
+    assert last.startswith("error: ")
+    assert "token" in last
+    assert not list(jvm.folder.glob("home/*/identity.json"))
+
+
+# --- what it keeps ---
+
+
+@pytest.mark.parametrize("who", ["jvm", "python"])
+def test_both_predict_from_what_either_keeps(desk, who):
+    """Files on the device are the same: either client reads what the other has written."""
+    name = f"epoch-{who}"
+    if not desk.home(who, name).exists():
+        desk.job(name, **MODES["epoch"])
+        ended(desk.jvm(name, "--rounds", "2") if who == "jvm" else desk.python(name, "--rounds", "2"))
+    personal = predict(desk.store(who, name), TEXTS, job=name, personal=True, threads=1)
+    for_all = predict(desk.store(who, name), TEXTS, job=name, threads=1)
+    assert personal != for_all
+    for options, expected in ((("--personal", "yes"), personal), ((), for_all)):
+        found = desk.predicted(who, name, *options)
+        assert [one["label"] for one in found] == [one.label for one in expected]
+        for one, other in zip(found, expected, strict=True):
+            assert one["scores"] == pytest.approx(other.scores, abs=1e-5)
