@@ -72,7 +72,8 @@ final class AddedTokens {
                 position++;
                 continue;
             }
-            int start = position;
+            int found = position;
+            int start = found;
             int stop = position + token.content.length;
             position = stop;
             if (token.word && !standsAlone(text, start, stop)) {
@@ -87,7 +88,7 @@ final class AddedTokens {
             if (start > done) {
                 parts.between(text.part(done, start));
             }
-            parts.token(token.id, text.part(start, stop));
+            parts.token(token.id, text.part(found, found + token.content.length));
             done = stop;
             position = Math.max(position, stop);
         }

@@ -128,8 +128,9 @@ interface Normalizer {
                 to++;
             }
             int[] changed = Text.codePoints(java.text.Normalizer.normalize(text.part(from, to).toString(), form));
+            int merged = Math.max(to - from - changed.length, 0); // into the first character
             for (int i = 0; i < changed.length; i++) {
-                result.add(changed[i], text, Math.min(from + i, to - 1));
+                result.add(changed[i], text, Math.min(from + i + (i > 0 ? merged : 0), to - 1));
             }
             from = to;
         }

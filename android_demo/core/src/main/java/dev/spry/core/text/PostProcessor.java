@@ -140,8 +140,8 @@ final class PostProcessor {
             while (trailing < token.length() && isSpace(token.charAt(token.length() - 1 - trailing))) {
                 trailing++;
             }
-            boolean first = i == 0 || tokens.start(i) == 0;
-            tokens.narrow(i, leading > 0 && first && prefixSpace ? leading - 1 : leading, trailing);
+            boolean put = leading == 1 && prefixSpace && (i == 0 || tokens.start(i) == 0); // it is not in the text
+            tokens.narrow(i, put ? 0 : leading, trailing);
         }
     }
 
