@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Gathers what the app is compiled against where Google's and Maven's repositories cannot be reached.
+#
+#   ./tools.sh FOLDER
+#
+# From Debian's older release, through an apt configuration of its own, unpacked and never installed: android.jar of API
+# 23 and dx. From the current one: Android 10's resources. From npm: ExecuTorch's classes for Android. What is in FOLDER
+# already is not fetched again.
+set -euo pipefail
+mkdir -p "${1:?the folder to fill}"
+tools=$(cd "$1" && pwd)
+executorch=react-native-executorch@0.9.3
+
+has() { for file in "$@"; do [[ -s $tools/$file ]] || return 1; done; }
+
+from_debian() {
+    has android.jar dx.jar framework-res.apk && return
+    local work
+    work=$(mktemp -d)
+    mkdir -p "$work/lists/partial" "$work/archives/partial" "$work/files"
+    local keys=/usr/share/keyrings/debian-archive-keyring.gpg mirror=http://deb.debian.org/debian
+    printf 'deb [signed-by=%s] %s %s main\n' "$keys" "$mirror" bullseye "$keys" "$mirror" bookworm > "$work/sources.list"
+    cat > "$work/apt.conf" <<APT
+Dir::State::Lists "$work/lists";
+Dir::Cache "$work";
+Dir::Etc::SourceList "$work/sources.list";
+Dir::Etc::SourceParts "-";
+APT::Sandbox::User "root";
+APT
+    (
+        cd "$work"
+        export APT_CONFIG=$work/apt.conf
+        timeout 120 apt-get update -qq
+        timeout 180 apt-get download -qq libandroid-23-java dalvik-exchange android-framework-res
+        for package in *.deb; do dpkg-deb -x "$package" files; done
+        # android.jar holds Java's own classes too, which a compiler of today must not see.
+        mkdir cut
+        cd cut
+        unzip -q ../files/usr/share/java/com.android.android-23.jar 'android/*' 'org/json/*' 'dalvik/*'
+        zip -q -r ../android.jar .
+    )
+    cp "$work/android.jar" "$tools/android.jar"
+    cp -L "$work/files/usr/share/java/com.android.dx.jar" "$tools/dx.jar"
+    cp "$work/files/usr/share/android-framework-res/framework-res.apk" "$tools/"
+    rm -rf "$work"
+}
+
+from_npm() {
+    has executorch.jar && return
+    local work
+    work=$(mktemp -d)
+    (
+        cd "$work"
+        timeout 180 npm pack --silent "$executorch" >/dev/null
+        tar -xzf ./*.tgz package/android/libs/classes.jar
+    )
+    cp "$work/package/android/libs/classes.jar" "$tools/executorch.jar"
+    rm -rf "$work"
+}
+
+from_debian
+from_npm
