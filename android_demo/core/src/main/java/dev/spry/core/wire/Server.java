@@ -4,6 +4,7 @@ import java.io.Closeable;
 import java.io.IOException;
 import java.net.HttpURLConnection;
 import java.net.URL;
+import java.net.UnknownServiceException;
 import java.text.ParseException;
 import java.text.SimpleDateFormat;
 import java.util.Arrays;
@@ -313,6 +314,10 @@ public final class Server implements Closeable {
         String certificate = Trust.problem(error);
         if (certificate != null) {
             return new ServerException(url + " " + certificate, "");
+        }
+        if (error instanceof UnknownServiceException) { // how Android refuses what its security configuration forbids
+            return new ServerException(url + " is not encrypted, which this app allows for local addresses at most ("
+                    + error.getMessage() + "); use https", "");
         }
         String reason = error.getMessage() == null ? error.getClass().getSimpleName() : error.getMessage();
         return new UnreachableException(url + " gives no answer (" + reason + ")");
