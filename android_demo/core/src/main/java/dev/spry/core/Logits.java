@@ -5,6 +5,7 @@ import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 
 import dev.spry.core.bundle.Manifest;
 import dev.spry.core.data.Encoded;
@@ -13,7 +14,7 @@ import dev.spry.core.text.Encoding;
 import dev.spry.core.text.Tokenizer;
 
 /** What a model's logits predict for a batch of examples. */
-final class Logits {
+public final class Logits {
     /** Tokens that an answer may have. */
     private static final int LONGEST_ANSWER = 30;
 
@@ -23,8 +24,8 @@ final class Logits {
     private final Encoded encoded;
     private final String task;
 
-    /** Of [batch, classes], [batch, length, 2] or [batch, length, tokens] by the task. */
-    Logits(Tensor logits, List<Example> examples, Encoded encoded, String task) {
+    /** Of [rows, classes], [rows, length, 2] or [rows, length, tokens] by the task, a row for each example or more. */
+    public Logits(Tensor logits, List<Example> examples, Encoded encoded, String task) {
         values = logits.floats();
         shape = logits.shape();
         this.examples = examples;
@@ -79,6 +80,42 @@ final class Logits {
             best = values[start + i] > values[start + best] ? i : best;
         }
         return best;
+    }
+
+    // --- against what is known ---
+
+    /** How many predictions there are of which the right one is known. */
+    public int predictable() {
+        int count = 0;
+        for (Encoding encoding : encoded.encodings) {
+            count += task.equals("causal-lm") ? encoding.size() - 1 : 1;
+        }
+        return count;
+    }
+
+    /** How many of them are right: classes, answers, or the tokens that follow. */
+    public int right() {
+        int count = 0;
+        for (int row = 0; row < examples.size(); row++) {
+            count += right(row);
+        }
+        return count;
+    }
+
+    private int right(int row) {
+        Example example = examples.get(row);
+        if (task.equals("qa")) {
+            return Objects.equals(answer(row), example.answer) ? 1 : 0;
+        }
+        if (!task.equals("causal-lm")) {
+            return largest(row, 0) == example.label ? 1 : 0;
+        }
+        Encoding encoding = encoded.encodings.get(row);
+        int count = 0;
+        for (int i = 0; i + 1 < encoding.size(); i++) {
+            count += largest(row, i) == encoding.ids[i + 1] ? 1 : 0;
+        }
+        return count;
     }
 
     // --- answers to questions ---

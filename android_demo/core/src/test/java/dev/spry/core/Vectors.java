@@ -15,6 +15,8 @@ import org.json.JSONArray;
 import org.json.JSONException;
 import org.json.JSONObject;
 
+import dev.spry.core.bundle.Manifest;
+
 /** What the Python client computes, written down in tests/vectors. */
 public final class Vectors {
     private Vectors() {}
@@ -23,7 +25,17 @@ public final class Vectors {
         return new JSONObject(new String(bytes(name), StandardCharsets.UTF_8));
     }
 
-    public static byte[] bytes(String name) throws IOException {
+    /** The manifest that the vectors of training are of; tests change a copy. */
+    public static JSONObject manifest() throws IOException, JSONException {
+        return read("training.json").getJSONObject("manifest");
+    }
+
+    /** What a bundle with this manifest would say. */
+    public static Manifest parsed(JSONObject manifest) {
+        return Manifest.parse(manifest.toString().getBytes(StandardCharsets.UTF_8), "the vectors' manifest");
+    }
+
+    private static byte[] bytes(String name) throws IOException {
         return Files.readAllBytes(file(name).toPath());
     }
 

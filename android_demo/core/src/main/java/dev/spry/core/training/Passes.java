@@ -94,14 +94,19 @@ public final class Passes {
         return found.loss;
     }
 
-    /** Logits of the batch's rows, in parts, from end to end and without leaving anything in the cache. */
-    public List<Tensor> logits(Batch given, Map<String, Tensor> weights) throws IOException {
-        List<Tensor> parts = new ArrayList<>();
+    /** Logits of the batch's examples, from end to end and without leaving anything in the cache. */
+    public Tensor logits(Batch given, Map<String, Tensor> weights) throws IOException {
+        float[] found = null;
+        int[] shape = null;
         for (Piece piece : pieces(given)) {
             Tensor logits = stepper.forward(piece.values(weights), null, 0).get("logits");
-            parts.add(Rowwise.first(logits, piece.examples));
+            shape = logits.shape();
+            int width = logits.size() / shape[0];
+            found = found == null ? new float[given.examples * width] : found;
+            System.arraycopy(logits.floats(), 0, found, piece.start * width, piece.examples * width);
         }
-        return parts;
+        shape[0] = given.examples;
+        return Tensor.of(found, shape);
     }
 
     // --- memory ---

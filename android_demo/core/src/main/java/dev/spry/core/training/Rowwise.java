@@ -22,18 +22,6 @@ final class Rowwise {
         return Tensor.of(found, shape);
     }
 
-    /** The first rows of float numbers. */
-    static Tensor first(Tensor tensor, int rows) {
-        int[] shape = tensor.shape();
-        if (rows == shape[0]) {
-            return tensor;
-        }
-        float[] found = new float[tensor.size() / shape[0] * rows];
-        System.arraycopy(tensor.floats(), 0, found, 0, found.length);
-        shape[0] = rows;
-        return Tensor.of(found, shape);
-    }
-
     /** A shape with `rows` in front. */
     static int[] shaped(int rows, int... shape) {
         int[] found = new int[shape.length + 1];

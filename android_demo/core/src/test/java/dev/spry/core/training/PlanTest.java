@@ -4,7 +4,6 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 
@@ -22,8 +21,7 @@ class PlanTest {
     @Test
     void plansAsPythonDoes() throws Exception {
         JSONObject all = Vectors.read("training.json");
-        byte[] text = all.getJSONObject("manifest").toString().getBytes(StandardCharsets.UTF_8);
-        Manifest manifest = Manifest.parse(text, "the vectors' manifest");
+        Manifest manifest = Vectors.parsed(Vectors.manifest());
         JSONArray vectors = all.getJSONArray("plans");
         assertEquals(10, vectors.length());
         for (int i = 0; i < vectors.length(); i++) {

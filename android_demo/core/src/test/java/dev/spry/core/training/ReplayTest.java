@@ -2,7 +2,6 @@ package dev.spry.core.training;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
-import java.nio.charset.StandardCharsets;
 import java.util.Base64;
 
 import org.json.JSONArray;
@@ -20,8 +19,7 @@ class ReplayTest {
     @Test
     void publishedStepsLeadWhereTheyLeadPython() throws Exception {
         JSONObject all = Vectors.read("training.json");
-        byte[] text = all.getJSONObject("manifest").toString().getBytes(StandardCharsets.UTF_8);
-        Manifest manifest = Manifest.parse(text, "the vectors' manifest");
+        Manifest manifest = Vectors.parsed(Vectors.manifest());
         JSONArray vectors = all.getJSONArray("replay");
         assertEquals(8, vectors.length());
         for (int i = 0; i < vectors.length(); i++) {

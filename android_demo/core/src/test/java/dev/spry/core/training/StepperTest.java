@@ -1,0 +1,109 @@
+package dev.spry.core.training;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.util.Collections;
+import java.util.LinkedHashMap;
+import java.util.Map;
+
+import org.json.JSONArray;
+import org.json.JSONObject;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+
+import dev.spry.core.ProgramInputException;
+import dev.spry.core.ProgramRunner;
+import dev.spry.core.Tensor;
+import dev.spry.core.Vectors;
+import dev.spry.core.bundle.Chain;
+import dev.spry.core.bundle.ProgramSpec;
+
+/** What a step refuses before it runs anything. */
+class StepperTest {
+    private static final Map<String, Tensor> NONE = Collections.emptyMap();
+    private JSONObject manifest;
+
+    @BeforeEach
+    void aHeadWithThreeClasses() throws Exception {
+        manifest = Vectors.manifest();
+        JSONArray programs = manifest.getJSONObject("runtimes").getJSONObject("onnx").getJSONArray("programs");
+        for (int i = 0; i < programs.length(); i++) {
+            JSONObject program = programs.getJSONObject(i);
+            program.put("inputs", new JSONArray().put(tensor("hidden", program.getInt("batch"))));
+            program.put("outputs", new JSONArray().put(tensor("logits", program.getInt("batch"))));
+        }
+    }
+
+    private static JSONObject tensor(String name, int batch) throws Exception {
+        JSONArray shape = new JSONArray().put(batch).put(3);
+        return new JSONObject().put("name", name).put("dtype", "float32").put("shape", shape);
+    }
+
+    private Stepper stepper() {
+        return new Stepper(new Chain(Vectors.parsed(manifest), "onnx", 2, 4, 1), new Nothing(), false);
+    }
+
+    private static final class Nothing implements ProgramRunner {
+        @Override
+        public String runtime() {
+            return "onnx";
+        }
+
+        @Override
+        public Tensor[] run(ProgramSpec program, Tensor[] inputs) {
+            throw new AssertionError(program.name() + " was to be refused");
+        }
+
+        @Override
+        public void release(ProgramSpec program) {
+            throw new AssertionError(program.name() + " was never loaded");
+        }
+
+        @Override
+        public void close() {}
+    }
+
+    @Test
+    void labelsOutOfRange() throws Exception {
+        Tensor good = Tensor.of(new long[] {0, 2}, 2);
+        Tensor high = Tensor.of(new long[] {0, 3}, 2);
+        Tensor ignored = Tensor.of(new long[] {0, -100}, 2);
+        assertTrue(stepper().values(NONE, good, 2, NONE).containsKey("labels"));
+        assertEquals("labels must be from 0 to 2; got 3", refused(high));
+        assertEquals("labels must be from 0 to 2; got -100", refused(ignored));
+        manifest.getJSONObject("model").put("task", "causal-lm");
+        stepper().values(NONE, ignored, 2, NONE);
+        assertEquals("labels must be from 0 to 2, or -100 to ignore it; got 3", refused(high));
+    }
+
+    private String refused(Tensor labels) {
+        return assertThrows(ProgramInputException.class, () -> stepper().values(NONE, labels, 2, NONE)).getMessage();
+    }
+
+    @Test
+    void directionsThatNoProgramWouldRead() {
+        check("first.a is used in block.0, before the cut block.1", "first.a", false);
+        check("gives the exact gradient of head.bias", "head.bias", false);
+        check("a direction was given for other, which the bundle does not train", "other", true);
+    }
+
+    private void check(String expected, String name, boolean scalar) {
+        Map<String, Tensor> directions = new LinkedHashMap<>();
+        directions.put(name, Tensor.of(new float[2], 2));
+        String told = assertThrows(
+                ProgramInputException.class, () -> stepper().suffix(NONE, null, directions, 2, scalar)).getMessage();
+        assertTrue(told.contains(expected), told);
+    }
+
+    @Test
+    void inputsThatAreMissingOrOfAnotherShape() {
+        String missing = assertThrows(
+                ProgramInputException.class, () -> stepper().forward(NONE, null, 2)).getMessage();
+        assertEquals("hidden, an input of block.1.plain [2x4], is missing; expected float32 [2, 3]", missing);
+        Tensor other = Tensor.of(new long[4], 2, 2);
+        String wrong = assertThrows(ProgramInputException.class, () -> stepper().forward(NONE, other, 2)).getMessage();
+        assertTrue(wrong.endsWith("must be float32 [2, 3], got int64 [2, 2]"), wrong);
+    }
+}
