@@ -3,9 +3,7 @@
 import importlib.util
 import io
 import json
-import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,10 +17,9 @@ from safetensors.numpy import load
 
 from edge_client.predictions import predict
 from edge_client.store import JobStore, Store
+from tests import android
 
 ROOT = Path(__file__).parent.parent
-CORE = ROOT / "android_demo/core/src"
-JSON = Path("/usr/share/java/com.android.json.jar")
 WORDS = ["the ice", "the lake", "it", "a train", "on the lake", "a b c", "the ice is on the lake"]
 TEXTS = ["the ice is on the lake", "a train!", "it"]
 MODES = {
@@ -44,26 +41,16 @@ fleet = script("fleet")
 
 
 @pytest.fixture(scope="module")
-def class_path(tmp_path_factory) -> str:
-    """The library and its command, compiled for phones' Java."""
-    if shutil.which("javac") is None:
-        pytest.skip("needs a JDK: apt install openjdk-17-jdk-headless")
-    if not JSON.exists():
-        pytest.skip(f"needs {JSON}: apt install libandroid-json-java")
-    classes = tmp_path_factory.mktemp("classes")
-    sources = f"{CORE / 'main/java'}{os.pathsep}{CORE / 'test/java'}"
-    command = ["javac", "--release", "8", "-Xlint:-options", "-encoding", "UTF-8", "-cp", str(JSON), "-d", str(classes)]
-    main = CORE / "test/java/dev/spry/core/JoinMain.java"
-    subprocess.run([*command, "-sourcepath", sources, str(main)], check=True, timeout=120)
-    return f"{classes}{os.pathsep}{JSON}"
+def classes(tmp_path_factory) -> str:
+    return android.classpath(tmp_path_factory.mktemp("classes"))
 
 
 class Desk:
     """A server, and clients of both kinds that take part in its jobs."""
 
-    def __init__(self, folder: Path, bundle: Path, class_path: str) -> None:
+    def __init__(self, folder: Path, bundle: Path, classes: str) -> None:
         self.folder = folder
-        self.class_path = class_path
+        self.classes = classes
         self.server = fleet.Server(folder, retry_seconds=0.2, tick_seconds=0.05)
         self.data = fleet.write_rows(folder / "rows.jsonl", rows(21))
         self.processes: list[fleet.Process] = []
@@ -94,19 +81,19 @@ class Desk:
         folder = self.home("jvm", name)
         command = [*self.java(folder), "--data", str(self.data), "--token", token or self.token, "--job", name,
                    "--holdout", "0", *options]  # fmt: skip
-        process = fleet.Process(command, folder / "client.log", **worker())
+        process = fleet.Process(command, folder / "client.log", **android.environment())
         process.folder = folder
         return self.kept(process)
 
     def java(self, folder: Path) -> list[str]:
         where = ["--server", self.server.url, "--home", str(folder / "home")]
-        return ["java", "-Xshare:auto", "-cp", self.class_path, "dev.spry.core.JoinMain", *where]
+        return android.java(self.classes, "dev.spry.core.JoinMain", *where)
 
     def predicted(self, home: str, name: str, *options: str) -> list[dict]:
         """By the JVM, whoever trained."""
         command = [*self.java(self.home(home, name)), "--job", name, "--predict", "|".join(TEXTS), *options]
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, env=os.environ | worker(), check=False
+            command, capture_output=True, text=True, timeout=60, env=android.environment(), check=False
         )
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
@@ -136,14 +123,9 @@ def rows(count: int) -> list[dict]:
             for _ in range(count)]  # fmt: skip
 
 
-def worker() -> dict[str, str]:
-    script = CORE / "test/python/program_worker.py"
-    return {"SPRY_PYTHON": sys.executable, "SPRY_WORKER": str(script), "OMP_NUM_THREADS": "1"}
-
-
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory, class_path, bundle):
-    desk = Desk(tmp_path_factory.mktemp("desk"), bundle, class_path)
+def desk(tmp_path_factory, classes, bundle):
+    desk = Desk(tmp_path_factory.mktemp("desk"), bundle, classes)
     yield desk
     desk.close()
 
@@ -203,14 +185,19 @@ def test_alone_it_sends_what_a_python_client_sends(desk, mode):
 @pytest.mark.parametrize("mode", MODES)
 def test_it_takes_part_beside_python_clients(desk, mode):
     """The server's own optimizer is adaptive; in mode iteration both devices repeat its steps."""
-    name = desk.job(f"{mode}-beside", per_round=2, minimum=2, **MODES[mode])
+    name = desk.job(f"{mode}-beside", per_round=2, minimum=2, device_evaluation=1, **MODES[mode])
     start = desk.adapter(name)
-    for process in (desk.jvm(name, "--rounds", "2"), desk.python(name, "--rounds", "2")):
+    running = desk.jvm(name, "--rounds", "2", "--holdout", "0.3"), desk.python(name, "--rounds", "2")
+    for process in running:
         ended(process)
     job = desk.shown(name)
     assert (job["state"], job["done"], job["refused"]) == ("ended", 2, {})
     assert moved(desk.adapter(name), start) > 1e-3
-    if mode == "iteration":
+    if mode == "epoch":
+        evaluated = [event for event in events(running[0]) if event["event"] == "evaluated"]
+        assert len(evaluated) == 2
+        assert all(1 <= event["held_back"] <= 20 for event in evaluated)
+    else:
         ours, theirs = (desk.job_store(kind, name).weights(desk.bundle) for kind in ("jvm", "python"))
         assert (ours.version, theirs.version) == (6, 6)
         assert_same(ours.weights, theirs.weights)
