@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# Verifies what can be verified of the Android client without a phone: the library's tests on a JVM, the app compiled,
+# packaged and signed, and the JVM client in rounds of the real server.
+#
+#   ./verify.sh                    everything
+#   ./verify.sh --without-python   leaves out what pytest runs, where it is run anyway
+#
+# What it needs it installs from Debian, if it may; what the app is compiled against it fetches from Debian and npm into
+# $SPRY_ANDROID_TOOLS (build/tools). What cannot be had is left out and named; exit code 1 means that something failed.
+set -uo pipefail
+cd "$(dirname "$0")"
+tools=${SPRY_ANDROID_TOOLS:-$PWD/build/tools}
+python=1
+case ${1-} in
+    "") ;;
+    --without-python) python=0 ;;
+    *) echo "usage: $0 [--without-python]" >&2; exit 2 ;;
+esac
+failed=0
+
+say() { printf '\n== %s\n' "$*"; }
+left_out() { echo "left out: $*"; }
+
+# Runs a step; says how long it took, or that it failed.
+step() {
+    local what=$1 start=$SECONDS
+    shift
+    say "$what"
+    if "$@"; then
+        echo "done: $what ($((SECONDS - start)) s)"
+    else
+        echo "FAILED: $what" >&2
+        failed=1
+        return 1
+    fi
+}
+
+packages() {
+    local missing=()
+    command -v javac >/dev/null || missing+=(openjdk-17-jdk-headless)
+    [[ -e /usr/share/java/com.android.json.jar ]] || missing+=(libandroid-json-java)
+    [[ -e /usr/share/java/junit-platform-console-standalone.jar ]] || missing+=(junit5)
+    command -v aapt2 >/dev/null || missing+=(aapt)
+    for command in zipalign apksigner zip unzip npm; do
+        command -v "$command" >/dev/null || missing+=("$command")
+    done
+    (( ${#missing[@]} )) || return 0
+    if [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null; then
+        echo "missing: ${missing[*]} (apt-get install them as root)"
+        return 1
+    fi
+    echo "apt-get install ${missing[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    timeout 120 apt-get update -qq >/dev/null
+    timeout 300 apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+has_java() {
+    command -v javac >/dev/null && [[ -e /usr/share/java/com.android.json.jar ]] \
+        && [[ -e /usr/share/java/junit-platform-console-standalone.jar ]]
+}
+
+has_packagers() {
+    for command in aapt2 zipalign apksigner keytool zip unzip npm apt-get; do
+        command -v "$command" >/dev/null || return 1
+    done
+}
+
+library() {
+    local log
+    log=$(mktemp)
+    if core/build.sh > "$log" 2>&1; then
+        grep -E '^\[ .*tests (successful|skipped)' "$log"
+    else
+        tail -n 120 "$log"
+        rm -f "$log"
+        return 1
+    fi
+    rm -f "$log"
+}
+
+app() {
+    local apk
+    apk=$(app/build.sh "$tools") || return 1
+    apksigner verify --min-sdk-version 26 "$apk" || return 1
+    aapt2 dump badging "$apk" | grep -E '^(package|sdkVersion|targetSdkVersion|launchable-activity)' || return 1
+    echo "compiled and signed, not runnable (ExecuTorch is not in it): $apk"
+}
+
+with_pytest() {
+    (cd .. && python -m pytest -q -n 0 -p no:cacheprovider tests/test_android*.py)
+}
+
+say "packages"
+packages || echo "going on with what is there"
+if ! has_java; then
+    left_out "everything: it needs a JDK, libandroid-json-java and junit5"
+    exit 0
+fi
+step "core: compiled for Java 8, JUnit" library || exit 1
+if ! has_packagers; then
+    left_out "the app: it needs aapt, zipalign, apksigner, zip, unzip, npm and apt-get"
+elif ! ./tools.sh "$tools"; then
+    left_out "the app: Debian's mirror or npm's registry gave no answer"
+else
+    step "app: compiled against Android's classes, packaged, signed" app
+fi
+if (( ! python )); then
+    left_out "pytest, as asked"
+elif ! python -c 'import edge_client, server, pytest' 2>/dev/null; then
+    left_out "rounds with the real server: spry is not installed here (pip install -e '.[all]')"
+else
+    step "rounds of the real server, tokenizers, resources: pytest tests/test_android*.py" with_pytest
+fi
+exit "$failed"
