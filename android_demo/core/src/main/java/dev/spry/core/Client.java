@@ -195,6 +195,7 @@ public final class Client implements Closeable {
         failures = 0;
         server.warnIfOpen();
         rows = counted();
+        boolean ended = false;
         try (Store.Lock locked = store.lock()) {
             enrol();
             sendLeftOver();
@@ -203,11 +204,12 @@ public final class Client implements Closeable {
                 wentOn = turn();
             }
         } catch (Stopped stop) {
+            ended = true;
             tell.tell(Event.of("stopped", stop.getMessage()));
         } finally {
             unload();
         }
-        return new Done(rounds, failures, stopped);
+        return new Done(rounds, failures, ended);
     }
 
     /** End a run, from any thread, at the next step or at once where it waits; this client does not run again. */
@@ -353,6 +355,9 @@ public final class Client implements Closeable {
             }
             awaitAfterFailure();
             return;
+        } catch (LinkageError error) { // this device has no such runtime, whatever the next task is
+            giveBack(job, task, "the runtime " + task.runtime + " cannot be loaded: " + error.getMessage());
+            throw error;
         }
         rounds++;
         inARow = 0;

@@ -69,7 +69,11 @@ class ClientTest {
     }
 
     private Client.Builder client() {
-        return new Client.Builder(new File(home, "home"), stage.address(), BROKEN).data(new JsonlSource(rows)).token("t")
+        return client(BROKEN);
+    }
+
+    private Client.Builder client(Engine engine) {
+        return new Client.Builder(new File(home, "home"), stage.address(), engine).data(new JsonlSource(rows)).token("t")
                 .tell(stage.told::add).pause(stage.pauses::add).patience(3000);
     }
 
@@ -174,6 +178,32 @@ class ClientTest {
         double first = stage.pauses.get(0);
         double second = stage.pauses.get(1);
         assertTrue(first >= 4.5 && first <= 6 && second >= 9 && second <= 12, stage.pauses.toString());
+    }
+
+    @Test
+    void aRuntimeThatIsMissingGivesTheTaskBackAndEndsTheRun() throws Exception {
+        TinyBundle tiny = new TinyBundle();
+        byte[] manifest = tiny.manifest();
+        stage.otherwise((request, to) -> {
+            String path = request.path.split("/", 5)[4];
+            Stage.send(to, 200, path.equals("manifest.json") ? manifest : tiny.files.get(path));
+        });
+        stage.then(201, ENROLLED).then(200, task("executorch", Disk.hex(Disk.sha256().digest(manifest))));
+        stage.then(request -> request.path.endsWith("/failure"), 200, "{\"wait\": 1}");
+        Engine missing = new Engine() {
+            @Override
+            public String name() {
+                return "executorch";
+            }
+
+            @Override
+            public ProgramRunner open(Bundle bundle) {
+                throw new UnsatisfiedLinkError("libexecutorch.so");
+            }
+        };
+        assertThrows(LinkageError.class, () -> client(missing).open().run(Client.ENDLESS));
+        assertTrue(last("failed").endsWith("the runtime executorch cannot be loaded: libexecutorch.so"), last("failed"));
+        assertEquals("/v1/tasks/t1/failure", stage.seen.get(stage.seen.size() - 1).path);
     }
 
     @Test

@@ -25,6 +25,7 @@ import com.sun.net.httpserver.HttpsConfigurator;
 import com.sun.net.httpserver.HttpsServer;
 
 import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
@@ -38,8 +39,33 @@ import dev.spry.core.UnreachableException;
 class TrustTest {
     private static final String PASSWORD = "of-this-test";
     @TempDir
-    File folder;
+    static File folder;
     private HttpsServer server;
+
+    /** An authority, whose certificate is in ca.pem, and two of its servers: one whose day is over. */
+    @BeforeAll
+    static void certificates() throws Exception {
+        keytool("-genkeypair", "-alias", "ca", "-dname", "CN=an authority", "-ext", "bc:c", "-startdate", "-30d",
+                "-validity", "60", "-keyalg", "EC");
+        keytool("-exportcert", "-alias", "ca", "-rfc", "-file", new File(folder, "ca.pem").getPath());
+        for (String[] one : new String[][] {{"server", "-1H"}, {"late", "-10d"}}) {
+            keytool("-genkeypair", "-alias", one[0], "-signer", "ca", "-dname", "CN=a server", "-ext", "san=ip:127.0.0.1",
+                    "-startdate", one[1], "-validity", "1", "-keyalg", "EC");
+        }
+    }
+
+    private static void keytool(String... arguments) throws Exception {
+        List<String> command = new ArrayList<>(Arrays.asList(System.getProperty("java.home") + "/bin/keytool",
+                "-J-XX:TieredStopAtLevel=1", "-keystore", store().getPath(), "-storepass", PASSWORD));
+        command.addAll(Arrays.asList(arguments));
+        File log = new File(folder, "keytool.log");
+        int code = new ProcessBuilder(command).redirectErrorStream(true).redirectOutput(log).start().waitFor();
+        assertEquals(0, code, new String(Files.readAllBytes(log.toPath()), StandardCharsets.UTF_8));
+    }
+
+    private static File store() {
+        return new File(folder, "keys.p12");
+    }
 
     @AfterEach
     void close() {
@@ -48,30 +74,16 @@ class TrustTest {
         }
     }
 
-    private void keytool(String... arguments) throws Exception {
-        List<String> command = new ArrayList<>(Arrays.asList(
-                System.getProperty("java.home") + "/bin/keytool", "-keystore", store().getPath(), "-storepass", PASSWORD));
-        command.addAll(Arrays.asList(arguments));
-        File log = new File(folder, "keytool.log");
-        int code = new ProcessBuilder(command).redirectErrorStream(true).redirectOutput(log).start().waitFor();
-        assertEquals(0, code, new String(Files.readAllBytes(log.toPath()), StandardCharsets.UTF_8));
-    }
-
-    private File store() {
-        return new File(folder, "keys.p12");
-    }
-
-    /** The address of a server whose certificate holds for a day from some day on; its authority's is in ca.pem. */
-    private String serving(String from) throws Exception {
-        keytool("-genkeypair", "-alias", "ca", "-keyalg", "EC", "-dname", "CN=an authority", "-ext", "bc:c",
-                "-startdate", "-30d", "-validity", "60", "-storetype", "PKCS12");
-        keytool("-exportcert", "-alias", "ca", "-rfc", "-file", new File(folder, "ca.pem").getPath());
-        keytool("-genkeypair", "-alias", "server", "-signer", "ca", "-keyalg", "EC", "-dname", "CN=a server", "-ext",
-                "san=ip:127.0.0.1", "-startdate", from, "-validity", "1");
-        keytool("-delete", "-alias", "ca");
+    /** The address of a server with one of the certificates. */
+    private String serving(String alias) throws Exception {
         KeyStore keys = KeyStore.getInstance("PKCS12");
         try (FileInputStream file = new FileInputStream(store())) {
             keys.load(file, PASSWORD.toCharArray());
+        }
+        for (String other : Collections.list(keys.aliases())) {
+            if (!other.equals(alias)) {
+                keys.deleteEntry(other);
+            }
         }
         KeyManagerFactory managers = KeyManagerFactory.getInstance(KeyManagerFactory.getDefaultAlgorithm());
         managers.init(keys, PASSWORD.toCharArray());
@@ -97,7 +109,7 @@ class TrustTest {
 
     @Test
     void whoVouchesForAServerCanBeChosen() throws Exception {
-        Server.Builder device = new Server.Builder(serving("-1H")).patience(0);
+        Server.Builder device = new Server.Builder(serving("server")).patience(0);
         ServerException stranger = assertThrows(ServerException.class, () -> device.open().checkIn(checkIn()));
         assertTrue(stranger.getMessage().contains("certificate that this device does not trust"), stranger.getMessage());
         assertFalse(stranger instanceof UnreachableException, "it would be tried again for ever");
@@ -106,7 +118,7 @@ class TrustTest {
 
     @Test
     void aCertificateOfAnotherDayNamesTheDevicesClock() throws Exception {
-        String url = serving("-10d");
+        String url = serving("late");
         Server.Builder device = new Server.Builder(url).patience(0).trust(Trust.in(new File(folder, "ca.pem")));
         String message = assertThrows(ServerException.class, () -> device.open().checkIn(checkIn())).getMessage();
         assertTrue(message.contains("not valid on this device's date") && message.contains("set the device's clock"), message);
