@@ -6,6 +6,7 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.function.BooleanSupplier;
 
 /**
  * Cuts a connection whose answer does not begin in time. The connection's own limit counts from byte to byte only: a
@@ -18,15 +19,25 @@ final class Deadline implements Closeable {
         return thread;
     });
 
-    private final ScheduledFuture<?> cut;
+    private final long until;
+    private final BooleanSupplier closed;
+    private final ScheduledFuture<?> watch;
     private volatile boolean passed;
 
-    Deadline(HttpURLConnection connection, double seconds) {
+    /** `closed` cuts it too: whoever closes a server may come before the connection is there to be cut. */
+    Deadline(HttpURLConnection connection, double seconds, BooleanSupplier closed) {
+        this.closed = closed;
+        until = System.nanoTime() + (long) (seconds * 1e9);
+        long first = Math.min(1000, (long) (seconds * 1000));
         // again and again: a request that failed once may be repeated by the connection itself
-        cut = CLOCK.scheduleWithFixedDelay(() -> {
-            passed = true;
+        watch = CLOCK.scheduleWithFixedDelay(() -> look(connection), first, 1000, TimeUnit.MILLISECONDS);
+    }
+
+    private void look(HttpURLConnection connection) {
+        passed |= System.nanoTime() >= until;
+        if (passed || closed.getAsBoolean()) {
             connection.disconnect();
-        }, (long) (seconds * 1000), 1000, TimeUnit.MILLISECONDS);
+        }
     }
 
     boolean passed() {
@@ -35,6 +46,6 @@ final class Deadline implements Closeable {
 
     @Override
     public void close() {
-        cut.cancel(false);
+        watch.cancel(false);
     }
 }

@@ -72,7 +72,7 @@ public final class Reply implements Closeable {
 
     /** All of it, unless it is larger than any that is meant. */
     public byte[] all(int limit) throws IOException {
-        ByteArrayOutputStream found = new ByteArrayOutputStream((int) Math.max(32, Math.min(length, limit)));
+        ByteArrayOutputStream found = new ByteArrayOutputStream();
         byte[] buffer = new byte[16384];
         for (int count = read(buffer); count >= 0; count = read(buffer)) {
             if (found.size() + count > limit) {

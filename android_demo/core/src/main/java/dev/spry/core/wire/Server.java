@@ -45,7 +45,7 @@ public final class Server implements Closeable {
     private static final int SMALL = 1 << 20;
     private static final int LARGE = 1 << 30;
     /** Bytes each second that an upload may be as slow as. */
-    private static final double SLOWEST_UPLOAD = 1024;
+    private static final double SLOWEST_UPLOAD = 8192;
     private static final List<Integer> REPEATED = Arrays.asList(408, 425, 429);
     private static final String PROBLEM = "application/problem+json";
     private static final String SAFETENSORS = "application/vnd.safetensors";
@@ -239,7 +239,7 @@ public final class Server implements Closeable {
             connection.setRequestProperty("Range", "bytes=" + start + "-");
         }
         double upload = content == null ? 0 : content.length / SLOWEST_UPLOAD;
-        Deadline deadline = new Deadline(connection, 2 * seconds + wait + upload);
+        Deadline deadline = new Deadline(connection, 2 * seconds + wait + upload, () -> closed);
         try (Deadline watched = deadline) {
             if (content != null) {
                 write(connection, content, type);

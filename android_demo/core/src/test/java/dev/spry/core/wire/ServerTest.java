@@ -8,6 +8,9 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.IOException;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.net.Socket;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.Collections;
@@ -22,6 +25,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
 import dev.spry.core.BadAnswerException;
+import dev.spry.core.Pause;
 import dev.spry.core.ServerException;
 import dev.spry.core.SpryException;
 import dev.spry.core.Stopped;
@@ -192,7 +196,7 @@ class ServerTest {
 
     // --- answers that never come ---
 
-    private static void drip(java.net.Socket to, String text) throws IOException, InterruptedException {
+    private static void drip(Socket to, String text) throws IOException, InterruptedException {
         for (char one : text.toCharArray()) {
             to.getOutputStream().write(one);
             to.getOutputStream().flush();
@@ -237,6 +241,22 @@ class ServerTest {
         assertThrows(Stopped.class, () -> server.checkIn(checkIn()));
         closing.join();
         assertThrows(Stopped.class, () -> server.checkIn(checkIn()));
+    }
+
+    @Test
+    void closingEndsAnUploadThatNobodyReads() throws Exception {
+        long started = System.nanoTime();
+        try (ServerSocket deaf = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
+            Server server = new Server.Builder("http://127.0.0.1:" + deaf.getLocalPort()).open();
+            Thread closing = new Thread(() -> {
+                Pause.SLEEP.pause(0.5);
+                server.close();
+            });
+            closing.start();
+            assertThrows(Stopped.class, () -> server.sendUpdate("t", new byte[64 << 20]));
+            closing.join();
+            assertTrue(System.nanoTime() - started < 15e9, "it went on after it was closed");
+        }
     }
 
     // --- addresses ---
