@@ -25,8 +25,8 @@ public final class WorkerRunner implements ProgramRunner {
 
     public WorkerRunner(File bundle, String runtime) throws IOException {
         this.runtime = runtime;
-        ProcessBuilder command = new ProcessBuilder(named("SPRY_PYTHON"), named("SPRY_WORKER"), bundle.getPath(), runtime);
-        process = command.redirectError(ProcessBuilder.Redirect.INHERIT).start();
+        String[] words = {named("SPRY_PYTHON"), named("SPRY_WORKER"), bundle.getPath(), runtime};
+        process = new ProcessBuilder(words).redirectError(ProcessBuilder.Redirect.INHERIT).start();
         to = new DataOutputStream(new BufferedOutputStream(process.getOutputStream(), 1 << 16));
         from = new DataInputStream(new BufferedInputStream(process.getInputStream(), 1 << 16));
     }

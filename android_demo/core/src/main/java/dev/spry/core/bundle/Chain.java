@@ -11,8 +11,8 @@ import dev.spry.core.BundleException;
 /**
  * The programs of one runtime at one batch size, length and number of directions K.
  *
- * <p>A model is a chain of segments, `embed`, groups of blocks, `head`. A forward-mode step runs `plain` programs up to the
- * cut, the cut segment's `enter`, where tangents start, and `dual` programs after it.
+ * <p>A model is a chain of segments, `embed`, groups of blocks, `head`. A forward-mode step runs `plain` programs up to
+ * the cut, the cut segment's `enter`, where tangents start, and `dual` programs after it.
  */
 public final class Chain {
     public final Manifest manifest;
@@ -58,8 +58,8 @@ public final class Chain {
     public ProgramSpec program(int segment, String kind) {
         ProgramSpec program = programs.get(key(name(segment), kind));
         if (program == null) {
-            throw new BundleException("the bundle has no " + kind + " program of " + name(segment) + " for " + runtime + ", "
-                    + batch + "x" + length + ", K=" + directions + ": export it again");
+            throw new BundleException("the bundle has no " + kind + " program of " + name(segment) + " for " + runtime
+                    + ", " + batch + "x" + length + ", K=" + directions + ": export it again");
         }
         return program;
     }

@@ -26,8 +26,8 @@ import dev.spry.core.BundleException;
 /**
  * What a bundle says about itself: manifest.json.
  *
- * <p>Fields may be added without a new schema, and readers ignore those they do not know; the schema's number rises when
- * an older reader would misunderstand the file.
+ * <p>Fields may be added without a new schema, and readers ignore those they do not know; the schema's number rises
+ * when an older reader would misunderstand the file.
  */
 public final class Manifest {
     public static final int SCHEMA = 1;
@@ -167,8 +167,8 @@ public final class Manifest {
 
     private static void checkSchema(int schema, String where) {
         if (schema > SCHEMA) {
-            throw new BundleException(where + " has schema " + schema + ", but this version of spry reads up to " + SCHEMA
-                    + ": upgrade the app, or export the bundle with an older version");
+            throw new BundleException(where + " has schema " + schema + ", but this version of spry reads up to "
+                    + SCHEMA + ": upgrade the app, or export the bundle with an older version");
         }
         if (schema < 1) {
             throw new BundleException(

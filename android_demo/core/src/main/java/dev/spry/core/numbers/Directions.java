@@ -3,8 +3,8 @@ package dev.spry.core.numbers;
 import dev.spry.core.DirectionException;
 
 /**
- * Random directions, the same numbers on the server and in every client; edge_client/directions.py holds the definition,
- * tests/vectors/directions.json checks it.
+ * Random directions, the same numbers on the server and in every client; edge_client/directions.py holds the
+ * definition, tests/vectors/directions.json checks it.
  */
 public final class Directions {
     private static final long WORDS = 1L << 32;
@@ -75,9 +75,8 @@ public final class Directions {
                 orthogonal(iteration, number, rows, start);
                 break;
             default:
-                throw new DirectionException(
-                        "the job draws " + kind + " directions; this version of spry knows normal, rademacher, orthogonal: "
-                                + "upgrade the app");
+                throw new DirectionException("the job draws " + kind
+                        + " directions; this version of spry knows normal, rademacher, orthogonal: upgrade the app");
         }
     }
 

@@ -8,8 +8,8 @@ import dev.spry.core.numbers.Philox;
 /**
  * A round's batches: the same examples in the same order whenever they are drawn from the same seed.
  *
- * <p>Which examples stand together is drawn once for a round; a later pass visits the same batches in another order. What
- * was computed for a batch before the cut can so be kept for the next pass.
+ * <p>Which examples stand together is drawn once for a round; a later pass visits the same batches in another order.
+ * What was computed for a batch before the cut can so be kept for the next pass.
  */
 public final class Batches {
     private final Rows rows;

@@ -18,8 +18,8 @@ final class Central extends ScalarEstimator {
         super(manifest, task, passes, Drawing.shared(manifest, task.training));
         once = Drawing.shared(manifest, task.training).once();
         if (!task.training.head.equals("joint") && !manifest.head.isEmpty()) {
-            throw new TrainingException("central differences move units and head together: the job needs head=joint, it has "
-                    + "head=" + task.training.head);
+            throw new TrainingException("central differences move units and head together: the job needs head=joint, "
+                    + "it has head=" + task.training.head);
         }
     }
 

@@ -85,8 +85,8 @@ public final class Drawing {
     }
 
     /**
-     * Draws each `turns`-th direction from the `first` on, as if a step had those only, and scales them up to make up for
-     * the others. The head counts as the unit after the last.
+     * Draws each `turns`-th direction from the `first` on, as if a step had those only, and scales them up to make up
+     * for the others. The head counts as the unit after the last.
      */
     private void draw(Map<String, Tensor> found, int unit, long seed, int iteration, int first, int turns) {
         List<Parameter> parameters = unit == manifest.units.size() ? manifest.head : manifest.unit(unit).parameters;
@@ -122,7 +122,7 @@ public final class Drawing {
 
     // --- gradients ---
 
-    /** The gradient that a report's derivatives along these directions stand for; the head's only where it takes some. */
+    /** The gradient that a report's derivatives along these directions stand for; the head's where it takes some. */
     public Map<String, Tensor> gradient(ScalarReport report, Map<String, Tensor> drawn) {
         if (head.equals("joint")) {
             float[] sum = report.jvp.clone();

@@ -6,7 +6,7 @@ import java.util.Map;
 import dev.spry.core.Logits;
 import dev.spry.core.Tensor;
 
-/** How many predictions there are on some examples, and how many are right by the global and by the personal weights. */
+/** How many predictions there are on some examples, and how many are right by each of two sets of weights. */
 public final class Evaluation {
     /** A prediction is an example's class, a question's answer, or for a language model the next token. */
     public final int predictions;

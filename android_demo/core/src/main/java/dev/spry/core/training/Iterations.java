@@ -53,8 +53,8 @@ public final class Iterations {
      * @param tell hears of each iteration
      */
     public Iterations(
-            Task task, Bundle bundle, Passes passes, Estimator estimator, Batches batches, Server server, JobStore store,
-            Tell tell) throws IOException {
+            Task task, Bundle bundle, Passes passes, Estimator estimator, Batches batches, Server server,
+            JobStore store, Tell tell) throws IOException {
         if (!(estimator instanceof ScalarEstimator)) {
             throw new TrainingException("the estimator " + task.training.estimator
                     + " gives gradients, not numbers: mode iteration cannot use it");

@@ -214,7 +214,7 @@ public final class Passes {
             return stepper.values(tokens, Rowwise.filled(given.labels, start, end, size), examples, weights);
         }
 
-        /** Puts what a program says of this piece's examples into place; `part` is [count, size], `whole` [.., batch]. */
+        /** Puts what a program says of this piece's examples into place: `part` [count, size], `whole` [.., batch]. */
         void fill(float[] whole, Tensor part, int first, int count) {
             if (part == null) {
                 return; // a head alone has no derivative along units

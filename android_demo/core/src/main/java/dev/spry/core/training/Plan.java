@@ -25,7 +25,7 @@ public final class Plan {
     /** For hidden states that enter the cut. */
     public final long cacheBytes;
 
-    /** Programs side by side where they fit into `memory` bytes, one at a time where not; the rest may keep prefixes. */
+    /** Programs side by side where they fit into `memory` bytes, else one at a time; the rest may keep prefixes. */
     public Plan(Manifest manifest, Task task, long memory) {
         int batch = rowsAtOnce(manifest, task);
         int directions = directionsAtOnce(manifest, task.training.directions);

@@ -56,7 +56,8 @@ public final class Stepper {
     // --- steps ---
 
     /** What a step is given: tokens, labels and the rest under the names of the programs' inputs. */
-    public Map<String, Tensor> values(Map<String, Tensor> tokens, Tensor labels, int examples, Map<String, Tensor> weights) {
+    public Map<String, Tensor> values(
+            Map<String, Tensor> tokens, Tensor labels, int examples, Map<String, Tensor> weights) {
         checkLabels(labels);
         Map<String, Tensor> values = new HashMap<>(tokens);
         values.put("labels", labels);
@@ -85,8 +86,10 @@ public final class Stepper {
         return follow(chain.forward(cut), values, hidden);
     }
 
-    /** Losses and their derivatives along the units' directions; of the head its exact gradient, or with `scalar` its own
-     * derivative. */
+    /**
+     * Losses and their derivatives along the units' directions; of the head its exact gradient, or with `scalar` its own
+     * derivative.
+     */
     public Map<String, Tensor> suffix(
             Map<String, Tensor> values, Tensor hidden, Map<String, Tensor> directions, int cut, boolean scalar)
             throws IOException {
@@ -104,7 +107,8 @@ public final class Stepper {
         int lowest = chain.lowest(cut);
         Tensor[] states = new Tensor[head + 1]; // what enters each segment
         for (int segment = 0; segment < head; segment++) {
-            states[segment + 1] = run(chain.program(segment, "plain"), values, states[segment], null, null).get("hidden");
+            ProgramSpec plain = chain.program(segment, "plain");
+            states[segment + 1] = run(plain, values, states[segment], null, null).get("hidden");
             if (segment < lowest) {
                 states[segment] = null; // the way back does not reach it
             }
@@ -192,8 +196,8 @@ public final class Stepper {
             if (spec.name.equals("tangent") || spec.name.startsWith(DIRECTION)) {
                 return zero(spec.shape());
             }
-            throw new ProgramInputException(
-                    called(program, spec) + " is missing; expected " + spec.dtype + " " + Arrays.toString(spec.shape()));
+            throw new ProgramInputException(called(program, spec) + " is missing; expected " + spec.dtype + " "
+                    + Arrays.toString(spec.shape()));
         }
         if (!Arrays.equals(value.shape(), spec.shape()) || !value.dtype().equals(spec.dtype)) {
             throw new ProgramInputException(called(program, spec) + " must be " + spec.dtype + " "
@@ -238,10 +242,11 @@ public final class Stepper {
                             "this step gives the exact gradient of " + name + ", so it takes no direction for it");
                 }
             } else if (!firstUse.containsKey(name)) {
-                throw new ProgramInputException("a direction was given for " + name + ", which the bundle does not train");
+                throw new ProgramInputException(
+                        "a direction was given for " + name + ", which the bundle does not train");
             } else if (firstUse.get(name) < cut) {
-                throw new ProgramInputException(name + " is used in " + chain.name(firstUse.get(name)) + ", before the cut "
-                        + chain.name(cut) + ": cut earlier or leave it out");
+                throw new ProgramInputException(name + " is used in " + chain.name(firstUse.get(name))
+                        + ", before the cut " + chain.name(cut) + ": cut earlier or leave it out");
             }
         }
     }

@@ -87,7 +87,7 @@ public final class Training {
 
     /** What an update says beside its tensors. */
     public static Report report(State state, long peakBytes, Evaluation held) {
-        return new Report(state.examples, state.step, state.loss / state.step, state.seconds, peakBytes, held.predictions,
-                held.right[0], held.right[1]);
+        return new Report(state.examples, state.step, state.loss / state.step, state.seconds, peakBytes,
+                held.predictions, held.right[0], held.right[1]);
     }
 }

@@ -23,10 +23,11 @@ class DirectionsTest {
             JSONObject vector = vectors.getJSONObject(i);
             String kind = vector.getString("kind");
             kinds.add(kind);
+            long seed = Long.parseUnsignedLong(vector.getString("seed"));
+            int[] examples = Vectors.ints(vector.getJSONArray("examples"));
             float[] drawn = Directions.draw(
-                    Long.parseUnsignedLong(vector.getString("seed")), (int) vector.getLong("unit"), vector.getInt("size"),
-                    vector.getInt("iteration"), vector.getInt("directions"), Vectors.ints(vector.getJSONArray("examples")),
-                    kind);
+                    seed, (int) vector.getLong("unit"), vector.getInt("size"), vector.getInt("iteration"),
+                    vector.getInt("directions"), examples, kind);
             check(vector.getJSONArray("rows"), drawn, kind.equals("normal") ? 1 : 0);
         }
         assertEquals(3, kinds.size());

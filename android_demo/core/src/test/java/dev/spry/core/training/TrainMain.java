@@ -27,8 +27,8 @@ import dev.spry.core.wire.Task;
 /**
  * Trains tasks as a client would, without a server: `TrainMain BUNDLE FOLDER`.
  *
- * <p>FOLDER holds rows.jsonl, start.safetensors and cases.json, a list of {"name", "task", "memory"}. Of each case in mode
- * epoch it gets NAME.safetensors, the update with its report. In mode iteration NAME.records holds what the server
+ * <p>FOLDER holds rows.jsonl, start.safetensors and cases.json, a list of {"name", "task", "memory"}. Of each case in
+ * mode epoch it gets NAME.safetensors, the update with its report. In mode iteration NAME.records holds what the server
  * published; it gets NAME.I.report for each iteration, and NAME.safetensors with the weights in the end.
  */
 final class TrainMain {
