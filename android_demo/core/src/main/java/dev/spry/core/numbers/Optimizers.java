@@ -13,9 +13,9 @@ import dev.spry.core.wire.TrainingSettings;
 /**
  * A client's local steps, and the server's, which clients repeat in mode iteration.
  *
- * <p>State lies under a slot's name and the parameter's, so that it is saved, sent and resumed like weights. A step puts
- * new tensors into the maps that it is given and leaves the old ones as they were. All arithmetic is of 32 bits, as in
- * the Python client.
+ * <p>State lies under a slot's name and the parameter's, so that it is saved, sent and resumed like weights. A step
+ * puts new tensors into the maps that it is given and leaves the old ones as they were. All arithmetic is of 32 bits, as
+ * in the Python client.
  */
 public final class Optimizers {
     public static final String FIRST = "m:";

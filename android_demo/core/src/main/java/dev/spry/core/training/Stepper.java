@@ -87,8 +87,8 @@ public final class Stepper {
     }
 
     /**
-     * Losses and their derivatives along the units' directions; of the head its exact gradient, or with `scalar` its own
-     * derivative.
+     * Losses and their derivatives along the units' directions; of the head its exact gradient, or with `scalar` its
+     * own derivative.
      */
     public Map<String, Tensor> suffix(
             Map<String, Tensor> values, Tensor hidden, Map<String, Tensor> directions, int cut, boolean scalar)

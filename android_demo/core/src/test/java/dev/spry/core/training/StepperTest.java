@@ -20,7 +20,7 @@ import dev.spry.core.Vectors;
 import dev.spry.core.bundle.Chain;
 import dev.spry.core.bundle.ProgramSpec;
 
-/** What a step refuses before it runs anything. */
+/** What a step refuses before it runs anything, and what it keeps loaded. */
 class StepperTest {
     private static final Map<String, Tensor> NONE = Collections.emptyMap();
     private JSONObject manifest;
@@ -95,6 +95,53 @@ class StepperTest {
         String told = assertThrows(
                 ProgramInputException.class, () -> stepper().suffix(NONE, null, directions, 2, scalar)).getMessage();
         assertTrue(told.contains(expected), told);
+    }
+
+    @Test
+    void shortOfMemoryAProgramIsReleasedBeforeTheNextOneRuns() throws Exception {
+        JSONArray programs = manifest.getJSONObject("runtimes").getJSONObject("onnx").getJSONArray("programs");
+        for (int i = 0; i < programs.length(); i++) {
+            JSONObject output = programs.getJSONObject(i).getJSONArray("outputs").getJSONObject(0);
+            output.put("name", "hidden");
+        }
+        Tensor hidden = Tensor.of(new float[6], 2, 3);
+        for (boolean lowMemory : new boolean[] {true, false}) {
+            StringBuilder seen = new StringBuilder();
+            ProgramRunner runner = new Seen(seen);
+            new Stepper(new Chain(Vectors.parsed(manifest), "onnx", 2, 4, 1), runner, lowMemory)
+                    .forward(NONE, hidden, 2);
+            String both = "run block.1.plain [2x4];release block.1.plain [2x4];"
+                    + "run head.plain [2x4];release head.plain [2x4];";
+            assertEquals(lowMemory ? both : both.replaceAll("release [^;]*;", ""), seen.toString());
+        }
+    }
+
+    /** Gives each program's first input back, and writes down what it is asked. */
+    private static final class Seen implements ProgramRunner {
+        private final StringBuilder seen;
+
+        Seen(StringBuilder seen) {
+            this.seen = seen;
+        }
+
+        @Override
+        public String runtime() {
+            return "onnx";
+        }
+
+        @Override
+        public Tensor[] run(ProgramSpec program, Tensor[] inputs) {
+            seen.append("run ").append(program.name()).append(';');
+            return new Tensor[] {inputs[0]};
+        }
+
+        @Override
+        public void release(ProgramSpec program) {
+            seen.append("release ").append(program.name()).append(';');
+        }
+
+        @Override
+        public void close() {}
     }
 
     @Test
