@@ -2,17 +2,9 @@ package dev.spry.core.wire;
 
 import java.io.Closeable;
 import java.io.IOException;
-import java.net.HttpURLConnection;
-import java.net.URL;
-import java.net.UnknownServiceException;
-import java.text.ParseException;
-import java.text.SimpleDateFormat;
-import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
-import java.util.concurrent.ThreadLocalRandom;
 
-import javax.net.ssl.HttpsURLConnection;
 import javax.net.ssl.SSLSocketFactory;
 
 import org.json.JSONException;
@@ -21,54 +13,34 @@ import org.json.JSONObject;
 import dev.spry.core.BadAnswerException;
 import dev.spry.core.Event;
 import dev.spry.core.Pause;
-import dev.spry.core.ServerException;
 import dev.spry.core.SpryException;
-import dev.spry.core.Stopped;
 import dev.spry.core.Tell;
-import dev.spry.core.UnauthorizedException;
-import dev.spry.core.UnreachableException;
 
 /**
  * One server, as a device sees it: requests that are repeated until they are answered, and answers that are checked.
  *
- * <p>A request is repeated on a lost connection, on 429 and on 5xx, after pauses that grow and vary, or as the server
- * asks. Every request of the wire can be repeated without harm. A refusal becomes a ServerException with its code.
+ * <p>Every request of the wire can be repeated without harm. A refusal becomes a ServerException with its code.
  */
 public final class Server implements Closeable {
     public static final String VERSION = "v1";
     /** For connecting and between two pieces of an answer. */
     public static final double SECONDS = 30;
-    static final double LONGEST_PAUSE = 300;
 
-    private static final double FIRST_PAUSE = 0.5;
     /** Bytes that an answer may have: a message; weights. */
     private static final int SMALL = 1 << 20;
     private static final int LARGE = 1 << 30;
-    /** Bytes each second that an upload may be as slow as. */
-    private static final double SLOWEST_UPLOAD = 8192;
-    private static final List<Integer> REPEATED = Arrays.asList(408, 425, 429);
-    private static final String PROBLEM = "application/problem+json";
     private static final String SAFETENSORS = "application/vnd.safetensors";
     private static final String VERSION_HEADER = "X-Spry-Version";
 
     public final String url;
 
-    private final Pause pause;
     private final Tell tell;
-    private final double seconds;
-    private final double patience;
-    private final SSLSocketFactory trust;
-    private Enrolled identity;
-    private volatile HttpURLConnection current;
-    private volatile boolean closed;
+    private final Exchange exchange;
 
     private Server(Builder builder) {
         url = Address.checked(builder.url);
-        pause = builder.pause;
         tell = builder.tell;
-        seconds = builder.seconds;
-        patience = builder.patience;
-        trust = builder.trust;
+        exchange = new Exchange(url, builder.pause, tell, builder.seconds, builder.patience, builder.trust);
     }
 
     /** How to reach a server. */
@@ -120,17 +92,13 @@ public final class Server implements Closeable {
 
     /** Who this device is, once it is enrolled. */
     public void identify(Enrolled who) {
-        identity = who;
+        exchange.identify(who);
     }
 
     /** End what is under way, from any thread; requests after this end with Stopped. */
     @Override
     public void close() {
-        closed = true;
-        HttpURLConnection connection = current;
-        if (connection != null) {
-            connection.disconnect();
-        }
+        exchange.close();
     }
 
     public void warnIfOpen() {
@@ -182,16 +150,16 @@ public final class Server implements Closeable {
     /** A file of a bundle from some byte on; 206 when it does start there. Not repeated: to be used in `repeat`. */
     public Reply file(String bundle, String path, long start) throws IOException {
         String where = "/bundles/" + Address.part(bundle) + "/" + Address.path(path);
-        Reply reply = reply("GET", where, null, "", 0, start);
+        Reply reply = exchange.reply("GET", where, null, "", 0, start);
         if (reply.status >= 300 && reply.status != 416) {
             try (Reply refused = reply) {
-                throw refusal(refused, refused.all(SMALL));
+                throw Refusals.of(refused, refused.all(SMALL));
             }
         }
         return reply;
     }
 
-    // --- one request, until it is answered ---
+    // --- requests ---
 
     private interface Read<T> {
         T from(Answer answer);
@@ -206,6 +174,11 @@ public final class Server implements Closeable {
         T get() throws IOException;
     }
 
+    /** Do something with the server until it succeeds or is refused for good. */
+    public <T> T repeat(Work<T> work) {
+        return exchange.repeat(work);
+    }
+
     private <T> T message(String method, String path, JSONObject message, Parse<T> parse) {
         return request(method, path, Json.bytes(message), "application/json", SMALL, 0, answer -> answer.parse(parse));
     }
@@ -217,141 +190,14 @@ public final class Server implements Closeable {
     private <T> T request(
             String method, String path, byte[] content, String type, int limit, double wait, Read<T> read) {
         return read.from(repeat(() -> {
-            try (Reply reply = reply(method, path, content, type, wait, 0)) {
+            try (Reply reply = exchange.reply(method, path, content, type, wait, 0)) {
                 byte[] body = reply.all(limit);
                 if (reply.status / 100 != 2) {
-                    throw refusal(reply, body);
+                    throw Refusals.of(reply, body);
                 }
                 return new Answer(reply, body);
             }
         }));
-    }
-
-    private Reply reply(String method, String path, byte[] content, String type, double wait, long start)
-            throws IOException {
-        HttpURLConnection connection = (HttpURLConnection) new URL(url + "/" + VERSION + path).openConnection();
-        current = connection;
-        if (closed) {
-            throw new Stopped();
-        }
-        prepare(connection, method, seconds + wait);
-        if (start > 0) {
-            connection.setRequestProperty("Range", "bytes=" + start + "-");
-        }
-        double upload = content == null ? 0 : content.length / SLOWEST_UPLOAD;
-        Deadline deadline = new Deadline(connection, 2 * seconds + wait + upload, () -> closed);
-        try (Deadline watched = deadline) {
-            if (content != null) {
-                write(connection, content, type);
-            }
-            return new Reply(connection, seconds);
-        } catch (IOException error) {
-            connection.disconnect();
-            throw deadline.passed() ? new IOException("its answer does not begin") : error;
-        }
-    }
-
-    private void prepare(HttpURLConnection connection, String method, double patience) throws IOException {
-        if (trust != null && connection instanceof HttpsURLConnection) {
-            ((HttpsURLConnection) connection).setSSLSocketFactory(trust);
-        }
-        connection.setRequestMethod(method);
-        connection.setInstanceFollowRedirects(false); // the device's secret is for this server
-        connection.setUseCaches(false);
-        connection.setConnectTimeout((int) (seconds * 1000));
-        connection.setReadTimeout((int) (patience * 1000));
-        connection.setRequestProperty("User-Agent", "spry-android/0.1.0");
-        connection.setRequestProperty("Accept", "*/*");
-        connection.setRequestProperty("Accept-Encoding", "identity");
-        if (identity != null) {
-            connection.setRequestProperty("Authorization", "Bearer " + identity.device + "." + identity.secret);
-        }
-    }
-
-    private static void write(HttpURLConnection connection, byte[] content, String type) throws IOException {
-        connection.setRequestProperty("Content-Type", type);
-        connection.setDoOutput(true);
-        if (content.length > SMALL) {
-            connection.setFixedLengthStreamingMode(content.length); // else it would be held a second time
-        }
-        connection.getOutputStream().write(content);
-    }
-
-    /** Do something with the server until it succeeds or is refused for good. */
-    public <T> T repeat(Work<T> work) {
-        long started = System.nanoTime();
-        boolean told = false;
-        for (int attempt = 0;; attempt++) {
-            ServerException problem;
-            try {
-                T found = work.get();
-                if (told) {
-                    tell.tell(Event.of("reachable", url + " answers again"));
-                }
-                return found;
-            } catch (ServerException error) {
-                problem = error;
-            } catch (IOException error) {
-                problem = problem(error);
-            }
-            double delay = delay(attempt, problem.retryAfter);
-            boolean late = (System.nanoTime() - started) / 1e9 + delay > patience;
-            if (late || !worthRepeating(problem)) {
-                throw problem;
-            }
-            if (!told && (attempt > 0 || problem.status == 0)) {
-                tell.tell(Event.of("unreachable", problem.getMessage() + "; trying again until it answers"));
-                told = true;
-            }
-            pause.pause(delay);
-        }
-    }
-
-    private ServerException problem(IOException error) {
-        if (closed) {
-            throw new Stopped();
-        }
-        String certificate = Trust.problem(error);
-        if (certificate != null) {
-            return new ServerException(url + " " + certificate, "");
-        }
-        if (error instanceof UnknownServiceException) { // how Android refuses what its security configuration forbids
-            return new ServerException(url + " is not encrypted, which this app allows for local addresses at most ("
-                    + error.getMessage() + "); use https", "");
-        }
-        String reason = error.getMessage() == null ? error.getClass().getSimpleName() : error.getMessage();
-        return new UnreachableException(url + " gives no answer (" + reason + ")");
-    }
-
-    // --- pauses ---
-
-    private static boolean worthRepeating(ServerException problem) {
-        return problem instanceof UnreachableException || problem.status >= 500 || REPEATED.contains(problem.status);
-    }
-
-    /** Full jitter: many devices that lost the same server must not come back at once. */
-    private static double delay(int attempt, double asked) {
-        ThreadLocalRandom random = ThreadLocalRandom.current();
-        if (!Double.isNaN(asked)) {
-            return Math.min(asked, LONGEST_PAUSE) * random.nextDouble(1.0, 1.25);
-        }
-        double grown = Math.min(FIRST_PAUSE * Math.pow(2, Math.min(attempt, 20)), LONGEST_PAUSE);
-        return random.nextDouble(grown / 4, grown);
-    }
-
-    /** The seconds that a Retry-After header asks to wait, given as a number, or as a date by the server's own clock. */
-    static double retryAfter(String value, String now) {
-        try {
-            double found = Double.parseDouble(value);
-            return Double.isNaN(found) ? found : Math.max(found, 0);
-        } catch (NumberFormatException number) {
-            SimpleDateFormat dates = new SimpleDateFormat("EEE, dd MMM yyyy HH:mm:ss zzz", Locale.US);
-            try {
-                return Math.max((dates.parse(value).getTime() - dates.parse(now).getTime()) / 1000.0, 0);
-            } catch (ParseException date) {
-                return Double.NaN;
-            }
-        }
     }
 
     // --- answers ---
@@ -398,26 +244,6 @@ public final class Server implements Closeable {
             this.records = records;
             this.tensors = tensors;
         }
-    }
-
-    private static ServerException refusal(Reply reply, byte[] body) throws IOException {
-        String detail = (reply.url + " answers " + reply.status + " " + reply.phrase()).trim();
-        String code = "";
-        if (reply.type().equals(PROBLEM)) {
-            try {
-                JSONObject problem = Json.parse(body);
-                detail = Json.text(problem, "detail", Json.text(problem, "title", detail));
-                code = Json.text(problem, "code", "");
-            } catch (JSONException error) {
-                detail += ", and no reason that can be read";
-            }
-        } else if (reply.status >= 300 && reply.status < 500) {
-            detail += "; check the server's address";
-        }
-        double after = retryAfter(reply.header("Retry-After"), reply.header("Date"));
-        return reply.status == 401
-                ? new UnauthorizedException(detail, code, after)
-                : new ServerException(detail, code, reply.status, after);
     }
 
     // --- messages ---

@@ -147,9 +147,9 @@ class ServerTest {
         stage.then(200, WAIT);
         stage.device().open().checkIn(checkIn());
         assertTrue(stage.pauses.get(0) >= 90 && stage.pauses.get(0) <= 112.5, stage.pauses.toString());
-        assertTrue(Double.isNaN(Server.retryAfter("soon", now)));
-        assertTrue(Double.isNaN(Server.retryAfter("", "")));
-        assertEquals(0, Server.retryAfter("-5", now));
+        assertTrue(Double.isNaN(Refusals.retryAfter("soon", now)));
+        assertTrue(Double.isNaN(Refusals.retryAfter("", "")));
+        assertEquals(0, Refusals.retryAfter("-5", now));
     }
 
     // --- refusals ---

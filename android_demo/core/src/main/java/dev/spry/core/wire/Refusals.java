@@ -1,0 +1,55 @@
+package dev.spry.core.wire;
+
+import java.io.IOException;
+import java.text.ParseException;
+import java.text.SimpleDateFormat;
+import java.util.Locale;
+
+import org.json.JSONException;
+import org.json.JSONObject;
+
+import dev.spry.core.ServerException;
+import dev.spry.core.UnauthorizedException;
+
+/** What a server says where it refuses: a problem document (RFC 9457), or what stands in its place. */
+final class Refusals {
+    private static final String PROBLEM = "application/problem+json";
+
+    private Refusals() {
+    }
+
+    static ServerException of(Reply reply, byte[] body) throws IOException {
+        String detail = (reply.url + " answers " + reply.status + " " + reply.phrase()).trim();
+        String code = "";
+        if (reply.type().equals(PROBLEM)) {
+            try {
+                JSONObject problem = Json.parse(body);
+                detail = Json.text(problem, "detail", Json.text(problem, "title", detail));
+                code = Json.text(problem, "code", "");
+            } catch (JSONException error) {
+                detail += ", and no reason that can be read";
+            }
+        } else if (reply.status >= 300 && reply.status < 500) {
+            detail += "; check the server's address";
+        }
+        double after = retryAfter(reply.header("Retry-After"), reply.header("Date"));
+        return reply.status == 401
+                ? new UnauthorizedException(detail, code, after)
+                : new ServerException(detail, code, reply.status, after);
+    }
+
+    /** The seconds that a Retry-After header asks to wait, given as a number, or as a date by the server's own clock. */
+    static double retryAfter(String value, String now) {
+        try {
+            double found = Double.parseDouble(value);
+            return Double.isNaN(found) ? found : Math.max(found, 0);
+        } catch (NumberFormatException number) {
+            SimpleDateFormat dates = new SimpleDateFormat("EEE, dd MMM yyyy HH:mm:ss zzz", Locale.US);
+            try {
+                return Math.max((dates.parse(value).getTime() - dates.parse(now).getTime()) / 1000.0, 0);
+            } catch (ParseException date) {
+                return Double.NaN;
+            }
+        }
+    }
+}
