@@ -56,8 +56,9 @@ final class Journal implements Tell {
         SharedPreferences.Editor edit = kept.edit();
         switch (event.kind) {
             case "task":
+                finish(edit, status()); // a round of iterations uploads nothing at its end
                 open(event);
-                edit.putInt(STEPS, 0).remove(PROBLEM);
+                edit.remove(PROBLEM);
                 break;
             case "progress":
                 edit.putInt(STEP, number(event, "step")).putInt(STEPS, number(event, "steps"));
@@ -68,11 +69,15 @@ final class Journal implements Tell {
                 note("after", number(event, "right_personal"));
                 break;
             case "uploaded":
-                edit.putString(ROUNDS, closed(event.message).toString()).putInt(STEPS, 0);
+                finish(edit, event.message);
+                break;
+            case "waiting":
+                finish(edit, status());
                 break;
             case "failed":
             case "refused":
-                edit.putString(ROUNDS, closed(event.message).toString()).putInt(STEPS, 0).putString(PROBLEM, event.message);
+                finish(edit, event.message);
+                edit.putString(PROBLEM, event.message);
                 break;
             case "unreachable":
             case "warning":
@@ -97,11 +102,11 @@ final class Journal implements Tell {
         note("job", event.details.get("job"));
     }
 
-    /** The last rounds, the newest first. */
-    private JSONArray closed(String message) {
-        JSONArray all = rounds();
-        if (round == null) { // one of an earlier run, whose result was still to be sent
-            return all;
+    /** Puts the round that was open before the others; there is none where an earlier run's result was still to be sent. */
+    private void finish(SharedPreferences.Editor edit, String message) {
+        edit.putInt(STEPS, 0);
+        if (round == null) {
+            return;
         }
         note("message", message);
         note("seconds", (SystemClock.elapsedRealtime() - started) / 1000);
@@ -110,12 +115,13 @@ final class Journal implements Tell {
         if (charge != null && now != null) {
             note("charge", charge - now);
         }
+        JSONArray all = rounds();
         JSONArray result = new JSONArray().put(round);
         for (int i = 0; i < all.length() && result.length() < SHOWN; i++) {
             result.put(all.opt(i));
         }
         round = null;
-        return result;
+        edit.putString(ROUNDS, result.toString());
     }
 
     private void note(String name, Object value) {

@@ -6,6 +6,7 @@ import org.json.JSONArray;
 import org.json.JSONObject;
 
 import android.app.Activity;
+import android.content.ActivityNotFoundException;
 import android.content.Intent;
 import android.content.SharedPreferences;
 import android.content.pm.PackageManager;
@@ -60,6 +61,10 @@ public final class MainActivity extends Activity implements SharedPreferences.On
     protected void onStart() {
         super.onStart();
         journal.listen(this);
+        schedule.ensure();
+        if (!RoundService.isBusy()) {
+            new Notices(this).clear(); // left by a process that the system ended
+        }
         showAll();
         countExamples();
     }
@@ -161,10 +166,18 @@ public final class MainActivity extends Activity implements SharedPreferences.On
         } else if (!memory.matches("[0-9]{2,6}") || Integer.parseInt(memory) < LEAST_MEMORY) {
             say(getString(R.string.memory_wrong, memory));
         } else {
-            settings.save(server, written(R.id.token), written(R.id.name), Integer.parseInt(memory));
+            save(server, Integer.parseInt(memory));
+        }
+    }
+
+    private void save(String server, int megabytes) {
+        try {
+            settings.save(server, written(R.id.token), written(R.id.name), megabytes);
             schedule.refresh();
             showAll();
             say(getString(R.string.saved));
+        } catch (SpryException error) { // an address that is none
+            say(error.getMessage());
         }
     }
 
@@ -219,8 +232,12 @@ public final class MainActivity extends Activity implements SharedPreferences.On
     }
 
     private void choose() {
-        startActivityForResult(new Intent(Intent.ACTION_OPEN_DOCUMENT)
-                .addCategory(Intent.CATEGORY_OPENABLE).setType("*/*"), FILE);
+        Intent open = new Intent(Intent.ACTION_OPEN_DOCUMENT).addCategory(Intent.CATEGORY_OPENABLE).setType("*/*");
+        try {
+            startActivityForResult(open, FILE);
+        } catch (ActivityNotFoundException error) {
+            say(getString(R.string.examples_no_files));
+        }
     }
 
     @Override

@@ -5,8 +5,10 @@ import java.util.concurrent.atomic.AtomicBoolean;
 
 import android.app.job.JobParameters;
 import android.app.job.JobService;
+import android.os.SystemClock;
 import android.util.Log;
 import dev.spry.core.Client;
+import dev.spry.core.Event;
 import dev.spry.core.SpryException;
 import dev.spry.core.Stopped;
 import dev.spry.core.UnauthorizedException;
@@ -19,10 +21,13 @@ import dev.spry.core.UnauthorizedException;
 public final class RoundService extends JobService {
     /** Seconds; a longer wait is left to the scheduler. */
     private static final double LONGEST_REST = 120;
+    /** Milliseconds. */
+    private static final long BETWEEN_SHOWN = 1000;
     /** One run in this process, whatever woke it. */
     private static final AtomicBoolean BUSY = new AtomicBoolean();
 
     private Client client;
+    private long shown;
     private boolean stopping;
 
     static boolean isBusy() {
@@ -86,8 +91,10 @@ public final class RoundService extends JobService {
     private void takePart(Journal journal, Notices notices) throws IOException {
         Client opened = new Settings(this).client().data(new LocalData(this).source()).pause(this::rest)
                 .tell(event -> {
-                    journal.tell(event);
-                    notices.show(event);
+                    if (isWorthShowing(event)) {
+                        journal.tell(event);
+                        notices.show(event);
+                    }
                 }).open();
         synchronized (this) {
             if (stopping) {
@@ -102,6 +109,17 @@ public final class RoundService extends JobService {
                 client = null;
             }
         }
+    }
+
+    /** Steps and downloads tell more than a screen can show, and what is shown is written to flash. */
+    private boolean isWorthShowing(Event event) {
+        if (!event.kind.equals("progress") && !event.kind.equals("download")) {
+            return true;
+        }
+        long now = SystemClock.elapsedRealtime();
+        boolean due = now - shown >= BETWEEN_SHOWN;
+        shown = due ? now : shown;
+        return due;
     }
 
     private synchronized void rest(double seconds) {

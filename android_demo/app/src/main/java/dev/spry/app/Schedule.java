@@ -37,6 +37,13 @@ final class Schedule {
                 .setRequiresDeviceIdle(settings.isOn(Settings.IDLE)).build());
     }
 
+    /** Plan again where the system has forgotten it, as it does when the user ends an app for good. */
+    void ensure() {
+        if (settings.takesPart() && jobs.getAllPendingJobs().isEmpty()) {
+            refresh();
+        }
+    }
+
     /** Look at once, whether the phone lies unused or not. */
     void now() {
         jobs.schedule(job(NOW).setBackoffCriteria(BACK_OFF, JobInfo.BACKOFF_POLICY_EXPONENTIAL).build());
