@@ -102,7 +102,7 @@ final class Journal implements Tell {
         note("job", event.details.get("job"));
     }
 
-    /** Puts the round that was open before the others; there is none where an earlier run's result was still to be sent. */
+    /** Puts the round that was open before the others; an earlier run's result that was still to be sent has none. */
     private void finish(SharedPreferences.Editor edit, String message) {
         edit.putInt(STEPS, 0);
         if (round == null) {

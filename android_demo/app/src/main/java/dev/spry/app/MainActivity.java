@@ -111,7 +111,8 @@ public final class MainActivity extends Activity implements SharedPreferences.On
             return getString(R.string.status_running, journal.status());
         }
         String planned = getString(R.string.status_planned, schedule.conditions());
-        return journal.status().isEmpty() ? planned : getString(R.string.status_idle, journal.status()) + "\n" + planned;
+        String last = journal.status();
+        return last.isEmpty() ? planned : getString(R.string.status_idle, last) + "\n" + planned;
     }
 
     private String round(JSONObject round) {

@@ -15,8 +15,8 @@ import dev.spry.core.text.Tokenizer;
 /**
  * From examples to the fixed-shape arrays that programs take.
  *
- * <p>A batch always has the bundle's shape: short texts are padded on the right, long ones cut (of a pair, the longer text
- * first), and a batch with too few examples is filled with rows whose weight is zero.
+ * <p>A batch always has the bundle's shape: short texts are padded on the right, long ones cut (of a pair, the longer
+ * text first), and a batch with too few examples is filled with rows whose weight is zero.
  */
 public final class Encoder {
     public final int batch;

@@ -18,8 +18,8 @@ import dev.spry.core.DataException;
 /**
  * A device's training data as examples of a task.
  *
- * <p>Rows are checked once for each job and then read again as training needs them: what stays in memory is where each row
- * starts, and a few bytes of its hash.
+ * <p>Rows are checked once for each job and then read again as training needs them: what stays in memory is where each
+ * row starts, and a few bytes of its hash.
  */
 public final class Examples {
     /** Bad rows that are told one by one. */
@@ -41,13 +41,13 @@ public final class Examples {
         this.skipped = skipped;
     }
 
-    /** The rows as examples of a task; `skip` leaves out those that cannot be used, without it the first is an error. */
+    /** The rows as examples of a task; `skip` leaves out those that cannot be used; else the first is an error. */
     public static Examples of(Source source, String task, List<String> labels, boolean skip) throws IOException {
         Checked checked = new Checked(new Rows(task, labels), source.name(), skip);
         source.rows(checked);
         if (checked.places.isEmpty()) {
-            throw new DataException(source.name() + " has no example"
-                    + (checked.bad > 0 ? ": all " + checked.bad + " rows were left out (" + checked.told() + ")" : "; it is empty"));
+            String all = ": all " + checked.bad + " rows were left out (" + checked.told() + ")";
+            throw new DataException(source.name() + " has no example" + (checked.bad > 0 ? all : "; it is empty"));
         }
         return new Examples(source, checked.rows, longs(checked.places), longs(checked.digests), checked.told());
     }
@@ -159,7 +159,8 @@ public final class Examples {
         Collections.sort(names);
         StringBuilder content = new StringBuilder();
         for (String name : names) {
-            content.append(JSONObject.quote(name)).append(':').append(JSONObject.quote(row.opt(name).toString())).append(',');
+            String value = row.opt(name).toString();
+            content.append(JSONObject.quote(name)).append(':').append(JSONObject.quote(value)).append(',');
         }
         return ByteBuffer.wrap(sha256(content.toString().getBytes(StandardCharsets.UTF_8))).getLong();
     }

@@ -96,7 +96,8 @@ final class Rows {
                 start = i == 0 ? starts.getInt(i) : start;
             }
         } catch (JSONException error) {
-            throw new BadRow("answers must look like {\"text\": [\"...\"], \"answer_start\": [0]}: " + error.getMessage());
+            throw new BadRow(
+                    "answers must look like {\"text\": [\"...\"], \"answer_start\": [0]}: " + error.getMessage());
         }
         if (answers.isEmpty() || answers.get(0).isEmpty()) {
             return new Example(question, context, 0, null, 0, Collections.emptyList());

@@ -3,7 +3,8 @@ package dev.spry.core.text;
 /** What tokenizers ask about a character: the answers of the `tokenizers` library, on every Java and every Android. */
 final class Characters {
     /** The Unicode property White_Space, for a regular expression's brackets. */
-    static final String SPACES = "\\u0009-\\u000D\\u0020\\u0085\\u00A0\\u1680\\u2000-\\u200A\\u2028\\u2029\\u202F\\u205F\\u3000";
+    static final String SPACES =
+            "\\u0009-\\u000D\\u0020\\u0085\\u00A0\\u1680\\u2000-\\u200A\\u2028\\u2029\\u202F\\u205F\\u3000";
 
     private Characters() {}
 

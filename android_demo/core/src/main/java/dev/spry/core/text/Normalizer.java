@@ -34,7 +34,8 @@ interface Normalizer {
                 Form form = Form.valueOf(type);
                 return text -> composed(text, form);
             default:
-                throw Tokenizer.unknown("normalizer", type, "BertNormalizer, NFC, NFD, NFKC, NFKD, Lowercase, StripAccents");
+                throw Tokenizer.unknown("normalizer", type,
+                        "BertNormalizer, NFC, NFD, NFKC, NFKD, Lowercase, StripAccents");
         }
     }
 

@@ -73,7 +73,8 @@ interface PreTokenizer {
             throw Tokenizer.unknown("behaviour of a split", behavior, "Isolated, Removed");
         }
         JSONObject pattern = described.getJSONObject("pattern");
-        String expression = pattern.has("Regex") ? pattern.getString("Regex") : Pattern.quote(pattern.getString("String"));
+        String expression = pattern.has("Regex")
+                ? pattern.getString("Regex") : Pattern.quote(pattern.getString("String"));
         return behavior.equals("Isolated") ? byPattern(expression, true) : removed(expression);
     }
 

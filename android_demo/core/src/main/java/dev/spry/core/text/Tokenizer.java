@@ -17,9 +17,9 @@ import org.json.JSONObject;
 import dev.spry.core.BundleException;
 
 /**
- * A bundle's tokenizer.json: WordPiece or byte-level BPE, with the tokens and places that the `tokenizers` library gives.
+ * A bundle's tokenizer.json: WordPiece or byte-level BPE, with the tokens and places of the `tokenizers` library.
  *
- * <p>What a file asks for and this class does not know is refused when the file is read: a token that differs from those
+ * <p>What a file asks for and this class does not know is refused when the file is read: tokens that differ from those
  * that the model was trained on would spoil training without a word.
  */
 public final class Tokenizer {

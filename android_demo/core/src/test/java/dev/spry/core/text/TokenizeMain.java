@@ -24,9 +24,11 @@ public final class TokenizeMain {
         PrintStream out = new PrintStream(System.out, false, "UTF-8");
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             JSONArray given = new JSONArray(line);
-            Encoding found = tokenizer.encode(given.getString(0), given.isNull(1) ? null : given.getString(1), given.getInt(2));
+            String pair = given.isNull(1) ? null : given.getString(1);
+            Encoding found = tokenizer.encode(given.getString(0), pair, given.getInt(2));
             out.println(new JSONObject().put("ids", numbers(found.ids)).put("types", numbers(found.types))
-                    .put("texts", numbers(found.texts)).put("starts", numbers(found.starts)).put("ends", numbers(found.ends)));
+                    .put("texts", numbers(found.texts)).put("starts", numbers(found.starts))
+                    .put("ends", numbers(found.ends)));
         }
         out.flush();
     }

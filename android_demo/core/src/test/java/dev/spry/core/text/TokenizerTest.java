@@ -14,7 +14,7 @@ import org.junit.jupiter.params.provider.CsvSource;
 
 import dev.spry.core.BundleException;
 
-/** What a small vocabulary shows; tests/test_android_text.py holds the rest against the library that models are trained with. */
+/** What a small vocabulary shows; tests/test_android_text.py holds the rest against the `tokenizers` library. */
 class TokenizerTest {
     static JSONObject wordPiece() throws JSONException {
         JSONObject vocabulary = new JSONObject();
@@ -28,7 +28,8 @@ class TokenizerTest {
                 .put("pre_tokenizer", new JSONObject().put("type", "BertPreTokenizer"))
                 .put("post_processor", new JSONObject().put("type", "BertProcessing")
                         .put("sep", new JSONArray("[\"[SEP]\", 3]")).put("cls", new JSONArray("[\"[CLS]\", 2]")))
-                .put("model", new JSONObject().put("type", "WordPiece").put("unk_token", "[UNK]").put("vocab", vocabulary));
+                .put("model", new JSONObject()
+                        .put("type", "WordPiece").put("unk_token", "[UNK]").put("vocab", vocabulary));
     }
 
     /** Bytes of "low", and two merges. */
@@ -36,7 +37,8 @@ class TokenizerTest {
         return new JSONObject()
                 .put("pre_tokenizer", new JSONObject().put("type", "ByteLevel").put("add_prefix_space", false))
                 .put("model", new JSONObject().put("type", "BPE")
-                        .put("vocab", new JSONObject("{\"l\": 0, \"o\": 1, \"w\": 2, \"lo\": 3, \"low\": 4, \"\u0120\": 5, \"\u00c3\": 6, \"\u00a9\": 7}"))
+                        .put("vocab", new JSONObject("{\"l\": 0, \"o\": 1, \"w\": 2, \"lo\": 3, \"low\": 4,"
+                                + "\"\u0120\": 5, \"\u00c3\": 6, \"\u00a9\": 7}"))
                         .put("merges", new JSONArray("[\"l o\", [\"lo\", \"w\"]]")));
     }
 
