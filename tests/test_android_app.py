@@ -77,9 +77,10 @@ def test_the_screen_can_be_used_by_everybody(layout):
     styles = {node.get("name"): node for node in xml(MAIN / "res/values/themes.xml")}
     heights = [item.text for item in styles["Field"] if item.get("name") == "android:minHeight"]
     assert heights == ["48dp"]
+    labelled = {node.get(f"{ANDROID}labelFor") for node in layout}
     for node in layout:
         if node.tag == "EditText":
-            assert node.get(f"{ANDROID}hint"), node.attrib
+            assert node.get(f"{ANDROID}id") in labelled, node.attrib
             assert node.get(f"{ANDROID}inputType"), node.attrib
             assert node.get(f"{ANDROID}maxLength"), node.attrib
         if node.tag in ("EditText", "Button", "Switch"):

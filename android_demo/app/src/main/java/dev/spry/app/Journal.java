@@ -24,6 +24,7 @@ final class Journal implements Tell {
 
     private final SharedPreferences kept;
     private final Phone phone;
+    private final String sent;
     private JSONObject round;
     private long started;
     private Integer charge;
@@ -31,6 +32,7 @@ final class Journal implements Tell {
     Journal(Context context) {
         kept = context.getSharedPreferences("journal", Context.MODE_PRIVATE);
         phone = new Phone(context);
+        sent = context.getString(R.string.round_sent);
     }
 
     // --- the work writes ---
@@ -69,7 +71,7 @@ final class Journal implements Tell {
                 note("after", number(event, "right_personal"));
                 break;
             case "uploaded":
-                finish(edit, event.message);
+                finish(edit, sent);
                 break;
             case "waiting":
                 finish(edit, status());
