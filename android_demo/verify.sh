@@ -8,7 +8,7 @@
 # What it needs it installs from Debian, if it may; what the app is compiled against it fetches from Debian and npm into
 # $SPRY_ANDROID_TOOLS (build/tools). What cannot be had is left out and named; exit code 1 means that something failed.
 set -uo pipefail
-cd "$(dirname "$0")"
+cd "$(dirname "$0")" || exit
 tools=${SPRY_ANDROID_TOOLS:-$PWD/build/tools}
 python=1
 case ${1-} in

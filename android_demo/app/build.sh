@@ -26,10 +26,12 @@ aapt2 link -I "$tools/framework-res.apk" --manifest "$out/AndroidManifest.xml" -
     --min-sdk-version "$least" --target-sdk-version "$target" --version-name "$version" --version-code "$code" \
     -o "$out/unaligned.apk" "$out/resources/main.zip" -R "$out/resources/debug.zip" --auto-add-overlay
 
-compile=(javac -encoding UTF-8 -Xlint:all,-options,-deprecation -Werror --release 8)
-"${compile[@]}" -cp "$tools/android.jar" -d "$out/newer" $(find newer -name '*.java')
+find newer -name '*.java' > "$out/newer.list"
+find src/main/java "$out/generated" -name '*.java' > "$out/main.list"
+compile=(javac -encoding UTF-8 "-Xlint:all,-options,-deprecation" -Werror --release 8)
+"${compile[@]}" -cp "$tools/android.jar" -d "$out/newer" "@$out/newer.list"
 "${compile[@]}" -cp "$out/newer:$tools/android.jar:$tools/executorch.jar:../core/build/library" -d "$out/classes" \
-    $(find src/main/java "$out/generated" -name '*.java')
+    "@$out/main.list"
 
 java -Xmx768m -cp "$tools/dx.jar" com.android.dx.command.Main --dex --min-sdk-version="$least" \
     --output="$out/classes.dex" "$out/classes" ../core/build/library
@@ -41,5 +43,5 @@ key=$out/debug.keystore
 keytool -genkeypair -keystore "$key" -storepass android -keypass android -alias androiddebugkey -keyalg RSA \
     -validity 10000 -dname "CN=Android Debug,O=Android,C=US" 2>/dev/null
 apksigner sign --ks "$key" --ks-pass pass:android --min-sdk-version "$least" --out "$out/spry-debug.apk" "$out/app.apk"
-rm -f "$out/unaligned.apk" "$out/app.apk" "$out/AndroidManifest.xml"
+rm -f "$out/unaligned.apk" "$out/app.apk" "$out/AndroidManifest.xml" "$out/newer.list" "$out/main.list"
 echo "$PWD/$out/spry-debug.apk"
