@@ -348,7 +348,8 @@ public final class Client implements Closeable {
             return;
         } catch (SpryException | IOException | OutOfMemoryError error) {
             checkStopped(); // a runtime that was interrupted may say so in its own way
-            giveBack(job, task, error instanceof OutOfMemoryError ? "out of memory" : String.valueOf(error.getMessage()));
+            boolean memory = error instanceof OutOfMemoryError;
+            giveBack(job, task, memory ? "out of memory" : String.valueOf(error.getMessage()));
             failures++;
             if (error instanceof StoreException) { // the next task would find the disk as full
                 throw (StoreException) error;

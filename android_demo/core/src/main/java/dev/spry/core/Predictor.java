@@ -30,7 +30,7 @@ final class Predictor {
         this.engine = engine;
     }
 
-    /** For texts, pairs, or questions with their contexts; `wanted` is a job's id or name, null for the one used last. */
+    /** For texts, pairs, or questions with their contexts; `wanted` is a job's id or name; null: the last one. */
     List<Prediction> predict(String wanted, List<Example> texts, boolean personal) throws IOException {
         if (texts.isEmpty()) {
             return Collections.emptyList();
@@ -58,7 +58,8 @@ final class Predictor {
         if (names.isEmpty()) {
             throw new StoreException(store.folder + " holds no job yet: take part in a round first");
         }
-        throw new StoreException("this device took part in no job '" + wanted + "'; it knows " + String.join(", ", names));
+        String known = String.join(", ", names);
+        throw new StoreException("this device took part in no job '" + wanted + "'; it knows " + known);
     }
 
     private Bundle open(Job about) throws IOException {

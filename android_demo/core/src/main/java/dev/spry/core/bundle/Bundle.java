@@ -54,7 +54,8 @@ public final class Bundle {
             int[] shape = parameter.shape();
             if (value == null || !value.dtype().equals("float32") || !Arrays.equals(value.shape(), shape)) {
                 throw new BundleException(path + ": expected " + parameter.name + " of shape " + Arrays.toString(shape)
-                        + ", found " + (value == null ? "none" : Arrays.toString(value.shape()) + " of " + value.dtype())
+                        + ", found "
+                        + (value == null ? "none" : Arrays.toString(value.shape()) + " of " + value.dtype())
                         + "; export the bundle again");
             }
         }

@@ -70,7 +70,7 @@ public final class Disk {
         } catch (NoSuchFileException | FileNotFoundException missing) {
             return null;
         } catch (IOException error) {
-            throw new StoreException(path + " cannot be read (" + error.getMessage() + "); look at the device's storage");
+            throw unreadable(path, error);
         }
     }
 
@@ -85,8 +85,12 @@ public final class Disk {
         String told = String.valueOf(error.getMessage());
         boolean full = told.contains("No space left") || told.contains("ENOSPC") || told.contains("quota")
                 || told.contains("EDQUOT");
-        return full ? full(folder, needed)
-                : new StoreException("nothing can be written to " + folder + " (" + told + "); look at the device's storage");
+        String why = "nothing can be written to " + folder + " (" + told + "); look at the device's storage";
+        return full ? full(folder, needed) : new StoreException(why);
+    }
+
+    private static StoreException unreadable(File path, IOException error) {
+        return new StoreException(path + " cannot be read (" + error.getMessage() + "); look at the device's storage");
     }
 
     public static StoreException full(File folder, long needed) {
@@ -141,7 +145,7 @@ public final class Disk {
                 digest.update(buffer, 0, count);
             }
         } catch (IOException error) {
-            throw new StoreException(path + " cannot be read (" + error.getMessage() + "); look at the device's storage");
+            throw unreadable(path, error);
         }
         return hex(digest.digest());
     }

@@ -22,7 +22,7 @@ import dev.spry.core.UnreachableException;
 /**
  * How requests travel: one at a time, each with its limits of time, and repeated until it is answered.
  *
- * <p>A request is repeated on a lost connection, on 429 and on 5xx, after pauses that grow and vary, or as the server asks.
+ * <p>A request is repeated on a lost connection, on 429 and on 5xx, after pauses that grow and vary, or as it asks.
  */
 final class Exchange implements Closeable {
     private static final double FIRST_PAUSE = 0.5;

@@ -38,7 +38,7 @@ final class Refusals {
                 : new ServerException(detail, code, reply.status, after);
     }
 
-    /** The seconds that a Retry-After header asks to wait, given as a number, or as a date by the server's own clock. */
+    /** The seconds that a Retry-After header asks to wait, given as a number or as a date by its own clock. */
     static double retryAfter(String value, String now) {
         try {
             double found = Double.parseDouble(value);

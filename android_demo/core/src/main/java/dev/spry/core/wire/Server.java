@@ -220,7 +220,8 @@ public final class Server implements Closeable {
 
         Tensors tensors() {
             if (!version.matches("\\d{1,9}")) {
-                throw new BadAnswerException(url + " does not tell the version of its weights (" + VERSION_HEADER + ")");
+                throw new BadAnswerException(
+                        url + " does not tell the version of its weights (" + VERSION_HEADER + ")");
             }
             return new Tensors(Integer.parseInt(version), body);
         }
