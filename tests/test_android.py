@@ -26,7 +26,7 @@ MODES = {
     "epoch": {"training": {"batch": 2, "length": 8, "epochs": 2, "learning_rate": 0.01}},
     "iteration": {"training": {"batch": 2, "length": 8, "mode": "iteration", "iterations": 3, "learning_rate": 0.01}},
 }
-SLOW = {"training": {"batch": 2, "length": 8, "epochs": 40, "learning_rate": 1e-3, "optimizer": "adamw"}}
+SLOW = {"training": {"batch": 2, "length": 8, "epochs": 80, "learning_rate": 5e-4, "optimizer": "adamw"}}
 
 
 def script(name: str):
