@@ -88,6 +88,9 @@ def simulate(
     engine: Annotated[str, typer.Option(help="Where workers run: local or ray.")] = "local",
     device: Device = "cpu",
     arithmetic: ArithmeticOption = "float32",
+    differences: Annotated[
+        str, typer.Option(help="Central differences: taken, or limit, the slope that they tend to, which is faster.")
+    ] = "taken",
     costs: Annotated[
         Path | None, typer.Option(help="A bundle of the same model and adapter, to tell a device's memory by.")
     ] = None,
@@ -127,6 +130,7 @@ def simulate(
         personal=personal,
         device=device,
         arithmetic=arithmetic,
+        differences=differences,
         adapter={
             "method": peft,
             "rank": rank,

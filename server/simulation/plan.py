@@ -18,6 +18,7 @@ from server.simulation.methods import PAPER_DATA, Method, merged, method_named
 
 Preset = Literal["default", "paper"]
 Arithmetic = Literal["float32", "bfloat16"]
+Differences = Literal["taken", "limit"]
 
 
 class Adapter(BaseModel):
@@ -71,6 +72,8 @@ class Plan(BaseModel):
     """Measure clients' own models on their own test examples."""
     device: str = "cpu"
     arithmetic: Arithmetic = "float32"
+    differences: Differences = "taken"
+    """Whether central differences are taken, or their limit."""
     variance_bound: float | None = None
     settings: JobSettings
 

@@ -24,6 +24,7 @@ from server.simulation.columns import Columns
 from server.simulation.dataset import open_dataset
 from server.simulation.fwdllm import ClosestDirection, Spread
 from server.simulation.learner import Learner, open_learner
+from server.simulation.limits import at_limit
 from server.simulation.plan import Plan
 from server.simulation.population import Population
 from server.simulation.scores import Score, score
@@ -112,7 +113,10 @@ class Worker:
         return Batches(self._client(client).train, self._encoder, self.plan.task, task.seed)
 
     def _estimator(self, task: Task, passes: JoinedPasses, last_change: Weights) -> Estimator:
-        estimator = self.plan.kind.estimator_of(task.training)(self.manifest, task, passes)
+        kind = self.plan.kind.estimator_of(task.training)
+        if self.plan.differences == "limit":
+            kind = at_limit(kind)
+        estimator = kind(self.manifest, task, passes)
         if isinstance(estimator, ClosestDirection):
             estimator.last_change = last_change
         return estimator
