@@ -70,9 +70,10 @@ def repeated(model: Model, record: StepRecord, settings: JobSettings, manifest: 
 
 
 def _averaged(model: Model, keeps: float) -> Model:
-    """The version with its running average brought up to it; the first version's is the version itself."""
+    """The version with its running average brought up to it: the mean of all versions, while they are few."""
     if not keeps:
         return model
+    keeps = min(keeps, (model.version - 1) / model.version)
     before = model.result
     average = {AVERAGE + name: keeps * before[name] + (1 - keeps) * value for name, value in model.weights.items()}
     return Model(model.version, model.weights, model.optimizer | average)
