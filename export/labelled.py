@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from edge_client.batches import in_order
+from edge_client.batches import in_order, shuffled
 from edge_client.data import examples_for
 from edge_client.sources import open_data
 from edge_client.text import TextEncoder
@@ -19,7 +19,7 @@ from export.errors import ExportError
 from export.model import Loaded
 
 MOST = 512
-"""Of the file, evenly spread; more tell little more."""
+"""Of the file, drawn at random; more tell little more."""
 _BATCH, _LENGTH = 16, 128
 _FITTING = 60
 """Steps at most."""
@@ -39,8 +39,7 @@ def read_batches(loaded: Loaded, path: Path) -> list[Batch]:
     if loaded.tokenizer is None:
         raise ExportError(f"{loaded.name} has no tokenizer, so the examples of {path} cannot be read")
     examples = examples_for(open_data(path), loaded.task.name, loaded.labels)
-    count = min(len(examples), MOST)
-    chosen = [examples[number * len(examples) // count] for number in range(count)]
+    chosen = [examples[number] for number in sorted(shuffled(len(examples), 0, 0)[:MOST])]
     length = min(_LENGTH, loaded.positions or _LENGTH)
     inputs = _Inputs(loaded.token_inputs, loaded.pad_token_id)
     encoder = TextEncoder(loaded.tokenizer.backend_tokenizer, inputs, _BATCH, length)

@@ -1,0 +1,145 @@
+"""Directions by labelled examples: their own gradient's singular vectors, under a task layer fitted for a while."""
+
+import json
+import random
+
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+from edge_client.adapters import FRAME
+from edge_client.errors import DataError
+from export.adapters import adapt
+from export.alignment import task_bases
+from export.capture import TaskForward
+from export.cli import export
+from export.errors import ExportError
+from export.labelled import MOST, fitted_head, read_batches
+from export.model import load
+from export.options import AdapterOptions
+from export.tasks import TASKS
+
+WORDS = ("the", "ice", "on", "lake", "is", "it", "train")
+LABELS = ("no", "yes")
+ANSWERS = {"text": ["ice"], "answer_start": [4]}
+LAYERS = [f"encoder.layer.{block}.attention.self.{name}" for block in range(2) for name in ("query", "value")]
+
+
+@pytest.fixture
+def loaded(model_folder):
+    return load(str(model_folder), TASKS["seq-cls"], LABELS)
+
+
+@pytest.fixture
+def desk(tmp_path):
+    """A file of examples; whether the lake comes first makes the class."""
+    rng = random.Random()
+
+    def written(count=40, name="desk.jsonl"):
+        rows = []
+        for number in range(count):
+            words = rng.choices(WORDS, k=rng.randrange(2, 6))
+            text = " ".join(("lake", *words) if number % 2 else words)
+            rows.append({"text": text, "label": LABELS[number % 2]})
+        path = tmp_path / name
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
+
+    return written
+
+
+def mean_loss(loaded, batches):
+    forward = TaskForward(loaded.model, loaded.task, loaded.token_inputs)
+    return torch.cat([forward(*batch.values())[0] for batch in batches]).mean()
+
+
+def test_they_are_the_singular_vectors_of_the_gradient(loaded, desk):
+    batches = read_batches(loaded, desk())
+    names = ["bert." + name for name in LAYERS]
+    found = task_bases(loaded, names, 2, batches)
+    with fitted_head(loaded, batches):
+        weights = [loaded.model.get_submodule(name).weight.requires_grad_() for name in names]
+        gradients = torch.autograd.grad(mean_loss(loaded, batches), weights)
+    for name, gradient in zip(names, gradients, strict=True):
+        out, values, into = torch.linalg.svd(gradient)
+        assert values[1] > 1.01 * values[2], "the first two are not told apart from the others"
+        for ours, expected in ((found[name].out, out[:, :2]), (found[name].into, into[:2].T)):
+            torch.testing.assert_close(ours @ ours.T, expected @ expected.T, atol=1e-3, rtol=0)
+
+
+def test_the_head_is_fitted_and_then_as_before(loaded, desk):
+    batches = read_batches(loaded, desk())
+    before = {name: parameter.clone() for name, parameter in loaded.model.named_parameters()}
+    start = mean_loss(loaded, batches)
+    with fitted_head(loaded, batches):
+        assert mean_loss(loaded, batches) < start - 0.01
+        for name, parameter in loaded.model.named_parameters():
+            assert torch.equal(before[name], parameter) != name.startswith("classifier"), name
+    for name, parameter in loaded.model.named_parameters():
+        assert torch.equal(before[name], parameter), name
+        assert not parameter.requires_grad
+    assert torch.equal(mean_loss(loaded, batches), start)
+    assert "forward" not in vars(loaded.model.base_model)
+
+
+def test_an_adapter_stands_between_them(loaded, desk):
+    path = desk()
+    expected = task_bases(loaded, ["bert." + LAYERS[-1]], 2, read_batches(loaded, path))
+    adapted = adapt(loaded, AdapterOptions("aligned", rank=2, examples=str(path), last_blocks=1))
+    frames = {name: value for name, value in adapted.initial.items() if f".{FRAME}." in name}
+    assert len(frames) == 2  # of query and value
+    (basis,) = expected.values()
+    frame = next(value for name, value in frames.items() if "value" in name)
+    torch.testing.assert_close(frame, basis.out)
+
+
+@pytest.mark.parametrize(
+    ("task", "row"),
+    [
+        ("qa", {"question": "is it ice", "context": "the ice on the lake", "answers": ANSWERS}),
+        ("causal-lm", {"text": "the train is on the lake"}),
+    ],
+)  # fmt: skip
+def test_other_tasks_read_their_rows(model_folder, tmp_path, task, row):
+    path = tmp_path / "desk.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    loaded = load(str(model_folder), TASKS["qa"], ())
+    loaded.task = TASKS[task]
+    (batch,) = read_batches(loaded, path)
+    rows, length = batch["input_ids"].shape
+    assert rows == 1
+    assert batch["labels"].shape == loaded.task.label_shape(rows, length)
+    assert batch["attention_mask"].all()
+
+
+def test_of_many_examples_some_are_taken_from_everywhere(loaded, desk):
+    batches = read_batches(loaded, desk(count=2 * MOST + 1))
+    labels = torch.cat([batch["labels"] for batch in batches])
+    assert len(labels) == MOST
+    assert 0.4 < labels.float().mean() < 0.6
+
+
+def test_what_cannot_be_read(loaded, tmp_path, desk):
+    with pytest.raises(ExportError, match="--examples are for the adapter 'aligned', got 'lora'"):
+        AdapterOptions("lora", examples="desk.jsonl").check()
+    with pytest.raises(DataError, match=r"missing\.jsonl"):
+        read_batches(loaded, tmp_path / "missing.jsonl")
+    loaded.tokenizer = None
+    with pytest.raises(ExportError, match=r"has no tokenizer, so the examples of .* cannot be read"):
+        read_batches(loaded, desk())
+
+
+def test_the_command_finds_directions_by_examples(model_folder, desk, tmp_path):
+
+    app = typer.Typer()
+    app.command()(export)
+    common = "--labels no,yes --peft aligned --rank 2 --batch 2 --seq 8 --verify-directions 0 --no-measure --no-cache"
+    bundles = []
+    for name, examples in (("with", ["--examples", str(desk())]), ("without", [])):
+        out = tmp_path / name
+        words = [str(model_folder), *common.split(), "--workers", "1", *examples, "--out", str(out)]
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
+        bundles.append((out / "adapter" / "adapter_model.safetensors").read_bytes())
+    assert bundles[0] != bundles[1]
