@@ -122,6 +122,12 @@ PRESETS: dict[str, JobSettings] = {
         over_selection=1.0,
         rounds=1500,
     ),
+    # For aligned adapters of rank 4: as many orthogonal directions as a unit has numbers are its whole gradient.
+    "aligned": JobSettings(
+        training=Training(directions=16, kind="orthogonal", learning_rate=1.0, head_learning_rate=0.5),
+        optimizers=ServerOptimizers(units=ServerOptimizer(learning_rate=0.02)),
+        average=0.9,
+    ),
 }
 
 

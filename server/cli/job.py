@@ -46,7 +46,7 @@ def create(
     target: Annotated[float | None, typer.Option(help="Stop at this accuracy.")] = None,
     patience: Annotated[int | None, typer.Option(help="Stop after so many evaluations without a better one.")] = None,
     held_out: Annotated[Path | None, typer.Option(help="Examples (JSONL) to evaluate on, kept at the server.")] = None,
-    preset: Annotated[str, typer.Option(help="Where settings start from: default or paper.")] = "default",
+    preset: Annotated[str, typer.Option(help="Where settings start from: default, aligned or paper.")] = "default",
     settings: Annotated[Path | None, typer.Option(help="A JSON file with settings.")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting, as training.epochs=2; may be repeated.")

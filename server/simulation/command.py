@@ -50,7 +50,7 @@ def simulate(
     out: Annotated[Path, typer.Option(help="The run's folder; the same command goes on where it stopped.")],
     model: Model,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "spry",
-    preset: Annotated[str, typer.Option(help="Where other settings come from: default or paper.")] = "default",
+    preset: Annotated[str, typer.Option(help="Where other settings come from: default, aligned or paper.")] = "default",
     task: TaskName = "seq-cls",
     clients: Clients = 100,
     per_round: Annotated[int | None, typer.Option(min=1, help="Clients of a round.")] = None,

@@ -16,7 +16,7 @@ from server.errors import SimulationError
 from server.jobs import PRESETS, JobSettings
 from server.simulation.methods import PAPER_DATA, Method, merged, method_named
 
-Preset = Literal["default", "paper"]
+Preset = Literal["default", "paper", "aligned"]
 Arithmetic = Literal["float32", "bfloat16"]
 Differences = Literal["taken", "limit"]
 
@@ -99,6 +99,8 @@ def plan_for(
     if preset == "paper":
         own = {"length": known.length, "learning_rate": known.learning_rate} if known else {}
         chosen = merged(_as_settings(PRESETS["paper"]), base, kind.settings, kind.paper, {"training": own}, settings)
+    elif preset == "aligned":
+        chosen = merged(_as_settings(PRESETS["aligned"]), base, kind.settings, settings)
     else:
         chosen = merged(base, kind.settings, kind.default, settings)
     bound = known.variance_bound if known and preset == "paper" else kind.variance_bound

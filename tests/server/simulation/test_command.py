@@ -18,7 +18,7 @@ from tests.server.simulation.runs import bits
 
 WRONG = [
     ({"method": "spryy"}, "unknown method 'spryy'; expected one of spry, fedfgd, fedavg"),
-    ({"preset": "x"}, "preset: Input should be 'default' or 'paper'"),
+    ({"preset": "x"}, "preset: Input should be 'default', 'paper' or 'aligned'"),
     ({"engine": "x"}, "unknown engine 'x'; expected local or ray"),
     ({"task": "x"}, "task: Input should be 'seq-cls', 'qa' or 'causal-lm'"),
     ({"peft": "x"}, "unknown adapter 'x'; expected one of lora, aligned, tinylora"),
@@ -105,6 +105,18 @@ def test_every_method_and_preset_runs(method, words, capsys):
     for preset in ("default", "paper"):
         assert run(words("--json", method=method, preset=preset, rounds=1, iterations=1, out=preset)) == 0
         assert json.loads(capsys.readouterr().out)["bytes_up"] > 0
+
+
+def test_the_preset_for_aligned_adapters(words, tmp_path):
+    asked = words(preset="aligned", peft="aligned", rank=4, rounds=1, iterations=1, out="aligned")
+    assert run(asked) == 0
+    settings = json.loads((tmp_path / "aligned" / "config.json").read_text())["settings"]
+    assert (settings["training"]["directions"], settings["training"]["kind"]) == (16, "orthogonal")
+    assert (
+        settings["optimizers"]["units"] | {"kind": "fedyogi", "learning_rate": 0.02} == settings["optimizers"]["units"]
+    )
+    assert settings["optimizers"]["head"]["kind"] == "fedavg"
+    assert settings["average"] == 0.9
 
 
 @pytest.mark.filterwarnings("ignore")
