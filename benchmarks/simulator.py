@@ -2,11 +2,12 @@
 
     python benchmarks/simulator.py                                 MiniLM, generated sentences
     python benchmarks/simulator.py --data DATA/sst2 --threads 2
+    python benchmarks/simulator.py --only speed --preset aligned   an aligned adapter in three blocks, K = 16
 
 Speed: client steps in a second of CPU time, of rounds of the simulator and of the same clients one by one through the
-eager `torch.func.jvp` loop of reference implementations: `functional_call` of the model, one direction for a batch over
-the client's units and the head, then SGD. Both take turns in one process with the same threads on the same batches, cut
-to their longest text; ratios are medians over the repetitions.
+eager `torch.func.jvp` loop of reference implementations: `functional_call` of the model, K directions for a batch over
+the client's units and the head, one after the other, then SGD. Both take turns in one process with the same threads on
+the same batches, cut to their longest text; ratios are medians over the repetitions.
 
 Memory: the highest of a process that simulates two rounds of as many clients out of 100, 1,000 and 10,000.
 """
@@ -53,6 +54,11 @@ PER_ROUND, BATCH, LENGTH, RATE = 12, 8, 32, 0.01
 TARGET, DRIFT = 3.0, 0.05
 POPULATIONS = (100, 1_000, 10_000)
 ROWS, CLASSES = 24_000, 4
+ADAPTERS: dict[str, dict[str, Any]] = {
+    "default": {"method": "lora"},
+    "aligned": {"method": "aligned", "rank": 4, "last_blocks": 3},
+}
+"""By the preset that they are made for."""
 WORDS = """the a of and to in is was that for on with as it at by from this are were their which market team game film
 story music water science company price season city river winter people first last new old small large great quiet
 bright slow fast rises falls opens closes wins loses plays reports says finds makes takes gives begins ends"""
@@ -72,8 +78,8 @@ def generated(folder: Path, rows: int) -> Path:
 def planned(options: argparse.Namespace, data: Path, clients: int, arithmetic: str, iterations: int) -> Plan:
     training = {"batch": BATCH, "length": LENGTH, "iterations": iterations, "learning_rate": RATE}
     return plan_for(
-        method="spry", preset="default", model=options.model, data=str(data), seed=0, clients=clients, alpha=1.0,
-        adapter={"method": "lora"}, personal=False, arithmetic=arithmetic, test_examples=1,
+        method="spry", preset=options.preset, model=options.model, data=str(data), seed=0, clients=clients, alpha=1.0,
+        adapter=ADAPTERS[options.preset], personal=False, arithmetic=arithmetic, test_examples=1,
         settings={"per_round": PER_ROUND, "rounds": 1_000_000, "evaluate_every": 1_000_000, "training": training},
     )  # fmt: skip
 
@@ -95,7 +101,7 @@ class OneByOne:
         self._training = plan.settings.training
         self._encoder = TextEncoder(worker.learner.tokenizer, worker.manifest, BATCH, LENGTH)
         loaded = load(plan.model, TASKS[plan.task], worker.population.labels, seed=plan.seed)
-        adapted = adapt(loaded, AdapterOptions(method="lora"))
+        adapted = adapt(loaded, AdapterOptions(**ADAPTERS[plan.preset]))
         self._reference = Reference(adapted, loaded.task)
 
     def play(self, number: int, weights: Mapping[str, Any]) -> None:
@@ -113,12 +119,14 @@ class OneByOne:
                 self._step(values, names, self._inputs(batches.at(step)))
 
     def _step(self, values: dict[str, Tensor], names: list[str], inputs: dict[str, Tensor]) -> None:
-        direction = {name: torch.randn_like(values[name]) for name in names}
         kind = ARITHMETIC[self._plan.arithmetic]
-        with torch.autocast("cpu", kind, enabled=kind is not torch.float32):
-            slope = self._reference.jvp(inputs, values, direction).float().mean()
-        for name in names:
-            values[name] = values[name] - RATE * slope * direction[name]
+        start, count = dict(values), self._training.directions
+        for _ in range(count):
+            direction = {name: torch.randn_like(values[name]) for name in names}
+            with torch.autocast("cpu", kind, enabled=kind is not torch.float32):
+                slope = self._reference.jvp(inputs, start, direction).float().mean()
+            for name in names:
+                values[name] = values[name] - RATE / count * slope * direction[name]
 
     def _inputs(self, batch: Batch) -> dict[str, Tensor]:
         real = batch.weight > 0
@@ -168,6 +176,7 @@ def simulate_some(options: argparse.Namespace) -> None:
 def memory_of(options: argparse.Namespace, data: Path, clients: int) -> float:
     """MB of 10^6 bytes."""
     command = [sys.executable, __file__, "--worker", str(clients), "--data", str(data), "--model", options.model,
+               "--preset", options.preset,
                "--threads", str(options.threads)]  # fmt: skip
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout.splitlines()[-1]) / 1e6
@@ -177,6 +186,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="a data set's folder; generated sentences when left out")
     parser.add_argument("--model", default=MINILM)
+    parser.add_argument("--preset", choices=ADAPTERS, default="default", help="of the settings, with its adapter")
     parser.add_argument("--threads", type=int, default=1, help="of both")
     parser.add_argument("--iterations", type=int, default=4, help="steps of a client in a round")
     parser.add_argument("--repetitions", type=int, default=5)

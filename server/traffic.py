@@ -32,6 +32,7 @@ class Traffic:
         self._up: Counter[tuple[str, int, str]] = Counter()
         self._down: Counter[tuple[str, int, str]] = Counter()
         self._lock = threading.Lock()
+        self._saving = threading.Lock()
 
     def add(self, where: Where, device: str, *, up: int = 0, down: int = 0) -> None:
         with self._lock:
@@ -39,7 +40,11 @@ class Traffic:
             self._down[(*where, device)] += down
 
     def save(self) -> None:
-        """Add what was counted since the last time."""
+        """Add what was counted since the last time; when it returns, all of that is in the database."""
+        with self._saving:  # what another thread has taken is not there before it is committed
+            self._save()
+
+    def _save(self) -> None:
         with self._lock:
             up, down = self._up, self._down
             self._up, self._down = Counter(), Counter()
