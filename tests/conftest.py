@@ -27,6 +27,14 @@ VOCABULARY = [
 LABELS = ("no", "maybe", "yes")
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--every-combination",
+        action="store_true",
+        help="every architecture with every task and every PEFT method, not each pair of them once",
+    )
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_cache_of_the_user(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,7 @@
-"""Every architecture, task and PEFT method together, against the eager model, torch.func.jvp and torch.autograd."""
+"""Every architecture with every task and every PEFT method, against the eager model, torch.func.jvp, torch.autograd.
+
+`--every-combination` tries all three together.
+"""
 
 import pytest
 import torch
@@ -20,12 +23,47 @@ def nothing_to_train(architecture, task, method):
 
 
 LORA_WITH_A_CORE = "aligned"  # adapts the layers that lora does: one task says what its product does
-CASES = [
-    (a, t, m)
-    for a, t in combinations()
-    for m in METHODS
-    if not nothing_to_train(a, t, m) and (m != LORA_WITH_A_CORE or t == "seq-cls")
-]
+
+
+def programs(every: bool) -> list[tuple[str, str, str]]:
+    """Every task with one method and every method with one task, for each architecture; or all three together."""
+    return [
+        (a, t, m)
+        for a, t in combinations()
+        for m in METHODS
+        if not nothing_to_train(a, t, m) and (t == "seq-cls" or m == "lora" or (every and m != LORA_WITH_A_CORE))
+    ]
+
+
+def padded(every: bool) -> list[tuple[str, str]]:
+    """One task for each architecture, in turn, as its mask has little to do with the task; or all."""
+    if every:
+        return list(combinations())
+    tasks = {name: [task for found, task in combinations() if found == name] for name in CONFIGS}
+    return [(name, own[place % len(own)]) for place, (name, own) in enumerate(tasks.items())]
+
+
+CASES = {"test_programs": programs, "test_padding_changes_nothing": padded}
+
+
+def pytest_generate_tests(metafunc):
+    if cases := CASES.get(metafunc.function.__name__):
+        names = ("architecture", "task", "method")[: len(cases(False)[0])]
+        metafunc.parametrize(names, cases(metafunc.config.getoption("every_combination")))
+
+
+@pytest.mark.parametrize("cases", CASES.values())
+def test_each_architecture_task_and_method_is_tried(cases):
+    usual, every = set(cases(False)), set(cases(True))
+    assert usual < every
+    for place in range(len(min(every))):
+        assert {case[place] for case in usual} == {case[place] for case in every}
+
+
+def test_each_pair_with_an_architecture_is_tried():
+    usual, every = set(programs(False)), set(programs(True))
+    assert {(a, t) for a, t, _ in usual} == {(a, t) for a, t, _ in every} == set(combinations())
+    assert {(a, m) for a, _, m in usual} == {(a, m) for a, _, m in every}
 
 
 def test_architectures_have_the_tasks_they_can_have():
@@ -73,7 +111,6 @@ def gradients(chain, inputs):
     return {slots[p.data_ptr()]: gradient for p, gradient in zip(parameters, found, strict=True)}
 
 
-@pytest.mark.parametrize(("architecture", "task", "method"), CASES)
 @torch.no_grad()
 def test_programs(architecture, task, method):
     chain = Chain.build(architecture, task, method, batch=BATCH, length=LENGTH)
@@ -114,7 +151,6 @@ def test_programs(architecture, task, method):
     close(scalar["head_jvp"], oracle(chain, inputs, along_head, directions))
 
 
-@pytest.mark.parametrize(("architecture", "task"), list(combinations()))
 @torch.no_grad()
 def test_padding_changes_nothing(architecture, task):
     short = Chain.build(architecture, task, "lora", batch=BATCH, length=LENGTH)
