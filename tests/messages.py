@@ -75,7 +75,7 @@ def _is_text(node: ast.expr) -> bool:
 
 def _errors(modules: list[Module]) -> set[str]:
     known = set(SEEDS)
-    bases = {node.name: _bases(node) for m in modules for node in ast.walk(m.tree) if isinstance(node, ast.ClassDef)}
+    bases = {node.name: _bases(node) for m in modules for node in m.nodes if isinstance(node, ast.ClassDef)}
     while new := {name for name, of in bases.items() if of & known} - known:
         known |= new
     return known
@@ -97,10 +97,14 @@ class Module:
     tree: ast.Module
 
     @cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
+
+    @cached_property
     def around(self) -> dict[ast.AST, Function]:
         """The innermost function of each node."""
         found: dict[ast.AST, Function] = {}
-        for function in ast.walk(self.tree):  # breadth first: inner functions come later
+        for function in self.nodes:  # breadth first: inner functions come later
             if isinstance(function, Function):
                 found |= dict.fromkeys(ast.walk(function), function)
         return found
@@ -108,7 +112,7 @@ class Module:
     @cached_property
     def calls(self) -> dict[str, list[ast.Call]]:
         found = defaultdict(list)
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Call):
                 found[_name(node.func)].append(node)
         return found
@@ -116,7 +120,7 @@ class Module:
     # --- where messages are ---
 
     def told(self, classes: set[str]) -> Iterator[tuple[int, ast.expr, Function | None]]:
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             function = self.around.get(node)
             for expression in self._expressions(node, function, classes):
                 yield expression.lineno, expression, function
@@ -149,7 +153,7 @@ class Module:
             return True
         if function is None or called not in ("ValueError", "__init__"):
             return False
-        return _validates(function) if called == "ValueError" else bool(_bases_of(self.tree, function) & classes)
+        return _validates(function) if called == "ValueError" else bool(_bases_of(self.nodes, function) & classes)
 
     def _called(self, call: ast.Call, function: Function | None) -> str:
         """The name of what is called; of a class chosen into a variable, that of the class."""
@@ -190,7 +194,7 @@ class Module:
 
     def _returned(self, name: str, depth: int) -> set[str]:
         """By a method of this module."""
-        methods = (node for node in ast.walk(self.tree) if isinstance(node, Function) and node.name == name)
+        methods = (node for node in self.nodes if isinstance(node, Function) and node.name == name)
         returns = ((node, method) for method in methods for node in ast.walk(method) if isinstance(node, ast.Return))
         return set().union(*(self._texts(node.value, method, depth) for node, method in returns))
 
@@ -219,13 +223,22 @@ def _phrases(texts: set[str]) -> set[str]:
     return long | {text if not text else GAP for text in texts - long}
 
 
-def _assigned(function: Function, name: str) -> Iterator[ast.expr]:
+def _assigned(function: Function, name: str) -> list[ast.expr]:
+    return _assignments(function).get(name, [])
+
+
+@cache
+def _assignments(function: Function) -> dict[str, list[ast.expr]]:
+    """Every local variable's values, from one walk of the function, as they are asked for again and again."""
+    found = defaultdict(list)
     for node in ast.walk(function):
         if isinstance(node, ast.Assign):
-            pairs = (pair for target in node.targets for pair in _pairs(target, node.value))
-            yield from (value for assigned, value in pairs if assigned == name)
-        elif isinstance(node, ast.NamedExpr) and _name(node.target) == name:
-            yield node.value
+            for target in node.targets:
+                for name, value in _pairs(target, node.value):
+                    found[name].append(value)
+        elif isinstance(node, ast.NamedExpr):
+            found[_name(node.target)].append(node.value)
+    return found
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
@@ -257,8 +270,8 @@ def _validates(function: Function) -> bool:
     return any(_name(call.func) in ("field_validator", "model_validator") for call in calls)
 
 
-def _bases_of(tree: ast.Module, method: Function) -> set[str]:
-    owners = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and method in node.body)
+def _bases_of(nodes: list[ast.AST], method: Function) -> set[str]:
+    owners = (node for node in nodes if isinstance(node, ast.ClassDef) and method in node.body)
     return {base for owner in owners for base in _bases(owner)}
 
 
