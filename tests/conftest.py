@@ -85,8 +85,9 @@ def model_folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def lowered_cache(tmp_path_factory) -> Path:
-    """What is lowered once serves all tests that do not watch the cache."""
-    return tmp_path_factory.mktemp("lowered")
+    """What is lowered once serves all tests that do not watch the cache, in all processes that tests run in."""
+    own = tmp_path_factory.getbasetemp()
+    return (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "lowered"
 
 
 @pytest.fixture(scope="session")
@@ -117,3 +118,9 @@ def exporting(model_folder, lowered_cache, tmp_path_factory):
 def bundle(exporting) -> Path:
     """Two shapes, one and two directions, memory measured, and a .zip beside it; not to be written to."""
     return exporting(batches=(2, 1), directions=(1, 2), measure=True, archive=True)
+
+
+@pytest.fixture(scope="session")
+def tiny(exporting) -> Path:
+    """One shape, one direction, no memory measured; not to be written to."""
+    return exporting()

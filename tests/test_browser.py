@@ -72,23 +72,18 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def bundle(exporting) -> Path:
-    return exporting()
-
-
-@pytest.fixture(scope="module")
-def site(bundle, tmp_path_factory):
+def site(tiny, tmp_path_factory):
     """With two clients, which are busy whenever there is a job."""
-    found = Site(tmp_path_factory.mktemp("site"), bundle)
+    found = Site(tmp_path_factory.mktemp("site"), tiny)
     found.start(2)
     yield found
     found.close()
 
 
 @pytest.fixture
-def fresh(bundle, tmp_path):
+def fresh(tiny, tmp_path):
     """A server of its own, without clients."""
-    found = Site(tmp_path, bundle)
+    found = Site(tmp_path, tiny)
     yield found
     found.close()
 

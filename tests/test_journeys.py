@@ -48,11 +48,6 @@ def spry(server, *args: str, ca: Path | None = None) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def tiny(exporting) -> Path:
-    return exporting()
-
-
 class Fleet:
     """A server and its clients, with a job named `crash`, as benchmarks/crash.py calls it."""
 

@@ -40,11 +40,6 @@ def adapter(server, folder: Path, *version: str) -> tuple[dict, bytes]:
     return json.loads((folder / "spry.json").read_text()), (folder / "adapter_model.safetensors").read_bytes()
 
 
-@pytest.fixture(scope="module")
-def tiny(exporting) -> Path:
-    return exporting()
-
-
 @pytest.fixture
 def started(tmp_path, tiny):
     running: list[Fleet] = []

@@ -39,11 +39,6 @@ def address(tmp_path_factory):
     thread.join(30)
 
 
-@pytest.fixture(scope="module")
-def tiny(exporting) -> Path:
-    return exporting()
-
-
 @pytest.fixture
 def spry(address, capsys, monkeypatch):
     """Runs a command as an administrator of the server; gives its exit code and what it printed."""

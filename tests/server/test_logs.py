@@ -10,15 +10,9 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import httpx
-import pytest
 
 from server.settings import Settings
 from tests.test_journeys import fleet, rows
-
-
-@pytest.fixture(scope="module")
-def tiny(exporting) -> Path:
-    return exporting()
 
 
 def lines(log: Path) -> list[dict]:

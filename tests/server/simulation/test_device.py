@@ -64,7 +64,6 @@ def test_a_bundle_that_does_not_fit_is_refused(bundle, exporting):
         DeviceMemory(bundle, other, Training(batch=2, length=8))
 
 
-def test_a_bundle_that_was_not_measured_is_refused(exporting):
-    found = exporting()
+def test_a_bundle_that_was_not_measured_is_refused(tiny):
     with pytest.raises(SimulationError, match="no measured memory: export it again without --no-measure"):
-        DeviceMemory(found, Bundle.open(found).manifest, Training(batch=2, length=8))
+        DeviceMemory(tiny, Bundle.open(tiny).manifest, Training(batch=2, length=8))
