@@ -3,9 +3,12 @@
 import json
 import math
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
+
+from tests.server.simulation.runs import write_data
 
 ESTIMATORS = {"fedavg": "exact", "fedyogi": "exact", "spry": "forward", "fedmezo": "central", "classifier": "exact"}
 
@@ -64,26 +67,10 @@ def sweep(tmp_path) -> Path:
     return tmp_path / "runs"
 
 
-WORDS = ("the", "ice", "on", "lake", "is", "it", "train", "a", "b", "c")
-
-
 @pytest.fixture
 def writing(tmp_path):
     """Writes a small data set with three classes, in words that the tiny model knows."""
-
-    def write_data(name: str = "fleet-data", rows: int = 60, test: int = 12, seed: int = 0) -> Path:
-        rng = random.Random(seed)
-        folder = tmp_path / name
-        folder.mkdir()
-        for part, count in (("train", rows), ("test", test)):
-            lines = [
-                {"text": " ".join(rng.choices(WORDS, k=rng.randrange(2, 6))), "label": number % 3}
-                for number in range(count)
-            ]
-            (folder / f"{part}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        return folder
-
-    return write_data
+    return partial(write_data, tmp_path)
 
 
 @pytest.fixture

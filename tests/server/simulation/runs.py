@@ -1,6 +1,7 @@
 """Small simulations for tests, and what two of them that are the same have in common."""
 
 import json
+import random
 from pathlib import Path
 
 from server.models import Model
@@ -8,6 +9,22 @@ from server.simulation.fleet import Fleet, State
 from server.simulation.plan import Plan, plan_for
 from server.simulation.run import simulate
 from server.simulation.work import Worker
+
+WORDS = ("the", "ice", "on", "lake", "is", "it", "train", "a", "b", "c")
+
+
+def write_data(parent: Path, name: str = "fleet-data", rows: int = 60, test: int = 12, seed: int = 0) -> Path:
+    """Three classes, in words that the tiny model knows."""
+    rng = random.Random(seed)
+    folder = parent / name
+    folder.mkdir()
+    for part, count in (("train", rows), ("test", test)):
+        lines = [
+            {"text": " ".join(rng.choices(WORDS, k=rng.randrange(2, 6))), "label": number % 3}
+            for number in range(count)
+        ]
+        (folder / f"{part}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
 
 
 def small(model: Path, data: Path, method: str = "spry", rounds: int = 3, seed: int = 5, **training) -> Plan:

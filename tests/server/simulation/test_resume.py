@@ -1,5 +1,6 @@
 """A simulation that was stopped at any moment ends as one that was not."""
 
+import json
 import multiprocessing
 import os
 import random
@@ -12,7 +13,7 @@ import pytest
 
 from server.errors import SimulationError
 from server.simulation.run import simulate
-from tests.server.simulation.runs import bits, done, ignore, lines, small
+from tests.server.simulation.runs import bits, done, ignore, lines, small, write_data
 
 CASES = {
     "weights": ("spry", {}),
@@ -25,9 +26,27 @@ PATIENCE = 300
 """Seconds until something hangs; a busy machine is slow."""
 
 
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Not to be written to, as the runs below."""
+    return write_data(tmp_path_factory.mktemp("data"), rows=120)
+
+
+@pytest.fixture(scope="module")
+def whole(model_folder, data, tmp_path_factory):
+    """A run of three rounds that nothing stopped."""
+    return done(small(model_folder, data, rounds=3), tmp_path_factory.mktemp("whole") / "run")
+
+
+@pytest.fixture(scope="module")
+def two_rounds(model_folder, data, tmp_path_factory):
+    return done(small(model_folder, data, rounds=2), tmp_path_factory.mktemp("two") / "run")
+
+
 @pytest.fixture
-def data(writing):
-    return writing(rows=120)
+def begun(two_rounds, tmp_path):
+    """A copy of a run of two rounds."""
+    return shutil.copytree(two_rounds, tmp_path / "begun")
 
 
 @pytest.fixture(scope="module")
@@ -57,34 +76,30 @@ def killed(context, plan, run):
 def test_a_run_killed_at_any_moment_ends_with_the_same_bits(case, model_folder, data, tmp_path, forks):
     method, training = CASES[case]
     assert killed(forks, small(model_folder, data, method, rounds=1000, **training), tmp_path / "run")
-    plan = small(model_folder, data, method, rounds=len(lines(tmp_path / "run")) + 3, **training)
+    plan = small(model_folder, data, method, rounds=len(lines(tmp_path / "run")) + 2, **training)
     while killed(forks, plan, tmp_path / "run"):
         pass
     assert bits(done(plan, tmp_path / "run")) == bits(done(plan, tmp_path / "whole"))
 
 
-def test_a_line_without_its_state_is_a_round_to_repeat(model_folder, data, tmp_path):
-    plan = small(model_folder, data, rounds=3)
-    whole = bits(done(plan, tmp_path / "whole"))
-    run = done(small(model_folder, data, rounds=2), tmp_path / "run")
-    with (run / "rounds.jsonl").open("a") as file:
+def test_a_line_without_its_state_is_a_round_to_repeat(model_folder, data, whole, begun):
+    with (begun / "rounds.jsonl").open("a") as file:
         file.write('{"round": 3, "loss": 9}\n{"round": 4, "lo')
-    assert bits(done(plan, run)) == whole
+    assert bits(done(small(model_folder, data, rounds=3), begun)) == bits(whole)
 
 
-def test_more_rounds_go_on_and_the_summary_is_of_all(model_folder, data, tmp_path):
-    run = done(small(model_folder, data, rounds=2), tmp_path / "run")
-    assert bits(done(small(model_folder, data, rounds=3), run)) == bits(
-        done(small(model_folder, data, rounds=3), tmp_path / "whole")
-    )
+def test_more_rounds_go_on_and_the_summary_is_of_all(model_folder, data, whole, begun):
+    assert bits(done(small(model_folder, data, rounds=3), begun)) == bits(whole)
+    rows = [json.loads(line) for line in (begun / "rounds.jsonl").read_text().splitlines()]
+    summary = json.loads((begun / "summary.json").read_text())
+    assert summary["bytes_up"] == sum(row["bytes_up"] for row in rows)
 
 
-def test_a_finished_run_tells_its_summary_and_computes_nothing(model_folder, data, tmp_path):
-    plan = small(model_folder, data, rounds=2)
-    summary = simulate(plan, tmp_path / "run", ignore)
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("*") if path.name != "config.json"}
+def test_a_finished_run_tells_its_summary_and_computes_nothing(model_folder, data, begun):
+    before = {path: path.stat().st_mtime_ns for path in begun.glob("*") if path.name != "config.json"}
+    told = json.loads((begun / "summary.json").read_text())
     heard = []
-    assert simulate(plan, tmp_path / "run", heard.append) == summary
+    assert simulate(small(model_folder, data, rounds=2), begun, heard.append) == told
     assert [line["round"] for line in heard] == [1, 2]
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
@@ -94,16 +109,16 @@ def refused(plan, out, why):
         simulate(plan, out, ignore)
 
 
-def test_other_settings_and_fewer_rounds_are_refused(model_folder, data, tmp_path):
-    run = done(small(model_folder, data, rounds=2), tmp_path / "run")
-    kept = bits(run)
-    refused(small(model_folder, data, rounds=1), run, "holds 2 rounds, more than --rounds 1")
-    refused(small(model_folder, data, rounds=2, sigma=0.5), run, r"differs in settings\.training\.sigma;")
-    refused(small(model_folder, data, "fedavg", rounds=2), run, "differs in method, settings")
-    with (data / "train.jsonl").open("a") as file:
+def test_other_settings_and_fewer_rounds_are_refused(model_folder, data, begun, tmp_path):
+    kept = bits(begun)
+    refused(small(model_folder, data, rounds=1), begun, "holds 2 rounds, more than --rounds 1")
+    refused(small(model_folder, data, rounds=2, sigma=0.5), begun, r"differs in settings\.training\.sigma;")
+    refused(small(model_folder, data, "fedavg", rounds=2), begun, "differs in method, settings")
+    longer = shutil.copytree(data, tmp_path / data.name)
+    with (longer / "train.jsonl").open("a") as file:
         file.write('{"text": "ice", "label": 0}\n')
-    refused(small(model_folder, data, rounds=2), run, r"differs in data\.examples, data\.fingerprint")
-    assert bits(run) == kept
+    refused(small(model_folder, longer, rounds=2), begun, r"differs in data\.examples, data\.fingerprint")
+    assert bits(begun) == kept
 
 
 @pytest.mark.parametrize(
@@ -114,10 +129,9 @@ def test_other_settings_and_fewer_rounds_are_refused(model_folder, data, tmp_pat
         ("checkpoint/state.safetensors", "x", "state.safetensors cannot be read"),
     ],
 )
-def test_a_damaged_folder_is_refused(name, content, why, model_folder, data, tmp_path):
-    run = done(small(model_folder, data, rounds=1), tmp_path / "run")
-    (run / name).write_text(content)
-    refused(small(model_folder, data, rounds=2), run, why)
+def test_a_damaged_folder_is_refused(name, content, why, model_folder, data, begun):
+    (begun / name).write_text(content)
+    refused(small(model_folder, data, rounds=3), begun, why)
 
 
 def test_a_folder_is_taken_only_when_it_is_free(model_folder, data, tmp_path):
@@ -149,8 +163,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", str(place)], check=True)
 
 
-def test_a_full_disk_is_told_and_the_folder_goes_on(model_folder, data, tmp_path, small_disk):
-    whole = bits(done(small(model_folder, data, rounds=3), tmp_path / "whole"))
+def test_a_full_disk_is_told_and_the_folder_goes_on(model_folder, data, whole, small_disk):
     plan = small(model_folder, data, rounds=3)
     filler = small_disk / "filler"
 
@@ -163,4 +176,4 @@ def test_a_full_disk_is_told_and_the_folder_goes_on(model_folder, data, tmp_path
     assert caught.value.filename
     assert not list((small_disk / "run").rglob("*.partial"))
     filler.unlink()
-    assert bits(done(plan, small_disk / "run")) == whole
+    assert bits(done(plan, small_disk / "run")) == bits(whole)
