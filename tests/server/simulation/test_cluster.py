@@ -17,9 +17,11 @@ def nodes():
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster as Nodes
 
-    cluster = Nodes(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    cluster.add_node(num_cpus=1)
     with pytest.MonkeyPatch.context() as patch:
+        # Measuring coverage in each of Ray's own processes takes minutes; an actor runs what other workers run too.
+        patch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
+        cluster = Nodes(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        cluster.add_node(num_cpus=1)
         patch.setenv("RAY_ADDRESS", cluster.address)
         yield cluster.address
     cluster.shutdown()
@@ -41,7 +43,7 @@ def _closed():
 
 
 def test_two_nodes_leave_the_same_bits_as_one_process(model_folder, data, tmp_path, nodes):
-    plan = small(model_folder, data)
+    plan = small(model_folder, data, rounds=2)
     assert bits(done(plan, tmp_path / "two", workers=2, engine="ray")) == bits(done(plan, tmp_path / "one"))
 
 
