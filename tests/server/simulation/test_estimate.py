@@ -1,6 +1,7 @@
 """`spry bench estimate`: what it measures on a tiny model, and what its command prints."""
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,6 +20,7 @@ from server.simulation.plan import plan_for
 from server.simulation.run import simulate
 from server.simulation.weights import weights_in
 from server.simulation.work import learner_of, population_of
+from tests.server.simulation.runs import write_data
 
 BATCH, LENGTH = 4, 8
 FORWARD = Training(batch=BATCH, length=LENGTH)
@@ -36,13 +38,14 @@ def plan_of(model_folder, data, **changes):
     return plan_for(**{**given, **changes})
 
 
-@pytest.fixture
-def plan(model_folder, writing):
-    return plan_of(model_folder, writing(rows=60, test=4))
+@pytest.fixture(scope="module")
+def plan(model_folder, tmp_path_factory):
+    return plan_of(model_folder, write_data(tmp_path_factory.mktemp("data"), rows=60, test=4))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def opened(plan):
+    """A model is opened once: it keeps nothing of what it computed."""
     population = population_of(plan)
     return learner_of(plan, population.labels), population
 
@@ -170,9 +173,10 @@ def test_an_adapter_without_units(model_folder, plan, opened):
 # --- weights ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def run(plan, tmp_path):
-    out = tmp_path / "run"
+@pytest.fixture(scope="module")
+def run(plan, tmp_path_factory):
+    """Not to be written to."""
+    out = tmp_path_factory.mktemp("run") / "run"
     settings = plan.settings.model_copy(update={"rounds": 1, "per_round": 2})
     simulate(plan.model_copy(update={"settings": settings}), out, lambda _: None)
     return out
@@ -197,13 +201,14 @@ def test_weights_that_cannot_be_used(run, opened, tmp_path):
     name = min(initial)
     with pytest.raises(SimulationError, match=f"first {name}"):
         weights_in(run, initial | {name: np.zeros(7, np.float32)})
-    path = run / "adapter" / "adapter_model.safetensors"
+    adapter = shutil.copytree(run / "adapter", tmp_path / "adapter")
+    path = adapter / "adapter_model.safetensors"
     save_file({key: value for key, value in load_file(path).items() if key != name}, path)
     with pytest.raises(SimulationError, match=f"first {name}"):
-        weights_in(run / "adapter", initial)
+        weights_in(adapter, initial)
     path.write_bytes(b"nothing")
     with pytest.raises(SimulationError, match="cannot be read"):
-        weights_in(run / "adapter", initial)
+        weights_in(adapter, initial)
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
