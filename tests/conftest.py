@@ -1,5 +1,6 @@
 """What tests of several packages share: settings, a tiny model with a real tokenizer, and bundles made from it."""
 
+import fcntl
 import os
 import signal
 import string
@@ -40,6 +41,13 @@ def _no_cache_of_the_user(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _no_process_is_measured(request, monkeypatch):
+    """Where coverage is not (`no_cover`), as all that runs there runs in other tests too."""
+    if request.node.get_closest_marker("no_cover"):
+        monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
 
 
 def tokenizer():
@@ -84,10 +92,16 @@ def model_folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def lowered_cache(tmp_path_factory) -> Path:
-    """What is lowered once serves all tests that do not watch the cache, in all processes that tests run in."""
+def shared_folder(tmp_path_factory) -> Path:
+    """Of all processes that tests run in."""
     own = tmp_path_factory.getbasetemp()
-    return (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "lowered"
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
+def lowered_cache(shared_folder) -> Path:
+    """What is lowered once serves all tests that do not watch the cache."""
+    return shared_folder / "lowered"
 
 
 @pytest.fixture(scope="session")
@@ -115,12 +129,26 @@ def exporting(model_folder, lowered_cache, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def bundle(exporting) -> Path:
-    """Two shapes, one and two directions, memory measured, and a .zip beside it; not to be written to."""
-    return exporting(batches=(2, 1), directions=(1, 2), measure=True, archive=True)
+def exported_once(exporting, shared_folder):
+    """Exports under a name, once for all processes; not to be written to."""
+
+    def run(name: str, **options) -> Path:
+        folder = shared_folder / name
+        folder.mkdir(exist_ok=True)
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return folder / "bundle" if (folder / "bundle").exists() else exporting(folder / "bundle", **options)
+
+    return run
 
 
 @pytest.fixture(scope="session")
-def tiny(exporting) -> Path:
-    """One shape, one direction, no memory measured; not to be written to."""
-    return exporting()
+def bundle(exported_once) -> Path:
+    """Two shapes, one and two directions, memory measured, and a .zip beside it."""
+    return exported_once("measured", batches=(2, 1), directions=(1, 2), measure=True, archive=True)
+
+
+@pytest.fixture(scope="session")
+def tiny(exported_once) -> Path:
+    """One shape, one direction, no memory measured."""
+    return exported_once("tiny")

@@ -383,8 +383,11 @@ def test_a_job_of_mode_iteration_from_the_page(tab, site):
 # --- for everybody ---
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [DESKTOP, PHONE, (360, 640)], ids=["desktop", "phone", "small phone"])
+@pytest.mark.parametrize(  # colours do not depend on the width but for what a phone hides
+    ("size", "scheme"),
+    [(DESKTOP, "light"), (DESKTOP, "dark"), (PHONE, "light"), ((360, 640), "dark")],
+    ids=["desktop-light", "desktop-dark", "phone-light", "small phone-dark"],
+)
 def test_it_fits_and_everybody_can_use_it(tab, site, size, scheme):
     name = f"seen-{size[0]}-{scheme}"
     site.job(name)

@@ -11,6 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+pytestmark = pytest.mark.no_cover  # no benchmark is measured
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 MODELS = ["roberta-large", "llama-2-7b", "opt-6.7b"]
 

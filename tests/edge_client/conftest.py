@@ -24,9 +24,9 @@ ROWS = [{"text": text, "label": number % 3} for number, text in enumerate(TEXTS)
 
 
 @pytest.fixture(scope="session")
-def trainable(exporting) -> Path:
-    """Batches of 4, 2 and 1, one and two directions, ONNX Runtime alone; not to be written to."""
-    return exporting(batches=(4, 2, 1), directions=(1, 2))
+def trainable(exported_once) -> Path:
+    """Batches of 4, 2 and 1, one and two directions, ONNX Runtime alone."""
+    return exported_once("trainable", batches=(4, 2, 1), directions=(1, 2))
 
 
 @pytest.fixture

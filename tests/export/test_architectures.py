@@ -49,7 +49,9 @@ CASES = {"test_programs": programs, "test_padding_changes_nothing": padded}
 def pytest_generate_tests(metafunc):
     if cases := CASES.get(metafunc.function.__name__):
         names = ("architecture", "task", "method")[: len(cases(False)[0])]
-        metafunc.parametrize(names, cases(metafunc.config.getoption("every_combination")))
+        chosen = cases(metafunc.config.getoption("every_combination"))
+        marks = [() if case[1:] == ("seq-cls", "lora") else pytest.mark.no_cover for case in chosen]
+        metafunc.parametrize(names, [pytest.param(*case, marks=m) for case, m in zip(chosen, marks, strict=True)])
 
 
 @pytest.mark.parametrize("cases", CASES.values())

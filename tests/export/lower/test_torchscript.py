@@ -151,6 +151,7 @@ for segment in ("block.1", "head"):
 """
 
 
+@pytest.mark.no_cover
 def test_two_processes_write_the_same_bytes():
     digests = [
         subprocess.run(

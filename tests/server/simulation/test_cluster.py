@@ -18,7 +18,7 @@ def nodes():
     from ray.cluster_utils import Cluster as Nodes
 
     with pytest.MonkeyPatch.context() as patch:
-        # Measuring coverage in each of Ray's own processes takes minutes; an actor runs what other workers run too.
+        # To measure coverage in each of Ray's own processes takes minutes; an actor runs what other workers run too.
         patch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
         cluster = Nodes(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         cluster.add_node(num_cpus=1)
