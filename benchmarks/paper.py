@@ -38,9 +38,7 @@ COMMON = ("--clients", "100", "--per-round", "12", "--iterations", "4", "--test-
           "--evaluate-every", "5", "--arithmetic", "bfloat16", "--differences", "limit", "--no-personal")  # fmt: skip
 BACKPROP = ("fedavg", "fedyogi", "fedsgd", "fedavgsplit", "fedyogisplit")
 ZERO_ORDER = ("fedmezo", "baffle+", "fwdllm+")
-ALIGNED = ("--directions", "16", "--kind", "orthogonal", "--learning-rate", "1", "--head-learning-rate", "0.5",
-           "--server-learning-rate", "0.02")  # fmt: skip
-"""With 16 numbers a unit, 16 orthogonal directions are its whole gradient."""
+ALIGNED = ("--preset", "aligned")
 AVERAGE = ("--settings", '{"average": 0.9}')
 """Every method is measured by a running average of its versions."""
 
@@ -64,7 +62,7 @@ class Run:
 
     def command(self, out: Path, seed: int) -> list[str]:
         length = "48" if self.data in PAIRS else "32"
-        adapter = ("--peft", "aligned", "--rank", "4", "--last-blocks", "3",
+        adapter = ("--peft", "aligned", "--rank", "8", "--last-blocks", "3",
                    "--examples", str(out / "data" / self.data / DESK)) if self.aligned else ()  # fmt: skip
         return [
             "simulate", "--model", MODEL, "--data", str(out / "data" / self.data), "--method", self.method,
@@ -107,7 +105,7 @@ def main_table() -> Iterator[Run]:
 def free_table() -> Iterator[Run]:
     for alpha in (0.1, 1.0):
         for data in ("ag_news", "sst2", "snli"):
-            yield Run("free", data, "spry", alpha, options=(*ALIGNED, *AVERAGE), aligned=True)
+            yield Run("free", data, "spry", alpha, options=ALIGNED, aligned=True)
             yield Run("free", data, "fedavg", alpha, options=(*LATE_LORA, *AVERAGE))
             yield Run("free", data, "fedavg", alpha, name="fedavg-aligned", aligned=True,
                       options=("--learning-rate", "0.01", *AVERAGE))  # fmt: skip
@@ -119,7 +117,7 @@ def free_table() -> Iterator[Run]:
 
 
 SPLIT_EXACT = (
-    '{"average": 0.9, "training": {"optimizer": "sgd", "learning_rate": 1.0, "head_learning_rate": 0.5}, '
+    '{"average": 0.9, "training": {"optimizer": "sgd", "learning_rate": 1.0, "head_learning_rate": 1.5}, '
     '"optimizers": {"units": {"learning_rate": 0.02}, "head": {"kind": "fedavg"}}}'
 )
 """The rates of default Spry with true gradients."""
@@ -151,7 +149,7 @@ def others_table() -> Iterator[Run]:
 
 
 def _shorter(data: str, method: str, *options: str) -> Run:
-    own = (*ALIGNED, *AVERAGE) if method == "spry" else (*LATE_LORA, *AVERAGE)
+    own = ALIGNED if method == "spry" else (*LATE_LORA, *AVERAGE)
     return Run("others", data, method, rounds=20, options=(*own, *options), aligned=method == "spry")
 
 

@@ -122,9 +122,9 @@ PRESETS: dict[str, JobSettings] = {
         over_selection=1.0,
         rounds=1500,
     ),
-    # For aligned adapters of rank 4: as many orthogonal directions as a unit has numbers are its whole gradient.
+    # For aligned adapters of rank 4 or 8: so many orthogonal directions are all or a quarter of a unit's gradient.
     "aligned": JobSettings(
-        training=Training(directions=16, kind="orthogonal", learning_rate=1.0, head_learning_rate=0.5),
+        training=Training(directions=16, kind="orthogonal", learning_rate=1.0, head_learning_rate=1.5),
         optimizers=ServerOptimizers(units=ServerOptimizer(learning_rate=0.02)),
         average=0.9,
     ),
