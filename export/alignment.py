@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from export.capture import TaskForward
-from export.labelled import Batch, fitted_head
+from export.labelled import Batch, fitted_head, lent_head
 from export.model import Loaded
 from export.samples import SENTENCES, sample_inputs
 
@@ -120,19 +120,9 @@ def _watched(modules: Mapping[str, nn.Module]) -> Generator[dict[str, tuple[Tens
 @contextmanager
 def _random_head(loaded: Loaded, generator: torch.Generator) -> Generator[None, None, None]:
     """Another task layer for each pull, so that all of the model's result is pulled at, not a few of its directions."""
-    base = loaded.model.base_model_prefix
-    head = [
-        parameter
-        for name, parameter in loaded.model.named_parameters()
-        if loaded.task.has_head and not name.startswith(base + ".") and parameter.ndim > 1
-    ]
-    kept = [parameter.detach().clone() for parameter in head]
-    with torch.no_grad():
-        for parameter in head:
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) / parameter.shape[-1] ** 0.5)
-    try:
-        yield
-    finally:
+    with lent_head(loaded) as head:
         with torch.no_grad():
-            for parameter, value in zip(head, kept, strict=True):
-                parameter.copy_(value)
+            for parameter in head:
+                if parameter.ndim > 1:
+                    parameter.copy_(torch.randn(parameter.shape, generator=generator) / parameter.shape[-1] ** 0.5)
+        yield

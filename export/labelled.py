@@ -60,19 +60,27 @@ def _cut(arrays: dict[str, Any], rows: int, task: str) -> Batch:
 
 
 @contextmanager
-def fitted_head(loaded: Loaded, batches: Sequence[Batch]) -> Generator[None, None, None]:
-    """The task layer as it would be after training it alone; a new one's gradient says nothing of the task."""
+def lent_head(loaded: Loaded) -> Generator[list[nn.Parameter], None, None]:
+    """The task layer's weights, to be changed for a while."""
     base = loaded.model.base_model_prefix + "."
-    head = [parameter for name, parameter in loaded.model.named_parameters() if not name.startswith(base)]
+    own = loaded.model.named_parameters() if loaded.task.has_head else ()
+    head = [parameter for name, parameter in own if not name.startswith(base)]
     kept = [parameter.detach().clone() for parameter in head]
-    if loaded.task.has_head:
-        _fit(loaded, head, batches)
     try:
-        yield
+        yield head
     finally:
         with torch.no_grad():
             for parameter, value in zip(head, kept, strict=True):
                 parameter.copy_(value)
+
+
+@contextmanager
+def fitted_head(loaded: Loaded, batches: Sequence[Batch]) -> Generator[None, None, None]:
+    """The task layer as it would be after training it alone; a new one's gradient says nothing of the task."""
+    with lent_head(loaded) as head:
+        if head:
+            _fit(loaded, head, batches)
+        yield
 
 
 def _fit(loaded: Loaded, head: Sequence[nn.Parameter], batches: Sequence[Batch]) -> None:

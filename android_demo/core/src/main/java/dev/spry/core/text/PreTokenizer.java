@@ -29,14 +29,14 @@ interface PreTokenizer {
             case "WhitespaceSplit":
                 return (text, words) -> byCharacter(text, character -> false, true, words);
             case "Whitespace":
-                return byPattern("\\w+|[^\\w\\s]+", false);
+                return byPattern("\\w+|[^\\w\\s]+", true, false);
             case "Punctuation":
                 Tokenizer.expect(described, "behavior", "Isolated");
                 return (text, words) -> byCharacter(text, Characters::isPunctuation, false, words);
             case "Digits":
                 return described.optBoolean("individual_digits")
                         ? (text, words) -> byCharacter(text, Characters::isNumber, false, words)
-                        : byPattern("\\p{N}+", true);
+                        : byPattern("\\p{N}+", true, true);
             case "Split":
                 return pattern(described);
             case "ByteLevel":
@@ -75,11 +75,11 @@ interface PreTokenizer {
         JSONObject pattern = described.getJSONObject("pattern");
         String expression = pattern.has("Regex")
                 ? pattern.getString("Regex") : Pattern.quote(pattern.getString("String"));
-        return behavior.equals("Isolated") ? byPattern(expression, true) : removed(expression);
+        return byPattern(expression, behavior.equals("Isolated"), true);
     }
 
-    /** Every match a word, and with `between` what stands between matches another. */
-    static PreTokenizer byPattern(String expression, boolean between) {
+    /** With `matches` every match becomes a word, and with `between` what stands between them. */
+    static PreTokenizer byPattern(String expression, boolean matches, boolean between) {
         Pattern compiled = Pattern.compile(portable(expression));
         return (text, words) -> {
             String string = text.toString();
@@ -88,26 +88,10 @@ interface PreTokenizer {
             while (matcher.find()) {
                 if (matcher.end() > matcher.start()) {
                     cutter.cut(matcher.start(), between);
-                    cutter.cut(matcher.end(), true);
+                    cutter.cut(matcher.end(), matches);
                 }
             }
             cutter.cut(string.length(), between);
-        };
-    }
-
-    static PreTokenizer removed(String expression) {
-        Pattern compiled = Pattern.compile(portable(expression));
-        return (text, words) -> {
-            String string = text.toString();
-            Matcher matcher = compiled.matcher(string);
-            Cutter cutter = new Cutter(string, text, words);
-            while (matcher.find()) {
-                if (matcher.end() > matcher.start()) {
-                    cutter.cut(matcher.start(), true);
-                    cutter.cut(matcher.end(), false);
-                }
-            }
-            cutter.cut(string.length(), true);
         };
     }
 
@@ -193,7 +177,7 @@ interface PreTokenizer {
 
         ByteLevel(boolean prefixSpace, boolean cut) {
             this.prefixSpace = prefixSpace;
-            this.words = cut ? byPattern(WORDS, true) : (text, all) -> all.add(text);
+            this.words = cut ? byPattern(WORDS, true, true) : (text, all) -> all.add(text);
         }
 
         @Override
