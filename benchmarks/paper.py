@@ -97,7 +97,7 @@ def main_table() -> Iterator[Run]:
         yield Run("main", "ag_news", method, options=(*LORA, *AVERAGE))
     yield Run("main", "ag_news", "spry", name="spry-paper", options=(*LORA, "--preset", "paper"))
     for data, alpha in (("ag_news", 1.0), ("sst2", 0.1), ("sst2", 1.0), ("snli", 0.1), ("snli", 1.0)):
-        for method in ("spry", "fedavg", "fedyogi", "fwdllm+", "classifier"):
+        for method in ("spry", "fedavg", "fedyogi", "baffle+", "classifier"):
             yield Run("main", data, method, alpha, options=(*LORA, *AVERAGE))
         yield Run("main", data, "spry", alpha, name="spry-paper", options=(*LORA, "--preset", "paper"))
 
@@ -110,7 +110,7 @@ def free_table() -> Iterator[Run]:
             yield Run("free", data, "fedavg", alpha, name="fedavg-aligned", aligned=True,
                       options=("--learning-rate", "0.01", *AVERAGE))  # fmt: skip
             yield Run("free", data, "fedyogi", alpha, options=(*LATE_LORA, *AVERAGE))
-            yield Run("free", data, "fwdllm+", alpha, options=AVERAGE, aligned=True)
+            yield Run("free", data, "baffle+", alpha, options=AVERAGE, aligned=True)
             yield Run("free", data, "classifier", alpha, options=AVERAGE)
             yield Run("free", data, "fedyogisplit", alpha, name="split-exact", aligned=True,
                       options=("--settings", SPLIT_EXACT))  # fmt: skip
