@@ -43,7 +43,7 @@ def bases(loaded: Loaded, layers: Sequence[str], rank: int, seed: int) -> dict[s
     into = {name: torch.zeros(()) for name in layers}
     length = min(_LENGTH, loaded.positions or _LENGTH)
     inputs = sample_inputs(loaded, _BATCH, length, seed)
-    forward = TaskForward(loaded.model, loaded.task, loaded.token_inputs)
+    forward = TaskForward(loaded.model, loaded.task, loaded.inputs)
     generator = torch.Generator().manual_seed(seed)
     mask = inputs["attention_mask"].unsqueeze(-1).float()
     for _ in range(PULLS):
@@ -61,7 +61,7 @@ def bases(loaded: Loaded, layers: Sequence[str], rank: int, seed: int) -> dict[s
 def task_bases(loaded: Loaded, layers: Sequence[str], rank: int, batches: Sequence[Batch]) -> dict[str, Basis]:
     """For each linear layer, the directions in which these examples' gradient is largest."""
     modules = {name: loaded.model.get_submodule(name) for name in layers}
-    forward = TaskForward(loaded.model, loaded.task, loaded.token_inputs)
+    forward = TaskForward(loaded.model, loaded.task, loaded.inputs)
     gradient = {name: torch.zeros(()) for name in layers}
     with fitted_head(loaded, batches), _watched(modules) as seen:
         for batch in batches:

@@ -28,7 +28,7 @@ def describe(loaded: Loaded, adapted: Adapted, segments: list[Segment], method: 
             pack.plain(adapted.config),  # type: ignore[arg-type]
             pack.ADAPTER_FILE,
         ),
-        inputs=loaded.token_inputs,
+        inputs=loaded.inputs,
         units=tuple(
             m.Unit(unit.name, unit.segments, tuple(m.Parameter(p.name, p.shape) for p in unit.parameters))
             for unit in find_units(segments)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,11 +29,6 @@ Batch = dict[str, Tensor]
 """The model's inputs and the labels."""
 
 
-class _Inputs(NamedTuple):
-    inputs: tuple[str, ...]
-    pad_token_id: int
-
-
 def read_batches(loaded: Loaded, path: Path) -> list[Batch]:
     """The examples of a JSONL or CSV file, as devices read theirs."""
     if loaded.tokenizer is None:
@@ -41,8 +36,7 @@ def read_batches(loaded: Loaded, path: Path) -> list[Batch]:
     examples = examples_for(open_data(path), loaded.task.name, loaded.labels)
     chosen = [examples[number] for number in sorted(shuffled(len(examples), 0, 0)[:MOST])]
     length = min(_LENGTH, loaded.positions or _LENGTH)
-    inputs = _Inputs(loaded.token_inputs, loaded.pad_token_id)
-    encoder = TextEncoder(loaded.tokenizer.backend_tokenizer, inputs, _BATCH, length)
+    encoder = TextEncoder(loaded.tokenizer.backend_tokenizer, loaded, _BATCH, length)
     return [
         _cut({**encoded.tokens, "labels": labels}, len(some), loaded.task.name)
         for some, encoded, labels in in_order(chosen, encoder, loaded.task.name)
@@ -84,7 +78,7 @@ def fitted_head(loaded: Loaded, batches: Sequence[Batch]) -> Generator[None, Non
 
 
 def _fit(loaded: Loaded, head: Sequence[nn.Parameter], batches: Sequence[Batch]) -> None:
-    forward = TaskForward(loaded.model, loaded.task, loaded.token_inputs)
+    forward = TaskForward(loaded.model, loaded.task, loaded.inputs)
     optimizer = torch.optim.LBFGS(head, max_iter=_FITTING, line_search_fn="strong_wolfe")
     total = sum(len(batch["labels"]) for batch in batches)
 

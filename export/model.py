@@ -57,14 +57,14 @@ class Loaded:
         return min(counts, default=None)
 
     @property
-    def token_inputs(self) -> tuple[str, ...]:
+    def inputs(self) -> tuple[str, ...]:
         """The token inputs that the model reads, in the order of a bundle's programs."""
         has_types = getattr(self.model.config, "type_vocab_size", 0) > 1
         return ("input_ids", "attention_mask", *(("token_type_ids",) if has_types else ()))
 
     def example_inputs(self, batch: int, length: int) -> dict[str, Tensor]:
         """Inputs of the right shape and dtype for tracing, with two lengths so that masks are not constant."""
-        tokens = {name: torch.ones(batch, length, dtype=torch.int64) for name in self.token_inputs}
+        tokens = {name: torch.ones(batch, length, dtype=torch.int64) for name in self.inputs}
         if "token_type_ids" in tokens:
             tokens["token_type_ids"].zero_()
         return {**tokens, "labels": torch.zeros(self.task.label_shape(batch, length), dtype=torch.int64)}

@@ -38,7 +38,7 @@ def sample_inputs(loaded: Loaded, batch: int, length: int, seed: int) -> dict[st
         ids[i, : len(row)] = row
         mask[i, : len(row)] = 1
     inputs = {"input_ids": ids, "attention_mask": mask}
-    if "token_type_ids" in loaded.token_inputs:
+    if "token_type_ids" in loaded.inputs:
         second = torch.arange(length) >= mask.sum(1, keepdim=True) // 2
         inputs["token_type_ids"] = (second & (mask == 1)).to(torch.int64)
     inputs["labels"] = _labels(loaded, ids, mask, generator)

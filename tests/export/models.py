@@ -112,7 +112,7 @@ def batch_of(loaded: Loaded, lengths: list[int], length: int, seed: int = 0) -> 
             limit = loaded.task.label_limit(len(loaded.labels), count, VOCABULARY)
             labels[row] = torch.randint(limit, labels[row].shape, generator=generator)
     inputs = {"input_ids": ids, "attention_mask": mask}
-    if "token_type_ids" in loaded.token_inputs:
+    if "token_type_ids" in loaded.inputs:
         inputs["token_type_ids"] = (torch.arange(length) >= 3).to(torch.int64) * mask
     return {**inputs, "labels": labels}
 

@@ -50,7 +50,7 @@ def desk(tmp_path):
 
 
 def mean_loss(loaded, batches):
-    forward = TaskForward(loaded.model, loaded.task, loaded.token_inputs)
+    forward = TaskForward(loaded.model, loaded.task, loaded.inputs)
     return torch.cat([forward(*batch.values())[0] for batch in batches]).mean()
 
 

@@ -33,7 +33,7 @@ def test_a_folder(model_folder):
     assert (loaded.name, loaded.layers, loaded.vocabulary) == ("tiny-bert", 2, len(VOCABULARY))
     assert loaded.labels == LABELS
     assert loaded.model.config.id2label == dict(enumerate(LABELS))
-    assert loaded.token_inputs == ("input_ids", "attention_mask", "token_type_ids")
+    assert loaded.inputs == ("input_ids", "attention_mask", "token_type_ids")
     assert loaded.parameters == sum(parameter.numel() for parameter in loaded.model.parameters())
     assert loaded.pad_token_id == 0
     assert loaded.tokenizer is not None

