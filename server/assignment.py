@@ -11,6 +11,7 @@ from edge_client.chain import Chain, cost, cut_for
 from edge_client.errors import BundleError
 from edge_client.estimators import kind_of
 from edge_client.manifest import Manifest
+from edge_client.passes import directions_at_once
 from edge_client.protocol import Training
 
 Assignment = Literal["cyclic", "memory", "all"]
@@ -98,7 +99,8 @@ class Needs:
         training = self._training
         try:
             kind = kind_of(training)
-            directions = training.directions if kind.along else self._manifest.directions[0]
+            at_once = directions_at_once(self._manifest, training.directions)
+            directions = at_once if kind.along else self._manifest.directions[0]
             chain = Chain(self._manifest, runtime, batch, training.length, directions)
             programs = kind.programs(chain, training, cut)
         except (BundleError, IndexError):

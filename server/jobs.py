@@ -15,6 +15,7 @@ from edge_client.chain import Chain
 from edge_client.errors import BundleError
 from edge_client.estimators import ScalarEstimator, kind_of
 from edge_client.manifest import Manifest
+from edge_client.passes import directions_at_once
 from edge_client.protocol import ServerOptimizer, ServerOptimizers, Training
 from edge_client.training import steps_in
 from server.assignment import Assignment
@@ -177,7 +178,7 @@ def create_job(store: Store, name: str, bundle: str, settings: JobSettings) -> J
 def complete(settings: JobSettings, manifest: Manifest) -> JobSettings:
     """The settings with what they leave open; refused where the bundle cannot do it."""
     training = kind_of(settings.training).settled(settings.training)
-    _check_programs(training, manifest)
+    check_programs(training, manifest)
     if not manifest.head and training.head != "exact":
         training = replace(training, head="exact")
     if training.head == "exact" and training.head_learning_rate is None:
@@ -206,11 +207,15 @@ def _query() -> Select[Any]:
     return select(jobs).order_by(jobs.c.created, jobs.c.id)
 
 
-def _check_programs(training: Training, manifest: Manifest) -> None:
+def check_programs(training: Training, manifest: Manifest) -> None:
+    """Refuse what the bundle has no programs for."""
     kind = kind_of(training)
     try:
         for runtime in manifest.runtimes:
-            count = training.directions if kind.along else manifest.directions[0]
+            count = directions_at_once(manifest, training.directions) if kind.along else manifest.directions[0]
+            if kind.along and training.directions % count:
+                offered = ", ".join(map(str, manifest.directions))
+                raise BundleError(f"{training.directions} directions cannot be run in turns of {offered}")
             chain = Chain(manifest, runtime, training.batch, training.length, count)
             kind.programs(chain, training, chain.head)
     except BundleError as error:

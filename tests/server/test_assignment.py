@@ -8,6 +8,8 @@ from msgspec.structs import replace
 from edge_client import manifest as manifests
 from edge_client.protocol import Training
 from server.assignment import Needs, Slot, choose, contiguous, cyclic, everything, slots
+from server.errors import Refusal
+from server.jobs import check_programs
 
 
 @pytest.mark.parametrize(
@@ -78,8 +80,18 @@ def test_by_memory_a_small_device_gets_a_late_cut_and_a_large_one_an_early(manif
 
 def test_an_estimator_that_the_bundle_lacks_fits_nobody(manifest):
     def bytes_of(**training):
-        return Needs(manifest, Training(batch=2, length=8, **training)).bytes("onnx", 1, 2)
+        return Needs(manifest, Training(**{"batch": 2, "length": 8, **training})).bytes("onnx", 1, 2)
 
-    assert bytes_of(directions=9) is None
+    assert bytes_of(length=9) is None
+    assert bytes_of(directions=9) == bytes_of(directions=1) > 0  # in turns
     assert bytes_of(estimator="exact") > 0
     assert bytes_of(estimator="central", directions=9) > 0
+
+
+def test_directions_run_in_turns_of_what_the_bundle_has(manifest):
+    in_twos = replace(manifest, directions=(2,))
+    shape = {"batch": 2, "length": 8}
+    check_programs(Training(**shape, directions=16), in_twos)
+    with pytest.raises(Refusal, match="9 directions cannot be run in turns of 2"):
+        check_programs(Training(**shape, directions=9), in_twos)
+    check_programs(Training(**shape, directions=9, estimator="exact"), in_twos)

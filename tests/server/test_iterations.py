@@ -196,7 +196,6 @@ def test_the_heads_exact_gradient_is_an_option(server, bundle_name):
         ({"mode": "iteration", "optimizer": "adamw"}, "sgd"),
         ({"mode": "iteration", "directions": 200}, "255"),
         ({"batch": 77}, "no programs for batch"),
-        ({"directions": 9}, "directions"),
         ({"estimator": "magic"}, "estimator"),
     ],
 )
