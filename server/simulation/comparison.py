@@ -11,6 +11,7 @@ import msgspec
 
 from server.simulation.convergence import INTERVAL
 from server.simulation.measures import main_score, metrics
+from server.simulation.methods import ADAPTER_OPTIONS
 from server.simulation.runs import Config, Run, RunError
 
 Kind = Literal["backprop", "forward", "zero-order", "head alone"]
@@ -20,6 +21,7 @@ TASK = ("data", "split", "model")
 """What the rows of a group have in common."""
 NATURAL = "natural"
 """A split by a column of the data."""
+_SHORT = {"rank": "r", "dimension": "d"}
 _NAMES = {"training.mode": "mode", "training.directions": "K"}
 _OF_THE_RUN = {"seed", "rounds", "per_round"}
 """Settings of the job that the run's own configuration has too."""
@@ -148,7 +150,8 @@ def kind_of(config: Config) -> Kind | None:
 def describe(config: Config) -> dict[str, str]:
     """Everything that makes a row, the most telling first: all but the seed."""
     adapter = config.adapter
-    parts = ((" r=", adapter.rank), (" alpha=", adapter.alpha), (" d=", adapter.dimension)) if adapter else ()
+    options = ADAPTER_OPTIONS.get(adapter.method, ()) if adapter else ()
+    parts = [(name, getattr(adapter, name)) for name in options]
     described = {
         "data": config.data.name,
         "split": NATURAL if config.alpha is None else _text(config.alpha),
@@ -156,7 +159,7 @@ def describe(config: Config) -> dict[str, str]:
         "method": config.method,
         "preset": _text(config.preset),
         "adapter": (adapter.method if adapter else "")
-        + "".join(f"{name}{_text(value)}" for name, value in parts if value is not None),
+        + "".join(f" {_SHORT.get(name, name)}={_text(value)}" for name, value in parts if value is not None),
         "targets": _text(adapter.targets) if adapter else "",
         "last blocks": _text(adapter.last_blocks or None) if adapter else "",
     }

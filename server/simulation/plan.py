@@ -14,7 +14,7 @@ from edge_client.data import BadRows
 from edge_client.manifest import Task
 from server.errors import SimulationError
 from server.jobs import PRESETS, JobSettings
-from server.simulation.methods import PAPER_DATA, Method, merged, method_named
+from server.simulation.methods import ADAPTER_OPTIONS, PAPER_DATA, Method, merged, method_named
 
 Preset = Literal["default", "paper", "aligned"]
 Arithmetic = Literal["float32", "bfloat16"]
@@ -38,9 +38,7 @@ class Adapter(BaseModel):
     @property
     def told(self) -> str:
         """The method, and its options where it has some."""
-        options = {"lora": ("rank", "alpha"), "aligned": ("rank",), "tinylora": ("rank", "dimension")}.get(
-            self.method, ()
-        )
+        options = ADAPTER_OPTIONS.get(self.method, ())
         blocks = [f"last {self.last_blocks} blocks"] if self.last_blocks else []
         return " ".join([self.method, *(f"{name}={getattr(self, name):g}" for name in options), *self.targets, *blocks])
 
