@@ -105,9 +105,8 @@ class Bench:
 
     def step(self, variant: Variant) -> Callable[[], object]:
         """A function that takes one step; what it needs beforehand (directions, a prefix) is computed here."""
-        stepper = Stepper(
-            self.manifest, self.runtime, self.work.runtime, self.work.batch, self.work.length, variant.directions
-        )
+        count = self._chain(variant.directions).directions
+        stepper = Stepper(self.manifest, self.runtime, self.work.runtime, self.work.batch, self.work.length, count)
         inputs = self.tokens, self.labels, self.weights
         if variant.kind == FORWARD:
             return lambda: stepper.forward(*inputs)

@@ -33,6 +33,13 @@ def test_every_kind_of_step_is_measured(measured):
     assert measured["machine"].keys() == {"processor", "python"}
 
 
+def test_a_bundle_without_programs_for_one_direction(exporting, capsys):
+    folder = exporting(directions=(2,))
+    assert cli.run(["bench", "step", str(folder), "--json", "--rounds", "1", "--cuts", "1", "--runtime", "onnx"]) == 0
+    rows = [row["step"] for row in json.loads(capsys.readouterr().out)["rows"] if row["runtime"] == "onnx"]
+    assert rows == ["forward", "dual K=2", "suffix K=2", "exact"]
+
+
 def test_figures_are_those_of_a_process(measured):
     for row in measured["rows"]:
         assert row["cpu_ms"] > 0
