@@ -27,6 +27,7 @@ from edge_client.sources import open_data
 from edge_client.text import TextEncoder
 from export.adapters import Adapted, adapt
 from export.capture import TaskForward
+from export.labelled import without_filling
 from export.model import Loaded, load
 from export.options import AdapterOptions
 from export.slots import Role
@@ -96,12 +97,10 @@ class Trial:
 
     def _pass(self, examples: Examples, rows: list[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         encoded, labels = encode(self._encoder, [examples[row] for row in rows], "seq-cls")
-        longest = int(encoded.tokens["attention_mask"][: len(rows)].sum(1).max())
-        tokens = [torch.from_numpy(values[: len(rows), :longest]) for values in encoded.tokens.values()]
-        wanted = torch.from_numpy(labels[: len(rows)])
+        batch = without_filling({**encoded.tokens, "labels": labels}, len(rows), "seq-cls")
         with torch.autocast("cpu", torch.bfloat16):
-            loss, logits = self._forward(*tokens, wanted)
-        return loss.float(), logits, wanted
+            loss, logits = self._forward(*batch.values())
+        return loss.float(), logits, batch["labels"]
 
 
 def main() -> None:

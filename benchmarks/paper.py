@@ -43,6 +43,13 @@ AVERAGE = ("--settings", '{"average": 0.9}')
 """Every method is measured by a running average of its versions."""
 
 
+SPLIT_EXACT = (
+    '{"average": 0.9, "training": {"optimizer": "sgd", "learning_rate": 1.0, "head_learning_rate": 1.5}, '
+    '"optimizers": {"units": {"learning_rate": 0.02}, "head": {"kind": "fedavg"}}}'
+)
+"""The rates of default Spry with true gradients."""
+
+
 @dataclass(frozen=True)
 class Run:
     """One simulation, but for its seed."""
@@ -114,13 +121,6 @@ def free_table() -> Iterator[Run]:
             yield Run("free", data, "classifier", alpha, options=AVERAGE)
             yield Run("free", data, "fedyogisplit", alpha, name="split-exact", aligned=True,
                       options=("--settings", SPLIT_EXACT))  # fmt: skip
-
-
-SPLIT_EXACT = (
-    '{"average": 0.9, "training": {"optimizer": "sgd", "learning_rate": 1.0, "head_learning_rate": 1.5}, '
-    '"optimizers": {"units": {"learning_rate": 0.02}, "head": {"kind": "fedavg"}}}'
-)
-"""The rates of default Spry with true gradients."""
 
 
 def ablations_table() -> Iterator[Run]:

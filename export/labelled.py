@@ -38,13 +38,13 @@ def read_batches(loaded: Loaded, path: Path) -> list[Batch]:
     length = min(_LENGTH, loaded.positions or _LENGTH)
     encoder = TextEncoder(loaded.tokenizer.backend_tokenizer, loaded, _BATCH, length)
     return [
-        _cut({**encoded.tokens, "labels": labels}, len(some), loaded.task.name)
+        without_filling({**encoded.tokens, "labels": labels}, len(some), loaded.task.name)
         for some, encoded, labels in in_order(chosen, encoder, loaded.task.name)
     ]
 
 
-def _cut(arrays: dict[str, Any], rows: int, task: str) -> Batch:
-    """Without rows and columns that only fill."""
+def without_filling(arrays: dict[str, Any], rows: int, task: str) -> Batch:
+    """The first rows, without columns that only fill."""
     longest = int(arrays["attention_mask"][:rows].sum(1).max())
     lengthwise = {name for name in arrays if name != "labels" or task == "causal-lm"}
     return {

@@ -29,8 +29,8 @@ class AdapterOptions:
     """Trainable numbers per layer of TinyLoRA."""
     targets: tuple[str, ...] = ()
     """Module names or their last parts; empty: the method's default, found in the model."""
-    examples: str | Path = ""
-    """Labelled ones at hand, by which an aligned adapter finds its directions."""
+    examples: str = ""
+    """Labelled ones at hand, in a file, by which an aligned adapter finds its directions."""
     last_blocks: int = 0
     """Only so many of the last blocks are adapted; 0: all."""
 

@@ -18,7 +18,7 @@ from edge_client.scalars import Participant, ScalarReport, StepRecord, as_publis
 from server.aggregation import Mean
 from server.jobs import Job, JobSettings
 from server.models import Model, moved, repeated
-from server.outliers import Norms, beyond, first_norms, usual
+from server.outliers import Norms, beyond, usual_in
 from server.store import Store
 
 
@@ -60,7 +60,7 @@ def aggregate(store: Store, job: Job, round_: Row[Any], reported: Sequence[Row[A
     if settings.training.mode == "epoch":
         start = store.models.load(job, round_.version)
         updates = [Update(row.id, row.norms, row.report, _reading(store, row.update)) for row in reported]
-        return mean_of_updates(start, updates, settings, manifest, first_norms(store.database, job.id))
+        return mean_of_updates(start, updates, settings, manifest, usual_in(store.database, job.id, round_.number))
     start = store.models.load(job, job.version)
     reports = [decode_report(row.data, manifest, settings.training) for row in reported]
     steps = [Step(row.seed, tuple(row.units), report) for row, report in zip(reported, reports, strict=True)]
@@ -72,15 +72,14 @@ def _reading(store: Store, update: str) -> Callable[[], Mapping[str, Any]]:
 
 
 def mean_of_updates(
-    start: Model, updates: Sequence[Update], settings: JobSettings, manifest: Manifest, first: Sequence[Norms]
+    start: Model, updates: Sequence[Update], settings: JobSettings, manifest: Manifest, usual: Norms
 ) -> Outcome:
-    """One update at a time. `first` are the norms of the job's first rounds."""
-    known = usual([update.norms for update in updates], first)
+    """One update at a time; those that go far beyond what is usual are left out."""
     refused: list[tuple[str, str]] = []
     mean = Mean()
     reports: list[dict[str, Any]] = []
     for update in updates:
-        if why := beyond(update.norms, known, settings.norm_bound):  # it came before there was a median
+        if why := beyond(update.norms, usual, settings.norm_bound):  # it came before there was a median
             refused.append((update.task, why))
             continue
         mean.add(update.tensors(), update.report["examples"])

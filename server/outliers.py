@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import or_, select
 
 from edge_client.optimizers import Weights
 from server.database import Database
@@ -63,17 +63,16 @@ def beyond(update: Norms, usual: Norms, bound: float) -> str | None:
     return None
 
 
-def first_norms(database: Database, job: str) -> list[Norms]:
-    """Of the updates that a job's first rounds took."""
-    return _norms(database, job, tasks.c.round <= FIRST_ROUNDS)
-
-
-def recent_norms(database: Database, job: str, number: int) -> list[Norms]:
-    """Of this round and the one before it: a median stands before the first update comes."""
-    return _norms(database, job, tasks.c.round >= number - 1)
-
-
-def _norms(database: Database, job: str, when: ColumnElement[bool]) -> list[Norms]:
-    query = select(tasks.c.norms).where(tasks.c.job == job, when, tasks.c.state == "accepted")
+def usual_in(database: Database, job: str, number: int) -> Norms:
+    """What updates of a job's round are compared with; of the round before too, so that the first one can be."""
+    query = select(tasks.c.round, tasks.c.norms).where(
+        tasks.c.job == job,
+        tasks.c.state == "accepted",
+        or_(tasks.c.round >= number - 1, tasks.c.round <= FIRST_ROUNDS),
+    )
     with database.read() as connection:
-        return [found for found in connection.execute(query).scalars() if found]
+        rows = [(round_, found) for round_, found in connection.execute(query) if found]
+    return usual(
+        [found for round_, found in rows if round_ >= number - 1],
+        [found for round_, found in rows if round_ <= FIRST_ROUNDS],
+    )

@@ -13,7 +13,7 @@ from edge_client.scalars import ScalarError, decode_report
 from server.errors import Refusal, not_found
 from server.jobs import Job, find_job
 from server.models import head_names
-from server.outliers import Norms, beyond, first_norms, norms, recent_norms, usual
+from server.outliers import Norms, beyond, norms, usual_in
 from server.store import Store
 from server.tables import refusals, rounds, scalars, tasks
 from server.updates import largest, parameters_of, read_update
@@ -62,8 +62,7 @@ class Reports:
             )
         start = self._store.models.load(job, int(version or 0)).weights
         found = norms(update_.tensors, start, head_names(manifest))
-        database = self._store.database
-        known = usual(recent_norms(database, job.id, row.round), first_norms(database, job.id))
+        known = usual_in(self._store.database, job.id, row.round)
         if why := beyond(found, known, job.settings.norm_bound):
             raise Refusal(422, "norm", f"the update is refused: {why}")
         return asdict(update_.report), found

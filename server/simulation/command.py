@@ -18,57 +18,36 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from edge_client.inspect import size
 from edge_client.interrupts import end_as_interrupted
 from server.errors import SimulationError
+from server.simulation import options as shared
 from server.simulation.methods import METHODS, merged
-from server.simulation.options import (
-    Alpha,
-    ArithmeticOption,
-    BadRowsOption,
-    By,
-    Clients,
-    Data,
-    DeskExamples,
-    Device,
-    Dimension,
-    Label,
-    LastBlocks,
-    LoraAlpha,
-    Model,
-    Pair,
-    RandomWeights,
-    Rank,
-    Seed,
-    TargetModules,
-    TaskName,
-    Text,
-)
 from server.simulation.plan import plan_for
 from server.simulation.quiet import quiet_libraries
 
 
 def simulate(
-    data: Data,
+    data: shared.Data,
     out: Annotated[Path, typer.Option(help="The run's folder; the same command goes on where it stopped.")],
-    model: Model,
+    model: shared.Model,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "spry",
     preset: Annotated[str, typer.Option(help="Where other settings come from: default, aligned or paper.")] = "default",
-    task: TaskName = "seq-cls",
-    clients: Clients = 100,
+    task: shared.TaskName = "seq-cls",
+    clients: shared.Clients = 100,
     per_round: Annotated[int | None, typer.Option(min=1, help="Clients of a round.")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds.")] = None,
-    alpha: Alpha = None,
-    by: By = "",
-    text: Text = "",
-    pair: Pair = "",
-    label: Label = "",
-    bad_rows: BadRowsOption = "refuse",
-    seed: Seed = 0,
+    alpha: shared.Alpha = None,
+    by: shared.By = "",
+    text: shared.Text = "",
+    pair: shared.Pair = "",
+    label: shared.Label = "",
+    bad_rows: shared.BadRowsOption = "refuse",
+    seed: shared.Seed = 0,
     peft: Annotated[str, typer.Option(help="The adapter, as `spry export` takes it.")] = "lora",
-    rank: Rank = 1,
-    lora_alpha: LoraAlpha = 1.0,
-    dimension: Dimension = 16,
-    target_modules: TargetModules = "",
-    desk_examples: DeskExamples = "",
-    last_blocks: LastBlocks = 0,
+    rank: shared.Rank = 1,
+    lora_alpha: shared.LoraAlpha = 1.0,
+    dimension: shared.Dimension = 16,
+    target_modules: shared.TargetModules = "",
+    desk_examples: shared.DeskExamples = "",
+    last_blocks: shared.LastBlocks = 0,
     mode: Annotated[str | None, typer.Option(help="What clients send: epoch or iteration.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Examples of a step.")] = None,
     length: Annotated[int | None, typer.Option(min=2, help="Tokens of an example, at most.")] = None,
@@ -86,15 +65,15 @@ def simulate(
     personal: Annotated[bool, typer.Option("--personal/--no-personal", help="Measure clients' own models too.")] = True,
     workers: Annotated[int, typer.Option(min=1, help="Processes, each with a model of its own.")] = 1,
     engine: Annotated[str, typer.Option(help="Where workers run: local or ray.")] = "local",
-    device: Device = "cpu",
-    arithmetic: ArithmeticOption = "float32",
+    device: shared.Device = "cpu",
+    arithmetic: shared.ArithmeticOption = "float32",
     differences: Annotated[
         str, typer.Option(help="Central differences: taken, or limit, the slope that they tend to, which is faster.")
     ] = "taken",
     costs: Annotated[
         Path | None, typer.Option(help="A bundle of the same model and adapter, to tell a device's memory by.")
     ] = None,
-    random_weights: RandomWeights = False,
+    random_weights: shared.RandomWeights = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON on standard output.")] = False,
 ) -> None:
     """Train a simulated fleet, by the server's and the devices' own code.

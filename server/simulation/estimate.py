@@ -15,27 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from edge_client.errors import RuntimeMissing
 from server.errors import SimulationError
-from server.simulation.options import (
-    Alpha,
-    ArithmeticOption,
-    BadRowsOption,
-    By,
-    Clients,
-    Data,
-    Device,
-    Dimension,
-    Label,
-    LastBlocks,
-    LoraAlpha,
-    Model,
-    Pair,
-    RandomWeights,
-    Rank,
-    Seed,
-    TargetModules,
-    TaskName,
-    Text,
-)
+from server.simulation import options as shared
 
 if TYPE_CHECKING:
     from edge_client.protocol import Training
@@ -46,18 +26,19 @@ START = "start"
 
 
 def estimate(
-    model: Model,
-    data: Data,
-    task: TaskName = "seq-cls",
+    model: shared.Model,
+    data: shared.Data,
+    task: shared.TaskName = "seq-cls",
     adapter: Annotated[
         list[str] | None, typer.Option(help="Adapters to compare, as in tinylora:rank=8,dimension=16; may be repeated.")
     ] = None,
     peft: Annotated[str, typer.Option(help="Without --adapter, the adapter, as `spry export` takes it.")] = "lora",
-    rank: Rank = 1,
-    lora_alpha: LoraAlpha = 1.0,
-    dimension: Dimension = 16,
-    target_modules: TargetModules = "",
-    last_blocks: LastBlocks = 0,
+    rank: shared.Rank = 1,
+    lora_alpha: shared.LoraAlpha = 1.0,
+    dimension: shared.Dimension = 16,
+    target_modules: shared.TargetModules = "",
+    desk_examples: shared.DeskExamples = "",
+    last_blocks: shared.LastBlocks = 0,
     weights: Annotated[str, typer.Option(help="Where to measure: start, or the folder of a run or adapter.")] = START,
     estimators: Annotated[str, typer.Option(help="Some of forward, exact and central.")] = "forward,exact",
     directions: Annotated[str, typer.Option(help="K: directions of a step.")] = "1,8,64",
@@ -69,20 +50,20 @@ def estimate(
     holders: Annotated[str, typer.Option(help="Clients whose estimates of a unit are averaged.")] = "1",
     units_per_client: Annotated[str, typer.Option(help="Units that a client moves together; 0: all.")] = "1",
     units_apart: Annotated[bool, typer.Option("--units-apart", help="Each direction moves one of its units.")] = False,
-    clients: Clients = 100,
-    alpha: Alpha = None,
-    by: By = "",
-    text: Text = "",
-    pair: Pair = "",
-    label: Label = "",
-    bad_rows: BadRowsOption = "refuse",
+    clients: shared.Clients = 100,
+    alpha: shared.Alpha = None,
+    by: shared.By = "",
+    text: shared.Text = "",
+    pair: shared.Pair = "",
+    label: shared.Label = "",
+    bad_rows: shared.BadRowsOption = "refuse",
     length: Annotated[int, typer.Option(min=2, help="Tokens of an example, at most.")] = 64,
     examples: Annotated[int, typer.Option(min=1, help="Of all clients', for the gradient over the data.")] = 512,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds of clients and directions to average over.")] = 8,
-    seed: Seed = 0,
-    device: Device = "cpu",
-    arithmetic: ArithmeticOption = "float32",
-    random_weights: RandomWeights = False,
+    seed: shared.Seed = 0,
+    device: shared.Device = "cpu",
+    arithmetic: shared.ArithmeticOption = "float32",
+    random_weights: shared.RandomWeights = False,
     by_unit: Annotated[bool, typer.Option("--by-unit", help="Show each unit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON on standard output.")] = False,
 ) -> None:
@@ -114,7 +95,7 @@ def estimate(
     targets = _words(target_modules)
     given = {
         "method": peft, "rank": rank, "alpha": lora_alpha, "dimension": dimension, "targets": targets,
-        "last_blocks": last_blocks,
+        "examples": desk_examples, "last_blocks": last_blocks,
     }  # fmt: skip
     plans = [plan(each) for each in [_adapter(named) for named in adapter or ()] or [given]]
     choices = _choices(
@@ -183,9 +164,9 @@ def _adapter(text: str) -> dict[str, Any]:
     found: dict[str, Any] = {"method": method}
     for option in _words(options):
         name, equals, value = option.partition("=")
-        if not equals or name not in {"rank", "alpha", "dimension", "targets", "last_blocks"}:
+        if not equals or name not in {"rank", "alpha", "dimension", "targets", "examples", "last_blocks"}:
             raise SimulationError(
-                f"--adapter takes a method with rank, alpha, dimension, targets or last_blocks, as in "
+                f"--adapter takes a method with rank, alpha, dimension, targets, examples or last_blocks, as in "
                 f"tinylora:rank=8,dimension=16 or lora:targets=query+value; got {text!r}"
             )
         found[name] = tuple(value.split("+")) if name == "targets" else value

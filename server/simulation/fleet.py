@@ -25,7 +25,7 @@ from server.jobs import JobSettings, complete
 from server.models import Model, head_names
 from server.offers import seed_of
 from server.outcomes import Outcome, Step, Update, mean_of_updates, step_of_scalars
-from server.outliers import FIRST_ROUNDS, Norms, norms
+from server.outliers import norms, usual
 from server.simulation.costs import mean_passes
 from server.simulation.crews import Crew
 from server.simulation.device import DeviceMemory
@@ -48,8 +48,6 @@ class State:
     round: int = 0
     last_change: Mapping[str, Any] | None = None
     """The weights' in the last round, where a method looks at it."""
-    first: tuple[Norms, ...] = ()
-    """How far the updates of the first rounds went."""
 
 
 class Fleet:
@@ -74,12 +72,11 @@ class Fleet:
         evaluated = number % self.settings.evaluate_every == 0 or number == self.settings.rounds
         members = self._members(number, evaluate=evaluated and self.plan.personal)
         if self.settings.training.mode == "epoch":
-            outcome, traffic, first = self._epoch(members, state)
+            outcome, traffic = self._epoch(members, state)
         else:
             outcome, traffic = self._iterations(members, state)
-            first = ()
         found = _told(outcome)
-        following = State(outcome.model, number, self._change(state, outcome), first)
+        following = State(outcome.model, number, self._change(state, outcome))
         trained = time.monotonic() - started
         if evaluated:
             found |= self.score(outcome.model.result).values
@@ -116,7 +113,7 @@ class Fleet:
 
     # --- train, aggregate ---
 
-    def _epoch(self, members: Sequence[Member], state: State) -> tuple[Outcome, Traffic, tuple[Norms, ...]]:
+    def _epoch(self, members: Sequence[Member], state: State) -> tuple[Outcome, Traffic]:
         start = state.model
         calls = [(group, start.weights, state.last_change or {}) for group in self._groups(members)]
         trained: list[Trained] = [one for group in self._crew.call("train", calls) for one in group]
@@ -129,11 +126,8 @@ class Fleet:
         traffic = Traffic(self.manifest, self.settings.training)
         for member, one in zip(members, trained, strict=True):
             traffic.epoch(member.task, one, start.weights)
-        first = state.first
-        if state.round < FIRST_ROUNDS:
-            first += tuple(update.norms for update in updates)
-        outcome = mean_of_updates(start, updates, self.settings, self.manifest, first)
-        return outcome, traffic, first
+        known = usual([update.norms for update in updates])
+        return mean_of_updates(start, updates, self.settings, self.manifest, known), traffic
 
     def _bound(self, trained: Sequence[Trained]) -> float:
         """How much a client's gradients may vary; the steadiest client always takes part."""

@@ -108,8 +108,7 @@ class Folder:
             {name.removeprefix(kind): value for name, value in tensors.items() if name.startswith(kind)}
             for kind in (_WEIGHTS, _OPTIMIZER, _CHANGE)
         )
-        model = Model(noted["version"], weights, optimizer)
-        return State(model, noted["round"], change or None, tuple(noted["first"]))
+        return State(Model(noted["version"], weights, optimizer), noted["round"], change or None)
 
     def save(self, state: State, line: Mapping[str, Any]) -> None:
         """A round is over: its line first, then the state that says so."""
@@ -126,7 +125,7 @@ class Folder:
             )
             for name, value in values.items()
         }
-        noted = {"round": state.round, "version": state.model.version, "first": state.first}
+        noted = {"round": state.round, "version": state.model.version}
         _write(self._checkpoint, save(tensors, {_NOTED: json.dumps(noted)}))  # several keys would get a random order
 
     def lines(self) -> list[dict[str, Any]]:

@@ -94,20 +94,16 @@ def plan_for(
     kind = method_named(method)
     known = PAPER_DATA.get(Path(data).name)
     base: dict[str, Any] = {"over_selection": 1.0, "norm_bound": 1e9, "seed": seed}
-    if preset == "paper":
-        own = {"length": known.length, "learning_rate": known.learning_rate} if known else {}
-        chosen = merged(_as_settings(PRESETS["paper"]), base, kind.settings, kind.paper, {"training": own}, settings)
-    elif preset == "aligned":
-        chosen = merged(_as_settings(PRESETS["aligned"]), base, kind.settings, settings)
-    else:
-        chosen = merged(base, kind.settings, kind.default, settings)
+    start = _as_settings(PRESETS.get(preset, PRESETS["default"]))  # the plan refuses one that there is not
+    own = {"length": known.length, "learning_rate": known.learning_rate} if known else {}
+    of_method = {"default": kind.default, "paper": merged(kind.paper, {"training": own})}.get(preset, {})
     bound = known.variance_bound if known and preset == "paper" else kind.variance_bound
     try:
         return Plan(
             method=method,
             preset=preset,
             data=data,
-            settings=JobSettings.model_validate(chosen),
+            settings=JobSettings.model_validate(merged(start, base, kind.settings, of_method, settings)),
             adapter=Adapter.model_validate(merged(adapter, {"method": kind.adapter} if kind.adapter else {})),
             seed=seed,
             variance_bound=bound if kind.variance_bound else None,

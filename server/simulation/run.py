@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import resource
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -61,6 +62,7 @@ def _config(plan: Plan, worker: Worker) -> dict[str, Any]:
             "test": len(worker.tested),
             "largest_class": round(population.largest_class(), 4),
             "fingerprint": population.fingerprint,
+            "at_the_desk": _digest(plan.adapter.examples),
         },
         "clients": population.clients,
         "per_round": plan.settings.per_round,
@@ -71,6 +73,11 @@ def _config(plan: Plan, worker: Worker) -> dict[str, Any]:
             "head_weights": sum(parameter.size for parameter in manifest.head),
         },
     }
+
+
+def _digest(file: str) -> str:
+    """Of the labelled examples that decided the adapter; nothing where there are none."""
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:32] if file else ""
 
 
 def _summary(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -108,6 +108,17 @@ def test_every_method_and_preset_runs(method, words, capsys):
         assert json.loads(capsys.readouterr().out)["bytes_up"] > 0
 
 
+def test_a_run_does_not_go_on_with_other_examples_at_the_desk(words, tmp_path, capsys):
+    desk = tmp_path / "desk.jsonl"
+    desk.write_text((tmp_path / "fleet-data" / "train.jsonl").read_text())
+    aligned = {"preset": "aligned", "peft": "aligned", "rank": 2, "examples": desk, "iterations": 1}
+    assert run(words(rounds=1, **aligned)) == 0
+    with desk.open("a") as file:
+        file.write('{"text": "ice on the lake", "label": 1}\n')
+    assert run(words(rounds=2, **aligned)) == 2
+    assert "differs in data.at_the_desk" in capsys.readouterr().err
+
+
 def test_the_preset_for_aligned_adapters(words, tmp_path):
     asked = words(preset="aligned", peft="aligned", rank=4, rounds=1, iterations=1, out="aligned")
     assert run(asked) == 0

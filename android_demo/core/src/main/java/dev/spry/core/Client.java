@@ -3,7 +3,6 @@ package dev.spry.core;
 import java.io.Closeable;
 import java.io.File;
 import java.io.IOException;
-import java.util.Arrays;
 import java.util.Calendar;
 import java.util.Collections;
 import java.util.List;
@@ -13,7 +12,6 @@ import java.util.concurrent.ThreadLocalRandom;
 import javax.net.ssl.SSLSocketFactory;
 
 import dev.spry.core.data.Example;
-import dev.spry.core.data.Examples;
 import dev.spry.core.data.Source;
 import dev.spry.core.store.Job;
 import dev.spry.core.store.JobStore;
@@ -56,8 +54,8 @@ public final class Client implements Closeable {
     private final Pause pause;
     private final Store store;
     private final Server server;
+    private final OwnData data;
     private Workbench bench;
-    private Data data;
     private int rows;
     private int rounds;
     private int failures;
@@ -68,11 +66,9 @@ public final class Client implements Closeable {
     private volatile boolean stopped;
 
     private Client(Builder chosen) {
-        if (!(chosen.holdout >= 0 && chosen.holdout < 1)) {
-            throw new DataException("the share held back must be from 0 to less than 1, got " + chosen.holdout);
-        }
         this.chosen = chosen;
         tell = chosen.tell;
+        data = new OwnData(chosen.source, chosen.skipBadRows, chosen.holdout, tell);
         pause = chosen.pause == null ? this::rest : chosen.pause;
         store = new Store(chosen.home, chosen.server, tell);
         server = new Server.Builder(chosen.server)
@@ -174,19 +170,6 @@ public final class Client implements Closeable {
         }
     }
 
-    /** The data as examples of a job. */
-    private static final class Data {
-        final Object key;
-        final Examples training;
-        final Examples heldBack;
-
-        Data(Object key, Examples[] parts) {
-            this.key = key;
-            training = parts[0];
-            heldBack = parts[1];
-        }
-    }
-
     // --- taking part ---
 
     /** Take part in so many rounds, ONCE or ENDLESS; gives back what it came to when it is done or stopped. */
@@ -194,7 +177,7 @@ public final class Client implements Closeable {
         rounds = 0;
         failures = 0;
         server.warnIfOpen();
-        rows = counted();
+        rows = data.count();
         boolean ended = false;
         try (Store.Lock locked = store.lock()) {
             enrol();
@@ -228,17 +211,6 @@ public final class Client implements Closeable {
         if (stopped) {
             throw new Stopped();
         }
-    }
-
-    private int counted() throws IOException {
-        if (chosen.source == null) {
-            throw new DataException("there is no data to train on: choose a file with examples");
-        }
-        int found = Examples.count(chosen.source, chosen.skipBadRows);
-        if (found == 0) {
-            throw new DataException(chosen.source.name() + " has no example; it is empty");
-        }
-        return found;
     }
 
     private void enrol() {
@@ -307,9 +279,9 @@ public final class Client implements Closeable {
         if (job.update() == null) {
             Workbench open = workbench(task);
             job.saveAbout(new Job(task));
-            Data fitting = fitting(open);
+            OwnData.Parts parts = data.of(open.manifest);
             Round round = new Round(task, server, job, open, tell, this::checkStopped);
-            Double found = round.run(fitting.training, fitting.heldBack, chosen.conditions.memory());
+            Double found = round.run(parts.training, parts.heldBack, chosen.conditions.memory());
             stepSeconds = found == null ? stepSeconds : found;
         }
         if (task.training.mode.equals("iteration")) {
@@ -394,21 +366,6 @@ public final class Client implements Closeable {
                     task.bundle, chosen.engine);
         }
         return bench;
-    }
-
-    /** The data as examples of the job; read again when its file has changed. */
-    private Data fitting(Workbench open) throws IOException {
-        String task = open.manifest.model.task;
-        List<String> labels = open.manifest.model.labels;
-        Object key = Arrays.asList(task, labels, chosen.source.stamp());
-        if (data == null || !data.key.equals(key)) {
-            Examples found = Examples.of(chosen.source, task, labels, chosen.skipBadRows);
-            if (found.skipped != null) {
-                tell.tell(Event.of("warning", chosen.source.name() + ": rows left out: " + found.skipped));
-            }
-            data = new Data(key, found.split(chosen.holdout, 0));
-        }
-        return data;
     }
 
     /** Give back the memory of runtime, programs and tokenizer. */
