@@ -28,8 +28,8 @@ class DeviceMemory:
         self._runtimes = list(manifest.runtimes)
         if self._bytes(()) is None:
             raise SimulationError(
-                f"{bundle} (--costs) has no programs for length {training.length}, {training.directions} directions "
-                f"and a batch of at most {training.batch}: export it with them"
+                f"{bundle} (--costs) has no programs for length {training.length} and a batch of at most "
+                f"{training.batch}: export it with them"
             )
 
     def peak(self, tasks: Iterable[Task]) -> int:

@@ -37,6 +37,15 @@ def test_the_largest_steps_memory(bundle, estimator):
     assert memory.peak([last, first]) == max(measured(1), measured(2))
 
 
+def test_more_directions_than_there_are_programs_for_are_taken_in_turns(bundle):
+    manifest = Bundle.open(bundle).manifest
+    most = max(manifest.directions)
+    at_once, in_turns = (Training(batch=2, length=8, directions=count) for count in (most, 4 * most))
+    assert DeviceMemory(bundle, manifest, in_turns).peak([task_of([0], in_turns)]) == (
+        DeviceMemory(bundle, manifest, at_once).peak([task_of([0], at_once)])
+    )
+
+
 def test_a_run_tells_its_clients_memory(bundle, model_folder, writing, tmp_path):
     plan = plan_for(
         method="spry", preset="default", model=str(model_folder), data=str(writing(rows=24, test=3)), seed=1, clients=4,
@@ -55,10 +64,8 @@ def test_a_run_tells_its_clients_memory(bundle, model_folder, writing, tmp_path)
 
 def test_a_bundle_that_does_not_fit_is_refused(bundle, exporting):
     manifest = Bundle.open(bundle).manifest
-    with pytest.raises(SimulationError, match=r"no programs for length 9, 1 directions and a batch of at most 4"):
+    with pytest.raises(SimulationError, match=r"no programs for length 9 and a batch of at most 4"):
         DeviceMemory(bundle, manifest, Training(batch=4, length=9))
-    with pytest.raises(SimulationError, match="8 directions"):
-        DeviceMemory(bundle, manifest, Training(batch=2, length=8, directions=8))
     other = Bundle.open(exporting(labels=("a", "b"))).manifest
     with pytest.raises(SimulationError, match="other units or another head"):
         DeviceMemory(bundle, other, Training(batch=2, length=8))
