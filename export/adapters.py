@@ -18,7 +18,8 @@ from edge_client.adapters import CORE, FRAME
 from export.alignment import Basis, bases, task_bases
 from export.capture import capture
 from export.errors import ExportError
-from export.labelled import read_batches
+from export.heads import standardize_head
+from export.labelled import Batch, read_batches
 from export.model import Loaded
 from export.options import AdapterOptions
 from export.slots import Role, Slot
@@ -129,7 +130,10 @@ def adapt(loaded: Loaded, options: AdapterOptions, seed: int = 0, projections: P
         common["feedforward"] = feedforward
     if any(type(module).__name__ == "Conv1D" for module in model.modules()):
         common["fan_in_fan_out"] = True
-    found_bases = _bases(loaded, linears, targets, options, seed) if method.aligned else {}
+    examples = read_batches(loaded, Path(options.examples)) if options.examples else []
+    if examples and heads:
+        standardize_head(loaded, heads, examples)
+    found_bases = _bases(loaded, linears, targets, options, examples, seed) if method.aligned else {}
     torch.manual_seed(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -168,16 +172,17 @@ def _projections(loaded: Loaded) -> Projections:
 
 
 def _bases(
-    loaded: Loaded, linears: Sequence[str], targets: Sequence[str], options: AdapterOptions, seed: int
-) -> dict[str, Basis]:
+    loaded: Loaded, linears: Sequence[str], targets: Sequence[str], options: AdapterOptions,
+    examples: Sequence[Batch], seed: int,
+) -> dict[str, Basis]:  # fmt: skip
     layers = [name for name in linears if any(_matches(name, target) for target in targets)]
     smallest = min((min(loaded.model.get_parameter(f"{name}.weight").shape) for name in layers), default=0)
     if options.rank > smallest > 0:
         raise ExportError(
             f"rank {options.rank} is more than the {smallest} features of a target module; choose a smaller --rank"
         )
-    if options.examples:
-        return task_bases(loaded, layers, options.rank, read_batches(loaded, Path(options.examples)))
+    if examples:
+        return task_bases(loaded, layers, options.rank, examples)
     return bases(loaded, layers, options.rank, seed)
 
 

@@ -85,9 +85,7 @@ def export(
     target_modules: Annotated[
         str, typer.Option(help="Layers to adapt, between commas; found in the model when left out.")
     ] = "",
-    examples: Annotated[
-        str, typer.Option(help="Labelled examples at hand, to find the directions of an aligned adapter by.")
-    ] = "",
+    examples: Annotated[str, typer.Option(help="A file of labelled examples at hand, for a better start.")] = "",
     last_blocks: Annotated[int, typer.Option(help="Adapt so many of the last blocks; 0: all.")] = 0,
     quantize: Annotated[str, typer.Option(help=f"Precision of the frozen weights: {', '.join(PRECISIONS)}.")] = "none",
     target: Annotated[str, typer.Option(help=f"Runtimes, between commas: {', '.join(RUNTIMES)}.")] = "onnx",

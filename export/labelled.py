@@ -23,7 +23,8 @@ MOST = 512
 _BATCH, _LENGTH = 16, 128
 _FITTING = 60
 """Steps at most."""
-_DECAY = 1e-2
+_DECAY = 1.0
+"""Of a layer behind standardized features; with less it learns these few by heart, and their gradient is gone."""
 
 Batch = dict[str, Tensor]
 """The model's inputs and the labels."""

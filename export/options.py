@@ -30,7 +30,8 @@ class AdapterOptions:
     targets: tuple[str, ...] = ()
     """Module names or their last parts; empty: the method's default, found in the model."""
     examples: str = ""
-    """Labelled ones at hand, in a file, by which an aligned adapter finds its directions."""
+    """Labelled ones at hand, in a file: by them the task layer's features are standardized, and an aligned adapter
+    finds its directions."""
     last_blocks: int = 0
     """Only so many of the last blocks are adapted; 0: all."""
 
@@ -39,8 +40,6 @@ class AdapterOptions:
         _known("adapter", [self.method], METHODS)
         _positive("rank", [self.rank])
         _positive("dimension", [self.dimension])
-        if self.examples and self.method != "aligned":
-            raise ExportError(f"--examples are for the adapter 'aligned', got {self.method!r}; leave them out")
         if self.last_blocks < 0:
             raise ExportError(f"--last-blocks takes 0 (all) or more, got {self.last_blocks}")
         if not math.isfinite(self.alpha) or self.alpha == 0:

@@ -123,10 +123,12 @@ PRESETS: dict[str, JobSettings] = {
         over_selection=1.0,
         rounds=1500,
     ),
-    # For aligned adapters of rank 4 or 8: so many orthogonal directions are all or a quarter of a unit's gradient.
+    # For aligned adapters of rank 4 or 8 that were exported with examples: so many orthogonal directions are all or a
+    # quarter of a unit's gradient. Steps are as long as gradients are: an optimizer that evens them out walks at random
+    # where there is more noise than gradient.
     "aligned": JobSettings(
-        training=Training(directions=16, kind="orthogonal", learning_rate=1.0, head_learning_rate=1.5),
-        optimizers=ServerOptimizers(units=ServerOptimizer(learning_rate=0.02)),
+        training=Training(directions=16, kind="orthogonal", learning_rate=0.01, head_learning_rate=0.1),
+        optimizers=ServerOptimizers(units=ServerOptimizer(kind="fedavg"), head=ServerOptimizer(kind="fedavg")),
         average=0.9,
     ),
 }

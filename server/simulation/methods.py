@@ -52,14 +52,16 @@ def _method(
     family: Family,
     *,
     split: bool,
-    units: Settings,
+    units: Settings | None = None,
     head: Settings | None = None,
     **training: Any,
 ) -> dict[str, Any]:
+    """Optimizers that are left out are the preset's; the head's is the units' unless it is given."""
+    optimizers = {"units": units, "head": head or units}
     settings = {
         "assignment": "cyclic" if split else "all",
         "training": training,
-        "optimizers": {"units": units, "head": head or units},
+        "optimizers": {part: optimizer for part, optimizer in optimizers.items() if optimizer},
     }
     return {"about": about, "family": family, "settings": settings}
 
@@ -74,12 +76,11 @@ ADAPTER_OPTIONS = {"lora": ("rank", "alpha"), "aligned": ("rank",), "tinylora": 
 
 METHODS: dict[str, Method] = {
     "spry": Method(
-        **_method("forward gradients of a share of the units (SPRY)", "forward", split=True, units=_YOGI, head=_MEAN,
+        **_method("forward gradients of a share of the units (SPRY)", "forward", split=True, head=_MEAN,
                   estimator="forward"),
     ),
     "fedfgd": Method(
-        **_method("forward gradients of all units", "forward", split=False, units=_YOGI, head=_MEAN,
-                  estimator="forward"),
+        **_method("forward gradients of all units", "forward", split=False, head=_MEAN, estimator="forward"),
         paper=_ADAMW,
     ),
     "fedavg": Method(

@@ -26,7 +26,7 @@ LoraAlpha = Annotated[float, typer.Option(help="LoRA's scale.")]
 Dimension = Annotated[int, typer.Option(min=1, help="TinyLoRA's trainable numbers per layer.")]
 TargetModules = Annotated[str, typer.Option(help="Layers to adapt, between commas.")]
 DeskExamples = Annotated[
-    str, typer.Option("--examples", help="Labelled examples at hand, to find the directions of an aligned adapter by.")
+    str, typer.Option("--examples", help="A file of labelled examples at hand, for a better start.")
 ]
 LastBlocks = Annotated[int, typer.Option(min=0, help="Adapt so many of the last blocks; 0: all.")]
 Device = Annotated[str, typer.Option(help="cpu, or a CUDA device.")]

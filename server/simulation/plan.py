@@ -32,7 +32,7 @@ class Adapter(BaseModel):
     dimension: Annotated[int, Ge(1)] = 16
     targets: tuple[str, ...] = ()
     examples: str = ""
-    """Labelled ones at hand, by which an aligned adapter finds its directions."""
+    """Labelled ones at hand: see `export.options`."""
     last_blocks: Annotated[int, Ge(0)] = 0
 
     @property

@@ -1,0 +1,86 @@
+"""A task layer that sees its features centred and of even size.
+
+What a model hands to its task layer has a mean that is many times its spread, so most of a new layer's gradient is
+about the mean, which says nothing of the task, and the rate must be small for its sake. With examples at
+hand the mean and the spread are known before training; afterwards they are folded into the layer's weights
+(`edge_client.adapters.folded`), so an adapter for PEFT knows nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from edge_client.adapters import CENTRE, SCALE
+from export.capture import TaskForward
+from export.errors import ExportError
+from export.labelled import Batch
+from export.model import Loaded
+
+_LEAST = 0.1
+"""Of the usual spread: a feature that hardly moves here may move elsewhere."""
+
+
+class StandardizedLinear(nn.Linear):
+    """A linear layer behind `(features - centre) * scale` that at first gives what the plain one gave."""
+
+    def __init__(self, plain: nn.Linear, centre: Tensor, scale: Tensor) -> None:
+        super().__init__(plain.in_features, plain.out_features, bias=False, device="meta")
+        self.register_buffer(CENTRE, centre)
+        self.register_buffer(SCALE, scale)
+        self.centre: Tensor
+        self.scale: Tensor
+        self.weight = nn.Parameter(plain.weight / scale, requires_grad=False)
+        self.bias = _moved(plain, centre)
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 -- the base's name
+        return super().forward((input - self.centre) * self.scale)
+
+
+def _moved(plain: Any, centre: Tensor) -> nn.Parameter | None:
+    return None if plain.bias is None else nn.Parameter(plain.bias + plain.weight @ centre, requires_grad=False)
+
+
+def standardize_head(loaded: Loaded, heads: Sequence[str], batches: Sequence[Batch]) -> None:
+    """Put the task layer of a model behind the mean and the spread of its features in these examples."""
+    name = _last_linear(loaded, heads)
+    plain: Any = loaded.model.get_submodule(name)
+    features = _features(loaded, plain, batches)
+    centre = torch.zeros(plain.in_features) if plain.bias is None else features.mean(0)  # a bias can take it up
+    spread = (features - centre).square().mean(0).sqrt()
+    usual = spread.square().mean().sqrt()
+    if not torch.isfinite(usual) or usual == 0:
+        raise ExportError(
+            f"the task layer {name} gets the same features for all of the examples; give examples that differ"
+        )
+    layer = StandardizedLinear(plain, centre, 1 / spread.clamp(min=_LEAST * float(usual)))
+    loaded.model.set_submodule(name, layer.eval())
+
+
+def _last_linear(loaded: Loaded, heads: Sequence[str]) -> str:
+    """What gives the logits: a task layer may have several."""
+    of_head = [name for name, module in loaded.model.named_modules() if isinstance(module, nn.Linear)]
+    return [name for name in of_head if name.split(".")[0] in heads][-1]
+
+
+def _features(loaded: Loaded, layer: nn.Module, batches: Sequence[Batch]) -> Tensor:
+    """What enters the layer, of each example or of each of its tokens."""
+    found: list[Tensor] = []
+    forward = TaskForward(loaded.model, loaded.task, loaded.inputs)
+    for batch in batches:
+        real = batch["attention_mask"].bool()
+
+        def note(_module: nn.Module, given: tuple[Tensor, ...], real: Tensor = real) -> None:
+            features = given[0].detach().float()
+            found.append(features[real] if features.ndim > real.ndim else features)
+
+        handle = layer.register_forward_pre_hook(note)
+        try:
+            with torch.no_grad():
+                forward(*batch.values())
+        finally:
+            handle.remove()
+    return torch.cat(found)
