@@ -124,11 +124,11 @@ PRESETS: dict[str, JobSettings] = {
         rounds=1500,
     ),
     # For aligned adapters of rank 4 or 8 that were exported with examples: so many orthogonal directions are all or a
-    # quarter of a unit's gradient. Steps are as long as gradients are: an optimizer that evens them out walks at random
-    # where there is more noise than gradient.
+    # quarter of a unit's gradient. A device hardly moves its units while it trains, lest the head learn what only this
+    # device sees; the server's optimizer makes the step, however small the changes that come in.
     "aligned": JobSettings(
-        training=Training(directions=16, kind="orthogonal", learning_rate=0.01, head_learning_rate=0.1),
-        optimizers=ServerOptimizers(units=ServerOptimizer(kind="fedavg"), head=ServerOptimizer(kind="fedavg")),
+        training=Training(directions=16, kind="orthogonal", learning_rate=0.001, head_learning_rate=0.1),
+        optimizers=ServerOptimizers(units=ServerOptimizer(learning_rate=0.01, tau=1e-6)),
         average=0.9,
     ),
 }

@@ -124,8 +124,8 @@ def test_the_preset_for_aligned_adapters(words, tmp_path):
     assert run(asked) == 0
     settings = json.loads((tmp_path / "aligned" / "config.json").read_text())["settings"]
     assert (settings["training"]["directions"], settings["training"]["kind"]) == (16, "orthogonal")
-    assert (settings["training"]["learning_rate"], settings["training"]["head_learning_rate"]) == (0.01, 0.1)
-    assert [settings["optimizers"][part]["kind"] for part in ("units", "head")] == ["fedavg", "fedavg"]
+    assert (settings["training"]["learning_rate"], settings["training"]["head_learning_rate"]) == (0.001, 0.1)
+    assert [settings["optimizers"][part]["kind"] for part in ("units", "head")] == ["fedyogi", "fedavg"]
     assert settings["average"] == 0.9
 
 
