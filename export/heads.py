@@ -1,9 +1,9 @@
 """A task layer that sees its features centred and of even size.
 
-What a model hands to its task layer has a mean that is many times its spread, so most of a new layer's gradient is
-about the mean, which says nothing of the task, and the rate must be small for its sake. With examples at
-hand the mean and the spread are known before training; afterwards they are folded into the layer's weights
-(`edge_client.adapters.folded`), so an adapter for PEFT knows nothing of it.
+What a model hands to its task layer has a mean as large as its spread, so much of a new layer's gradient is about the
+mean, which says nothing of the task; and features are small, so the bias moves first, towards whatever classes a device
+has. With examples at hand the mean and the spread are known before training. They are folded into the layer's weights
+at the end (`edge_client.adapters.folded`), so an adapter for PEFT knows nothing of it.
 """
 
 from __future__ import annotations
