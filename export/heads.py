@@ -62,8 +62,13 @@ def standardize_head(loaded: Loaded, heads: Sequence[str], batches: Sequence[Bat
 
 def _last_linear(loaded: Loaded, heads: Sequence[str]) -> str:
     """What gives the logits: a task layer may have several."""
-    of_head = [name for name, module in loaded.model.named_modules() if isinstance(module, nn.Linear)]
-    return [name for name in of_head if name.split(".")[0] in heads][-1]
+    linears = [name for name, module in loaded.model.named_modules() if isinstance(module, nn.Linear)]
+    of_head = [name for name in linears if name.split(".")[0] in heads]
+    if not of_head:
+        raise ExportError(
+            "the model's task layer has no linear layer whose features could be centred: leave --examples out"
+        )
+    return of_head[-1]
 
 
 def _features(loaded: Loaded, layer: nn.Module, batches: Sequence[Batch]) -> Tensor:

@@ -109,3 +109,5 @@ def test_examples_that_are_all_the_same_are_refused():
     batch = {name: value[:1].expand(4, *value.shape[1:]) for name, value in sample_inputs(loaded, 4, 12, 0).items()}
     with pytest.raises(ExportError, match="the task layer classifier gets the same features for all of the examples"):
         standardized(loaded, [batch])
+    with pytest.raises(ExportError, match="no linear layer whose features could be centred"):
+        standardize_head(loaded, ["pooler"], [batch])

@@ -58,6 +58,7 @@ def mean_loss(loaded, batches):
 
 def test_they_are_the_singular_vectors_of_the_gradient(loaded, desk):
     batches = read_batches(loaded, desk())
+    standardize_head(loaded, ["classifier"], batches)
     names = ["bert." + name for name in LAYERS]
     found = task_bases(loaded, names, 2, batches)
     with fitted_head(loaded, batches):
@@ -72,6 +73,7 @@ def test_they_are_the_singular_vectors_of_the_gradient(loaded, desk):
 
 def test_the_head_is_fitted_and_then_as_before(loaded, desk):
     batches = read_batches(loaded, desk())
+    standardize_head(loaded, ["classifier"], batches)
     before = {name: parameter.clone() for name, parameter in loaded.model.named_parameters()}
     start = mean_loss(loaded, batches)
     with fitted_head(loaded, batches):
