@@ -33,7 +33,7 @@ PAIRS = ("snli", "mnli", "multirc")
 AT_THE_DESK = 256
 """Labelled examples of each set that no client has: task layers are standardized and adapters aligned by them."""
 LORA = ("--peft", "lora", "--rank", "1", "--lora-alpha", "8")
-CLASSIFIER = ("--head-learning-rate", "0.1")
+RATES = {"classifier": ("--head-learning-rate", "0.1")}
 LATE_LORA = (*LORA, "--last-blocks", "3")
 COMMON = ("--clients", "100", "--per-round", "12", "--iterations", "4", "--test-examples", "600",
           "--evaluate-every", "5", "--arithmetic", "bfloat16", "--differences", "limit", "--no-personal")  # fmt: skip
@@ -111,8 +111,7 @@ def main_table() -> Iterator[Run]:
 
 
 def _with_lora(data: str, alpha: float, method: str) -> Run:
-    own = CLASSIFIER if method == "classifier" else ()
-    return Run("main", data, method, alpha, options=(*LORA, *AVERAGE, *own))
+    return Run("main", data, method, alpha, options=(*LORA, *AVERAGE, *RATES.get(method, ())))
 
 
 def free_table() -> Iterator[Run]:
@@ -121,7 +120,7 @@ def free_table() -> Iterator[Run]:
         yield Run("free", data, "spry", alpha, options=ALIGNED, aligned=True)
         yield Run("free", data, "fedavg", alpha, options=(*LATE_LORA, *AVERAGE))
         yield Run("free", data, "fedyogi", alpha, options=(*LATE_LORA, *AVERAGE))
-        yield Run("free", data, "classifier", alpha, options=(*CLASSIFIER, *AVERAGE))
+        yield Run("free", data, "classifier", alpha, options=(*RATES["classifier"], *AVERAGE))
         yield Run("free", data, "baffle+", alpha, options=AVERAGE, aligned=True)
     for data, alpha in cells:
         yield Run("free", data, "fedyogisplit", alpha, name="split-exact", aligned=True,
@@ -160,7 +159,7 @@ def others_table() -> Iterator[Run]:
 
 
 def _shorter(data: str, method: str, *options: str) -> Run:
-    own = ALIGNED if method == "spry" else (*LATE_LORA, *AVERAGE, *(CLASSIFIER if method == "classifier" else ()))
+    own = ALIGNED if method == "spry" else (*LATE_LORA, *AVERAGE, *RATES.get(method, ()))
     return Run("others", data, method, rounds=20, options=(*own, *options), aligned=method == "spry")
 
 

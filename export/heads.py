@@ -73,19 +73,16 @@ def _last_linear(loaded: Loaded, heads: Sequence[str]) -> str:
 
 def _features(loaded: Loaded, layer: nn.Module, batches: Sequence[Batch]) -> Tensor:
     """What enters the layer, of each example or of each of its tokens."""
-    found: list[Tensor] = []
+    seen: list[Tensor] = []
+    handle = layer.register_forward_pre_hook(lambda _module, given: seen.append(given[0]))
     forward = TaskForward(loaded.model, loaded.task, loaded.inputs)
-    for batch in batches:
-        real = batch["attention_mask"].bool()
-
-        def note(_module: nn.Module, given: tuple[Tensor, ...], real: Tensor = real) -> None:
-            features = given[0].detach().float()
-            found.append(features[real] if features.ndim > real.ndim else features)
-
-        handle = layer.register_forward_pre_hook(note)
-        try:
-            with torch.no_grad():
+    try:
+        with torch.no_grad():
+            for batch in batches:
                 forward(*batch.values())
-        finally:
-            handle.remove()
-    return torch.cat(found)
+    finally:
+        handle.remove()
+    masks = [batch["attention_mask"].bool() for batch in batches]
+    return torch.cat(
+        [states[mask] if states.ndim > mask.ndim else states for states, mask in zip(seen, masks, strict=True)]
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal, cast
 
@@ -162,6 +163,7 @@ def describe(config: Config) -> dict[str, str]:
         + "".join(f" {_SHORT.get(name, name)}={_text(value)}" for name, value in parts if value is not None),
         "targets": _text(adapter.targets) if adapter else "",
         "last blocks": _text(adapter.last_blocks or None) if adapter else "",
+        "examples": Path(adapter.examples).name if adapter else "",
     }
     settings = {_NAMES.get(name, name): value for name, value in _flat(config.settings) if name not in _OF_THE_RUN}
     described |= {name: settings.pop(name) for name in _NAMES.values() if name in settings}

@@ -30,6 +30,7 @@ class AdapterConfig(msgspec.Struct, frozen=True):
     dimension: int | None = None
     targets: list[str] | str | None = None
     last_blocks: int | None = None
+    examples: str = ""
 
 
 class DataConfig(msgspec.Struct, frozen=True):

@@ -183,6 +183,11 @@ def test_a_label_says_no_more_than_tells_rows_apart(tmp_path):
     ]  # fmt: skip
 
 
+def test_runs_with_and_without_examples_at_the_desk_are_two_rows(tmp_path):
+    runs = (config("spry", adapter={"method": "lora", "examples": file}) for file in ("", "at/desk.jsonl"))
+    assert labels(tmp_path, *runs) == [["spry", "spry, examples desk.jsonl"]]
+
+
 def test_what_differs_between_groups_alone_is_no_part_of_a_label(tmp_path):
     found = labels(
         tmp_path,
