@@ -52,16 +52,14 @@ def _method(
     family: Family,
     *,
     split: bool,
-    units: Settings | None = None,
-    head: Settings | None = None,
+    server: Settings | None = None,
     **training: Any,
 ) -> dict[str, Any]:
-    """Optimizers that are left out are the preset's; the head's is the units' unless it is given."""
-    optimizers = {"units": units, "head": head or units}
+    """`server` is the optimizer of units and head; where it is left out, the preset has one for each."""
     settings = {
         "assignment": "cyclic" if split else "all",
         "training": training,
-        "optimizers": {part: optimizer for part, optimizer in optimizers.items() if optimizer},
+        "optimizers": {"units": server, "head": server} if server else {},
     }
     return {"about": about, "family": family, "settings": settings}
 
@@ -76,53 +74,52 @@ ADAPTER_OPTIONS = {"lora": ("rank", "alpha"), "aligned": ("rank",), "tinylora": 
 
 METHODS: dict[str, Method] = {
     "spry": Method(
-        **_method("forward gradients of a share of the units (SPRY)", "forward", split=True, head=_MEAN,
-                  estimator="forward"),
+        **_method("forward gradients of a share of the units (SPRY)", "forward", split=True, estimator="forward"),
     ),
     "fedfgd": Method(
-        **_method("forward gradients of all units", "forward", split=False, head=_MEAN, estimator="forward"),
+        **_method("forward gradients of all units", "forward", split=False, estimator="forward"),
         paper=_ADAMW,
     ),
     "fedavg": Method(
-        **_method("backpropagation, mean of the weights", "backprop", split=False, units=_MEAN, estimator="exact"),
+        **_method("backpropagation, mean of the weights", "backprop", split=False, server=_MEAN, estimator="exact"),
         default=_EXACT, paper=_ADAMW,
     ),
     "fedyogi": Method(
-        **_method("backpropagation, FedYogi", "backprop", split=False, units=_YOGI, estimator="exact"),
+        **_method("backpropagation, FedYogi", "backprop", split=False, server=_YOGI, estimator="exact"),
         default={**_EXACT, **_YOGI_RATE}, paper=_ADAMW,
     ),
     "fedsgd": Method(
-        **_method("backpropagation, gradients averaged after every step", "backprop", split=False, units=_MEAN,
+        **_method("backpropagation, gradients averaged after every step", "backprop", split=False, server=_MEAN,
                   estimator="exact", optimizer="sgd", iterations=1),
         default={"training": {"learning_rate": 0.3, "head_learning_rate": 0.3}},
     ),
     "fedavgsplit": Method(
-        **_method("backpropagation of a share of the units, mean of the weights", "backprop", split=True, units=_MEAN,
+        **_method("backpropagation of a share of the units, mean of the weights", "backprop", split=True, server=_MEAN,
                   estimator="exact"),
         default=_EXACT, paper=_ADAMW,
     ),
     "fedyogisplit": Method(
-        **_method("backpropagation of a share of the units, FedYogi", "backprop", split=True, units=_YOGI,
+        **_method("backpropagation of a share of the units, FedYogi", "backprop", split=True, server=_YOGI,
                   estimator="exact"),
         default={**_EXACT, **_YOGI_RATE}, paper=_ADAMW,
     ),
     "fedmezo": Method(
         **_method("central differences along one direction, three passes over the data", "zero-order", split=False,
-                  units=_YOGI, estimator="central", directions=1, sigma=1e-3, epochs=3),
+                  server=_YOGI, estimator="central", directions=1, sigma=1e-3, epochs=3),
         default=_ZERO, paper=_ADAMW,
     ),
     "baffle+": Method(
-        **_method("central differences along 20 directions", "zero-order", split=False, units=_YOGI,
+        **_method("central differences along 20 directions", "zero-order", split=False, server=_YOGI,
                   estimator="central", directions=20, sigma=1e-4),
         default=_ZERO, paper=_ADAMW,
     ),
     "fwdllm+": Method(
         **_method("central differences along that of 10 directions which is closest to the last round's change",
-                  "zero-order", split=False, units=_YOGI, estimator="central", directions=10, sigma=1e-2),
+                  "zero-order", split=False, server=_YOGI, estimator="central", directions=10, sigma=1e-2),
         default=_ZERO, paper=_ADAMW, estimator=ClosestDirection, variance_bound=10.0,
     ),
     "classifier": Method(
-        **_method("backpropagation of the task layer alone", "backprop", split=False, units=_MEAN, estimator="exact"),
+        **_method("backpropagation of the task layer alone", "backprop", split=False, server=_MEAN, estimator="exact"),
         default={"training": {"head_learning_rate": 1.0}}, paper=_ADAMW, adapter="classifier",
     ),
 }  # fmt: skip

@@ -14,6 +14,7 @@ import pytest
 
 from edge_client.cli import installed, load, run
 from server.simulation.methods import METHODS
+from server.simulation.plan import plan_for
 from tests.server.simulation.runs import bits
 
 WRONG = [
@@ -127,6 +128,14 @@ def test_the_preset_for_aligned_adapters(words, tmp_path):
     assert (settings["training"]["learning_rate"], settings["training"]["head_learning_rate"]) == (0.001, 0.1)
     assert [settings["optimizers"][part]["kind"] for part in ("units", "head")] == ["fedyogi", "fedavg"]
     assert settings["average"] == 0.9
+
+
+@pytest.mark.parametrize("method", ["spry", "fedfgd", "fedmezo", "baffle+", "fwdllm+", "fedyogi"])
+def test_the_papers_server_moves_units_and_head_by_fedyogi(method):
+    optimizers = plan_for(
+        method=method, preset="paper", model="tiny", data="ag_news", seed=0, adapter={}, settings={}
+    ).settings.optimizers
+    assert (optimizers.units.kind, optimizers.head.kind) == ("fedyogi", "fedyogi")
 
 
 @pytest.mark.filterwarnings("ignore")
