@@ -96,7 +96,7 @@ class ServerOptimizer:
     """How the server moves weights by the mean change that clients report; in mode iteration clients repeat it."""
 
     kind: Aggregation = "fedyogi"
-    learning_rate: Rate = 1e-2
+    learning_rate: Rate = 1e-3
     beta1: Annotated[float, Ge(0), Lt(1)] = 0.9
     beta2: Annotated[float, Ge(0), Lt(1)] = 0.99
     tau: Annotated[float, Gt(0), Le(1)] = 1e-3

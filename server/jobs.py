@@ -114,12 +114,13 @@ class JobSettings(BaseModel):
         return 1 if self.training.mode == "epoch" else steps_in(self.training, 0)
 
 
+_PAPER_SERVER = ServerOptimizer(learning_rate=0.01)
 PRESETS: dict[str, JobSettings] = {
     "default": JobSettings(),
     # The paper's way: one direction over a client's units and its head together, the same for all examples of a batch.
     "paper": JobSettings(
         training=Training(per_example=False, head="joint", prefix_cache=False, learning_rate=1e-4),
-        optimizers=ServerOptimizers(head=ServerOptimizer()),
+        optimizers=ServerOptimizers(units=_PAPER_SERVER, head=_PAPER_SERVER),
         over_selection=1.0,
         rounds=1500,
     ),

@@ -143,7 +143,7 @@ def local(settings, random):
 
 
 def server(kind, random):
-    optimizers = ServerOptimizers(ServerOptimizer(kind), ServerOptimizer(kind, learning_rate=0.03, beta1=0.5))
+    optimizers = ServerOptimizers(ServerOptimizer(kind, 0.01), ServerOptimizer(kind, 0.03, beta1=0.5))
     weights, state = {"w": normal(random, 2, 3), "h": normal(random, 4)}, {}
     found = {"optimizers": asdict(optimizers), "head": ["h"], "weights": plain(weights), "steps": []}
     for names in ("w", "h"), ("w",), ("h",), ("w", "h"):
@@ -175,7 +175,7 @@ def replayed(settings, kind, random):
         head_learning_rate=random.choice([None, 0.4]),
         **settings,
     )
-    optimizers = ServerOptimizers(ServerOptimizer(kind), ServerOptimizer("fedavg"))
+    optimizers = ServerOptimizers(ServerOptimizer(kind, 0.01), ServerOptimizer("fedavg", 0.01))
     weights = {p.name: normal(random, *p.shape) for p in [*(p for u in UNITS for p in u.parameters), *HEAD]}
     found = {"training": asdict(training), "optimizers": asdict(optimizers), "weights": plain(weights)}
     head_size = sum(parameter.size for parameter in HEAD)

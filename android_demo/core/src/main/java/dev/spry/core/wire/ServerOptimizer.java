@@ -14,7 +14,7 @@ public final class ServerOptimizer {
 
     public ServerOptimizer(JSONObject json, String kind) throws JSONException {
         this.kind = Json.text(json, "kind", kind);
-        learningRate = Json.real(json, "learning_rate", 1e-2);
+        learningRate = Json.real(json, "learning_rate", 1e-3);
         beta1 = Json.real(json, "beta1", 0.9);
         beta2 = Json.real(json, "beta2", 0.99);
         tau = Json.real(json, "tau", 1e-3);
