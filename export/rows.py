@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from peft.tuners.tuners_utils import BaseTunerLayer
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
@@ -90,11 +90,14 @@ class RowModel:
 
     def _round_frozen(self) -> None:
         """All frozen weights, once instead of in every pass; hidden states stay as coarse as their products are."""
-        trained = set(self._adapted.names.values())
-        for name, parameter in self._adapted.model.named_parameters():
-            if name not in trained:
-                parameter.data = parameter.data.to(self.arithmetic)
+        names = set(self._adapted.names.values())
+        trained = {parameter for name, parameter in self._adapted.model.named_parameters() if name in names}
         for module in self._adapted.model.modules():
+            own = set(module.parameters(recurse=False))
+            if own & trained and not isinstance(module, nn.Linear):
+                continue  # a norm takes a scale and a shift of one kind; products are rounded as they run
+            for parameter in own - trained:
+                parameter.data = parameter.data.to(self.arithmetic)
             if isinstance(module, BaseTunerLayer):
                 tuner: Any = module
                 tuner.cast_input_dtype_enabled = False

@@ -178,9 +178,10 @@ def test_the_mean_gradient_is_the_weighted_mean_of_the_examples(method):
         close(np.concatenate([other.gradients[name].reshape(-1) for name in names[0]]), expected)
 
 
-def test_bfloat16_is_close():
-    exact = Clients("bert", "seq-cls", "lora")
-    rounded = Clients("bert", "seq-cls", "lora", "bfloat16")
+@pytest.mark.parametrize("method", ["lora", "ia3", "bitfit"])
+def test_bfloat16_is_close(method):
+    exact = Clients("bert", "seq-cls", method)
+    rounded = Clients("bert", "seq-cls", method, "bfloat16")
     names = [sorted(exact.model.initial)] * CLIENTS
     asked = exact.weights, exact.batches, names
     pairs = zip(
@@ -193,6 +194,9 @@ def test_bfloat16_is_close():
         assert np.abs(found.loss - expected.loss).max() > 1e-5
         each = [np.concatenate([one.gradients[name].reshape(-1) for name in names[0]]) for one in (found, expected)]
         close(*each, 0.05)
+    shared = [exact.weights[0]] * CLIENTS, exact.batches
+    for (loss, _), (expected, _) in zip(rounded.model.forward(*shared), exact.model.forward(*shared), strict=True):
+        close(loss, expected, 0.02)
 
 
 def test_clients_may_share_their_weights():
