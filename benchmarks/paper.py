@@ -33,6 +33,8 @@ PAIRS = ("snli", "mnli", "multirc")
 AT_THE_DESK = 256
 """Labelled examples of each set that no client has: task layers are standardized and adapters aligned by them."""
 LORA = ("--peft", "lora", "--rank", "1", "--lora-alpha", "8")
+VARIANCE_BOUND = "1000"
+"""For gradients by standardized features: the paper's 10 would leave one update in twelve."""
 RATES = {"classifier": ("--head-learning-rate", "0.1")}
 LATE_LORA = (*LORA, "--last-blocks", "3")
 COMMON = ("--clients", "100", "--per-round", "12", "--iterations", "4", "--test-examples", "600",
@@ -143,7 +145,8 @@ def _as_published(method: str, name: str, *options: str) -> Run:
     """The largest client rate that the paper tried, as its own wants hundreds of rounds."""
     lora = ("--peft", "lora", "--rank", "1", "--lora-alpha", "1")
     rates = ("--preset", "paper", "--learning-rate", "0.001")
-    return Run("ablations", "ag_news", method, rounds=60, name=name, options=(*lora, *rates, *options))
+    bound = ("--variance-bound", VARIANCE_BOUND) if method == "fwdllm+" else ()
+    return Run("ablations", "ag_news", method, rounds=60, name=name, options=(*lora, *rates, *bound, *options))
 
 
 def others_table() -> Iterator[Run]:

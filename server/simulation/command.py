@@ -70,6 +70,9 @@ def simulate(
     differences: Annotated[
         str, typer.Option(help="Central differences: taken, or limit, the slope that they tend to, which is faster.")
     ] = "taken",
+    variance_bound: Annotated[
+        float | None, typer.Option(min=0, help="fwdllm+: updates whose gradients vary more are left out.")
+    ] = None,
     costs: Annotated[
         Path | None, typer.Option(help="A bundle of the same model and adapter, to tell a device's memory by.")
     ] = None,
@@ -110,6 +113,7 @@ def simulate(
         device=device,
         arithmetic=arithmetic,
         differences=differences,
+        variance_bound=variance_bound,
         adapter={
             "method": peft,
             "rank": rank,

@@ -88,6 +88,7 @@ def plan_for(
     settings: Mapping[str, Any],
     adapter: Mapping[str, Any],
     seed: int,
+    variance_bound: float | None = None,
     **others: Any,
 ) -> Plan:
     """A method under a preset, with what was asked for on top."""
@@ -97,7 +98,10 @@ def plan_for(
     start = _as_settings(PRESETS.get(preset, PRESETS["default"]))  # the plan refuses one that there is not
     own = {"length": known.length, "learning_rate": known.learning_rate} if known else {}
     of_method = {"default": kind.default, "paper": merged(kind.paper, {"training": own})}.get(preset, {})
-    bound = known.variance_bound if known and preset == "paper" else kind.variance_bound
+    if variance_bound is None:
+        variance_bound = known.variance_bound if known and preset == "paper" else kind.variance_bound
+    elif kind.variance_bound is None:
+        raise SimulationError(f"--variance-bound is of fwdllm+ alone, and the method is {method}: leave it out")
     try:
         return Plan(
             method=method,
@@ -106,7 +110,7 @@ def plan_for(
             settings=JobSettings.model_validate(merged(start, base, kind.settings, of_method, settings)),
             adapter=Adapter.model_validate(merged(adapter, {"method": kind.adapter} if kind.adapter else {})),
             seed=seed,
-            variance_bound=bound if kind.variance_bound else None,
+            variance_bound=variance_bound if kind.variance_bound else None,
             **others,
         )
     except ValidationError as error:

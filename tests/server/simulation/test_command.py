@@ -19,6 +19,7 @@ from tests.server.simulation.runs import bits
 
 WRONG = [
     ({"method": "spryy"}, "unknown method 'spryy'; expected one of spry, fedfgd, fedavg"),
+    ({"variance-bound": 3}, "--variance-bound is of fwdllm\\+ alone, and the method is spry: leave it out"),
     ({"preset": "x"}, "preset: Input should be 'default', 'paper' or 'aligned'"),
     ({"engine": "x"}, "unknown engine 'x'; expected local or ray"),
     ({"task": "x"}, "task: Input should be 'seq-cls', 'qa' or 'causal-lm'"),
@@ -128,6 +129,13 @@ def test_the_preset_for_aligned_adapters(words, tmp_path):
     assert (settings["training"]["learning_rate"], settings["training"]["head_learning_rate"]) == (0.001, 0.1)
     assert [settings["optimizers"][part]["kind"] for part in ("units", "head")] == ["fedyogi", "fedavg"]
     assert settings["average"] == 0.9
+
+
+def test_the_bound_of_fwdllm():
+    given = {"method": "fwdllm+", "model": "tiny", "data": "sst2", "seed": 0, "adapter": {}, "settings": {}}
+    assert plan_for(preset="default", **given).variance_bound == 10
+    assert plan_for(preset="paper", **given).variance_bound == 5
+    assert plan_for(preset="paper", variance_bound=700.0, **given).variance_bound == 700
 
 
 @pytest.mark.parametrize("method", ["spry", "fedfgd", "fedmezo", "baffle+", "fwdllm+", "fedyogi"])
