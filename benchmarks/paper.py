@@ -33,9 +33,14 @@ PAIRS = ("snli", "mnli", "multirc")
 AT_THE_DESK = 256
 """Labelled examples of each set that no client has: task layers are standardized and adapters aligned by them."""
 LORA = ("--peft", "lora", "--rank", "1", "--lora-alpha", "8")
-VARIANCE_BOUND = "1000"
-"""For gradients by standardized features: the paper's 10 would leave one update in twelve."""
-RATES = {"classifier": ("--head-learning-rate", "0.1")}
+RATES = {
+    "classifier": ("--head-learning-rate", "0.1"),
+    "fedsgd": ("--iterations", "1", "--learning-rate", "0.01", "--head-learning-rate", "0.3"),
+    "fedmezo": ("--learning-rate", "0.001"),
+    "fwdllm+": ("--learning-rate", "0.001", "--variance-bound", "1000"),
+}
+"""Where a method's own are for features that are not standardized; the paper's bound on variance would leave one
+update in twelve."""
 LATE_LORA = (*LORA, "--last-blocks", "3")
 COMMON = ("--clients", "100", "--per-round", "12", "--iterations", "4", "--test-examples", "600",
           "--evaluate-every", "5", "--arithmetic", "bfloat16", "--differences", "limit", "--no-personal")  # fmt: skip
@@ -145,7 +150,7 @@ def _as_published(method: str, name: str, *options: str) -> Run:
     """The largest client rate that the paper tried, as its own wants hundreds of rounds."""
     lora = ("--peft", "lora", "--rank", "1", "--lora-alpha", "1")
     rates = ("--preset", "paper", "--learning-rate", "0.001")
-    bound = ("--variance-bound", VARIANCE_BOUND) if method == "fwdllm+" else ()
+    bound = RATES[method] if method == "fwdllm+" else ()
     return Run("ablations", "ag_news", method, rounds=60, name=name, options=(*lora, *rates, *bound, *options))
 
 
