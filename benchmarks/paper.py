@@ -45,6 +45,7 @@ LATE_LORA = (*LORA, "--last-blocks", "3")
 COMMON = ("--clients", "100", "--per-round", "12", "--iterations", "4", "--test-examples", "600",
           "--evaluate-every", "5", "--arithmetic", "bfloat16", "--differences", "limit", "--no-personal")  # fmt: skip
 BACKPROP = ("fedavg", "fedyogi", "fedsgd", "fedavgsplit", "fedyogisplit")
+FORWARD = ("spry", "fedfgd")
 ZERO_ORDER = ("fedmezo", "baffle+", "fwdllm+")
 ALIGNED = ("--preset", "aligned")
 AVERAGE = ("--settings", '{"average": 0.9}')
@@ -108,7 +109,7 @@ def prepare(data: Path, out: Path, name: str) -> None:
 
 
 def main_table() -> Iterator[Run]:
-    for method in ("spry", "fedfgd", *BACKPROP, *ZERO_ORDER, "classifier"):
+    for method in (*FORWARD, *BACKPROP, *ZERO_ORDER, "classifier"):
         yield _with_lora("ag_news", 0.1, method)
     for data, alpha in (("ag_news", 1.0), ("sst2", 0.1), ("sst2", 1.0), ("snli", 0.1), ("snli", 1.0)):
         for method in ("spry", "fedavg", "fedyogi", "baffle+", "classifier"):
@@ -116,9 +117,9 @@ def main_table() -> Iterator[Run]:
 
 
 def _with_lora(data: str, alpha: float, method: str) -> Run:
-    forward = (*ALIGNED, "--settings", SLOW_UNITS) if method in ("spry", "fedfgd") else ()
-    slow = ("--settings", SLOW_UNITS) if method in ZERO_ORDER else AVERAGE
-    return Run("main", data, method, alpha, options=(*LORA, *(forward or slow), *RATES.get(method, ())))
+    preset = ALIGNED if method in FORWARD else ()
+    settings = ("--settings", SLOW_UNITS) if method in (*FORWARD, *ZERO_ORDER) else AVERAGE
+    return Run("main", data, method, alpha, options=(*LORA, *preset, *settings, *RATES.get(method, ())))
 
 
 def free_table() -> Iterator[Run]:
