@@ -109,6 +109,7 @@ def prepare(data: Path, out: Path, name: str) -> None:
 
 
 def main_table() -> Iterator[Run]:
+    """LoRA of rank 1 for every method."""
     for method in (*FORWARD, *BACKPROP, *ZERO_ORDER, "classifier"):
         yield _with_lora("ag_news", 0.1, method)
     for data, alpha in (("ag_news", 1.0), ("sst2", 0.1), ("sst2", 1.0), ("snli", 0.1), ("snli", 1.0)):
@@ -123,6 +124,7 @@ def _with_lora(data: str, alpha: float, method: str) -> Run:
 
 
 def free_table() -> Iterator[Run]:
+    """Each method with an adapter of its choice."""
     cells = [(data, alpha) for alpha in (0.1, 1.0) for data in ("ag_news", "sst2", "snli")]
     for data, alpha in cells:
         yield Run("free", data, "spry", alpha, options=ALIGNED, aligned=True)
@@ -136,6 +138,7 @@ def free_table() -> Iterator[Run]:
 
 
 def ablations_table() -> Iterator[Run]:
+    """The paper's settings, and what it varies."""
     for method in ("fedavg", "fedyogi", "spry", "fedfgd", *ZERO_ORDER):
         yield _as_published(method, method)
     yield _as_published("spry", "K=10", "--directions", "10")
@@ -158,6 +161,7 @@ def _as_published(method: str, name: str, *options: str) -> Run:
 
 
 def others_table() -> Iterator[Run]:
+    """Five more data sets, short runs."""
     for data in ("multirc", "mnli", "yelp_polarity", "yahoo_answers"):
         for method in ("spry", "fedavg", "classifier"):
             yield _shorter(data, method)
@@ -187,7 +191,8 @@ def run(command: list[str], folder: Path, threads: int) -> str:
 def report(table: str, out: Path) -> None:
     RESULTS.mkdir(exist_ok=True)
     target = RESULTS / f"{table}.md"
-    subprocess.run([*SPRY, "report", str(out / table), "--out", str(target)], check=True)
+    title = (TABLES[table].__doc__ or table).rstrip(".")
+    subprocess.run([*SPRY, "report", str(out / table), "--title", title, "--out", str(target)], check=True)
 
 
 def main() -> None:
