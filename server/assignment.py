@@ -36,9 +36,12 @@ class Fit:
     """Bytes."""
 
 
-def slots(assignment: Assignment, units: int, clients: int, places: int) -> list[Slot]:
-    """The places of a round for `clients` clients; places beyond them repeat the first clients' units."""
-    groups = _GROUPS[assignment](units, clients)
+def slots(assignment: Assignment, units: int, clients: int, places: int, least: int = 1) -> list[Slot]:
+    """The places of a round for `clients` clients, each with at least so many units where there are as many.
+
+    Places beyond the clients repeat the first clients' units.
+    """
+    groups = [_with_neighbours(group, units, least) for group in _GROUPS[assignment](units, clients)]
     return [Slot(number, groups[number % len(groups)]) for number in range(places)]
 
 
@@ -60,6 +63,13 @@ def contiguous(units: int, clients: int) -> list[tuple[int, ...]]:
 def everything(units: int, clients: int) -> list[tuple[int, ...]]:
     """Nothing is split: each client trains every unit."""
     return [tuple(range(units))] * clients
+
+
+def _with_neighbours(group: tuple[int, ...], units: int, least: int) -> tuple[int, ...]:
+    """The group and the units that follow its last, the first ones after the very last."""
+    last = max(group, default=0)
+    others = [unit % units for unit in range(last + 1, last + units) if unit % units not in group]
+    return tuple(sorted((*group, *others[: max(0, least - len(group))])))
 
 
 _GROUPS = {"cyclic": cyclic, "memory": contiguous, "all": everything}

@@ -18,7 +18,7 @@ from edge_client.manifest import Manifest
 from edge_client.passes import directions_at_once
 from edge_client.protocol import ServerOptimizer, ServerOptimizers, Training
 from edge_client.training import steps_in
-from server.assignment import Assignment
+from server.assignment import Assignment, Slot, slots
 from server.errors import Refusal, not_found
 from server.evaluation import check_held_out
 from server.store import Store
@@ -38,6 +38,9 @@ class JobSettings(BaseModel):
     training: Training = Field(default=Training(), description="What clients do.")
     optimizers: ServerOptimizers = Field(default=ServerOptimizers(), description="How the server moves weights.")
     assignment: Assignment = Field(default="cyclic", description="Which units a client trains.")
+    units_per_client: Annotated[int, Ge(1)] = Field(
+        default=1, description="Units of a client at least: with more, more clients share each unit."
+    )
     per_round: Annotated[int, Ge(1), Le(100_000)] = Field(default=10, description="Updates that complete a round.")
     over_selection: Annotated[float, Ge(1), Le(10)] = Field(
         default=1.2, description="Clients invited for each update wanted."
@@ -102,6 +105,10 @@ class JobSettings(BaseModel):
     def places(self) -> int:
         """Devices invited to a round."""
         return math.ceil(self.per_round * self.over_selection)
+
+    def slots(self, units: int, places: int) -> list[Slot]:
+        """So many places of a round, and who trains what there."""
+        return slots(self.assignment, units, self.per_round, places, self.units_per_client)
 
     @property
     def fewest(self) -> int:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from edge_client.protocol import CheckedIn, CheckIn, Task
-from server.assignment import Fit, Needs, Slot, choose, slots
+from server.assignment import Fit, Needs, Slot, choose
 from server.jobs import RUNNING, Job, find_job, list_jobs
 from server.store import Store
 from server.tables import devices, rounds, tasks
@@ -111,7 +111,7 @@ class Offers:
                 ).scalars()
             )
         units = len(self._store.bundles.manifest(job.bundle).units)
-        places = slots(job.settings.assignment, units, job.settings.per_round, job.settings.places)
+        places = job.settings.slots(units, job.settings.places)
         free = [slot for slot in places if slot.number not in taken]
         return OpenRound(job, row.number, row.version, row.iteration, row.deadline, free)
 

@@ -56,6 +56,9 @@ def simulate(
     directions: Annotated[int | None, typer.Option(min=1, help="K: directions of a step.")] = None,
     kind: Annotated[str | None, typer.Option(help="How directions are drawn: normal, rademacher, …")] = None,
     assignment: Annotated[str | None, typer.Option(help="cyclic splits units over clients; all does not.")] = None,
+    units_per_client: Annotated[
+        int | None, typer.Option(min=1, help="Units of a client at least: with more, more clients share each.")
+    ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Clients' rate of the units.")] = None,
     head_learning_rate: Annotated[float | None, typer.Option(help="Clients' rate of the head.")] = None,
     server_learning_rate: Annotated[float | None, typer.Option(help="The server's rate of the units.")] = None,
@@ -88,6 +91,7 @@ def simulate(
     end_as_interrupted()
     asked = {
         "per_round": per_round, "rounds": rounds, "evaluate_every": evaluate_every, "assignment": assignment,
+        "units_per_client": units_per_client,
         "training": {
             "mode": mode, "batch": batch, "length": length, "epochs": epochs, "iterations": iterations,
             "directions": directions, "kind": kind, "learning_rate": learning_rate,

@@ -20,7 +20,7 @@ from edge_client.manifest import Manifest
 from edge_client.optimizers import Weights
 from edge_client.protocol import Task
 from edge_client.scalars import decode_report
-from server.assignment import Slot, slots
+from server.assignment import Slot
 from server.jobs import JobSettings, complete
 from server.models import Model, head_names
 from server.offers import seed_of
@@ -100,7 +100,7 @@ class Fleet:
     def _members(self, number: int, *, evaluate: bool) -> list[Member]:
         settings = self.settings
         chosen = sampled(self.plan.seed, number, self.clients, settings.per_round)
-        places = slots(settings.assignment, len(self.manifest.units), settings.per_round, settings.per_round)
+        places = settings.slots(len(self.manifest.units), settings.per_round)
         return [
             Member(client, task_of(settings, self.manifest, number, slot, evaluate=evaluate))
             for client, slot in zip(chosen, places, strict=True)

@@ -43,6 +43,29 @@ def test_places_beyond_the_clients_repeat_the_first():
     assert [slot.units for slot in slots("cyclic", 4, 2, 3)] == [(0, 2), (1, 3), (0, 2)]
 
 
+@pytest.mark.parametrize(
+    ("assignment", "units", "clients", "least", "expected"),
+    [
+        ("cyclic", 3, 4, 2, [(0, 1), (1, 2), (0, 2), (0, 1)]),  # the first follows the last
+        ("cyclic", 5, 2, 3, [(0, 2, 4), (1, 3, 4)]),  # who has as many keeps them
+        ("memory", 4, 2, 3, [(0, 1, 2), (0, 2, 3)]),
+        ("all", 2, 2, 1, [(0, 1), (0, 1)]),
+        ("cyclic", 2, 2, 5, [(0, 1), (0, 1)]),  # no more than there are
+        ("cyclic", 0, 2, 2, [(), ()]),
+    ],
+)
+def test_more_clients_share_a_unit(assignment, units, clients, least, expected):
+    assert [slot.units for slot in slots(assignment, units, clients, clients, least)] == expected
+
+
+@given(st.integers(1, 30), st.integers(1, 30), st.integers(1, 30))
+def test_holders_are_spread_evenly(units, clients, least):
+    """With as many clients as units, or a multiple, each unit has as many holders."""
+    chosen = slots("cyclic", units, units * clients, units * clients, least)
+    holders = [sum(unit in slot.units for slot in chosen) for unit in range(units)]
+    assert holders == [clients * min(least, units)] * units
+
+
 @pytest.fixture
 def manifest(bundle):
     """A real manifest with memory that grows with the work: at this size what is measured is pages and chance."""

@@ -30,6 +30,7 @@ METHODS = {
     "backpropagation": ("fedyogi", {"optimizer": "adamw"}),
     "numbers": ("spry", {"mode": "iteration", "iterations": 2, "head": "apart"}),
     "numbers and the head's gradient": ("spry", {"mode": "iteration", "iterations": 2, "head": "exact"}),
+    "units that clients share": ("spry", {"directions": 2}, {"units_per_client": 2}),
     "numbers of differences": ("fedmezo", {"mode": "iteration", "iterations": 2, "sigma": 1e-2}),
 }
 REPORT = 40
@@ -41,12 +42,13 @@ def data(writing):
     return writing(rows=30, test=4)
 
 
-def plan(method, training, data, model_folder):
+def plan(data, model_folder, method, training, others=None):
     return plan_for(
         method=method, preset="default", model=str(model_folder), data=str(data), seed=SEED, clients=CLIENTS, alpha=1.0,
         adapter={"method": "lora"},
         settings={"per_round": CLIENTS, "rounds": ROUNDS, "norm_bound": 20,
-                  "training": {"batch": 4, "length": 8, "learning_rate": 0.05, "head_learning_rate": 0.1} | training},
+                  "training": {"batch": 4, "length": 8, "learning_rate": 0.05, "head_learning_rate": 0.1} | training,
+                  **(others or {})},
     )  # fmt: skip
 
 
@@ -116,8 +118,7 @@ def bytes_of(line, mode, records):
 @pytest.mark.no_cover
 @pytest.mark.parametrize("case", METHODS)
 def test_three_rounds_end_with_the_same_weights_by_the_same_bytes(case, fleet, trainable, data, model_folder):
-    method, training = METHODS[case]
-    wanted = plan(method, training, data, model_folder)
+    wanted = plan(data, model_folder, *METHODS[case])
     worker, expected, lines = simulated(wanted)
     found = real(fleet, trainable, wanted, worker)
     moved = {name: np.abs(expected[name] - worker.learner.initial[name]).max() for name in expected}
