@@ -48,6 +48,7 @@ BACKPROP = ("fedavg", "fedyogi", "fedsgd", "fedavgsplit", "fedyogisplit")
 FORWARD = ("spry", "fedfgd")
 ZERO_ORDER = ("fedmezo", "baffle+", "fwdllm+")
 ALIGNED = ("--preset", "aligned")
+EACH_STEP = ("--mode", "iteration", "--settings", '{"training": {"head": "exact"}}')
 AVERAGE = ("--settings", '{"average": 0.9}')
 """Every method is measured by a running average of its versions."""
 SPLIT_EXACT = (
@@ -128,6 +129,7 @@ def free_table() -> Iterator[Run]:
     cells = [(data, alpha) for alpha in (0.1, 1.0) for data in ("ag_news", "sst2", "snli")]
     for data, alpha in cells:
         yield Run("free", data, "spry", alpha, options=ALIGNED, aligned=True)
+        yield Run("free", data, "spry", alpha, name="spry-iteration", options=(*ALIGNED, *EACH_STEP), aligned=True)
         yield Run("free", data, "fedavg", alpha, options=(*LATE_LORA, *AVERAGE))
         yield Run("free", data, "fedyogi", alpha, options=(*LATE_LORA, *AVERAGE))
         yield Run("free", data, "classifier", alpha, options=(*RATES["classifier"], *AVERAGE))

@@ -52,11 +52,24 @@ class Site:
             admin.post(f"/v1/jobs/{name}/stop")
 
     def start(self, count: int) -> None:
+        """Clients that have enrolled when this returns: which test of a process is the first is chance."""
         for number in range(len(self.clients), len(self.clients) + count):
             data = fleet.write_rows(self.folder / f"client-{number}.jsonl", rows(20, number))
             where = self.folder / f"client-{number}"
             options = "--name", f"board-{number}", "--holdout", "0.3"
             self.clients.append(fleet.Client(self.server, where, data, self.token, *options))
+        with self.server.administrator() as admin:
+            until = time.monotonic() + 120
+            while len(admin.get("/v1/devices")) < len(self.clients):
+                assert time.monotonic() < until, "the clients have not enrolled"
+                time.sleep(0.1)
+
+    def stop_all(self) -> None:
+        """What a failed test left running would keep the clients from the next one's job."""
+        with self.server.administrator() as admin:
+            for job in admin.get("/v1/jobs"):
+                if job["state"] != "ended":
+                    admin.post(f"/v1/jobs/{job['id']}/stop")
 
     def reached(self, name: str, condition, seconds: float = 60) -> dict:
         until = time.monotonic() + seconds
@@ -154,6 +167,7 @@ def tab(browser, site):
         return tabs[-1]
 
     yield make
+    site.stop_all()
     found = [wrong for one in tabs for wrong in one.wrong]
     hosts = {re.sub(r"^(\w+://[^/]+).*", r"\1", url) for one in tabs for url in one.asked}
     for context in contexts:
