@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
+from server.jobs import JobSettings
 from server.simulation.convergence import INTERVAL
 from server.simulation.measures import main_score, metrics
 from server.simulation.methods import ADAPTER_OPTIONS
@@ -24,6 +25,7 @@ NATURAL = "natural"
 """A split by a column of the data."""
 _SHORT = {"rank": "r", "dimension": "d"}
 _NAMES = {"training.mode": "mode", "training.directions": "K"}
+_ADAPTIVE = ("learning_rate", "beta1", "beta2", "tau")
 _OF_THE_RUN = {"seed", "rounds", "per_round"}
 """Settings of the job that the run's own configuration has too."""
 
@@ -100,7 +102,7 @@ def compare(runs: Sequence[Run], interval: int = INTERVAL) -> Comparison:
     described = [describe(run.config) for run in runs]
     names = list(dict.fromkeys(name for settings in described for name in settings))
     for run, settings in zip(runs, described, strict=True):
-        rows.setdefault(tuple(settings.get(name, "") for name in names), []).append(run)
+        rows.setdefault(tuple(settings.get(name, _DEFAULTS.get(name, "")) for name in names), []).append(run)
     settings = [dict(zip(names, values, strict=True)) for values in rows]
     labels = _labels(settings, names)
     made = [_row(*parts, interval) for parts in zip(labels, settings, rows.values(), strict=True)]
@@ -165,12 +167,20 @@ def describe(config: Config) -> dict[str, str]:
         "last blocks": _text(adapter.last_blocks or None) if adapter else "",
         "examples": Path(adapter.examples).name if adapter else "",
     }
-    settings = {_NAMES.get(name, name): value for name, value in _flat(config.settings) if name not in _OF_THE_RUN}
+    settings = _of_the_job(config.settings)
     described |= {name: settings.pop(name) for name in _NAMES.values() if name in settings}
     for name in ("clients", "per_round", "rounds", "precision", "device"):
         described[name.replace("_", " ")] = _text(getattr(config, name))
     described |= {f"data: {name}": _text(getattr(config.data, name)) for name in ("classes", "examples", "test")}
     return described | settings
+
+
+def _of_the_job(given: dict[str, Any]) -> dict[str, str]:
+    settings = {_NAMES.get(name, name): value for name, value in _flat(given) if name not in _OF_THE_RUN}
+    for part in ("optimizers.units.", "optimizers.head."):
+        if settings.get(f"{part}kind") == "fedavg":  # a mean has no rate and no memory
+            settings |= dict.fromkeys((f"{part}{name}" for name in _ADAPTIVE), "")
+    return settings
 
 
 def _flat(settings: dict[str, Any], before: str = "") -> Iterable[tuple[str, str]]:
@@ -187,6 +197,10 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, cast("list[Any]", value)))
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+_DEFAULTS = _of_the_job(JobSettings().model_dump(mode="json"))
+"""What a run had whose version did not know a setting yet."""
 
 
 def _labels(rows: Sequence[dict[str, str]], names: Sequence[str]) -> list[str]:

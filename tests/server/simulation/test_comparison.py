@@ -291,3 +291,29 @@ def test_a_run_that_has_just_begun_is_a_row_without_figures(tmp_path):
 )
 def test_figures_are_shown_in_few_digits(values, unit, shown):
     assert show(Spread.of(values), unit) == shown
+
+
+def test_runs_of_an_older_version_stand_in_the_same_row(tmp_path):
+    """They lack settings that have come since, which have their defaults."""
+    new, old = config(seed=0), config(seed=1)
+    new["settings"] |= {"units_per_client": 1}
+    write_run(tmp_path / "new", new, rounds(3))
+    write_run(tmp_path / "old", old, rounds(3))
+    (group,) = compare(find_runs([tmp_path])).groups
+    assert [len(row.runs) for row in group.rows] == [2]
+    new["settings"] |= {"units_per_client": 3}
+    write_run(tmp_path / "other", new, rounds(3))
+    (group,) = compare(find_runs([tmp_path])).groups
+    assert {row.label for row in group.rows} == {"spry, units_per_client 3", "spry, units_per_client 1"}
+
+
+def test_settings_that_a_mean_does_not_use_make_no_rows(tmp_path):
+    for seed, rate in enumerate((0.01, 0.001)):
+        made = config("fedavg", seed)
+        mean = {"kind": "fedavg", "learning_rate": rate, "beta1": 0.9, "beta2": 0.99, "tau": 0.001}
+        made["settings"]["optimizers"] = {"units": mean, "head": mean}
+        write_run(tmp_path / str(seed), made, rounds(3))
+    compared = compare(find_runs([tmp_path]))
+    assert [len(row.runs) for row in compared.groups[0].rows] == [2]
+    assert compared.common["optimizers.units.kind"] == "fedavg"
+    assert "optimizers.units.learning_rate" not in compared.common
