@@ -19,7 +19,7 @@ from edge_client.inspect import size
 from edge_client.interrupts import end_as_interrupted
 from server.errors import SimulationError
 from server.simulation import options as shared
-from server.simulation.methods import METHODS, merged
+from server.simulation.methods import METHODS, check_method, merged
 from server.simulation.plan import plan_for
 from server.simulation.quiet import quiet_libraries
 
@@ -99,6 +99,8 @@ def simulate(
         },
         "optimizers": {"units": {"learning_rate": server_learning_rate}},
     }  # fmt: skip
+    chosen = merged(_given(asked), _settings(settings))
+    check_method(method, chosen)
     plan = plan_for(
         method=method,
         preset=preset,  # type: ignore[arg-type] -- the plan checks it
@@ -127,7 +129,7 @@ def simulate(
             "examples": desk_examples,
             "last_blocks": last_blocks,
         },
-        settings=merged(_given(asked), _settings(settings)),
+        settings=chosen,
     )
     if plan.settings.per_round > plan.clients:
         raise SimulationError(f"--per-round is {plan.settings.per_round}, more than --clients {plan.clients}: lower it")

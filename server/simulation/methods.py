@@ -153,6 +153,15 @@ def method_named(name: str) -> Method:
     return METHODS[name]
 
 
+def check_method(name: str, asked: Settings) -> None:
+    """With another estimator, or more steps where one is what it is about, it would be another method."""
+    method, training = method_named(name), asked.get("training")
+    for key in ("estimator", "iterations"):
+        own, wanted = method.settings["training"].get(key), training.get(key) if isinstance(training, dict) else None
+        if own is not None and wanted not in (None, own):
+            raise SimulationError(f"method {name} has training.{key} {own}, not {wanted}: leave it out")
+
+
 def merged(*changes: Mapping[str, Any]) -> dict[str, Any]:
     """Nested settings; later ones win."""
     found: dict[str, Any] = {}

@@ -14,7 +14,7 @@ from edge_client.data import BadRows
 from edge_client.manifest import Task
 from server.errors import SimulationError
 from server.jobs import PRESETS, JobSettings
-from server.simulation.methods import ADAPTER_OPTIONS, PAPER_DATA, Method, Settings, merged, method_named
+from server.simulation.methods import ADAPTER_OPTIONS, PAPER_DATA, Method, merged, method_named
 
 Preset = Literal["default", "paper", "aligned"]
 Arithmetic = Literal["float32", "bfloat16"]
@@ -93,7 +93,6 @@ def plan_for(
 ) -> Plan:
     """A method under a preset, with what was asked for on top."""
     kind = method_named(method)
-    _check_own(method, kind, settings)
     known = PAPER_DATA.get(Path(data).name)
     base: dict[str, Any] = {"over_selection": 1.0, "norm_bound": 1e9, "seed": seed}
     start = _as_settings(PRESETS.get(preset, PRESETS["default"]))  # the plan refuses one that there is not
@@ -117,14 +116,6 @@ def plan_for(
     except ValidationError as error:
         problems = [_problem(found["loc"], found["msg"]) for found in error.errors()]
         raise SimulationError(f"the simulation cannot run like this: {'; '.join(problems[:3])}") from None
-
-
-def _check_own(name: str, kind: Method, asked: Settings) -> None:
-    """With another estimator, or more steps where one is what it is about, it would be another method."""
-    for key in ("estimator", "iterations"):
-        own, wanted = kind.settings["training"].get(key), asked.get("training", {}).get(key)
-        if own is not None and wanted not in (None, own):
-            raise SimulationError(f"method {name} has training.{key} {own}, not {wanted}: leave it out")
 
 
 def _problem(where: Sequence[int | str], what: str) -> str:

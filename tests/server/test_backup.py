@@ -59,7 +59,7 @@ def started(tmp_path, tiny):
 
 
 def test_a_backup_of_a_server_with_a_job_under_way(started, tmp_path):
-    one = started()
+    one = started(norm_bound=1e6)  # of two devices' noise one in hundreds of rounds goes beyond the default
     before = one.reached(lambda job: job["done"] >= 3)["done"]
     data, restored, archive = tmp_path / "data", tmp_path / "restored", tmp_path / "backup.tar"
     told = command("backup", "--data", data, "--out", archive)

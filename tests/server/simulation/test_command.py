@@ -22,6 +22,7 @@ WRONG = [
     ({"variance-bound": 3}, "--variance-bound is of fwdllm\\+ alone, and the method is spry: leave it out"),
     ({"method": "fedsgd", "iterations": 4}, "method fedsgd has training.iterations 1, not 4: leave it out"),
     ({"settings": '{"training": {"estimator": "exact"}}'}, "spry has training.estimator forward, not exact"),
+    ({"settings": '{"training": 3}'}, "training: Input should be"),
     ({"preset": "x"}, "preset: Input should be 'default', 'paper' or 'aligned'"),
     ({"engine": "x"}, "unknown engine 'x'; expected local or ray"),
     ({"task": "x"}, "task: Input should be 'seq-cls', 'qa' or 'causal-lm'"),
