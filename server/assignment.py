@@ -41,7 +41,8 @@ def slots(assignment: Assignment, units: int, clients: int, places: int, least: 
 
     Places beyond the clients repeat the first clients' units.
     """
-    groups = [_with_neighbours(group, units, least) for group in _GROUPS[assignment](units, clients)]
+    around = assignment != "memory"
+    groups = [_with_neighbours(group, units, least, around=around) for group in _GROUPS[assignment](units, clients)]
     return [Slot(number, groups[number % len(groups)]) for number in range(places)]
 
 
@@ -65,10 +66,11 @@ def everything(units: int, clients: int) -> list[tuple[int, ...]]:
     return [tuple(range(units))] * clients
 
 
-def _with_neighbours(group: tuple[int, ...], units: int, least: int) -> tuple[int, ...]:
-    """The group and the units that follow its last, the first ones after the very last."""
+def _with_neighbours(group: tuple[int, ...], units: int, least: int, *, around: bool) -> tuple[int, ...]:
+    """The group and the units that follow its last; after the very last the first ones, or those before the group."""
     last = max(group, default=0)
-    others = [unit % units for unit in range(last + 1, last + units) if unit % units not in group]
+    before = range(last) if around else reversed(range(last))  # the first unit would be the earliest cut
+    others = [unit for unit in (*range(last + 1, units), *before) if unit not in group]
     return tuple(sorted((*group, *others[: max(0, least - len(group))])))
 
 

@@ -25,7 +25,6 @@ NATURAL = "natural"
 """A split by a column of the data."""
 _SHORT = {"rank": "r", "dimension": "d"}
 _NAMES = {"training.mode": "mode", "training.directions": "K"}
-_ADAPTIVE = ("learning_rate", "beta1", "beta2", "tau")
 _OF_THE_RUN = {"seed", "rounds", "per_round"}
 """Settings of the job that the run's own configuration has too."""
 
@@ -179,7 +178,7 @@ def _of_the_job(given: dict[str, Any]) -> dict[str, str]:
     settings = {_NAMES.get(name, name): value for name, value in _flat(given) if name not in _OF_THE_RUN}
     for part in ("optimizers.units.", "optimizers.head."):
         if settings.get(f"{part}kind") == "fedavg":  # a mean has no rate and no memory
-            settings |= dict.fromkeys((f"{part}{name}" for name in _ADAPTIVE), "")
+            settings |= {name: "" for name in settings if name.startswith(part) and name != f"{part}kind"}
     return settings
 
 

@@ -48,7 +48,7 @@ def test_places_beyond_the_clients_repeat_the_first():
     [
         ("cyclic", 3, 4, 2, [(0, 1), (1, 2), (0, 2), (0, 1)]),  # the first follows the last
         ("cyclic", 5, 2, 3, [(0, 2, 4), (1, 3, 4)]),  # who has as many keeps them
-        ("memory", 4, 2, 3, [(0, 1, 2), (0, 2, 3)]),
+        ("memory", 4, 2, 3, [(0, 1, 2), (1, 2, 3)]),  # late cuts stay as late as can be
         ("all", 2, 2, 1, [(0, 1), (0, 1)]),
         ("cyclic", 2, 2, 5, [(0, 1), (0, 1)]),  # no more than there are
         ("cyclic", 0, 2, 2, [(), ()]),
