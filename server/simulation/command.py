@@ -19,6 +19,7 @@ from edge_client.inspect import size
 from edge_client.interrupts import end_as_interrupted
 from server.errors import SimulationError
 from server.simulation import options as shared
+from server.simulation.arithmetic import tell_if_slow
 from server.simulation.methods import METHODS, check_method, merged
 from server.simulation.plan import plan_for
 from server.simulation.quiet import quiet_libraries
@@ -134,6 +135,7 @@ def simulate(
     if plan.settings.per_round > plan.clients:
         raise SimulationError(f"--per-round is {plan.settings.per_round}, more than --clients {plan.clients}: lower it")
     quiet_libraries()
+    tell_if_slow(plan.arithmetic, plan.device)
     from server.simulation.run import simulate as run  # what is behind it takes a while to import
 
     with _shown(plan.settings.rounds) as tell:

@@ -75,6 +75,7 @@ def estimate(
     --adapter tinylora:rank=8,dimension=16 --directions 1,8,64
     """
     try:
+        from server.simulation.arithmetic import tell_if_slow
         from server.simulation.noise import measure
         from server.simulation.noisetable import Found, as_dictionary, show
         from server.simulation.plan import plan_for
@@ -107,6 +108,7 @@ def estimate(
         _numbers("--holders", holders),
     )  # fmt: skip
     quiet_libraries()
+    tell_if_slow(plans[0].arithmetic, device)
     found: list[Found] = []
     with _telling(len(plans)) as tell:
         tell(0, "the data")

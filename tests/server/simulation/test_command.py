@@ -3,12 +3,14 @@
 import json
 import logging
 import os
+import platform
 import pty
 import re
 import signal
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -187,3 +189,15 @@ def test_a_terminal_sees_a_bar_with_the_time_left_and_nothing_else(words):
 def test_the_help_names_every_method():
     (option,) = (found for found in load(installed()["simulate"]).params if found.name == "method")
     assert set(METHODS) <= set(re.findall(r"[\w+]+", option.help))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="needs an x86-64 processor, whose flags tell what it has")
+def test_slow_arithmetic_is_told_where_the_processor_has_no_instructions_for_it(words, capsys):
+    flags = Path("/proc/cpuinfo").read_text().split()
+    small = {"rounds": 1, "clients": 2, "per_round": 1, "iterations": 1}
+    assert run(words(**small, arithmetic="bfloat16")) == 0
+    told = "--arithmetic float32 is faster" in capsys.readouterr().err
+    assert told == (not {"avx512bw", "avx_ne_convert"} & set(flags))
+    assert run(words(**small, out="exact")) == 0
+    assert "--arithmetic" not in capsys.readouterr().err
