@@ -17,7 +17,6 @@ benchmarks/results/.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import shlex
@@ -202,10 +201,7 @@ def run(command: list[str], folder: Path, record: Path, threads: int) -> str:
 def keep(folder: Path, record: Path) -> None:
     """What `spry report` reads of a run; the summary last, as it says that the rest is there."""
     record.mkdir(parents=True, exist_ok=True)
-    config = json.loads((folder / "config.json").read_text())
-    config["adapter"]["examples"] = Path(config["adapter"]["examples"]).name  # wherever that lay
-    (record / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    for name in ("rounds.jsonl", "summary.json"):
+    for name in ("config.json", "rounds.jsonl", "summary.json"):
         shutil.copy(folder / name, record)
 
 

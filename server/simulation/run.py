@@ -55,6 +55,7 @@ def _config(plan: Plan, worker: Worker) -> dict[str, Any]:
     return {
         **plan.model_dump(mode="json"),
         "settings": complete(plan.settings, manifest).model_dump(mode="json"),
+        "adapter": {**plan.adapter.model_dump(mode="json"), "examples": Path(plan.adapter.examples).name},
         "data": {
             "name": Path(plan.data).name,
             "classes": len(population.labels),

@@ -120,9 +120,11 @@ def test_a_run_does_not_go_on_with_other_examples_at_the_desk(words, tmp_path, c
     desk.write_text((tmp_path / "fleet-data" / "train.jsonl").read_text())
     aligned = {"preset": "aligned", "peft": "aligned", "rank": 2, "examples": desk, "iterations": 1}
     assert run(words(rounds=1, **aligned)) == 0
+    aligned["examples"] = desk = desk.rename(tmp_path / "fleet-data" / desk.name)
+    assert run(words(rounds=2, **aligned)) == 0  # wherever they lie
     with desk.open("a") as file:
         file.write('{"text": "ice on the lake", "label": 1}\n')
-    assert run(words(rounds=2, **aligned)) == 2
+    assert run(words(rounds=3, **aligned)) == 2
     assert "differs in data.at_the_desk" in capsys.readouterr().err
 
 
