@@ -16,7 +16,7 @@ from edge_client.errors import BundleError
 from edge_client.estimators import ScalarEstimator, kind_of
 from edge_client.manifest import Manifest
 from edge_client.passes import directions_at_once
-from edge_client.protocol import ServerOptimizer, ServerOptimizers, Training
+from edge_client.protocol import ServerOptimizers, Training
 from edge_client.training import steps_in
 from server.assignment import Assignment, Slot, slots
 from server.errors import Refusal, not_found
@@ -119,27 +119,6 @@ class JobSettings(BaseModel):
     def steps(self) -> int:
         """How often a round moves the weights: once, or in mode iteration after each of its iterations."""
         return 1 if self.training.mode == "epoch" else steps_in(self.training, 0)
-
-
-_PAPER_SERVER = ServerOptimizer(learning_rate=0.01)
-PRESETS: dict[str, JobSettings] = {
-    "default": JobSettings(),
-    # The paper's way: one direction over a client's units and its head together, the same for all examples of a batch.
-    "paper": JobSettings(
-        training=Training(per_example=False, head="joint", prefix_cache=False, learning_rate=1e-4),
-        optimizers=ServerOptimizers(units=_PAPER_SERVER, head=_PAPER_SERVER),
-        over_selection=1.0,
-        rounds=1500,
-    ),
-    # For aligned adapters of rank 4 or 8 that were exported with examples: so many orthogonal directions are all or a
-    # quarter of a unit's gradient. A device hardly moves its units while it trains, lest the head learn what only this
-    # device sees; the server's optimizer makes the step, however small the changes that come in.
-    "aligned": JobSettings(
-        training=Training(directions=16, kind="orthogonal", learning_rate=0.001, head_learning_rate=0.1),
-        optimizers=ServerOptimizers(units=ServerOptimizer(learning_rate=0.01, tau=1e-6)),
-        average=0.9,
-    ),
-}
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from server.cli.common import (
     show_table,
     transfer,
 )
+from server.presets import PRESETS, merged
 
 app = typer.Typer(
     help="Jobs: a bundle to train, how, and when to stop.",
@@ -46,7 +47,7 @@ def create(
     target: Annotated[float | None, typer.Option(help="Stop at this accuracy.")] = None,
     patience: Annotated[int | None, typer.Option(help="Stop after so many evaluations without a better one.")] = None,
     held_out: Annotated[Path | None, typer.Option(help="Examples (JSONL) to evaluate on, kept at the server.")] = None,
-    preset: Annotated[str, typer.Option(help="Where settings start from: default, aligned or paper.")] = "default",
+    preset: Annotated[str, typer.Option(help=f"Where settings start from: {', '.join(PRESETS)}.")] = "default",
     settings: Annotated[Path | None, typer.Option(help="A JSON file with settings.")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting, as training.epochs=2; may be repeated.")
@@ -83,11 +84,9 @@ def create(
 
 
 def _start(preset: str, file: Path | None) -> dict[str, Any]:
-    from server.jobs import PRESETS
-
     if preset not in PRESETS:
         raise AdminError(f"--preset must be one of {', '.join(PRESETS)}, got {preset!r}")
-    wanted = PRESETS[preset].model_dump(mode="json", exclude_defaults=True)
+    given: Any = {}
     if file is not None:
         try:
             given = json.loads(file.read_text())
@@ -95,16 +94,7 @@ def _start(preset: str, file: Path | None) -> dict[str, Any]:
             raise AdminError(f"settings {file} cannot be read as JSON: {error}") from None
         if not isinstance(given, dict):
             raise AdminError(f'settings {file} must be a JSON object such as {{"rounds": 50}}')
-        _merge(wanted, given)
-    return wanted
-
-
-def _merge(into: dict[str, Any], given: dict[str, Any]) -> None:
-    for key, value in given.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
-        else:
-            into[key] = value
+    return merged(PRESETS[preset], given)
 
 
 def _assignments(given: list[str]) -> dict[str, Any]:

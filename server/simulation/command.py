@@ -18,9 +18,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from edge_client.inspect import size
 from edge_client.interrupts import end_as_interrupted
 from server.errors import SimulationError
+from server.presets import PRESETS, merged
 from server.simulation import options as shared
 from server.simulation.arithmetic import tell_if_slow
-from server.simulation.methods import METHODS, check_method, merged
+from server.simulation.methods import METHODS, check_method
 from server.simulation.plan import plan_for
 from server.simulation.quiet import quiet_libraries
 
@@ -30,7 +31,7 @@ def simulate(
     out: Annotated[Path, typer.Option(help="The run's folder; the same command goes on where it stopped.")],
     model: shared.Model,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "spry",
-    preset: Annotated[str, typer.Option(help="Where other settings come from: default, aligned or paper.")] = "default",
+    preset: Annotated[str, typer.Option(help=f"Where other settings come from: {', '.join(PRESETS)}.")] = "default",
     task: shared.TaskName = "seq-cls",
     clients: shared.Clients = 100,
     per_round: Annotated[int | None, typer.Option(min=1, help="Clients of a round.")] = None,

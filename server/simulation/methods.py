@@ -160,13 +160,3 @@ def check_method(name: str, asked: Settings) -> None:
         own, wanted = method.settings["training"].get(key), training.get(key) if isinstance(training, dict) else None
         if own is not None and wanted not in (None, own):
             raise SimulationError(f"method {name} has training.{key} {own}, not {wanted}: leave it out")
-
-
-def merged(*changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested settings; later ones win."""
-    found: dict[str, Any] = {}
-    for change in changes:
-        for key, value in change.items():
-            both = isinstance(value, Mapping) and isinstance(found.get(key), Mapping)
-            found[key] = merged(found[key], value) if both else value
-    return found

@@ -13,10 +13,10 @@ from edge_client import __version__
 from edge_client.data import BadRows
 from edge_client.manifest import Task
 from server.errors import SimulationError
-from server.jobs import PRESETS, JobSettings
-from server.simulation.methods import ADAPTER_OPTIONS, PAPER_DATA, Method, merged, method_named
+from server.jobs import JobSettings
+from server.presets import PRESETS, Preset, merged
+from server.simulation.methods import ADAPTER_OPTIONS, PAPER_DATA, Method, method_named
 
-Preset = Literal["default", "paper", "aligned"]
 Arithmetic = Literal["float32", "bfloat16"]
 Differences = Literal["taken", "limit"]
 
@@ -95,7 +95,7 @@ def plan_for(
     kind = method_named(method)
     known = PAPER_DATA.get(Path(data).name)
     base: dict[str, Any] = {"over_selection": 1.0, "norm_bound": 1e9, "seed": seed}
-    start = _as_settings(PRESETS.get(preset, PRESETS["default"]))  # the plan refuses one that there is not
+    start = PRESETS.get(preset, {})  # the plan refuses one that there is not
     own = {"length": known.length, "learning_rate": known.learning_rate} if known else {}
     of_method = {"default": kind.default, "paper": merged(kind.paper, {"training": own})}.get(preset, {})
     if variance_bound is None:
@@ -120,7 +120,3 @@ def plan_for(
 
 def _problem(where: Sequence[int | str], what: str) -> str:
     return f"{'.'.join(map(str, where)) or 'settings'}: {what.removeprefix('Value error, ')}"
-
-
-def _as_settings(preset: JobSettings) -> dict[str, Any]:
-    return preset.model_dump(mode="json", exclude_unset=True)

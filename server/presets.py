@@ -1,0 +1,44 @@
+"""Presets: settings that a job or a simulation starts from, as changes to the defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+Preset = Literal["default", "paper", "aligned", "aligned-iteration"]
+
+_PAPER_SERVER = {"kind": "fedyogi", "learning_rate": 0.01}
+_ALIGNED_TRAINING = {"directions": 16, "kind": "orthogonal", "learning_rate": 0.001, "head_learning_rate": 0.1}
+_ALIGNED_SERVER = {"units": {"learning_rate": 0.01, "tau": 1e-6}, "head": {"kind": "fedavg"}}
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "default": {},
+    # The paper's way: one direction over a client's units and its head together, the same for all examples of a batch.
+    "paper": {
+        "training": {"per_example": False, "head": "joint", "prefix_cache": False, "learning_rate": 1e-4},
+        "optimizers": {"units": _PAPER_SERVER, "head": _PAPER_SERVER},
+        "over_selection": 1.0,
+        "rounds": 1500,
+    },
+    # For aligned adapters of rank 4 or 8 that were exported with examples: so many orthogonal directions are all or a
+    # quarter of a unit's gradient. A device hardly moves its units while it trains, lest the head learn what only this
+    # device sees; the server's optimizer makes the step, however small the changes that come in.
+    "aligned": {"training": _ALIGNED_TRAINING, "optimizers": _ALIGNED_SERVER, "average": 0.9},
+    # The same from step to step. There are four times as many versions, so the average keeps more of each.
+    "aligned-iteration": {
+        "training": {**_ALIGNED_TRAINING, "mode": "iteration", "iterations": 4, "head": "exact"},
+        "optimizers": _ALIGNED_SERVER,
+        "average": 0.95,
+    },
+}
+
+
+def merged(*changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings; later ones win."""
+    found: dict[str, Any] = {}
+    for change in changes:
+        for key, value in change.items():
+            before = found.get(key)
+            nested = (before if isinstance(before, Mapping) else {}, value)
+            found[key] = merged(*nested) if isinstance(value, Mapping) else value
+    return found
