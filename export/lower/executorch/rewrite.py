@@ -16,7 +16,8 @@ from torch.fx.node import map_aggregate
 
 from export import ops
 from export.graphs import clean, trace
-from export.lower.executorch.formulations import FORMULATIONS, TINY, plain
+from export.lower.executorch.formulation import TINY, plain
+from export.lower.executorch.formulations import FORMULATIONS
 from export.programs import Program
 from export.slots import STORED, slot_of, value_of
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Collection, Mapping, Sequence
 
+import torch
 from torch import Tensor, fx
 
 from export import ops
@@ -12,9 +13,11 @@ from export.errors import ExportError
 from export.lower import Precision
 from export.lower.onnx.frozen import Float, Frozen, Rows8, encoding_of
 from export.lower.onnx.graph import Graph, Reference, WeightFile
-from export.lower.onnx.rules import RULES, aten
+from export.lower.onnx.rules import RULES
 from export.programs import Program
 from export.slots import STORED, Role, Slot, slot_of, value_of
+
+aten = torch.ops.aten
 
 _PRODUCTS = (ops.linear, ops.linear_t)
 _FROZEN = (*_PRODUCTS, ops.embedding)
@@ -123,7 +126,7 @@ class Translator:
                 what = f"has a translation that does not cover {error}"
         raise ExportError(
             f"the op {node.target} of program {self.program.kind} of segment {self.program.segment} {what} to ONNX; "
-            "add one to export/lower/onnx/rules.py (a function of a few lines under @rule(op))"
+            "add one to a module of export/lower/onnx/rules (a function of a few lines under @rule(op))"
         )
 
     def _frozen(self, node: fx.Node) -> None:

@@ -19,7 +19,8 @@ from export import ops
 from export.graphs import trace
 from export.lower import Shaped, lowering
 from export.lower.executorch import LOWERING
-from export.lower.executorch.formulations import FORMULATIONS, plain
+from export.lower.executorch.formulation import plain
+from export.lower.executorch.formulations import FORMULATIONS
 from export.lower.executorch.graph import EdgeGraph
 from export.lower.executorch.partition import SegmentPartitioner, undelegated
 from export.lower.executorch.rewrite import rewritten
