@@ -1,4 +1,8 @@
-"""How a frozen weight is rounded: symmetric int8 with a scale per row, or 4 bits with a scale per block of 32."""
+"""How a frozen weight is rounded: symmetric 8 bits with a scale per row, or 4 bits with a scale per block of 32.
+
+Numbers lie around the middle of an unsigned type. Processors without dot products of bytes (x86 before VNNI) add two
+products of an unsigned and a signed byte in 16 bits, which overflow; of two unsigned ones they do not.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +11,27 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 BLOCK = 32
+MIDDLE = 128
+"""Stands for zero in a byte."""
 _HALF = 8
 _ROWS = 4096
 """Rows worked on at a time: a large table is never copied whole in float32."""
 
 
-def encode_rows(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
-    """Integers in ±127 [out, in], and a scale per row [out]."""
-    numbers = np.empty(weight.shape, np.int8)
+def encode_rows(weight: Floats) -> tuple[NDArray[np.uint8], Floats]:
+    """Integers in 128 ± 127 [out, in], and a scale per row [out]."""
+    numbers = np.empty(weight.shape, np.uint8)
     scales = np.empty(weight.shape[0], np.float32)
     for start in range(0, len(weight), _ROWS):
         rows = weight[start : start + _ROWS]
         scale = np.maximum(np.abs(rows).max(1), np.float32(1e-12)) / np.float32(127)
         scales[start : start + _ROWS] = scale
-        numbers[start : start + _ROWS] = np.clip(np.rint(rows / scale[:, None]), -127, 127)
+        numbers[start : start + _ROWS] = np.clip(np.rint(rows / scale[:, None]), -127, 127) + MIDDLE
     return numbers, scales
 
 
-def decode_rows(numbers: NDArray[np.int8], scales: Floats) -> Floats:
-    return numbers.astype(np.float32) * scales[:, None]
+def decode_rows(numbers: NDArray[np.uint8], scales: Floats) -> Floats:
+    return (numbers.astype(np.float32) - np.float32(MIDDLE)) * scales[:, None]
 
 
 def encode_blocks(weight: Floats) -> tuple[NDArray[np.uint8], Floats]:

@@ -19,14 +19,14 @@ from onnx import TensorProto
 from torch import Tensor, fx
 
 from export.lower import Precision
-from export.lower.onnx.encodings import BLOCK, Floats, decode_blocks, decode_rows, encode_blocks, encode_rows
+from export.lower.onnx.encodings import BLOCK, MIDDLE, Floats, decode_blocks, decode_rows, encode_blocks, encode_rows
 from export.lower.onnx.graph import MICROSOFT, Array, Graph, Operand, Reference, WeightFile
 from export.slots import value_of
 
 _SMALLEST = 32
 _AT_ONCE = 16_000_000
 """Weights that are dequantized at a time where a product needs them in float32: 64 MB."""
-_MIDDLE = np.array(128, np.uint8)
+_MIDDLE = np.array(MIDDLE, np.uint8)
 _TINY = 1e-20
 """In place of a largest value of zero."""
 
@@ -105,7 +105,7 @@ def _product(graph: Graph, x: Operand, weight: str, *, turned: bool) -> str:
 
 
 class Rows8(Frozen):
-    """Symmetric int8 with one scale per row: per output channel of a product, per entry of a table."""
+    """Symmetric 8 bits with one scale per row: per output channel of a product, per entry of a table."""
 
     @staticmethod
     def rounded(weight: Floats) -> Floats:
@@ -118,7 +118,7 @@ class Rows8(Frozen):
             encoded.extend(encode_rows(self.array()))
             return encoded[0] if self.rows else encoded[0].T
 
-        return self.store("i8", numbers), self.store("scale", lambda: encoded[1])
+        return self.store("u8", numbers), self.store("scale", lambda: encoded[1])
 
     def _for_products(self, graph: Graph) -> tuple[str, str]:
         weight, scales = (graph.external(reference) for reference in self._encoded())
@@ -127,7 +127,7 @@ class Rows8(Frozen):
     def linear(self, graph: Graph, x: Operand) -> str:
         weight, scales = self._for_products(graph)
         digits = [
-            graph.op("MatMulIntegerToFloat", number, weight, scale, scales, zero, domain=MICROSOFT)
+            graph.op("MatMulIntegerToFloat", number, weight, scale, scales, zero, _MIDDLE, domain=MICROSOFT)
             for number, scale, zero in _digits(graph, x)
         ]
         return graph.op("Add", *digits)
@@ -136,7 +136,7 @@ class Rows8(Frozen):
         """The product of a tangent: one digit, with a scale per row."""
         weight, scales = self._for_products(graph)
         number, row_scale = _rounded_rows(graph, x)
-        product = graph.op("MatMulIntegerToFloat", number, weight, 1.0, scales, _MIDDLE, domain=MICROSOFT)
+        product = graph.op("MatMulIntegerToFloat", number, weight, 1.0, scales, _MIDDLE, _MIDDLE, domain=MICROSOFT)
         return graph.op("Mul", product, row_scale)
 
     def linear_t(self, graph: Graph, gradient: Operand) -> str:
@@ -144,18 +144,23 @@ class Rows8(Frozen):
         numbers, scales = self._encoded()
         slices = _slices(*numbers.shape)
         if self.rows:
-            pieces = [[graph.external(kept.slice(*part)) for kept in (numbers, scales)] for part in slices]
-            weights = [graph.op("DequantizeLinear", *piece, axis=0) for piece in pieces]
+            weights = [self._floats(graph, numbers.slice(*part), scales.slice(*part), axis=0) for part in slices]
             return _sum_of_products(graph, gradient, weights, slices)
         columns: list[str] = []
         for part in slices:
-            weight = graph.op("DequantizeLinear", graph.external(numbers.slice(*part)), graph.external(scales), axis=1)
+            weight = self._floats(graph, numbers.slice(*part), scales, axis=1)
             columns.append(_product(graph, gradient, weight, turned=True))
         return columns[0] if len(columns) == 1 else graph.op("Concat", *columns, axis=-1)
 
+    def _floats(self, graph: Graph, numbers: Reference, scales: Reference, *, axis: int) -> str:
+        count = scales.shape[0]
+        zero = self.own.add(f"middle.{count}", lambda: np.full(count, MIDDLE, np.uint8))
+        return graph.op("DequantizeLinear", *(graph.external(part) for part in (numbers, scales, zero)), axis=axis)
+
     def embedding(self, graph: Graph, ids: fx.Node) -> str:
         weight, scales = (graph.external(reference) for reference in self._encoded())
-        found = graph.op("Cast", graph.op("Gather", weight, ids, axis=0), to=TensorProto.FLOAT)
+        numbers = graph.op("Cast", graph.op("Gather", weight, ids, axis=0), to=TensorProto.FLOAT)
+        found = graph.op("Sub", numbers, float(MIDDLE))
         scale = graph.op("Unsqueeze", graph.op("Gather", scales, ids, axis=0), graph.integers(-1))
         return graph.op("Mul", found, scale)
 
