@@ -1,12 +1,10 @@
 """The Android library's client in rounds of the real server, beside Python's; its programs run in a worker process."""
 
-import importlib.util
 import io
 import json
 import random
 import signal
 import subprocess
-import sys
 import time
 import zipfile
 from pathlib import Path
@@ -18,8 +16,8 @@ from safetensors.numpy import load
 from edge_client.predictions import predict
 from edge_client.store import JobStore, Store
 from tests import android
+from tests.benchmarks import script
 
-ROOT = Path(__file__).parent.parent
 WORDS = ["the ice", "the lake", "it", "a train", "on the lake", "a b c", "the ice is on the lake"]
 TEXTS = ["the ice is on the lake", "a train!", "it"]
 MODES = {
@@ -27,14 +25,6 @@ MODES = {
     "iteration": {"training": {"batch": 2, "length": 8, "mode": "iteration", "iterations": 3, "learning_rate": 0.01}},
 }
 SLOW = {"training": {"batch": 2, "length": 8, "epochs": 80, "learning_rate": 5e-4, "optimizer": "adamw"}}
-
-
-def script(name: str):
-    """A module of the benchmarks, which are no package."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / f"benchmarks/{name}.py")
-    sys.modules[name] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 fleet = script("fleet")

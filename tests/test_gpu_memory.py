@@ -1,30 +1,21 @@
 """benchmarks/gpu_memory.py on tiny shapes: every way of a step computes the same, and ours takes least for it."""
 
 import dataclasses
-import importlib.util
 import json
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from tests.benchmarks import script
+
 pytestmark = pytest.mark.no_cover  # no benchmark is measured
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 MODELS = ["roberta-large", "llama-2-7b", "opt-6.7b"]
 
 
-def script(name: str):
-    """A module of the benchmarks, which are no package."""
-    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-    sys.modules[name] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-models, _, steps, meter, gpu_memory = (  # in the order in which they import each other by their names
+models, _, steps, meter, gpu_memory = (
     script(name) for name in ("gpu_models", "gpu_chain", "gpu_steps", "gpu_meter", "gpu_memory")
 )
 

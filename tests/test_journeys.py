@@ -1,11 +1,9 @@
 """What a user goes through, with real processes: a server, two clients, and the commands."""
 
-import importlib.util
 import json
 import random
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,22 +15,14 @@ from safetensors.numpy import load_file
 from edge_client.bundle import Bundle
 from edge_client.steps import Stepper
 from edge_client.workbench import Workbench
+from tests.benchmarks import script
 
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 WORDS = ["the ice", "the lake", "it", "a train", "on the lake", "a b c", "the ice is on the lake"]
 TEXTS = ["the ice is on the lake", "a train!"]
 
 
-def script(name: str):
-    """A module of the benchmarks, which are no package."""
-    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-    sys.modules[name] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 fleet = script("fleet")
-crash = script("crash")  # imports fleet by its name
+crash = script("crash")
 
 
 def rows(count: int, seed: int) -> list[dict]:

@@ -1,0 +1,53 @@
+"""benchmarks/paper.py: the commands that it would run, and what it keeps of a run."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from edge_client.cli import installed, load
+from server.simulation.methods import check_method
+from server.simulation.runs import find_runs
+from tests.benchmarks import script
+
+paper = script("paper")
+SIMULATE = load(installed()["simulate"])
+
+
+def test_no_run_stands_in_anothers_folder():
+    made = [run for table in paper.TABLES.values() for run in table()]
+    assert len({run.folder(Path("runs"), 0) for run in made}) == len(made)
+
+
+@pytest.mark.parametrize("table", paper.TABLES)
+def test_simulate_takes_the_commands(table):
+    for run in paper.TABLES[table]():
+        command, *words = run.command(Path("runs"), 2, "float32")
+        assert command == "simulate"
+        given = SIMULATE.make_context(command, words).params  # unknown options and words would be refused
+        assert (given["seed"], given["arithmetic"]) == (2, "float32")
+        check_method(given["method"], json.loads(given["settings"] or "{}"))
+
+
+def test_what_a_run_found_is_kept_and_not_found_again(model_folder, writing, tmp_path):
+    out, records = tmp_path / "out", tmp_path / "records"
+    folder, record = (parent / "free" / "notes-1" / "spry" / "seed-0" for parent in (out, records))
+    desk = writing() / "train.jsonl"
+    command = [
+        "simulate", "--model", str(model_folder), "--data", str(desk.parent), "--examples", str(desk), "--clients", "4",
+        "--per-round", "2", "--rounds", "2", "--iterations", "1", "--length", "8", "--out", str(folder),
+    ]  # fmt: skip
+    assert paper.run(command, folder, record, 1).startswith("done  "), folder.with_suffix(".log").read_text()
+    assert str(tmp_path) not in "".join(file.read_text() for file in record.iterdir())
+    shutil.rmtree(out)
+    assert paper.run(command, folder, record, 1).startswith("done before  ")
+    (run,) = find_runs([records])
+    assert (len(run.rounds), run.summary is not None) == (2, True)
+
+
+def test_a_run_that_fails_is_told_and_not_kept(model_folder, tmp_path):
+    folder, record = tmp_path / "run", tmp_path / "record"
+    command = ["simulate", "--model", str(model_folder), "--data", str(tmp_path / "nowhere"), "--out", str(folder)]
+    assert paper.run(command, folder, record, 1).startswith("FAILED")
+    assert not record.exists()
