@@ -206,6 +206,9 @@ def keep(folder: Path, record: Path) -> None:
 
 
 def report(table: str) -> None:
+    if not (RECORDS / table).is_dir():
+        print(f"{table}: no run has ended, so there is nothing to report")
+        return
     target = RESULTS / f"{table}.md"
     title = (TABLES[table].__doc__ or table).rstrip(".")
     subprocess.run([*SPRY, "report", str(RECORDS / table), "--title", title, "--out", str(target)], check=True)

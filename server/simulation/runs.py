@@ -62,7 +62,9 @@ class Config(msgspec.Struct, frozen=True):
     rounds: int | None = None
     alpha: float | None = None
     """Of the Dirichlet split; None is a natural one."""
-    precision: str | None = None
+    arithmetic: str | None = None
+    differences: str | None = None
+    variance_bound: float | None = None
     device: str | None = None
     settings: dict[str, Any] = {}
     """The job's."""

@@ -20,7 +20,7 @@ def config(method: str = "spry", seed: int = 0, **changed) -> dict:
         "version": 1, "method": method, "preset": "default", "model": "a-model",
         "adapter": {"method": "lora", "rank": 1, "alpha": 8.0, "dimension": None, "targets": ["query", "value"]},
         "data": {"name": "news", "classes": 4, "examples": 4800, "test": 600}, "clients": 100, "per_round": 10,
-        "rounds": 20, "alpha": 0.1, "seed": seed, "precision": "int8", "device": "cpu",
+        "rounds": 20, "alpha": 0.1, "seed": seed, "arithmetic": "bfloat16", "device": "cpu",
         "settings": {"training": training | changed.pop("training", {}), "per_round": 10, "rounds": 20, "seed": seed},
         "numbers": {"units": 0 if head_alone else 12, "unit_weights": 0 if head_alone else 9216, "head_weights": 1540},
     }  # fmt: skip

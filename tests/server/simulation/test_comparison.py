@@ -188,6 +188,15 @@ def test_runs_with_and_without_examples_at_the_desk_are_two_rows(tmp_path):
     assert labels(tmp_path, *runs) == [["spry", "spry, examples desk.jsonl"]]
 
 
+def test_seeds_in_other_arithmetic_are_no_seeds_of_the_same_row(tmp_path):
+    for seed, arithmetic in enumerate(("float32", "bfloat16", "bfloat16")):
+        write_run(tmp_path / str(seed), config(seed=seed, arithmetic=arithmetic), rounds(2))
+    (group,) = compare(find_runs([tmp_path])).groups
+    assert {row.label: len(row.runs) for row in group.rows} == {
+        "spry, arithmetic float32": 1, "spry, arithmetic bfloat16": 2,
+    }  # fmt: skip
+
+
 def test_what_differs_between_groups_alone_is_no_part_of_a_label(tmp_path):
     found = labels(
         tmp_path,
