@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from .batches import Batch
 from .chain import Chain
 from .errors import TrainingError
+from .guide import NO_GUIDE, Guide
 from .manifest import Manifest, ProgramSpec
 from .optimizers import Weights
 from .passes import Pass
@@ -87,6 +88,8 @@ class Estimator(ABC):
 class ScalarEstimator(Estimator):
     """An estimator whose step is numbers along directions that anybody can draw again."""
 
+    guide: Guide = NO_GUIDE
+    """Directions in place of drawn ones."""
     _drawn: tuple[int, dict[str, Array]] | None = None
 
     @abstractmethod
@@ -104,7 +107,8 @@ class ScalarEstimator(Estimator):
     def directions(self, iteration: int) -> dict[str, Array]:
         """[K * batch, *shape]; of one step, kept until the next."""
         if self._drawn is None or self._drawn[0] != iteration:
-            drawn = step_directions(self.manifest, self.task.units, self.task.seed, self.training, iteration)
+            units, seed = self.task.units, self.task.seed
+            drawn = step_directions(self.manifest, units, seed, self.training, iteration, self.guide)
             self._drawn = iteration, drawn
         return self._drawn[1]
 

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from .errors import SpryError
 from .estimates import directions_for, estimate
+from .guide import NO_GUIDE, Guide, guided
 from .manifest import Manifest
 from .optimizers import Weights
 from .protocol import Training
@@ -205,12 +206,12 @@ def as_published(report: ScalarReport) -> ScalarReport:
     return _decode_scalars(data, 0, report.loss, (report.jvp.shape[0], report.jvp.shape[1]))[0]
 
 
-def changes(record: StepRecord, manifest: Manifest, training: Training) -> Weights:
+def changes(record: StepRecord, manifest: Manifest, training: Training, guide: Guide = NO_GUIDE) -> Weights:
     """The mean change of every parameter in this step, weighted by examples: one local SGD step of each participant."""
     totals: dict[str, NDArray[np.float64]] = {}
     holders: dict[str, int] = {}
     for participant in record.participants:
-        for name, gradient in gradients(participant, manifest, training, record.iteration).items():
+        for name, gradient in gradients(participant, manifest, training, record.iteration, guide).items():
             share = participant.report.examples * gradient.astype(np.float64)
             totals[name] = totals[name] + share if name in totals else share
             holders[name] = holders.get(name, 0) + participant.report.examples
@@ -222,9 +223,11 @@ def changes(record: StepRecord, manifest: Manifest, training: Training) -> Weigh
     return {name: (-rates[name in head] * value).astype(np.float32) for name, value in found.items()}
 
 
-def gradients(participant: Participant, manifest: Manifest, training: Training, iteration: int) -> Weights:
+def gradients(
+    participant: Participant, manifest: Manifest, training: Training, iteration: int, guide: Guide = NO_GUIDE
+) -> Weights:
     """The gradient that a participant's scalars stand for."""
-    drawn = step_directions(manifest, participant.units, participant.seed, training, iteration)
+    drawn = step_directions(manifest, participant.units, participant.seed, training, iteration, guide)
     return combine(participant.report, drawn, manifest, training)
 
 
@@ -241,9 +244,11 @@ def combine(report: ScalarReport, drawn: Mapping[str, Floats], manifest: Manifes
 
 
 def step_directions(
-    manifest: Manifest, units: Sequence[int], seed: int, training: Training, iteration: int
+    manifest: Manifest, units: Sequence[int], seed: int, training: Training, iteration: int, guide: Guide = NO_GUIDE
 ) -> dict[str, Floats]:
     """The directions of a client's step, [K * batch, *shape] for each parameter, the head's where it takes some."""
+    if guide:
+        return guided(guide, manifest, units, training.batch)
     drawing = partial(
         directions_for,
         manifest,

@@ -78,6 +78,9 @@ def simulate(
     variance_bound: Annotated[
         float | None, typer.Option(min=0, help="fwdllm+: updates whose gradients vary more are left out.")
     ] = None,
+    guided: Annotated[
+        bool, typer.Option("--guided", help="Directions are gradients of --examples, not random.")
+    ] = False,
     costs: Annotated[
         Path | None, typer.Option(help="A bundle of the same model and adapter, to tell a device's memory by.")
     ] = None,
@@ -122,6 +125,7 @@ def simulate(
         arithmetic=arithmetic,
         differences=differences,
         variance_bound=variance_bound,
+        guided=guided,
         adapter={
             "method": peft,
             "rank": rank,

@@ -11,16 +11,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from edge_client.chain import cut_for
+from edge_client.guide import GUIDE, guide_in
 from edge_client.manifest import Manifest
 from edge_client.optimizers import Weights
 from edge_client.protocol import Task
 from edge_client.scalars import decode_report
 from server.assignment import Slot
+from server.errors import SimulationError
 from server.jobs import JobSettings, complete
 from server.models import Model, head_names
 from server.offers import seed_of
@@ -64,6 +66,8 @@ class Fleet:
         self._crew = crew
         self._head = head_names(manifest)
         self._kind = plan.kind.estimator_of(self.settings.training)
+        if plan.guided:
+            _check_shares(self.settings, len(manifest.units))
         self._memory = DeviceMemory(costs, manifest, self.settings.training) if costs else None
 
     def play(self, state: State) -> tuple[State, dict[str, Any]]:
@@ -114,8 +118,10 @@ class Fleet:
     # --- train, aggregate ---
 
     def _epoch(self, members: Sequence[Member], state: State) -> tuple[Outcome, Traffic]:
-        start = state.model
-        calls = [(group, start.weights, state.last_change or {}) for group in self._groups(members)]
+        start = self._with_guide(state.model)
+        guide = guide_in(start.optimizer)
+        given = start.weights | {GUIDE + name: rows for name, rows in guide.items()}
+        calls = [(group, start.weights, state.last_change or {}, guide) for group in self._groups(members)]
         trained: list[Trained] = [one for group in self._crew.call("train", calls) for one in group]
         bound = self._bound(trained)
         updates = [
@@ -125,9 +131,16 @@ class Fleet:
         ]
         traffic = Traffic(self.manifest, self.settings.training)
         for member, one in zip(members, trained, strict=True):
-            traffic.epoch(member.task, one, start.weights)
+            traffic.epoch(member.task, one, given)
         known = usual([update.norms for update in updates])
         return mean_of_updates(start, updates, self.settings, self.manifest, known), traffic
+
+    def _with_guide(self, model: Model) -> Model:
+        """The same weights, with a guide made at them where the plan has one."""
+        if not self.plan.guided:
+            return model
+        (guide,) = self._crew.call("guide", [(model.weights, model.version)])
+        return replace(model, optimizer=model.optimizer | {GUIDE + name: rows for name, rows in guide.items()})
 
     def _bound(self, trained: Sequence[Trained]) -> float:
         """How much a client's gradients may vary; the steadiest client always takes part."""
@@ -139,7 +152,9 @@ class Fleet:
         traffic = Traffic(self.manifest, training)
         outcome: Outcome | None = None
         for iteration in range(self.settings.steps):
-            calls = [(group, model.weights, iteration, state.last_change or {}) for group in self._groups(members)]
+            model = self._with_guide(model)
+            given = model.weights, iteration, state.last_change or {}, guide_in(model.optimizer)
+            calls = [(group, *given) for group in self._groups(members)]
             reports = [data for group in self._crew.call("report", calls) for data in group]
             steps = [
                 Step(member.task.seed, tuple(member.task.units), decode_report(data, self.manifest, training))
@@ -163,6 +178,16 @@ class Fleet:
         """How good these weights are on the test set."""
         starts = range(0, self.test_examples, SCORED_TOGETHER)
         return combined(self._crew.call("score", [(weights, start, start + SCORED_TOGETHER) for start in starts]))
+
+
+def _check_shares(settings: JobSettings, units: int) -> None:
+    """Directions that are orthonormal unit by unit would mix the units of a client that has several."""
+    several = any(len(slot.units) > 1 for slot in settings.slots(units, settings.per_round))
+    if several and settings.assignment != "all":
+        raise SimulationError(
+            f"guided directions are of one unit or of all, and {settings.per_round} clients a round hold several of "
+            f"{units} units: raise --per-round to {units}, leave out --units-per-client, or give --assignment all"
+        )
 
 
 def task_of(settings: JobSettings, manifest: Manifest, number: int, slot: Slot, *, evaluate: bool = False) -> Task:

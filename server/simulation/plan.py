@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from edge_client import __version__
 from edge_client.data import BadRows
@@ -73,11 +73,23 @@ class Plan(BaseModel):
     differences: Differences = "taken"
     """Whether central differences are taken, or their limit."""
     variance_bound: float | None = None
+    guided: bool = False
+    """Directions are gradients of the examples at hand, instead of random."""
     settings: JobSettings
 
     @property
     def kind(self) -> Method:
         return method_named(self.method)
+
+    @model_validator(mode="after")
+    def _can_be_guided(self) -> Plan:
+        if self.guided and self.kind.family != "forward":
+            raise ValueError(f"guided directions are for forward gradients, and {self.method} takes none")
+        if self.guided and (head := self.settings.training.head) != "exact":
+            raise ValueError(f"guided directions are of units alone and need an exact head, got head {head}")
+        if self.guided and not self.adapter.examples:
+            raise ValueError("guided directions come from labelled examples: give --examples FILE")
+        return self
 
 
 def plan_for(

@@ -8,7 +8,8 @@ examples, a few for each message, are left out.
 Every client of a round is taken to hold no earlier version: it gets all weights that move. In mode iteration it gets
 them once, with the server optimizer's state, and then each step's record. A real client that took part in the round
 before has less to fetch in mode iteration, the records alone; in mode epoch all weights move in a round, so that only
-the first round's, which come with the bundle, are fewer.
+the first round's, which come with the bundle, are fewer. Guided directions come with the weights; every step of mode
+iteration has new ones.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 import msgspec
 from safetensors.numpy import save
 
+from edge_client.guide import GUIDE
 from edge_client.manifest import Manifest
 from edge_client.optimizers import Weights
 from edge_client.protocol import REPORT, Task, Training
@@ -38,7 +40,7 @@ class Traffic:
         self._training = training
         self._head = sum(parameter.size for parameter in manifest.head)
         self.bytes_up = self.bytes_down = self.numbers_up = self.numbers_down = self.numbers_down_own = 0
-        self._whole: int | None = None
+        self._sizes: dict[frozenset[str], tuple[int, int]] = {}
 
     def epoch(self, task: Task, trained: Trained, weights: Weights) -> None:
         """A client's update, and the weights that it began with."""
@@ -54,10 +56,13 @@ class Traffic:
         assert outcome.record is not None
         record = encode_record(outcome.record, self._manifest, self._training)
         gradient = 0 if outcome.record.head_gradient is None else self._head
+        guide = {name: rows for name, rows in model.optimizer.items() if name.startswith(GUIDE)}
         derivatives = self._training.directions * self._training.batch * (2 if self._head and not gradient else 1)
         for task, report in zip(tasks, reports, strict=True):
             if first:
                 self._download(task, model.repeatable)
+            elif guide:  # the rest follows from the records
+                self._receive(guide)
             self.bytes_up += len(report)
             self.bytes_down += len(record)
             self.numbers_up += derivatives + gradient
@@ -65,11 +70,17 @@ class Traffic:
             self.numbers_down_own += _SEED
 
     def _download(self, task: Task, weights: Weights) -> None:
-        if self._whole is None:
-            self._whole = len(save(weights))
-        self.bytes_down += self._whole
-        self.numbers_down += sum(value.size for value in weights.values())
+        self._receive(weights)
         self.numbers_down_own += sum(self._manifest.units[unit].size for unit in task.units)
+
+    def _receive(self, tensors: Weights) -> None:
+        """Tensors of the same names are as large for every client."""
+        names = frozenset(tensors)
+        if names not in self._sizes:
+            self._sizes[names] = len(save(tensors)), sum(value.size for value in tensors.values())
+        size, numbers = self._sizes[names]
+        self.bytes_down += size
+        self.numbers_down += numbers
 
     def totals(self) -> dict[str, int]:
         return {

@@ -10,19 +10,22 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from edge_client.batches import Batches
-from edge_client.data import Example
+from edge_client.data import Example, examples_for
 from edge_client.estimators import Estimate, Estimator, ScalarEstimator
 from edge_client.optimizers import Weights
 from edge_client.protocol import Task
 from edge_client.scalars import encode_report
+from edge_client.sources import open_data
 from edge_client.text import TextEncoder
 from edge_client.training import State, evaluate, report, train, update
 from server.simulation.columns import Columns
 from server.simulation.dataset import open_dataset
 from server.simulation.fwdllm import ClosestDirection, Spread
+from server.simulation.guide import GuideMaker
 from server.simulation.learner import Learner, open_learner
 from server.simulation.limits import at_limit
 from server.simulation.plan import Plan
@@ -66,18 +69,19 @@ class Worker:
         self.manifest = self.learner.manifest
         self.tested = _spread(self.population.test, plan.test_examples)
         self._client = lru_cache(plan.settings.per_round)(self.population.client)
+        self._guide = _guide_of(plan, self.learner, self.population.labels) if plan.guided else None
         length = plan.settings.training.length
         self._encoder, self._tested_encoder = (
             TextEncoder(self.learner.tokenizer, self.manifest, batch, length)
             for batch in (plan.settings.training.batch, rows_together(plan))
         )
 
-    def train(self, members: Sequence[Member], weights: Weights, last_change: Weights) -> list[Trained]:
+    def train(self, members: Sequence[Member], weights: Weights, last_change: Weights, guide: Weights) -> list[Trained]:
         """Mode epoch: all steps of a round."""
 
         def work(number: int, passes: JoinedPasses) -> Trained:
             client, task = members[number]
-            estimator = _Watched(self._estimator(task, passes, last_change))
+            estimator = _Watched(self._estimator(task, passes, last_change, guide))
             batches = self._batches(client, task)
             state = deque(train(task, self.manifest, estimator, batches, State(weights)), maxlen=1).pop()
             held_back, right = self._personal(client, passes, state) if task.evaluate else (0, 0)
@@ -86,16 +90,23 @@ class Worker:
 
         return run_together(self.learner, [member.task for member in members], work)
 
-    def report(self, members: Sequence[Member], weights: Weights, iteration: int, last_change: Weights) -> list[bytes]:
+    def report(
+        self, members: Sequence[Member], weights: Weights, iteration: int, last_change: Weights, guide: Weights
+    ) -> list[bytes]:
         """Mode iteration: one step's numbers, as they go over the wire."""
 
         def work(number: int, passes: JoinedPasses) -> bytes:
             client, task = members[number]
-            estimator = self._estimator(task, passes, last_change)
+            estimator = self._estimator(task, passes, last_change, guide)
             assert isinstance(estimator, ScalarEstimator)  # the settings refuse others
             return encode_report(estimator.report(self._batches(client, task).at(iteration), weights, iteration))
 
         return run_together(self.learner, [member.task for member in members], work)
+
+    def guide(self, weights: Weights, version: int) -> Weights:
+        """The directions of steps from these weights."""
+        assert self._guide is not None
+        return self._guide.at(version, weights)
 
     def score(self, weights: Weights, first: int, last: int) -> Score:
         """How good these weights are on a part of the test set."""
@@ -112,13 +123,15 @@ class Worker:
     def _batches(self, client: int, task: Task) -> Batches:
         return Batches(self._client(client).train, self._encoder, self.plan.task, task.seed)
 
-    def _estimator(self, task: Task, passes: JoinedPasses, last_change: Weights) -> Estimator:
+    def _estimator(self, task: Task, passes: JoinedPasses, last_change: Weights, guide: Weights) -> Estimator:
         kind = self.plan.kind.estimator_of(task.training)
         if self.plan.differences == "limit":
             kind = at_limit(kind)
         estimator = kind(self.manifest, task, passes)
         if isinstance(estimator, ClosestDirection):
             estimator.last_change = last_change
+        if guide and isinstance(estimator, ScalarEstimator):
+            estimator.guide = guide
         return estimator
 
 
@@ -133,6 +146,14 @@ class _Watched:
         found = self._estimator.gradient(batch, weights, iteration)
         self.spread.add(found)
         return found
+
+
+def _guide_of(plan: Plan, learner: Learner, labels: Sequence[str]) -> GuideMaker:
+    """By the examples that lie at the desk."""
+    training = plan.settings.training
+    examples = examples_for(open_data(Path(plan.adapter.examples)), plan.task, labels)
+    split = plan.settings.assignment != "all"
+    return GuideMaker(learner, examples, plan.task, directions=training.directions, length=training.length, apart=split)
 
 
 def population_of(plan: Plan) -> Population:

@@ -27,12 +27,14 @@ def write_data(parent: Path, name: str = "fleet-data", rows: int = 60, test: int
     return folder
 
 
-def small(model: Path, data: Path, method: str = "spry", rounds: int = 3, seed: int = 5, **training) -> Plan:
+def small(
+    model: Path, data: Path, method: str = "spry", rounds: int = 3, seed: int = 5, *, guided: bool = False, **training
+) -> Plan:
     """Twelve clients of which eight take part, in two groups."""
     return plan_for(
         method=method, preset="default", model=str(model), data=str(data), seed=seed, clients=12, alpha=1.0,
         columns={"text": "", "pair": "", "label": ""},
-        adapter={"method": "lora"},
+        adapter={"method": "lora", "examples": str(data / "test.jsonl") if guided else ""}, guided=guided,
         settings={"per_round": 8, "rounds": rounds,
                   "training": {"batch": 8, "length": 8, "iterations": 2} | training},
     )  # fmt: skip

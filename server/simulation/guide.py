@@ -1,0 +1,100 @@
+"""Directions that labelled examples at the desk give, in place of random ones.
+
+K random directions see K of the d numbers of a gradient. Gradients of K small groups of labelled examples, at the
+weights that a step starts from, span most of what the gradient of any other examples is there, however large d
+(`benchmarks/guide.py`). A client's derivatives along them say how far its own examples agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_client.batches import Batches
+from edge_client.data import Example
+from edge_client.optimizers import Weights
+from edge_client.text import TextEncoder
+from server.errors import SimulationError
+from server.simulation.learner import Learner
+
+Array = NDArray[Any]
+
+GROUP = 8
+"""Examples of a direction at most: as many as a client's usual batch."""
+_NOTHING = 1e-6
+"""What is left of a direction of length 1 that the ones before it already span."""
+
+
+class GuideMaker:
+    """What gradients of groups of examples span; the groups are drawn anew each time.
+
+    Args:
+        learner: computes them.
+        examples: labelled ones.
+        task: what they are examples of.
+        directions: K, as many as there are groups.
+        length: tokens of an example, at most.
+        apart: directions of a unit are orthonormal by themselves, as a client has one; else of all units together.
+    """
+
+    def __init__(
+        self, learner: Learner, examples: Sequence[Example], task: str, *, directions: int, length: int, apart: bool
+    ) -> None:
+        if len(examples) < directions:
+            raise SimulationError(
+                f"{directions} guided directions need as many --examples or more, and there are {len(examples)}: "
+                "give more examples, or lower --directions"
+            )
+        self._learner = learner
+        self._examples = examples
+        self._task = task
+        self._directions = directions
+        self._encoder = TextEncoder(
+            learner.tokenizer, learner.manifest, min(GROUP, len(examples) // directions), length
+        )
+        units = [unit.parameters for unit in learner.manifest.units]
+        self._parts = units if apart else [tuple(parameter for unit in units for parameter in unit)]
+
+    def at(self, version: int, weights: Weights) -> Weights:
+        """The directions of steps from the weights of this version, [K, *shape] for each parameter of a unit."""
+        found: Weights = {}
+        gradients = self._gradients(version, weights)
+        for parameters in self._parts:
+            rows = np.concatenate([gradients[p.name].reshape(self._directions, -1) for p in parameters], axis=1)
+            # An estimate is a mean over K directions, and this one is to be a sum.
+            rows = (np.sqrt(self._directions) * orthonormal(rows)).astype(np.float32)
+            ends = np.cumsum([p.size for p in parameters])[:-1]
+            for parameter, part in zip(parameters, np.split(rows, ends, axis=1), strict=True):
+                found[parameter.name] = part.reshape(self._directions, *parameter.shape)
+        return found
+
+    def _gradients(self, version: int, weights: Weights) -> Weights:
+        """Of each group, by all parameters."""
+        drawn = Batches(self._examples, self._encoder, self._task, version)
+        groups = [drawn.at(step) for step in range(self._directions)]
+        names = [parameter.name for parameters in self._parts for parameter in parameters]
+        count = len(groups)
+        found = self._learner.differentiate([weights] * count, groups, [names] * count, per_example=False)
+        return {name: np.stack([one.gradients[name] for one in found]) for name in names}
+
+
+def orthonormal(rows: Array) -> NDArray[np.float64]:
+    """Rows that span what these do; zero for a row that those before it span already."""
+    found = np.zeros(rows.shape, np.float64)
+    for number, row in enumerate(rows.astype(np.float64)):
+        rest = _unit(row)
+        for _ in range(2):  # once more, for what rounding left
+            # Not by BLAS: its threads and those of a round's clients would wait for each other.
+            along = np.einsum("kn,n->k", found[:number], rest)
+            rest = rest - np.einsum("k,kn->n", along, found[:number])
+        if np.sqrt(np.square(rest).sum()) > _NOTHING:
+            found[number] = _unit(rest)
+    return found
+
+
+def _unit(vector: NDArray[np.float64]) -> NDArray[np.float64]:
+    length = np.sqrt(np.square(vector).sum())
+    return vector / length if length else vector
