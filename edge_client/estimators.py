@@ -89,7 +89,7 @@ class ScalarEstimator(Estimator):
     """An estimator whose step is numbers along directions that anybody can draw again."""
 
     guide: Guide = NO_GUIDE
-    """Directions in place of drawn ones."""
+    """Directions in place of drawn ones, or of some."""
     _drawn: tuple[int, dict[str, Array]] | None = None
 
     @abstractmethod

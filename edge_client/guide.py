@@ -1,23 +1,25 @@
 """Directions that come with the weights instead of being drawn: a job's guide.
 
-Whoever has labelled examples makes one, K directions for each parameter of a unit. It stands in the server optimizer's
+Whoever has labelled examples makes one: a few orthonormal directions for the units. It stands in the server optimizer's
 state, so that it is saved, sent and resumed like the rest of it, until the next one takes its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .manifest import Manifest
+from .manifest import Manifest, Parameter
 from .optimizers import Floats, Weights
+from .protocol import Training
 
 Guide = Mapping[str, Floats]
-"""[K, *shape] for each parameter."""
+"""[directions, *shape] for each parameter of a unit."""
 NO_GUIDE: Guide = MappingProxyType({})
-"""Directions are drawn."""
+"""All directions are drawn."""
 GUIDE = "g:"
 """Stands before a parameter's name in the optimizer's state."""
 
@@ -27,7 +29,33 @@ def guide_in(state: Weights) -> Weights:
     return {name.removeprefix(GUIDE): rows for name, rows in state.items() if name.startswith(GUIDE)}
 
 
-def guided(guide: Guide, manifest: Manifest, units: Iterable[int], batch: int) -> Weights:
-    """A client's directions, [K * batch, *shape]: those of its units, the same for all examples of a batch."""
-    names = [parameter.name for unit in units for parameter in manifest.units[unit].parameters]
-    return {name: np.repeat(guide[name], batch, axis=0) for name in names}
+def drawn_beside(guide: Guide, training: Training) -> int:
+    """How many of the K directions are still drawn."""
+    return training.directions - len(next(iter(guide.values()))) if guide else training.directions
+
+
+def guided(guide: Guide, drawn: Guide, manifest: Manifest, units: Sequence[int], training: Training) -> Weights:
+    """A client's directions, [K * batch, *shape]: the guide's first, then drawn ones without what the guide spans.
+
+    Examples of a batch share the guide's. Scaled such that the mean over all of v v^T is, where some are drawn, I by
+    expectation, and else the projection on what the guide spans.
+    """
+    parameters = [parameter for unit in units for parameter in manifest.units[unit].parameters]
+    spanned = _flat(guide, parameters)
+    count, rest = training.directions, drawn_beside(guide, training)
+    rows = [np.sqrt(count) * np.repeat(spanned, training.batch, axis=0)]
+    if rest:
+        others = _flat(drawn, parameters)
+        # Not by BLAS: in a simulation its threads and those of a round's clients would wait for each other.
+        along = np.einsum("rn,kn->rk", others, spanned)
+        rows.append(np.sqrt(count / rest) * (others - np.einsum("rk,kn->rn", along, spanned)))
+    whole = np.concatenate(rows).astype(np.float32)
+    parts = np.split(whole, np.cumsum([parameter.size for parameter in parameters])[:-1], axis=1)
+    return {
+        parameter.name: np.ascontiguousarray(part).reshape(len(whole), *parameter.shape)
+        for parameter, part in zip(parameters, parts, strict=True)
+    }
+
+
+def _flat(rows: Guide, parameters: Sequence[Parameter]) -> NDArray[np.float64]:
+    return np.concatenate([rows[p.name].reshape(len(rows[p.name]), -1) for p in parameters], axis=1, dtype=np.float64)

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from .errors import SpryError
 from .estimates import directions_for, estimate
-from .guide import NO_GUIDE, Guide, guided
+from .guide import NO_GUIDE, Guide, drawn_beside, guided
 from .manifest import Manifest
 from .optimizers import Weights
 from .protocol import Training
@@ -247,8 +247,16 @@ def step_directions(
     manifest: Manifest, units: Sequence[int], seed: int, training: Training, iteration: int, guide: Guide = NO_GUIDE
 ) -> dict[str, Floats]:
     """The directions of a client's step, [K * batch, *shape] for each parameter, the head's where it takes some."""
-    if guide:
-        return guided(guide, manifest, units, training.batch)
+    if not guide:
+        return _drawn(manifest, units, seed, training, iteration)
+    rest = drawn_beside(guide, training)
+    drawn = _drawn(manifest, units, seed, replace(training, directions=rest), iteration) if rest else NO_GUIDE
+    return guided(guide, drawn, manifest, units, training)
+
+
+def _drawn(
+    manifest: Manifest, units: Sequence[int], seed: int, training: Training, iteration: int
+) -> dict[str, Floats]:
     drawing = partial(
         directions_for,
         manifest,

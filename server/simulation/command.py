@@ -79,8 +79,8 @@ def simulate(
         float | None, typer.Option(min=0, help="fwdllm+: updates whose gradients vary more are left out.")
     ] = None,
     guided: Annotated[
-        bool, typer.Option("--guided", help="Directions are gradients of --examples, not random.")
-    ] = False,
+        int, typer.Option(min=0, help="So many of the K directions are gradients of --examples, not random.")
+    ] = 0,
     costs: Annotated[
         Path | None, typer.Option(help="A bundle of the same model and adapter, to tell a device's memory by.")
     ] = None,

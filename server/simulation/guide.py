@@ -1,6 +1,6 @@
 """Directions that labelled examples at the desk give, in place of random ones.
 
-K random directions see K of the d numbers of a gradient. Gradients of K small groups of labelled examples, at the
+K random directions see K of the d numbers of a gradient. Gradients of a few small groups of labelled examples, at the
 weights that a step starts from, span most of what the gradient of any other examples is there, however large d
 (`benchmarks/guide.py`). A client's derivatives along them say how far its own examples agree.
 """
@@ -35,7 +35,7 @@ class GuideMaker:
         learner: computes them.
         examples: labelled ones.
         task: what they are examples of.
-        directions: K, as many as there are groups.
+        directions: as many as there are groups.
         length: tokens of an example, at most.
         apart: directions of a unit are orthonormal by themselves, as a client has one; else of all units together.
     """
@@ -46,7 +46,7 @@ class GuideMaker:
         if len(examples) < directions:
             raise SimulationError(
                 f"{directions} guided directions need as many --examples or more, and there are {len(examples)}: "
-                "give more examples, or lower --directions"
+                "give more examples, or lower --guided"
             )
         self._learner = learner
         self._examples = examples
@@ -59,13 +59,12 @@ class GuideMaker:
         self._parts = units if apart else [tuple(parameter for unit in units for parameter in unit)]
 
     def at(self, version: int, weights: Weights) -> Weights:
-        """The directions of steps from the weights of this version, [K, *shape] for each parameter of a unit."""
+        """Directions for steps from the weights of this version, [directions, *shape] for each parameter of a unit."""
         found: Weights = {}
         gradients = self._gradients(version, weights)
         for parameters in self._parts:
             rows = np.concatenate([gradients[p.name].reshape(self._directions, -1) for p in parameters], axis=1)
-            # An estimate is a mean over K directions, and this one is to be a sum.
-            rows = (np.sqrt(self._directions) * orthonormal(rows)).astype(np.float32)
+            rows = orthonormal(rows).astype(np.float32)
             ends = np.cumsum([p.size for p in parameters])[:-1]
             for parameter, part in zip(parameters, np.split(rows, ends, axis=1), strict=True):
                 found[parameter.name] = part.reshape(self._directions, *parameter.shape)

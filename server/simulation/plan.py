@@ -73,8 +73,8 @@ class Plan(BaseModel):
     differences: Differences = "taken"
     """Whether central differences are taken, or their limit."""
     variance_bound: float | None = None
-    guided: bool = False
-    """Directions are gradients of the examples at hand, instead of random."""
+    guided: Annotated[int, Ge(0)] = 0
+    """So many directions are gradients of the examples at hand, instead of random."""
     settings: JobSettings
 
     @property
@@ -85,6 +85,10 @@ class Plan(BaseModel):
     def _can_be_guided(self) -> Plan:
         if self.guided and self.kind.family != "forward":
             raise ValueError(f"guided directions are for forward gradients, and {self.method} takes none")
+        if self.guided > (count := self.settings.training.directions):
+            raise ValueError(
+                f"{self.guided} of {count} directions cannot be guided: lower --guided, or raise --directions"
+            )
         if self.guided and (head := self.settings.training.head) != "exact":
             raise ValueError(f"guided directions are of units alone and need an exact head, got head {head}")
         if self.guided and not self.adapter.examples:

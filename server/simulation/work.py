@@ -150,10 +150,10 @@ class _Watched:
 
 def _guide_of(plan: Plan, learner: Learner, labels: Sequence[str]) -> GuideMaker:
     """By the examples that lie at the desk."""
-    training = plan.settings.training
+    length = plan.settings.training.length
     examples = examples_for(open_data(Path(plan.adapter.examples)), plan.task, labels)
     split = plan.settings.assignment != "all"
-    return GuideMaker(learner, examples, plan.task, directions=training.directions, length=training.length, apart=split)
+    return GuideMaker(learner, examples, plan.task, directions=plan.guided, length=length, apart=split)
 
 
 def population_of(plan: Plan) -> Population:

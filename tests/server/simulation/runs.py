@@ -28,7 +28,7 @@ def write_data(parent: Path, name: str = "fleet-data", rows: int = 60, test: int
 
 
 def small(
-    model: Path, data: Path, method: str = "spry", rounds: int = 3, seed: int = 5, *, guided: bool = False, **training
+    model: Path, data: Path, method: str = "spry", rounds: int = 3, seed: int = 5, *, guided: int = 0, **training
 ) -> Plan:
     """Twelve clients of which eight take part, in two groups."""
     return plan_for(

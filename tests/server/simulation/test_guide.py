@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from edge_client.batches import Batches
+from edge_client.scalars import step_directions
 from edge_client.text import TextEncoder
 from server.errors import SimulationError
 from server.models import Model
@@ -33,10 +34,10 @@ def desk(tmp_path):
 def planned(model_folder, writing, desk):
     data = writing(rows=60, test=4)
 
-    def plan(method="fedfgd", guided=True, examples=str(desk), settings=None, **training):
+    def plan(method="fedfgd", guided=DIRECTIONS, examples=str(desk), settings=None, **training):
         steps = {"length": 8, "batch": 4, "iterations": 1, "learning_rate": 1.0, "optimizer": "sgd"}
         if guided:
-            steps["directions"] = DIRECTIONS
+            steps["directions"] = guided
         return plan_for(
             method=method, preset="default", model=str(model_folder), data=str(data), seed=5, clients=6, alpha=1.0,
             adapter={"method": "lora", "examples": examples}, guided=guided,
@@ -68,7 +69,7 @@ def change(trained, weights, names):
 
 @pytest.mark.parametrize("method", ["fedfgd", "spry"])
 def test_an_estimate_is_the_part_of_the_gradient_that_the_guide_spans(method, planned, weights):
-    ours, exact = Worker(planned(method)), Worker(planned("fedyogi", guided=False))
+    ours, exact = Worker(planned(method)), Worker(planned("fedyogi", guided=0))
     guide = ours.guide(weights, 1)
     true = exact.train(members(exact), weights, {}, {})
     found = ours.train(members(ours), weights, {}, guide)
@@ -81,9 +82,49 @@ def test_an_estimate_is_the_part_of_the_gradient_that_the_guide_spans(method, pl
         assert np.linalg.norm(part - spanned) < 1e-4 * np.linalg.norm(spanned)
 
 
+def test_drawn_directions_bring_what_the_guide_leaves_out(planned, weights):
+    """A whole block of orthogonal directions beside the guide's gives the gradient of a unit back."""
+    ours = Worker(planned("spry", directions=DIRECTIONS + 64, kind="orthogonal"))
+    exact = Worker(planned("fedyogisplit", guided=0))
+    assert {unit.size for unit in ours.manifest.units} == {64}
+    guide = ours.guide(weights, 1)
+    true = exact.train(members(exact), weights, {}, {})
+    found = ours.train(members(ours), weights, {}, guide)
+    for member, expected, trained in zip(members(ours), true, found, strict=True):
+        names = names_of(ours, member)
+        whole, estimate = (change(one, weights, names) for one in (expected, trained))
+        assert np.linalg.norm(estimate - whole) < 1e-4 * np.linalg.norm(whole)
+
+
+def test_an_estimate_with_some_guided_directions_is_right_on_average(planned, weights):
+    """And what the guide spans is right every time."""
+    ours, exact = Worker(planned("spry", directions=DIRECTIONS + 3)), Worker(planned("fedyogisplit", guided=0))
+    guide, (member, *_) = ours.guide(weights, 1), members(ours)
+    names = names_of(ours, member)
+    (true, *_) = exact.train(members(exact)[:1], weights, {}, {})
+    whole = change(true, weights, names)
+    rows = np.concatenate([guide[name].reshape(DIRECTIONS, -1) for name in names], axis=1)
+    (found,) = exact.learner.differentiate(
+        [weights], [ours._batches(member.client, member.task).at(0)], [names], per_example=False
+    )
+    gradient = np.concatenate([found.gradients[name].reshape(-1) for name in names])
+    assert np.allclose(-gradient, whole, atol=1e-5)  # the same batch
+    seeds = np.random.default_rng().integers(2**63, size=300)
+    estimates = []
+    for seed in seeds.tolist():
+        drawn = step_directions(ours.manifest, member.task.units, seed, member.task.training, 0, guide)
+        flat = np.concatenate([drawn[name].reshape(DIRECTIONS + 3, 4, -1)[:, 0] for name in names], axis=1)
+        estimates.append((flat @ gradient) @ flat / len(flat))
+    off = np.stack(estimates) - gradient
+    assert np.abs(off @ rows.T).max() < 1e-4 * np.linalg.norm(gradient)
+    error = np.linalg.norm(off.mean(0)) / np.sqrt(np.square(off).sum(1).mean() / len(seeds))
+    assert error < 2  # standard errors, of 64 numbers together
+    assert np.linalg.norm(off, axis=1).min() > 1e-3 * np.linalg.norm(gradient)
+
+
 def test_the_guide_of_a_group_spans_its_gradient(planned, weights):
     """One direction for all examples of the desk: the gradient of the same examples lies along it."""
-    worker = Worker(planned(directions=1))
+    worker = Worker(planned(guided=1))
     task, examples = members(worker)[0].task, worker._guide._examples
     encoder = TextEncoder(worker.learner.tokenizer, worker.manifest, len(examples), 8)
     batch = Batches(examples[:8], encoder, "seq-cls", 0).at(0)
@@ -149,6 +190,7 @@ def test_what_a_round_moves_counts_the_guide(planned):
     ("asked", "told"),
     [
         ({"method": "fedyogi"}, "guided directions are for forward gradients, and fedyogi takes none"),
+        ({"directions": 4}, "5 of 4 directions cannot be guided: lower --guided, or raise --directions"),
         ({"head": "joint"}, "guided directions are of units alone and need an exact head, got head joint"),
         ({"examples": ""}, "guided directions come from labelled examples: give --examples FILE"),
     ],
@@ -166,4 +208,4 @@ def test_clients_with_several_units_that_are_not_all(planned):
 
 def test_too_few_examples(planned):
     with pytest.raises(SimulationError, match="16 guided directions need as many --examples or more, and there are 15"):
-        Worker(planned(directions=16))
+        Worker(planned(guided=16))

@@ -19,7 +19,7 @@ CASES = {
     "weights": ("spry", {}),
     "numbers": ("spry", {"mode": "iteration"}),
     "the last change": ("fwdllm+", {}),
-    "a guide": ("fedfgd", {"mode": "iteration", "head": "exact", "directions": 4, "guided": True}),
+    "a guide": ("fedfgd", {"mode": "iteration", "head": "exact", "directions": 4, "guided": 3}),
 }
 
 
