@@ -65,6 +65,7 @@ class Config(msgspec.Struct, frozen=True):
     arithmetic: str | None = None
     differences: str | None = None
     variance_bound: float | None = None
+    guided: int = 0
     device: str | None = None
     settings: dict[str, Any] = {}
     """The job's."""

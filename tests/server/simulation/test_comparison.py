@@ -188,6 +188,13 @@ def test_runs_with_and_without_examples_at_the_desk_are_two_rows(tmp_path):
     assert labels(tmp_path, *runs) == [["spry", "spry, examples desk.jsonl"]]
 
 
+def test_runs_with_guided_directions_are_a_row_of_their_own(tmp_path):
+    older = config("spry")  # does not know the setting
+    assert labels(tmp_path, older, config("spry", seed=1, guided=0), config("spry", guided=16)) == [
+        ["spry", "spry, guided 16"]
+    ]
+
+
 def test_seeds_in_other_arithmetic_are_no_seeds_of_the_same_row(tmp_path):
     for seed, arithmetic in enumerate(("float32", "bfloat16", "bfloat16")):
         write_run(tmp_path / str(seed), config(seed=seed, arithmetic=arithmetic), rounds(2))
