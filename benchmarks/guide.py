@@ -4,9 +4,9 @@
 
 Backpropagation trains the adapter on batches of 96. On the way, the gradient of texts that neither trained nor lie at
 the desk is held against three sets of K directions over all units together: gradients of groups of the desk's examples
-at the weights as they are now (`spry simulate --guided N`), the same at the weights as they were at the start, and random
-ones. Estimates without bias: each half of the texts measures along the directions, and the two results are multiplied,
-so that a share may come out a little above 1 or below 0.
+at the weights as they are now (`spry simulate --guided N`), the same at the weights as they were at the start, and
+random ones. Estimates without bias: each half of the texts measures along the directions, and the two results are
+multiplied, so that a share may come out a little above 1 or below 0.
 """
 
 from __future__ import annotations

@@ -60,10 +60,11 @@ class Folder:
     def begin(self, config: Mapping[str, Any]) -> State | None:
         """Note what is simulated; gives where it stands, None before its first round has ended.
 
-        More rounds than before are the same simulation; anything else that differs is refused.
+        More rounds than before are the same simulation; anything else that differs is refused, unless no round has
+        ended, so that there is nothing to lose.
         """
         wanted = json.loads(json.dumps(config))
-        if self.config.exists():
+        if self.config.exists() and self._checkpoint.exists():
             self._compare(wanted)
         state = self._load()
         if state is not None and state.round > wanted["rounds"]:

@@ -123,6 +123,14 @@ def test_other_settings_and_fewer_rounds_are_refused(model_folder, data, begun, 
     assert bits(begun) == kept
 
 
+def test_what_was_refused_before_its_first_round_leaves_the_folder_free(model_folder, data, tmp_path):
+    wrong = small(model_folder, data, rounds=1, directions=3, guided=3)
+    wrong = wrong.model_copy(update={"settings": wrong.settings.model_copy(update={"per_round": 3})})
+    refused(wrong, tmp_path / "run", "3 clients a round hold several of 4 units")
+    assert (tmp_path / "run" / "config.json").exists()
+    assert len(lines(done(small(model_folder, data, rounds=1), tmp_path / "run"))) == 1
+
+
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
