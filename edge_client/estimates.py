@@ -44,11 +44,12 @@ def directions_for(
     for number, parameters in drawn:
         size = sum(parameter.size for parameter in parameters)
         flat = draw(seed, number, size, iteration=iteration, directions=directions, examples=batch, kind=kind)
-        found.update(_parts(parameters, flat))
+        found.update(parts(parameters, flat))
     return found
 
 
-def _parts(parameters: Iterable[Parameter], flat: Array) -> Iterator[tuple[str, Array]]:
+def parts(parameters: Iterable[Parameter], flat: Array) -> Iterator[tuple[str, Array]]:
+    """Rows over all of these parameters -> each parameter's name and its [rows, *shape]."""
     start = 0
     for parameter in parameters:
         part = flat[:, start : start + parameter.size]

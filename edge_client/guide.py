@@ -12,6 +12,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from .estimates import parts
 from .manifest import Manifest, Parameter
 from .optimizers import Floats, Weights
 from .protocol import Training
@@ -29,6 +30,11 @@ def guide_in(state: Weights) -> Weights:
     return {name.removeprefix(GUIDE): rows for name, rows in state.items() if name.startswith(GUIDE)}
 
 
+def in_state(guide: Guide) -> Weights:
+    """The inverse."""
+    return {GUIDE + name: rows for name, rows in guide.items()}
+
+
 def drawn_beside(guide: Guide, training: Training) -> int:
     """How many of the K directions are still drawn."""
     return training.directions - len(next(iter(guide.values()))) if guide else training.directions
@@ -41,21 +47,17 @@ def guided(guide: Guide, drawn: Guide, manifest: Manifest, units: Sequence[int],
     expectation, and else the projection on what the guide spans.
     """
     parameters = [parameter for unit in units for parameter in manifest.units[unit].parameters]
-    spanned = _flat(guide, parameters)
+    spanned = flat(guide, parameters)
     count, rest = training.directions, drawn_beside(guide, training)
     rows = [np.sqrt(count) * np.repeat(spanned, training.batch, axis=0)]
     if rest:
-        others = _flat(drawn, parameters)
+        others = flat(drawn, parameters)
         # Not by BLAS: in a simulation its threads and those of a round's clients would wait for each other.
         along = np.einsum("rn,kn->rk", others, spanned)
         rows.append(np.sqrt(count / rest) * (others - np.einsum("rk,kn->rn", along, spanned)))
-    whole = np.concatenate(rows).astype(np.float32)
-    parts = np.split(whole, np.cumsum([parameter.size for parameter in parameters])[:-1], axis=1)
-    return {
-        parameter.name: np.ascontiguousarray(part).reshape(len(whole), *parameter.shape)
-        for parameter, part in zip(parameters, parts, strict=True)
-    }
+    return dict(parts(parameters, np.concatenate(rows).astype(np.float32)))
 
 
-def _flat(rows: Guide, parameters: Sequence[Parameter]) -> NDArray[np.float64]:
+def flat(rows: Guide, parameters: Sequence[Parameter]) -> NDArray[np.float64]:
+    """[rows, numbers of all these parameters]; the inverse of `parts`."""
     return np.concatenate([rows[p.name].reshape(len(rows[p.name]), -1) for p in parameters], axis=1, dtype=np.float64)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.chain import cut_for
-from edge_client.guide import GUIDE, guide_in
+from edge_client.guide import guide_in, in_state
 from edge_client.manifest import Manifest
 from edge_client.optimizers import Weights
 from edge_client.protocol import Task
@@ -120,7 +120,7 @@ class Fleet:
     def _epoch(self, members: Sequence[Member], state: State) -> tuple[Outcome, Traffic]:
         start = self._with_guide(state.model)
         guide = guide_in(start.optimizer)
-        given = start.weights | {GUIDE + name: rows for name, rows in guide.items()}
+        given = start.weights | in_state(guide)
         calls = [(group, start.weights, state.last_change or {}, guide) for group in self._groups(members)]
         trained: list[Trained] = [one for group in self._crew.call("train", calls) for one in group]
         bound = self._bound(trained)
@@ -140,7 +140,7 @@ class Fleet:
         if not self.plan.guided:
             return model
         (guide,) = self._crew.call("guide", [(model.weights, model.version)])
-        return replace(model, optimizer=model.optimizer | {GUIDE + name: rows for name, rows in guide.items()})
+        return replace(model, optimizer=model.optimizer | in_state(guide))
 
     def _bound(self, trained: Sequence[Trained]) -> float:
         """How much a client's gradients may vary; the steadiest client always takes part."""

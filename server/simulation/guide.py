@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from edge_client.batches import Batches
 from edge_client.data import Example
+from edge_client.estimates import parts
+from edge_client.guide import flat
 from edge_client.optimizers import Weights
 from edge_client.text import TextEncoder
 from server.errors import SimulationError
@@ -63,11 +65,7 @@ class GuideMaker:
         found: Weights = {}
         gradients = self._gradients(version, weights)
         for parameters in self._parts:
-            rows = np.concatenate([gradients[p.name].reshape(self._directions, -1) for p in parameters], axis=1)
-            rows = orthonormal(rows).astype(np.float32)
-            ends = np.cumsum([p.size for p in parameters])[:-1]
-            for parameter, part in zip(parameters, np.split(rows, ends, axis=1), strict=True):
-                found[parameter.name] = part.reshape(self._directions, *parameter.shape)
+            found.update(parts(parameters, orthonormal(flat(gradients, parameters)).astype(np.float32)))
         return found
 
     def _gradients(self, version: int, weights: Weights) -> Weights:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import msgspec
 from safetensors.numpy import save
 
-from edge_client.guide import GUIDE
+from edge_client.guide import guide_in, in_state
 from edge_client.manifest import Manifest
 from edge_client.optimizers import Weights
 from edge_client.protocol import REPORT, Task, Training
@@ -56,7 +56,7 @@ class Traffic:
         assert outcome.record is not None
         record = encode_record(outcome.record, self._manifest, self._training)
         gradient = 0 if outcome.record.head_gradient is None else self._head
-        guide = {name: rows for name, rows in model.optimizer.items() if name.startswith(GUIDE)}
+        guide = in_state(guide_in(model.optimizer))
         derivatives = self._training.directions * self._training.batch * (2 if self._head and not gradient else 1)
         for task, report in zip(tasks, reports, strict=True):
             if first:
