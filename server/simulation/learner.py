@@ -5,7 +5,7 @@ A learner computes for many clients at once: each has a batch and trainable weig
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
@@ -62,12 +62,17 @@ class Learner(Protocol):
         ...
 
 
+def exporter() -> Callable[..., Learner]:
+    """Opens models; to find it is to import the libraries behind it, which takes seconds."""
+    (entry,) = entry_points(group="spry.simulation", name="model")
+    return entry.load()
+
+
 def open_learner(source: str, *, device: str, **options: Any) -> Learner:
     """The model at `source`; see `export.rows.open_model`."""
     _check_device(device)
     try:
-        (entry,) = entry_points(group="spry.simulation", name="model")
-        return entry.load()(source, device=device, **options)
+        return exporter()(source, device=device, **options)
     except ModuleNotFoundError as error:
         raise RuntimeMissing("spry simulate", "export", f"{error.name} is not installed") from error
 

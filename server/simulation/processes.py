@@ -26,7 +26,9 @@ class Processes:
     """Processes of this machine, each with a model of its own."""
 
     def __init__(self, plan: Plan, count: int) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        # Once for all of them, and in memory that they share.
+        context.set_forkserver_preload(["server.simulation.libraries", "server.simulation.processes"])
         self._workers: dict[Connection, Any] = {}
         threads = max(1, len(os.sched_getaffinity(0)) // count)
         with _uninterrupted():

@@ -57,17 +57,15 @@ def in_a_round(folder, process):
     time.sleep(random.uniform(0, 0.2))
 
 
-def workers_of(process):
-    """Its descendants that compute."""
-    return [
-        child for child in psutil.Process(process.pid).children(recursive=True) if "spawn_main" in str(child.cmdline())
-    ]
+def workers_of(pid):
+    """Its descendants that compute: what they are forked from is its only other child that has children."""
+    return [child for child in psutil.Process(pid).children(recursive=True) if child.ppid() != pid]
 
 
 def test_two_processes_leave_the_same_bits_as_one(model_folder, data, tmp_path):
     plan = small(model_folder, data, rounds=2)
     assert bits(done(plan, tmp_path / "two", workers=2)) == bits(done(plan, tmp_path / "one"))
-    assert not [child for child in psutil.Process().children() if "spawn_main" in str(child.cmdline())]
+    assert not workers_of(os.getpid())
 
 
 def test_what_a_worker_refuses_is_told_and_what_kills_it_too(model_folder, data):
@@ -78,7 +76,7 @@ def test_what_a_worker_refuses_is_told_and_what_kills_it_too(model_folder, data)
         (data / "train.jsonl").write_text("\n".join(reversed(rows)))
         with pytest.raises(DataError, match="changed while it was in use"):
             first_round(plan, crew)
-        (worker,) = (child for child in psutil.Process().children() if "spawn_main" in str(child.cmdline()))
+        (worker,) = workers_of(os.getpid())
         worker.kill()
         with pytest.raises(SimulationError, match="a worker process died, for lack of memory perhaps"):
             crew.call("score", [({}, 0, 1)])
@@ -86,19 +84,13 @@ def test_what_a_worker_refuses_is_told_and_what_kills_it_too(model_folder, data)
         crew.close()
 
 
-@pytest.mark.parametrize(
-    ("how", "code"),
-    [
-        ("ctrl-c", 130),
-        pytest.param("terminate", 130, marks=pytest.mark.no_cover),
-        pytest.param("kill", -signal.SIGKILL, marks=pytest.mark.no_cover),
-    ],
-)
+@pytest.mark.no_cover
+@pytest.mark.parametrize(("how", "code"), [("ctrl-c", 130), ("terminate", 130), ("kill", -signal.SIGKILL)])
 def test_a_stopped_command_leaves_no_process_and_goes_on(how, code, model_folder, data, tmp_path, started):
     plan = small(model_folder, data, rounds=1000)
     process = started(plan, "--workers", "2")
     in_a_round(tmp_path / "run", process)
-    workers = workers_of(process)
+    workers = workers_of(process.pid)
     assert len(workers) == 2
     if how == "ctrl-c":
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
