@@ -1,5 +1,6 @@
 """The reference is written from what the sources say, whole and without dead links; /docs needs no other host."""
 
+import os
 import re
 import runpy
 import subprocess
@@ -36,9 +37,11 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("site")
+    environment = {name: value for name, value in os.environ.items() if name != "COVERAGE_PROCESS_CONFIG"}
     done = subprocess.run(
-        [sys.executable, SCRIPT, "--out", out], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
-    )
+        [sys.executable, SCRIPT, "--out", out],
+        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False, env=environment,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return out
 

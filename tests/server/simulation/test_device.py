@@ -66,7 +66,7 @@ def test_a_bundle_that_does_not_fit_is_refused(bundle, exporting):
     manifest = Bundle.open(bundle).manifest
     with pytest.raises(SimulationError, match=r"no programs for length 9 and a batch of at most 4"):
         DeviceMemory(bundle, manifest, Training(batch=4, length=9))
-    other = Bundle.open(exporting(labels=("a", "b"))).manifest
+    other = Bundle.open(exporting(labels=("a", "b"), runtimes=("onnx",))).manifest
     with pytest.raises(SimulationError, match="other units or another head"):
         DeviceMemory(bundle, other, Training(batch=2, length=8))
 
