@@ -263,13 +263,13 @@ def _verified(
     progress: Progress,
 ) -> m.Manifest:
     sample = verify.make_sample(loaded, adapted, manifest, options.verify_directions, options.seed)
-    exact_model = Reference(adapted, loaded.task)
+    unquantized = verify.Truth(Reference(adapted, loaded.task), sample)
     checks: list[m.Check] = []
     with progress.stage("verify", len(options.runtimes)):
         for runtime in options.runtimes:
             replaced = dequantized_weights(chain.programs, chain.stored, adapted.model, runtime, options.precision)
-            reference = Reference(adapted, loaded.task, replaced)
-            checks += verify.verify(folder, manifest, runtime, sample, reference, exact_model)
+            truth = verify.Truth(Reference(adapted, loaded.task, replaced), sample) if replaced else unquantized
+            checks += verify.verify(folder, manifest, runtime, truth, unquantized)
             progress.advance(runtime)
     verify.refuse_failures(checks)
     return msgspec.structs.replace(manifest, verification=tuple(checks))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -56,60 +57,74 @@ def make_sample(loaded: Loaded, adapted: Adapted, manifest: Manifest, directions
     return Sample(sample_inputs(loaded, batch, length, seed), values, drawn)
 
 
-def verify(
-    folder: Path,
-    manifest: Manifest,
-    runtime: str,
-    sample: Sample,
-    reference: Reference,
-    exact_model: Reference,
-) -> list[Check]:
-    """The report of one runtime; `reference` has weights quantized like the runtime's, `exact_model` has not."""
+class Truth:
+    """What a model says of a sample, found once for all runtimes that are held against it."""
+
+    def __init__(self, model: Reference, sample: Sample) -> None:
+        self.sample = sample
+        self._model = model
+
+    @cached_property
+    def losses(self) -> np.ndarray:
+        with torch.no_grad():
+            return self._model.losses(self.sample.inputs, self.sample.values).numpy()
+
+    @cached_property
+    def gradient(self) -> dict[str, Tensor]:
+        return self._model.gradient(self.sample.inputs, self.sample.values)
+
+    @cached_property
+    def jvps(self) -> np.ndarray:
+        """One row for each direction, of each example."""
+        sample = self.sample
+        return np.stack([self._model.jvp(sample.inputs, sample.values, d).numpy() for d in sample.directions])
+
+    @cached_property
+    def disagreement(self) -> float:
+        """How far finite differences along the first direction are from its derivative."""
+        sample = self.sample
+        slopes = [self._model.slope(sample.inputs, sample.values, sample.directions[0], step) for step in _STEPS]
+        return min(_relative(slope.numpy(), self.jvps[0]) for slope in slopes)
+
+
+def verify(folder: Path, manifest: Manifest, runtime: str, truth: Truth, unquantized: Truth) -> list[Check]:
+    """The report of one runtime; `truth` is of weights quantized like the runtime's."""
     precision = manifest.runtimes[runtime].precision
     batch, length = manifest.shapes[0]
     with open_runtime(runtime, folder) as opened:
         stepper = Stepper(manifest, opened, runtime, batch, length, manifest.directions[0])
-        checks = list(_checks(stepper, precision, sample, reference, exact_model))
+        checks = list(_checks(stepper, precision, truth, unquantized))
     return [Check(runtime, precision, what, value, bound, passed) for what, value, bound, passed in checks]
 
 
 _Line = tuple[str, float, float | None, bool]
 
 
-def _checks(
-    stepper: Stepper, precision: Precision, sample: Sample, reference: Reference, exact_model: Reference
-) -> Iterator[_Line]:
+def _checks(stepper: Stepper, precision: Precision, truth: Truth, unquantized: Truth) -> Iterator[_Line]:
+    sample = truth.sample
     tokens = {name: value.numpy() for name, value in sample.inputs.items() if name != "labels"}
     labels = sample.inputs["labels"].numpy()
     weights = {name: value.numpy() for name, value in sample.values.items()}
-    with torch.no_grad():
-        expected = reference.losses(sample.inputs, sample.values)
     loss = stepper.forward(tokens, labels, weights).loss
-    yield _line("loss, relative error", _relative(loss, expected.numpy()), LOSS_BOUND[precision])
+    yield _line("loss, relative error", _relative(loss, truth.losses), LOSS_BOUND[precision])
 
     exact = stepper.exact(tokens, labels, weights, _first_cut(stepper), low_memory=True)
-    truth = reference.gradient(sample.inputs, sample.values)
-    error = _relative(_flat(exact.gradients, truth), _flat(truth, truth))
+    error = _relative(_flat(exact.gradients, truth.gradient), _flat(truth.gradient, truth.gradient))
     yield _line("exact gradient, relative error against autograd", error, GRADIENT_BOUND[precision])
     if not sample.directions or not stepper.manifest.units:
         return
     jvps = np.stack([_jvp(stepper, tokens, labels, weights, direction) for direction in sample.directions])
-    oracle = [reference.jvp(sample.inputs, sample.values, d).numpy() for d in sample.directions]
     yield _line(
         f"jvp, RMS error over {len(jvps)} directions against torch.func.jvp",
-        _relative(jvps, np.stack(oracle)),
+        _relative(jvps, truth.jvps),
         JVP_BOUND[precision],
     )
-    slopes = [reference.slope(sample.inputs, sample.values, sample.directions[0], step).numpy() for step in _STEPS]
-    nearest = min(_relative(slope, oracle[0]) for slope in slopes)
-    yield _line("torch.func.jvp against finite differences", nearest, SLOPE_BOUND)
+    yield _line("torch.func.jvp against finite differences", truth.disagreement, SLOPE_BOUND)
     if precision != "none":
-        float_jvps = np.stack([exact_model.jvp(sample.inputs, sample.values, d).numpy() for d in sample.directions])
+        float_jvps = unquantized.jvps
         cosine = float(np.vdot(jvps, float_jvps) / (np.linalg.norm(jvps) * np.linalg.norm(float_jvps)))
         yield "cosine of the estimated gradient with the float model's", cosine, None, True
-        with torch.no_grad():
-            float_loss = exact_model.losses(sample.inputs, sample.values).numpy()
-        yield "loss, relative change by quantization", _relative(loss, float_loss), None, True
+        yield "loss, relative change by quantization", _relative(loss, unquantized.losses), None, True
 
 
 def _line(what: str, value: float, bound: float | None) -> _Line:

@@ -21,7 +21,7 @@ from export.options import AdapterOptions, ExportOptions
 from export.reference import Reference
 from export.samples import SENTENCES, sample_inputs
 from export.tasks import IGNORED, TASKS
-from export.verify import _line, make_sample, refuse_failures, verify
+from export.verify import Truth, _line, make_sample, refuse_failures, verify
 from tests.conftest import LABELS
 from tests.export.models import tiny
 
@@ -45,9 +45,10 @@ class Verified:
     def reference(self, **replaced):
         return Reference(self.adapted, self.loaded.task, replaced)
 
-    def checks(self, folder=None, sample=None, reference=None):
-        right = self.reference()
-        found = verify(folder or self.folder, self.manifest, "onnx", sample or self.sample, reference or right, right)
+    def checks(self, folder=None, reference=None):
+        right = Truth(self.reference(), self.sample)
+        truth = Truth(reference, self.sample) if reference else right
+        found = verify(folder or self.folder, self.manifest, "onnx", truth, right)
         return {check.what: check for check in found}
 
 
