@@ -12,12 +12,13 @@ from pathlib import Path
 import httpx
 
 from . import manifest as manifests
+from .answers import body_of
 from .bundle import Bundle, files_of, safe_path, sha256
 from .errors import BadAnswer, BundleError, StoreError
 from .events import Event, Tell, silent
+from .files import make_folder, write
 from .manifest import FILE_NAME, FileSpec, Manifest
-from .store import make_folder, write
-from .transport import Server, body_of
+from .transport import Server
 
 PARTIAL = ".partial"
 MEGABYTE = 1e6

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from .answers import Tensors
 from .batches import Batches
 from .bundle import Bundle
 from .errors import ServerError, TrainingError
@@ -14,7 +15,7 @@ from .protocol import Task
 from .scalars import ScalarReport, StepRecord, decode_records, encode_report
 from .store import JobStore
 from .training import check_finite, steps_in
-from .transport import Server, Tensors
+from .transport import Server
 from .versions import applied, downloaded, merged, newest_kept
 
 POLL_SECONDS = 25.0

@@ -12,10 +12,10 @@ from typing import Any
 import httpx
 import msgspec
 
+from .addresses import checked_address, travels_open, trusted
 from .checks import Asked, Finding
 from .protocol import VERSION, Enrolled
 from .store import Store, default_home
-from .transport import checked_address, travels_open, trusted
 
 _SECONDS = 10.0
 _LARGEST_SKEW = 30.0

@@ -13,11 +13,12 @@ from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
 import typer
 
+from .addresses import checked_address
 from .cli import installed, load, missing_extra
 from .conditions import parse_bytes
 from .errors import SpryError
-from .store import default_home, make_folder, write
-from .transport import checked_address
+from .files import make_folder, write
+from .store import default_home
 from .units import Service, variable
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

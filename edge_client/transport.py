@@ -11,10 +11,7 @@ import ssl
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,19 +21,18 @@ import httpx
 import msgspec
 
 from . import __version__
-from .errors import BadAnswer, ServerError, SpryError, Unauthorized, Unreachable
+from .addresses import checked_address, travels_open, trusted
+from .answers import Answer, Tensors, body_of, media_type, parsed, refusal, tensors_of
+from .errors import ServerError, Unreachable
 from .events import Event, Tell, silent
 from .protocol import (
-    PROBLEM,
     SAFETENSORS,
     VERSION,
-    VERSION_HEADER,
     CheckedIn,
     CheckIn,
     Enrolled,
     Enrolment,
     Failure,
-    Problem,
     Receipt,
 )
 
@@ -51,20 +47,6 @@ SMALL, LARGE = 1 << 20, 1 << 30
 """Bytes that an answer may have: a message; weights."""
 _REPEATED = {408, 425, 429}
 _OCTETS = "application/octet-stream"
-
-
-@dataclass(frozen=True)
-class Tensors:
-    """Weights as they came, with their version."""
-
-    version: int
-    data: bytes
-
-
-@dataclass(frozen=True)
-class _Answer:
-    response: httpx.Response
-    body: bytes
 
 
 class Server:
@@ -132,13 +114,13 @@ class Server:
     def weights(self, job: str, since: int) -> Tensors | None:
         """What changed after a version; None when nothing did."""
         answer = self._request("GET", f"/jobs/{quote(job, safe='')}/weights", params={"since": since}, limit=LARGE)
-        return None if answer.response.status_code == HTTPStatus.NO_CONTENT else _tensors(answer)
+        return None if answer.response.status_code == HTTPStatus.NO_CONTENT else tensors_of(answer)
 
     def steps(self, job: str, since: int, wait: float = 0.0) -> bytes | Tensors:
         """Records of the steps after a version, none after `wait` seconds without one; or weights, if they are less."""
         path, asked = f"/jobs/{quote(job, safe='')}/steps", {"since": since, "wait": round(wait, 1)}
         answer = self._request("GET", path, params=asked, limit=LARGE, seconds=SECONDS + wait)
-        return _tensors(answer) if _kind(answer.response) == SAFETENSORS else answer.body
+        return tensors_of(answer) if media_type(answer.response) == SAFETENSORS else answer.body
 
     def send_update(self, task: str, data: bytes) -> Receipt:
         return self._send(f"/tasks/{quote(task, safe='')}/update", data, SAFETENSORS)
@@ -156,15 +138,15 @@ class Server:
         url = f"/bundles/{quote(bundle, safe='')}/{quote(path)}"
         with self._client.stream("GET", url, headers=headers) as response:
             if response.status_code >= 300 and response.status_code != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-                raise _refusal(response, body_of(response, SMALL))
+                raise refusal(response, body_of(response, SMALL))
             yield response
 
     def _message(self, method: str, path: str, kind: type[T], message: object) -> T:
         content = msgspec.json.encode(message)
-        return _parsed(self._request(method, path, content=content, type_="application/json"), kind)
+        return parsed(self._request(method, path, content=content, type_="application/json"), kind)
 
     def _send(self, path: str, data: bytes, type_: str) -> Receipt:
-        return _parsed(self._request("PUT", path, content=data, type_=type_), Receipt)
+        return parsed(self._request("PUT", path, content=data, type_=type_), Receipt)
 
     # --- one request, until it is answered ---
 
@@ -178,17 +160,17 @@ class Server:
         params: Mapping[str, float] | None = None,
         limit: int = SMALL,
         seconds: float = SECONDS,
-    ) -> _Answer:
+    ) -> Answer:
         headers = self._headers({"Content-Type": type_} if type_ else {})
 
-        def once() -> _Answer:
+        def once() -> Answer:
             timeout = httpx.Timeout(SECONDS, read=seconds)
             asked: Any = {"content": content, "params": params, "headers": headers, "timeout": timeout}
             with self._client.stream(method, path, **asked) as response:
                 body = body_of(response, limit)
             if not response.is_success:
-                raise _refusal(response, body)
-            return _Answer(response, body)
+                raise refusal(response, body)
+            return Answer(response, body)
 
         return self.repeat(once)
 
@@ -247,103 +229,3 @@ def _delay(attempt: int, asked: float | None) -> float:
     if asked is not None:
         return min(asked, LONGEST_PAUSE) * random.uniform(1.0, 1.25)  # noqa: S311 -- spreads requests, no secret
     return random.uniform(grown / 4, grown)  # noqa: S311
-
-
-def retry_after(value: str | None) -> float | None:
-    """The seconds that a Retry-After header asks to wait, given as a number or a date."""
-    if not value:
-        return None
-    try:
-        return max(float(value), 0.0)
-    except ValueError:
-        pass
-    try:
-        return max(parsedate_to_datetime(value).timestamp() - time.time(), 0.0)
-    except (ValueError, TypeError):
-        return None
-
-
-# --- answers ---------------------------------------------------------------------------------------------------------
-
-
-def body_of(response: httpx.Response, limit: int) -> bytes:
-    """All of a streamed answer, unless it is larger than any that is meant."""
-    parts: list[bytes] = []
-    size = 0
-    for part in response.iter_bytes():
-        size += len(part)
-        if size > limit:
-            raise BadAnswer(f"{response.url} answers with more than {limit:,} bytes; it is no server of this version")
-        parts.append(part)
-    return b"".join(parts)
-
-
-def _kind(response: httpx.Response) -> str:
-    return response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-
-
-def _parsed(answer: _Answer, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(answer.body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadAnswer(
-            f"{answer.response.url} gives no answer of this version of spry ({error}); check --server", status=200
-        ) from None
-
-
-def _tensors(answer: _Answer) -> Tensors:
-    version = answer.response.headers.get(VERSION_HEADER, "")
-    if not version.isdecimal():
-        raise BadAnswer(
-            f"{answer.response.url} does not tell the version of its weights ({VERSION_HEADER})", status=200
-        )
-    return Tensors(int(version), answer.body)
-
-
-def _refusal(response: httpx.Response, body: bytes) -> ServerError:
-    status = response.status_code
-    detail, code = f"{response.url} answers {status} {response.reason_phrase}", ""
-    if _kind(response) == PROBLEM:
-        try:
-            problem = msgspec.json.decode(body, type=Problem)
-            detail, code = problem.detail or problem.title, problem.code
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            pass
-    elif 300 <= status < 500:
-        detail += "; check --server"
-    kind = Unauthorized if status == HTTPStatus.UNAUTHORIZED else ServerError
-    return kind(detail, code=code, status=status, retry_after=retry_after(response.headers.get("Retry-After")))
-
-
-# --- addresses -------------------------------------------------------------------------------------------------------
-
-
-def checked_address(url: str) -> str:
-    try:
-        parsed = httpx.URL(url)
-    except httpx.InvalidURL as error:
-        raise SpryError(f"{url!r} is no address ({error}); give one such as https://spry.example.org") from None
-    if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise SpryError(f"{url!r} is no address of a server; give one such as https://spry.example.org")
-    return str(parsed).rstrip("/")
-
-
-def travels_open(url: str) -> bool:
-    """Whether others on the network can read what is sent."""
-    parsed = httpx.URL(url)
-    if parsed.scheme == "https" or parsed.host == "localhost":
-        return False
-    try:
-        return not ip_address(parsed.host).is_loopback
-    except ValueError:
-        return True
-
-
-def trusted(ca: Path | None) -> ssl.SSLContext:
-    """Who may vouch for a server: the system's authorities, or those in a file."""
-    if ca is None:
-        return ssl.create_default_context()
-    try:
-        return ssl.create_default_context(cafile=str(ca))
-    except (OSError, ssl.SSLError) as error:
-        raise SpryError(f"{ca} cannot be read as certificates ({error}); give a PEM file") from None

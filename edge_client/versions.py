@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from .answers import Tensors
 from .bundle import Bundle
 from .errors import BadAnswer, ServerError
+from .files import parse_tensors
 from .manifest import Manifest
 from .optimizers import FIRST, SECOND
 from .protocol import Task
 from .replay import replay
 from .scalars import StepRecord
-from .store import JobStore, Kept, parse_tensors
-from .transport import Server, Tensors
+from .store import JobStore, Kept
+from .transport import Server
 
 _SAME_VERSION = "server and device need the same version of spry"
 

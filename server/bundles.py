@@ -8,8 +8,8 @@ from pathlib import Path
 from edge_client import manifest as manifests
 from edge_client.bundle import Bundle, safe_path, sha256
 from edge_client.errors import BundleError
+from edge_client.files import sync_folder
 from edge_client.manifest import FILE_NAME, FileSpec, Manifest
-from edge_client.store import sync_folder
 from server.errors import Refusal
 
 

@@ -15,11 +15,13 @@ import httpx
 import pytest
 
 from edge_client import manifest as manifests
+from edge_client.addresses import travels_open
+from edge_client.answers import retry_after
 from edge_client.download import PARTIAL, fetch
 from edge_client.errors import BadAnswer, BundleError, ServerError, SpryError, StoreError, Unauthorized, Unreachable
 from edge_client.manifest import FILE_NAME
 from edge_client.protocol import CheckedIn, CheckIn, Enrolled, Enrolment
-from edge_client.transport import LONGEST_PAUSE, Server, retry_after, travels_open
+from edge_client.transport import LONGEST_PAUSE, Server
 
 
 class Handler(http.server.BaseHTTPRequestHandler):

@@ -1,0 +1,42 @@
+"""Addresses of servers, and who may vouch for them."""
+
+from __future__ import annotations
+
+import ssl
+from ipaddress import ip_address
+from pathlib import Path
+
+import httpx
+
+from .errors import SpryError
+
+
+def checked_address(url: str) -> str:
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise SpryError(f"{url!r} is no address ({error}); give one such as https://spry.example.org") from None
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise SpryError(f"{url!r} is no address of a server; give one such as https://spry.example.org")
+    return str(parsed).rstrip("/")
+
+
+def travels_open(url: str) -> bool:
+    """Whether others on the network can read what is sent."""
+    parsed = httpx.URL(url)
+    if parsed.scheme == "https" or parsed.host == "localhost":
+        return False
+    try:
+        return not ip_address(parsed.host).is_loopback
+    except ValueError:
+        return True
+
+
+def trusted(ca: Path | None) -> ssl.SSLContext:
+    """Who may vouch for a server: the system's authorities, or those in a file."""
+    if ca is None:
+        return ssl.create_default_context()
+    try:
+        return ssl.create_default_context(cafile=str(ca))
+    except (OSError, ssl.SSLError) as error:
+        raise SpryError(f"{ca} cannot be read as certificates ({error}); give a PEM file") from None
