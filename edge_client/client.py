@@ -20,15 +20,15 @@ import httpx
 
 from . import __version__
 from .conditions import Conditions
-from .data import BadRows, Examples, examples_for
+from .data import BadRows
 from .download import fetch
-from .errors import DataError, ServerError, SpryError, StoreError, Unauthorized, Unreachable
+from .errors import ServerError, SpryError, StoreError, Unauthorized, Unreachable
 from .events import Event, Tell, silent
-from .manifest import Manifest
 from .measure import resident
+from .owndata import OwnData
 from .protocol import CheckIn, Enrolment, Receipt, Task
-from .runtimes import CPU, RUNTIMES, accelerated, available, requirement
-from .sources import Row, Source, count_rows, open_data
+from .runtimes import CPU, chosen
+from .sources import Row
 from .store import Job, JobStore, Store, default_home
 from .transport import Server
 from .workbench import Workbench, trim_memory
@@ -113,24 +113,19 @@ class Client:
         patience: float | None = None,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
-        if not 0 <= holdout < 1:
-            raise DataError(f"the share held back (--holdout) must be from 0 to less than 1, got {holdout}")
         self.token = token
         self.job = job
         self.threads = threads
         self.name = name or platform.node() or "device"
         self.conditions = conditions or Conditions()
-        self.bad_rows: BadRows = bad_rows
-        self.holdout = holdout
         self.device = device
-        self.runtimes = chosen_runtimes(runtime, device)
+        self.runtimes = chosen(runtime, device)
         self.store = Store(Path(home) if home is not None else default_home(), server, tell=on_event)
-        self._source: Source | None = None if data is None else open_data(data)
+        self._data = OwnData(data, bad_rows=bad_rows, holdout=holdout, tell=on_event)
         self._tell = on_event
         self._on_idle = on_idle
         self._pause = pause
         self._bench: tuple[tuple[str, str], Workbench] | None = None
-        self._examples: tuple[object, Examples, Examples] | None = None
         self._rows = 0
         self._loaded = False
         self._failures = 0
@@ -152,7 +147,7 @@ class Client:
         """
         if idle is None:
             self.server.warn_if_open()
-        self._rows = self._counted() if idle is None else idle.rows
+        self._rows = self._data.count() if idle is None else idle.rows
         done = Done()
         with self.store.locked():
             try:
@@ -174,14 +169,6 @@ class Client:
         """Give back memory and connections; the folder stays."""
         self.unload()
         self.server.close()
-
-    def _counted(self) -> int:
-        if self._source is None:
-            raise DataError("there is no data to train on: give Client(data=...) or --data")
-        rows = count_rows(self._source, refuse=self.bad_rows == "refuse")
-        if not rows:
-            raise DataError(f"{self._source.name} has no example; it is empty")
-        return rows
 
     def _enrol(self) -> None:
         identity = self.store.identity()
@@ -236,7 +223,7 @@ class Client:
         if job.update() is None:
             bench = self._workbench(task)
             job.save_about(Job(task.job, task.job_name, task.bundle, task.runtime))
-            examples, held_back = self._fitting(bench.manifest)
+            examples, held_back = self._data.fitting(bench.manifest.model)
             from .round import Round
 
             part = Round(task, self.server, job, bench, examples, held_back, self._tell, self.conditions.memory())
@@ -304,17 +291,6 @@ class Client:
             self._bench = wanted, Workbench(bundle, task.runtime, threads=self.threads, device=self.device)
         return self._bench[1]
 
-    def _fitting(self, manifest: Manifest) -> tuple[Examples, Examples]:
-        """The data as examples of the job; read again when its file has changed."""
-        assert self._source is not None
-        key = manifest.model.task, manifest.model.labels, self._source.stamp()
-        if self._examples is None or self._examples[0] != key:
-            found = examples_for(self._source, *key[:2], bad_rows=self.bad_rows)
-            if found.skipped.count:
-                self._tell(Event("warning", f"{self._source.name}: rows left out: {found.skipped}"))
-            self._examples = key, *found.split(self.holdout)
-        return self._examples[1:]
-
     def unload(self) -> None:
         """Give back the memory of runtime, programs and tokenizer."""
         if self._bench is not None:
@@ -355,25 +331,3 @@ class Client:
         from .predictions import predict
 
         return predict(self.store, texts, job=self.job, personal=personal, threads=self.threads)
-
-
-def chosen_runtimes(wanted: str | None, device: str = CPU) -> list[str]:
-    """The runtimes to offer, of those installed."""
-    found = available()
-    if wanted is not None:
-        if wanted not in RUNTIMES:
-            raise SpryError(f"unknown runtime {wanted!r}; expected one of {', '.join(RUNTIMES)}")
-        found = [name for name in found if name == wanted]
-    if not found:
-        extra = requirement(wanted or RUNTIMES[0]).extra
-        what = f"the runtime {wanted} is not installed" if wanted else "no runtime is installed"
-        raise SpryError(f"{what}: pip install 'spry[{extra}]'")
-    if device == CPU:
-        return found
-    fitting = [name for name in found if accelerated(name)]
-    if not fitting:
-        raise SpryError(
-            f"nothing here runs on {device}: {' and '.join(found)} use the CPU alone; install a torch with CUDA and "
-            "take --runtime torchscript"
-        )
-    return fitting

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = [
-    "CPU", "RUNTIMES", "Array", "Loaded", "Requirement", "Runtime", "accelerated", "available", "open_runtime",
-    "requirement",
+    "CPU", "RUNTIMES", "Array", "Loaded", "Requirement", "Runtime", "accelerated", "available", "chosen",
+    "open_runtime", "requirement",
 ]  # fmt: skip
 
 CPU = "cpu"
@@ -152,6 +152,28 @@ def available() -> list[str]:
 def accelerated(name: str) -> bool:
     """Whether a runtime of the table takes a GPU."""
     return _RUNTIMES[name].accelerated
+
+
+def chosen(wanted: str | None, device: str = CPU) -> list[str]:
+    """The runtimes that this machine can offer: those installed, or one of them, and on a GPU those that take it."""
+    found = available()
+    if wanted is not None:
+        if wanted not in RUNTIMES:
+            raise SpryError(f"unknown runtime {wanted!r}; expected one of {', '.join(RUNTIMES)}")
+        found = [name for name in found if name == wanted]
+    if not found:
+        extra = requirement(wanted or RUNTIMES[0]).extra
+        what = f"the runtime {wanted} is not installed" if wanted else "no runtime is installed"
+        raise SpryError(f"{what}: pip install 'spry[{extra}]'")
+    if device == CPU:
+        return found
+    fitting = [name for name in found if accelerated(name)]
+    if not fitting:
+        raise SpryError(
+            f"nothing here runs on {device}: {' and '.join(found)} use the CPU alone; install a torch with CUDA and "
+            "take --runtime torchscript"
+        )
+    return fitting
 
 
 def open_runtime(name: str, folder: Path, *, threads: int = 0, device: str = CPU) -> Runtime:

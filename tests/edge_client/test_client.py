@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from edge_client.client import Client, Idle, chosen_runtimes
+from edge_client.client import Client, Idle
 from edge_client.errors import DataError, SpryError, StoreError, Unauthorized
+from edge_client.runtimes import chosen
 from edge_client.store import Store
 from server.jobs import find_job
 from tests.edge_client.conftest import ROWS
@@ -319,7 +320,7 @@ def test_prediction_needs_a_job(fleet):
 def test_a_device_that_a_runtime_does_not_know_is_refused_at_once():
     with pytest.raises(SpryError, match="nothing here runs on cuda: onnx use the CPU alone; install a torch"):
         Client("http://127.0.0.1:9", "t", ROWS, runtime="onnx", device="cuda")
-    assert chosen_runtimes(None, "cuda") == ["torchscript"]
+    assert chosen(None, "cuda") == ["torchscript"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
