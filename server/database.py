@@ -37,7 +37,11 @@ class Database:
         if self.is_sqlite:
             event.listen(self._engine, "connect", _prepare_sqlite)
             event.listen(self._engine, "begin", _begin_sqlite)
-        self._create(folder)
+        try:
+            self._create(folder)
+        except BaseException:
+            self.close()
+            raise
 
     @contextmanager
     def read(self) -> Generator[Connection, None, None]:
@@ -83,10 +87,12 @@ def database_file(folder: Path) -> Path:
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # BEGIN is ours
-    cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=30000"):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
+    try:
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=30000"):
+            connection.execute(f"PRAGMA {pragma}").close()
+    except BaseException:  # of a full disk, for one; nobody else closes a connection that never came to be
+        connection.close()
+        raise
 
 
 def _begin_sqlite(connection: Connection) -> None:

@@ -32,8 +32,8 @@ class Store:
         self.folder = settings.data_dir.absolute()
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self.database = Database(settings.database_url, self.folder)
             self.admin_token = settings.admin_token.get_secret_value() or _kept_token(self.folder / ADMIN_TOKEN_FILE)
+            self.database = Database(settings.database_url, self.folder)
         except OSError as error:
             raise ServerConfigError(
                 f"the data folder {self.folder} cannot be used: {error.strerror}; free space there, or choose another "
@@ -62,8 +62,12 @@ def _kept_token(path: Path) -> str:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         return _read_token(path)
-    with os.fdopen(handle, "w") as file:
-        file.write(secrets.token_urlsafe(32) + "\n")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+    except OSError:
+        path.unlink()
+        raise
     return path.read_text().strip()
 
 

@@ -17,7 +17,9 @@ from starlette.testclient import TestClient
 
 from edge_client import cli
 from server.app import create_app
+from server.errors import ServerConfigError
 from server.settings import Settings
+from server.store import Store
 
 SPRY = [sys.executable, "-c", "from edge_client.cli import main; main()"]
 # The administrator of a machine may read everything; these tests are about users who may not.
@@ -206,6 +208,19 @@ def test_a_full_disk(wrong_alone, bundle, small_disk):
     fill.write_bytes(bytes(1 << 20))
     said = wrong_alone("serve", "--port", "0", "--data", small_disk / "data")
     assert "free space there" in said or "database or disk is full" in said
+
+
+def test_a_server_on_a_full_disk_leaves_nothing_in_its_own_way(small_disk):
+    """At whatever file the disk is full: it says so, holds nothing open, and starts once there is room."""
+    fill, settings = small_disk / "fill", Settings(data_dir=small_disk / "data", background=False)
+    for left in range(0, 128, 4):
+        fill.write_bytes(bytes(shutil.disk_usage(small_disk).free - left * 1024))
+        with pytest.raises(ServerConfigError, match=r"free space there|the database does not answer"):
+            Store(settings)
+        opened = [path.resolve() for path in Path("/proc/self/fd").iterdir()]
+        assert not [path for path in opened if path.is_relative_to(small_disk)]
+        fill.unlink()
+    Store(settings).close()
 
 
 def test_a_merge_onto_a_full_disk(wrong_alone, bundle, model_folder, small_disk):
