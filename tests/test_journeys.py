@@ -134,7 +134,6 @@ def logits_of_programs(folder: Path, weights: dict[str, np.ndarray]) -> np.ndarr
 # --- kills ---
 
 
-@pytest.mark.no_cover
 def test_nothing_is_lost_by_kills(started, tmp_path):
     from server.jobs import find_job
     from server.settings import Settings

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
-import pytest
 import torch
 import transformers
 from torch import Tensor
@@ -236,12 +235,3 @@ def combinations() -> Iterator[tuple[str, str]]:
         for task in TASKS.values():
             if config_class in getattr(transformers, task.model_class)._model_mapping:
                 yield architecture, task.name
-
-
-def measured_once(cases: Iterable[tuple[Any, ...]], *architectures: str) -> list[Any]:
-    """Cases of which the first of each of these architectures takes the lines that the others take too."""
-    found, left = [], set(architectures)
-    for case in cases:
-        found.append(case if case[0] in left else pytest.param(*case, marks=pytest.mark.no_cover))
-        left.discard(case[0])
-    return found

@@ -123,7 +123,6 @@ class Stopping:
         pass
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_killed_export_leaves_no_half_bundle(exporting, tmp_path, overwrite):
     out = tmp_path / "bundle"

@@ -328,7 +328,6 @@ def same(first: Path, second: Path) -> bool:
     return not (different or missing or compared.left_only or compared.right_only)
 
 
-@pytest.mark.no_cover
 def test_the_same_options_give_the_same_bytes(exporting, bundle, model_folder, tmp_path):
     """Even where the model lies in another folder."""
     shutil.copytree(model_folder, tmp_path / "tiny-bert")
