@@ -8,7 +8,8 @@ derivatives as they stand in the record, so rounding them costs accuracy of the 
 All numbers are little-endian.
 
     report       loss f32, scale f32, examples u16, flags u8, count u8, count x f16 [units' jvps], count x f16 [head's]
-                 and, with flag EXACT_HEAD, the head's gradient as f32 in the manifest's order
+                 and, with flag EXACT_HEAD, the head's gradient as f32 in the manifest's order; the upper six bits of
+                 flags are those of count
     record       magic "SPRY", bytes u32, version u32, round u32, iteration u32, K u16, batch u16, participants u16,
                  unit bytes u8, 0 u8; then for each participant seed u64, units (a bit set), its report without loss;
                  then, with EXACT_HEAD, the weighted mean of the head's gradients as f32
@@ -44,7 +45,8 @@ _LOSS = struct.Struct("<f")
 _REPORT = struct.Struct("<fHBB")
 _RECORD = struct.Struct("<4sIIIIHHHBB")
 _SEED = struct.Struct("<Q")
-_LARGEST = 255
+_FLAG_BITS = 2
+LARGEST_REPORT = (1 << 16 - _FLAG_BITS) - 1
 """Scalars of a kind in a report; more directions or rows need mode epoch."""
 
 
@@ -118,14 +120,15 @@ def decode_report(data: bytes, manifest: Manifest, training: Training) -> Scalar
 def _encode_scalars(report: ScalarReport) -> bytes:
     parts = [report.jvp] if report.head_jvp is None else [report.jvp, report.head_jvp]
     values = np.concatenate([part.reshape(-1) for part in parts]).astype(np.float32)
-    if report.jvp.size > _LARGEST:
-        raise ScalarError(f"a report holds at most {_LARGEST} derivatives (K x batch), got {report.jvp.size}")
+    count = report.jvp.size
+    if count > LARGEST_REPORT:
+        raise ScalarError(f"a report holds at most {LARGEST_REPORT} derivatives (K x batch), got {count}")
     largest = float(np.abs(values).max(initial=0.0))
     scale = largest if np.isfinite(largest) and largest > 0 else 1.0
     flags = (HEAD_JVPS if report.head_jvp is not None else 0) | (EXACT_HEAD if report.head_gradient is not None else 0)
     with np.errstate(over="ignore"):
         halves = (values / np.float32(scale)).astype("<f2")
-    return _REPORT.pack(scale, report.examples, flags, report.jvp.size) + halves.tobytes()
+    return _REPORT.pack(scale, report.examples, flags | count >> 8 << _FLAG_BITS, count & 0xFF) + halves.tobytes()
 
 
 def _decode_scalars(data: bytes, start: int, loss: float, shape: tuple[int, int]) -> tuple[ScalarReport, int]:
@@ -133,6 +136,7 @@ def _decode_scalars(data: bytes, start: int, loss: float, shape: tuple[int, int]
         scale, examples, flags, count = _REPORT.unpack_from(data, start)
     except struct.error:
         raise ScalarError(f"a report is cut off after {len(data) - start} bytes") from None
+    count |= flags >> _FLAG_BITS << 8
     kinds = 2 if flags & HEAD_JVPS else 1
     end = start + _REPORT.size + 2 * count * kinds
     if count != shape[0] * shape[1] or not 1 <= examples <= shape[1]:

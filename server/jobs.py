@@ -17,6 +17,7 @@ from edge_client.estimators import ScalarEstimator, kind_of
 from edge_client.manifest import Manifest
 from edge_client.passes import directions_at_once
 from edge_client.protocol import ServerOptimizers, Training
+from edge_client.scalars import LARGEST_REPORT
 from edge_client.training import steps_in
 from server.assignment import Assignment, Slot, slots
 from server.errors import Refusal, not_found
@@ -95,8 +96,9 @@ class JobSettings(BaseModel):
                 raise ValueError(f"mode iteration sends derivatives: estimator {training.estimator} needs mode epoch")
             if training.optimizer != "sgd":
                 raise ValueError("in mode iteration the server takes the step: leave training.optimizer at sgd")
-            if training.directions * training.batch > 255:
-                raise ValueError("mode iteration reports at most 255 derivatives (directions x batch) a step")
+            if training.directions * training.batch > LARGEST_REPORT:
+                most = LARGEST_REPORT
+                raise ValueError(f"mode iteration reports at most {most} derivatives (directions x batch) a step")
         if (self.target or self.patience) and not (self.held_out or self.device_evaluation):
             raise ValueError("target and patience need an accuracy: give held_out examples or device_evaluation")
         return self

@@ -194,7 +194,7 @@ def test_the_heads_exact_gradient_is_an_option(server, bundle_name):
     [
         ({"mode": "iteration", "estimator": "exact"}, "needs mode epoch"),
         ({"mode": "iteration", "optimizer": "adamw"}, "sgd"),
-        ({"mode": "iteration", "directions": 200}, "255"),
+        ({"mode": "iteration", "directions": 9000}, "16383"),
         ({"batch": 77}, "no programs for batch"),
         ({"estimator": "magic"}, "estimator"),
     ],

@@ -61,6 +61,7 @@ REPLAYS = [
     {"head": "joint", "directions": 3, "units_apart": True, "kind": "rademacher"},
     {"head": "apart", "directions": 4, "units_apart": True},
     {"head": "exact", "directions": 2, "units_apart": True, "per_example": False, "kind": "orthogonal"},
+    {"head": "apart", "directions": 130},  # 260 derivatives: more than a byte counts
 ]
 UNITS = (
     Unit("first", ("block.0",), (Parameter("first.a", (2, 3)), Parameter("first.b", (3,)))),

@@ -15,7 +15,8 @@ import dev.spry.core.TrainingException;
  *
  * <pre>
  * report   loss f32, scale f32, examples u16, flags u8, count u8, count x f16 [units' jvps], count x f16 [head's]
- *          and, with flag EXACT_HEAD, the head's gradient as f32 in the manifest's order
+ *          and, with flag EXACT_HEAD, the head's gradient as f32 in the manifest's order; the upper six bits of
+ *          flags are those of count
  * record   magic "SPRY", bytes u32, version u32, round u32, iteration u32, K u16, batch u16, participants u16,
  *          unit bytes u8, 0 u8; then for each participant seed u64, units (a bit set), its report without loss;
  *          then, with EXACT_HEAD, the weighted mean of the head's gradients as f32
@@ -26,8 +27,9 @@ public final class Scalars {
     private static final int HEAD_JVPS = 2;
     private static final int MAGIC = 'S' | 'P' << 8 | 'R' << 16 | 'Y' << 24;
     private static final int RECORD_BYTES = 28;
+    private static final int FLAG_BITS = 2;
     /** Scalars of a kind in a report; more directions or rows need mode epoch. */
-    private static final int LARGEST = 255;
+    private static final int LARGEST = (1 << 16 - FLAG_BITS) - 1;
 
     private Scalars() {
     }
@@ -45,7 +47,8 @@ public final class Scalars {
         ByteBuffer out = little(ByteBuffer.allocate(12 + 2 * count * kinds + 4 * head));
         float scale = scale(report);
         out.putFloat(report.loss).putFloat(scale).putShort((short) report.examples);
-        out.put((byte) ((kinds == 2 ? HEAD_JVPS : 0) | (report.headGradient == null ? 0 : EXACT_HEAD)));
+        int flags = (kinds == 2 ? HEAD_JVPS : 0) | (report.headGradient == null ? 0 : EXACT_HEAD);
+        out.put((byte) (flags | count >> 8 << FLAG_BITS));
         out.put((byte) count);
         putHalves(out, report.jvp, scale);
         if (kinds == 2) {
@@ -142,8 +145,8 @@ public final class Scalars {
     private static ScalarReport scalars(ByteBuffer in, int[] shape) {
         float scale = in.getFloat();
         int examples = in.getShort() & 0xffff;
-        int flags = in.get();
-        int count = in.get() & 0xff;
+        int flags = in.get() & 0xff;
+        int count = flags >> FLAG_BITS << 8 | in.get() & 0xff;
         if (count != shape[0] * shape[1] || examples < 1 || examples > shape[1]) {
             throw new BadAnswerException("a report of this job holds K x batch = " + shape[0] + " x " + shape[1]
                     + " derivatives of 1 to " + shape[1] + " examples, got " + count + " of " + examples);

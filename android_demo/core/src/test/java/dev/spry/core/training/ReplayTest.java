@@ -21,7 +21,7 @@ class ReplayTest {
         JSONObject all = Vectors.read("training.json");
         Manifest manifest = Vectors.parsed(Vectors.manifest());
         JSONArray vectors = all.getJSONArray("replay");
-        assertEquals(8, vectors.length());
+        assertEquals(9, vectors.length());
         for (int i = 0; i < vectors.length(); i++) {
             JSONObject vector = vectors.getJSONObject(i);
             TrainingSettings training = new TrainingSettings(vector.getJSONObject("training"));
@@ -31,8 +31,9 @@ class ReplayTest {
                 kept = new Replay(record, kept, manifest, training, optimizers).kept;
             }
             assertEquals(3, kept.version);
-            Vectors.assertSame(Vectors.tensors(vector.getJSONObject("after")), kept.weights, 8);
-            Vectors.assertSame(Vectors.tensors(vector.getJSONObject("state")), kept.optimizer, 8);
+            int roundings = 8 + training.directions / 8; // of many derivatives the sum depends on the order
+            Vectors.assertSame(Vectors.tensors(vector.getJSONObject("after")), kept.weights, roundings);
+            Vectors.assertSame(Vectors.tensors(vector.getJSONObject("state")), kept.optimizer, roundings);
         }
     }
 }

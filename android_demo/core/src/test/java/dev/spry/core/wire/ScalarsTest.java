@@ -15,6 +15,7 @@ import java.util.Random;
 import org.junit.jupiter.api.Test;
 
 import dev.spry.core.BadAnswerException;
+import dev.spry.core.TrainingException;
 
 class ScalarsTest {
     /** A record as edge_client/scalars.py describes it: two participants, one of them without a head. */
@@ -64,6 +65,17 @@ class ScalarsTest {
                 }
             }
         }
+    }
+
+    @Test
+    void aReportMayHoldMoreThanAByteCounts() {
+        float[] jvp = new float[300];
+        jvp[299] = 2;
+        byte[] found = Scalars.encode(new ScalarReport(0.5f, 2, jvp, jvp, null));
+        assertEquals(12 + 2 * 2 * 300, found.length);
+        assertEquals(2 | 300 / 256 << 2, found[10]); // of the head too
+        assertEquals(300 % 256, found[11]);
+        assertThrows(TrainingException.class, () -> Scalars.encode(new ScalarReport(0, 2, new float[1 << 14], null, null)));
     }
 
     @Test
