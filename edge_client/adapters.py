@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 CORE, FRAME = "core", "frame"
-"""The parts of LoRA's second factor in an aligned adapter: `frame @ core`, of which `core` is trained."""
+"""The parts of LoRA's second factor where it is trained in parts: the columns of `frame`, which `core` mixes or, with a
+single row, scales. `core` is what is trained."""
 CENTRE, SCALE = "centre", "scale"
 """What a task layer's features are moved and multiplied by before its weight sees them."""
 
@@ -39,7 +40,7 @@ def _whole_factors(tensors: Mapping[str, Array]) -> dict[str, Array]:
         owner, _, part = name.removesuffix(".weight").rpartition(".")
         if part == CORE:
             frame = tensors[f"{owner}.{FRAME}.weight"]
-            found[f"{owner}.weight"] = np.asarray(frame @ value, frame.dtype)
+            found[f"{owner}.weight"] = np.asarray(frame * value if len(value) == 1 else frame @ value, frame.dtype)
         elif part != FRAME:
             found[name] = value
     return found

@@ -15,7 +15,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
 from edge_client.adapters import CORE, FRAME
-from export.alignment import Basis, bases, task_bases
+from export.alignment import Basis, bases, task_bases, task_pairs
 from export.capture import capture
 from export.errors import ExportError
 from export.heads import standardize_head
@@ -45,6 +45,18 @@ class Adapted:
 
 
 @dataclass(frozen=True)
+class Between:
+    """What is trained between a layer's two frozen factors, and how these are found."""
+
+    core: Callable[[int], nn.Module]
+    asked: str
+    """The option that says of how many directions the factors are."""
+    by_examples: Callable[[Loaded, Sequence[str], int, Sequence[Batch]], dict[str, Basis]]
+    by_model: Callable[[Loaded, Sequence[str], int, int], dict[str, Basis]] | None = None
+    """Without examples at hand, by a seed."""
+
+
+@dataclass(frozen=True)
 class Method:
     """One way to adapt a model: its PEFT configuration and which of the base's own parameters it trains."""
 
@@ -53,8 +65,7 @@ class Method:
     trains: Callable[[str], bool] | None = None
     """For methods that PEFT has no tuner for: which base parameters are trained. The tuner is then a mere carrier,
     a LoRA layer that is stored but switched off, so that `PeftModel.from_pretrained` loads the result."""
-    aligned: bool = False
-    """Between frozen factors, which `export.alignment` finds, `rank` x `rank` numbers are trained."""
+    between: Between | None = None
 
 
 def _lora(options: AdapterOptions, targets: Sequence[str], common: dict[str, Any]) -> PeftConfig:
@@ -66,8 +77,34 @@ def _tinylora(options: AdapterOptions, targets: Sequence[str], common: dict[str,
 
 
 def _aligned(options: AdapterOptions, targets: Sequence[str], common: dict[str, Any]) -> PeftConfig:
-    """LoRA of the same rank and no scale: what is trained between its factors is folded into one of them at the end."""
-    return LoraConfig(r=options.rank, lora_alpha=options.rank, target_modules=list(targets), **common)  # type: ignore[arg-type]
+    return _unscaled(options.rank, targets, common)
+
+
+def _pairs(options: AdapterOptions, targets: Sequence[str], common: dict[str, Any]) -> PeftConfig:
+    return _unscaled(options.dimension, targets, common)
+
+
+def _unscaled(rank: int, targets: Sequence[str], common: dict[str, Any]) -> PeftConfig:
+    """LoRA without a scale: what is trained between its factors is folded into one of them at the end."""
+    return LoraConfig(r=rank, lora_alpha=rank, target_modules=list(targets), **common)  # type: ignore[arg-type]
+
+
+def _square(directions: int) -> nn.Module:
+    """Trained factors of each pair of directions."""
+    core = nn.Linear(directions, directions, bias=False)
+    nn.init.zeros_(core.weight)
+    return core
+
+
+class Factors(nn.Module):
+    """A trained factor of each direction."""
+
+    def __init__(self, directions: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1, directions))  # PEFT warns of vectors
+
+    def forward(self, states: Tensor) -> Tensor:
+        return states * self.weight
 
 
 def _ia3(options: AdapterOptions, targets: Sequence[str], common: dict[str, Any]) -> PeftConfig:
@@ -87,7 +124,8 @@ def _query_and_value(found: Projections) -> tuple[str, ...]:
 
 METHODS: dict[str, Method] = {
     "lora": Method(_lora, _query_and_value),
-    "aligned": Method(_aligned, _query_and_value, aligned=True),
+    "aligned": Method(_aligned, _query_and_value, between=Between(_square, "rank", task_bases, bases)),
+    "pairs": Method(_pairs, _query_and_value, between=Between(Factors, "dimension", task_pairs)),
     "tinylora": Method(_tinylora, _query_and_value),
     "ia3": Method(_ia3, lambda found: tuple(dict.fromkeys(found.key + found.value + found.feedforward))),
     "bitfit": Method(_carrier("all"), lambda found: found.query, trains=lambda name: name.endswith("bias")),
@@ -133,7 +171,8 @@ def adapt(loaded: Loaded, options: AdapterOptions, seed: int = 0, projections: P
     examples = read_batches(loaded, Path(options.examples)) if options.examples else []
     if examples and heads:
         standardize_head(loaded, heads, examples)
-    found_bases = _bases(loaded, linears, targets, options, examples, seed) if method.aligned else {}
+    layers = [name for name in linears if any(_matches(name, target) for target in targets)]
+    found_bases = _bases(loaded, layers, method.between, options, examples, seed) if method.between else {}
     torch.manual_seed(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -142,7 +181,8 @@ def adapt(loaded: Loaded, options: AdapterOptions, seed: int = 0, projections: P
     if (trains := method.trains) is not None:
         _train_base_parameters(adapted, lambda name: trains(name) and within(name))
     for name, basis in found_bases.items():
-        _align(adapted.get_submodule(f"base_model.model.{name}"), basis)
+        assert method.between is not None
+        _align(adapted.get_submodule(f"base_model.model.{name}"), basis, method.between.core)
     described = _describe(adapted)
     adapts = any(slot.role is Role.ADAPTER for slot in described.slots.values())
     if not described.slots or (options.method == "bitfit" and not adapts):
@@ -172,18 +212,20 @@ def _projections(loaded: Loaded) -> Projections:
 
 
 def _bases(
-    loaded: Loaded, linears: Sequence[str], targets: Sequence[str], options: AdapterOptions,
-    examples: Sequence[Batch], seed: int,
+    loaded: Loaded, layers: Sequence[str], between: Between, options: AdapterOptions, examples: Sequence[Batch],
+    seed: int,
 ) -> dict[str, Basis]:  # fmt: skip
-    layers = [name for name in linears if any(_matches(name, target) for target in targets)]
+    count = getattr(options, between.asked)
     smallest = min((min(loaded.model.get_parameter(f"{name}.weight").shape) for name in layers), default=0)
-    if options.rank > smallest > 0:
+    if count > smallest > 0:
         raise ExportError(
-            f"rank {options.rank} is more than the {smallest} features of a target module; choose a smaller --rank"
+            f"{between.asked} {count} is more than the {smallest} features of a target module; "
+            f"choose a smaller --{between.asked}"
         )
     if examples:
-        return task_bases(loaded, layers, options.rank, examples)
-    return bases(loaded, layers, options.rank, seed)
+        return between.by_examples(loaded, layers, count, examples)
+    assert between.by_model is not None  # the options refuse a method that needs examples
+    return between.by_model(loaded, layers, count, seed)
 
 
 class Frozen(nn.Module):
@@ -198,13 +240,11 @@ class Frozen(nn.Module):
         return nn.functional.linear(states, self.weight)
 
 
-def _align(layer: Any, basis: Basis) -> None:
-    """Give a LoRA layer frozen factors with a square of trained numbers, zero at first, between them."""
-    rank = basis.out.shape[1]
-    core = nn.Linear(rank, rank, bias=False)
-    nn.init.zeros_(core.weight)
+def _align(layer: Any, basis: Basis, core: Callable[[int], nn.Module]) -> None:
+    """Give a LoRA layer frozen factors, and between them what is trained, zero at first."""
     layer.lora_A[_ADAPTER] = Frozen(basis.into.T.contiguous())
-    layer.lora_B[_ADAPTER] = nn.Sequential(OrderedDict([(CORE, core), (FRAME, Frozen(basis.out))]))
+    between = core(basis.out.shape[1])
+    layer.lora_B[_ADAPTER] = nn.Sequential(OrderedDict([(CORE, between), (FRAME, Frozen(basis.out))]))
 
 
 def _is_linear(module: nn.Module) -> bool:

@@ -60,16 +60,47 @@ def bases(loaded: Loaded, layers: Sequence[str], rank: int, seed: int) -> dict[s
 
 def task_bases(loaded: Loaded, layers: Sequence[str], rank: int, batches: Sequence[Batch]) -> dict[str, Basis]:
     """For each linear layer, the directions in which these examples' gradient is largest."""
+    gradient = {name: torch.zeros(()) for name in layers}
+    for found in _gradients(loaded, layers, batches):
+        gradient = {name: gradient[name] + found[name] for name in layers}
+    return {name: _largest(gradient[name], rank) for name in layers}
+
+
+def task_pairs(loaded: Loaded, layers: Sequence[str], count: int, batches: Sequence[Batch]) -> dict[str, Basis]:
+    """For each linear layer, the pairs of one direction on either side that hold most of these examples' gradients.
+
+    The directions are those of `task_bases`. Few of all their pairs matter: a layer that should move its result the
+    same way for all texts needs one direction among what enters, and many among what leaves.
+    """
+    found = task_bases(loaded, layers, count, batches)
+    squares = {name: torch.zeros(()) for name in layers}
+    for gradients in _gradients(loaded, layers, batches):
+        for name, basis in found.items():
+            squares[name] = squares[name] + (basis.out.T @ gradients[name] @ basis.into).square()
+    return {name: _paired(basis, squares[name], count) for name, basis in found.items()}
+
+
+def _paired(basis: Basis, squares: Tensor, count: int) -> Basis:
+    """Each pair's directions side by side, the largest square first."""
+    chosen = squares.flatten().argsort(descending=True, stable=True)[:count]
+    out, into = chosen // squares.shape[1], chosen % squares.shape[1]
+    return Basis(basis.out[:, out].contiguous(), basis.into[:, into].contiguous())
+
+
+def _gradients(
+    loaded: Loaded, layers: Sequence[str], batches: Sequence[Batch]
+) -> Generator[dict[str, Tensor], None, None]:
+    """Each batch's gradient by each layer's weight, under a task layer fitted to all of them."""
     modules = {name: loaded.model.get_submodule(name) for name in layers}
     forward = TaskForward(loaded.model, loaded.task, loaded.inputs)
-    gradient = {name: torch.zeros(()) for name in layers}
     with fitted_head(loaded, batches), _watched(modules) as seen:
         for batch in batches:
             losses, _ = forward(*batch.values())
             leaving = torch.autograd.grad(losses.sum(), [seen[name][1] for name in layers])
-            for name, leaves in zip(layers, leaving, strict=True):
-                gradient[name] = gradient[name] + leaves.flatten(0, -2).T @ seen[name][0].detach().flatten(0, -2)
-    return {name: _largest(gradient[name], rank) for name in layers}
+            yield {
+                name: leaves.flatten(0, -2).T @ seen[name][0].detach().flatten(0, -2)
+                for name, leaves in zip(layers, leaving, strict=True)
+            }
 
 
 def _largest(gradient: Tensor, rank: int) -> Basis:

@@ -12,7 +12,7 @@ from edge_client.manifest import PRECISIONS, TASKS, Precision
 from edge_client.runtimes import RUNTIMES
 from export.errors import ExportError
 
-METHODS = ("lora", "aligned", "tinylora", "ia3", "bitfit", "classifier")
+METHODS = ("lora", "aligned", "pairs", "tinylora", "ia3", "bitfit", "classifier")
 """The adapters of `export.adapters`, named here so that the command's help costs no torch."""
 DEFAULT_CUTS = 6
 """Segments between embedding and head: more cuts than this cost programs and gain little."""
@@ -26,7 +26,7 @@ class AdapterOptions:
     rank: int = 1
     alpha: float = 1.0
     dimension: int = 16
-    """Trainable numbers per layer of TinyLoRA."""
+    """Trainable numbers per layer of TinyLoRA, and of pairs."""
     targets: tuple[str, ...] = ()
     """Module names or their last parts; empty: the method's default, found in the model."""
     examples: str = ""
@@ -40,6 +40,8 @@ class AdapterOptions:
         _known("adapter", [self.method], METHODS)
         _positive("rank", [self.rank])
         _positive("dimension", [self.dimension])
+        if self.method == "pairs" and not self.examples:
+            raise ExportError("--peft pairs finds its directions by labelled examples; give some with --examples FILE")
         if self.last_blocks < 0:
             raise ExportError(f"--last-blocks takes 0 (all) or more, got {self.last_blocks}")
         if not math.isfinite(self.alpha) or self.alpha == 0:

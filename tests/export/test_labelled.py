@@ -7,12 +7,14 @@ import random
 import pytest
 import torch
 import typer
+from peft import PeftModel
+from transformers import AutoModel
 from typer.testing import CliRunner
 
-from edge_client.adapters import CENTRE, FRAME, SCALE
+from edge_client.adapters import CENTRE, CORE, FRAME, SCALE, folded
 from edge_client.errors import DataError
 from export.adapters import adapt
-from export.alignment import task_bases
+from export.alignment import task_bases, task_pairs
 from export.capture import TaskForward
 from export.cli import export
 from export.errors import ExportError
@@ -20,6 +22,7 @@ from export.heads import standardize_head
 from export.labelled import MOST, fitted_head, read_batches
 from export.model import load
 from export.options import AdapterOptions
+from export.reference import Reference
 from export.tasks import TASKS
 
 WORDS = ("the", "ice", "on", "lake", "is", "it", "train")
@@ -71,6 +74,22 @@ def test_they_are_the_singular_vectors_of_the_gradient(loaded, desk):
             torch.testing.assert_close(ours @ ours.T, expected @ expected.T, atol=1e-3, rtol=0)
 
 
+def test_pairs_are_those_of_the_largest_squares(loaded, desk):
+    """Of all pairs of the leading directions on either side, by each batch's own gradient."""
+    batches, count = read_batches(loaded, desk(count=48)), 6
+    standardize_head(loaded, ["classifier"], batches)
+    name = "bert." + LAYERS[-1]
+    (found,) = task_pairs(loaded, [name], count, batches).values()
+    (leading,) = task_bases(loaded, [name], count, batches).values()
+    weight = loaded.model.get_submodule(name).weight.requires_grad_()
+    with fitted_head(loaded, batches):
+        gradients = [torch.autograd.grad(len(b["labels"]) * mean_loss(loaded, [b]), weight)[0] for b in batches]
+    assert len(gradients) > 1
+    squares = sum((leading.out.T @ gradient @ leading.into).square() for gradient in gradients)
+    ours = sum(torch.einsum("on,oi,in->n", found.out, gradient, found.into).square() for gradient in gradients)
+    torch.testing.assert_close(ours, squares.flatten().topk(count).values, rtol=1e-3, atol=0)
+
+
 def test_the_head_is_fitted_and_then_as_before(loaded, desk):
     batches = read_batches(loaded, desk())
     standardize_head(loaded, ["classifier"], batches)
@@ -97,6 +116,23 @@ def test_an_adapter_stands_between_them(loaded, desk):
     (basis,) = task_bases(loaded, ["bert." + LAYERS[-1]], 2, batches).values()
     frame = next(value for name, value in frames.items() if "value" in name)
     torch.testing.assert_close(frame, basis.out)
+
+
+def test_trained_factors_of_pairs_are_a_lora_adapter(loaded, desk):
+    path = desk()
+    paired = adapt(copy.deepcopy(loaded), AdapterOptions("pairs", dimension=5, examples=str(path)))
+    generator = torch.Generator().manual_seed(0)
+    trained = {slot.name: paired.initial[slot.name] for slot in paired.slots.values()}
+    factors = {name: torch.randn(1, 5, generator=generator) for name in trained if f".{CORE}." in name}
+    assert len(factors) == len(LAYERS)
+    whole = folded({name: value.numpy() for name, value in (paired.initial | factors).items()})
+    plain = adapt(loaded, AdapterOptions("lora", rank=5, alpha=5, examples=str(path)))
+    inputs = read_batches(loaded, path)[0]
+    expected = Reference(paired, loaded.task).losses(inputs, trained | factors)
+    assert not torch.allclose(expected, Reference(paired, loaded.task).losses(inputs, trained))
+    same = {slot.name: torch.tensor(whole[slot.name]) for slot in plain.slots.values() if ".lora_" in slot.name}
+    head = {name: value for name, value in trained.items() if ".lora_" not in name}
+    torch.testing.assert_close(Reference(plain, loaded.task).losses(inputs, same | head), expected)
 
 
 @pytest.mark.parametrize(
@@ -152,3 +188,28 @@ def test_the_command_finds_directions_by_examples(model_folder, desk, tmp_path):
         assert done.exit_code == 0, done.output
         bundles.append((out / "adapter" / "adapter_model.safetensors").read_bytes())
     assert bundles[0] != bundles[1]
+
+
+def test_more_pairs_than_features_are_refused(loaded, desk):
+    with pytest.raises(ExportError, match=r"dimension 500 is more than the .* choose a smaller --dimension"):
+        adapt(loaded, AdapterOptions("pairs", dimension=500, examples=str(desk())))
+
+
+def test_pairs_want_examples():
+    with pytest.raises(ExportError, match=r"--peft pairs finds its directions by labelled examples; give some"):
+        AdapterOptions("pairs").check()
+
+
+@pytest.mark.parametrize(("runtime", "precision"), [("onnx", "int8"), ("executorch", "none"), ("torchscript", "int8")])
+def test_programs_of_pairs_are_exported_and_verified(model_folder, desk, tmp_path, runtime, precision):
+    app = typer.Typer()
+    app.command()(export)
+    words = f"--labels no,yes --peft pairs --dimension 6 --batch 2 --seq 8 --quantize {precision} --target {runtime}"
+    out, asked = tmp_path / "bundle", "--no-cache --workers 1"
+    done = CliRunner().invoke(
+        app, [str(model_folder), *words.split(), *asked.split(), "--examples", str(desk()), "--out", str(out)]
+    )
+    assert done.exit_code == 0, done.output
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert {p["shape"][-1] for unit in manifest["units"] for p in unit["parameters"]} == {6}
+    PeftModel.from_pretrained(AutoModel.from_pretrained(model_folder), out / "adapter")
