@@ -11,6 +11,8 @@ benchmarks/results/.
     main         all methods with LoRA r = 1, AG News at 0.1 in full, the other sets with the methods that decide
     free         every method with the adapter that serves it best
     longer       the three of them that decide, for 100 rounds instead of 40
+    pairs        default Spry with an adapter of pairs and 64 directions, per iteration
+    noise        what true gradients would gain it, and what the split costs, on SNLI
     ablations    what the paper varies, on AG News
     others       MultiRC, MNLI, Yelp, Yahoo and SQuAD from end to end, shorter
 """
@@ -47,6 +49,7 @@ RATES = {
 """Where a method's own are for features that are not standardized. FedMeZO takes three passes where others take one;
 of FwdLLM+'s updates the paper's bound would leave one in twelve."""
 LATE_LORA = (*LORA, "--last-blocks", "3")
+CELLS = tuple((data, alpha) for alpha in (0.1, 1.0) for data in ("ag_news", "sst2", "snli"))
 COMMON = ("--clients", "100", "--per-round", "12", "--iterations", "4", "--test-examples", "600",
           "--evaluate-every", "5", "--differences", "limit", "--no-personal")  # fmt: skip
 BACKPROP = ("fedavg", "fedyogi", "fedsgd", "fedavgsplit", "fedyogisplit")
@@ -62,6 +65,10 @@ SPLIT_EXACT = (
     '"optimizers": {"units": {"learning_rate": 0.01, "tau": 1e-6}, "head": {"kind": "fedavg"}}}'
 )
 """The rates of default Spry with true gradients."""
+AVERAGE_OF_STEPS = ("--settings", '{"average": 0.95}')
+STEP_EXACT = SPLIT_EXACT.replace("0.9,", "0.95,", 1)
+"""The same where there are four times as many versions."""
+PAIRS_OF_DIRECTIONS = ("--peft", "pairs", "--dimension", "64", "--last-blocks", "3")
 SLOW_UNITS = '{"average": 0.9, "optimizers": {"units": {"learning_rate": 0.001}}}'
 """For noisy gradients of LoRA's factors: with ten times as much they walk at random until the model is lost."""
 
@@ -132,8 +139,7 @@ def _with_lora(data: str, alpha: float, method: str) -> Run:
 
 def free_table() -> Iterator[Run]:
     """Each method with an adapter of its choice."""
-    cells = [(data, alpha) for alpha in (0.1, 1.0) for data in ("ag_news", "sst2", "snli")]
-    for data, alpha in cells:
+    for data, alpha in CELLS:
         yield Run("free", data, "spry", alpha, options=ALIGNED, aligned=True)
         yield Run("free", data, "spry", alpha, name="spry-iteration", options=EACH_STEP, aligned=True)
         yield Run("free", data, "fedfgd", alpha, options=(*EACH_STEP, "--rank", "16"), aligned=True)
@@ -141,7 +147,7 @@ def free_table() -> Iterator[Run]:
         yield Run("free", data, "fedyogi", alpha, options=(*LATE_LORA, *AVERAGE))
         yield Run("free", data, "classifier", alpha, options=(*RATES["classifier"], *AVERAGE))
         yield Run("free", data, "baffle+", alpha, options=AVERAGE, aligned=True)
-    for data, alpha in cells:
+    for data, alpha in CELLS:
         yield Run("free", data, "fedyogisplit", alpha, name="split-exact", aligned=True,
                   options=("--settings", SPLIT_EXACT))  # fmt: skip
 
@@ -151,6 +157,29 @@ def longer_table() -> Iterator[Run]:
     for run in free_table():
         if (run.name or run.method) in ("spry-iteration", "fedavg", "fedyogi"):
             yield replace(run, table="longer", rounds=100, options=(*run.options, "--evaluate-every", "10"))
+
+
+def pairs_table() -> Iterator[Run]:
+    """As many directions as numbers in a layer, so that a derivative's noise is that of the texts alone."""
+    for data, alpha in CELLS:
+        yield Run("pairs", data, "spry", alpha, options=(*EACH_STEP, *PAIRS_OF_DIRECTIONS, "--directions", "64"))
+        yield Run("pairs", data, "spry", alpha, name="16-directions", options=(*EACH_STEP, *PAIRS_OF_DIRECTIONS))
+
+
+def noise_table() -> Iterator[Run]:
+    """The server's step after each of 160 steps, along true and estimated gradients of all units and of a share."""
+    square, steps = ("--peft", "aligned", "--last-blocks", "3", "--rank"), ("--settings", STEP_EXACT)
+    cases = {
+        "all-exact": ("fedyogi", *square, "16", *steps),
+        "all-forward": ("fedfgd", *square, "16", *EACH_STEP),
+        "split-exact": ("fedyogisplit", *square, "16", *steps),
+        "split-64-directions": ("spry", *square, "16", *ALIGNED, "--directions", "64", *AVERAGE_OF_STEPS),
+        "split-exact-rank-8": ("fedyogisplit", *square, "8", *steps),
+        "split-exact-pairs": ("fedyogisplit", *PAIRS_OF_DIRECTIONS, *steps),
+    }
+    for name, (method, *options) in cases.items():
+        often = ("--iterations", "1", "--evaluate-every", "20")
+        yield Run("noise", "snli", method, 1.0, rounds=160, name=name, options=(*options, *often))
 
 
 def ablations_table() -> Iterator[Run]:
@@ -195,6 +224,8 @@ TABLES = {
     "main": main_table,
     "free": free_table,
     "longer": longer_table,
+    "pairs": pairs_table,
+    "noise": noise_table,
     "ablations": ablations_table,
     "others": others_table,
 }
