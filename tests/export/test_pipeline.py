@@ -217,7 +217,10 @@ def test_the_other_shape(bundle, model_folder, runtime, tmp_path):
 @pytest.mark.parametrize("method", METHODS[1:])
 def test_every_adapter_loads_with_peft(exporting, model_folder, tmp_path, method):
     """Keys, shapes and configuration are PEFT's own: a server's result is an ordinary adapter folder."""
-    folder = exporting(adapter=AdapterOptions(method=method, rank=2, dimension=3), cuts=1)
+    desk = tmp_path / "desk.jsonl"
+    desk.write_text("".join(f'{{"text": "the lake is {label}", "label": "{label}"}}\n' for label in LABELS))
+    examples = str(desk) if method == "pairs" else ""
+    folder = exporting(adapter=AdapterOptions(method=method, rank=2, dimension=3, examples=examples), cuts=1)
     trained = Trained(folder, model_folder, tmp_path)
     assert trained.manifest.adapter.method == method
     assert bool(trained.manifest.units) == (method != "classifier")
