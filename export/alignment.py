@@ -60,10 +60,8 @@ def bases(loaded: Loaded, layers: Sequence[str], rank: int, seed: int) -> dict[s
 
 def task_bases(loaded: Loaded, layers: Sequence[str], rank: int, batches: Sequence[Batch]) -> dict[str, Basis]:
     """For each linear layer, the directions in which these examples' gradient is largest."""
-    gradient = {name: torch.zeros(()) for name in layers}
-    for found in _gradients(loaded, layers, batches):
-        gradient = {name: gradient[name] + found[name] for name in layers}
-    return {name: _largest(gradient[name], rank) for name in layers}
+    with fitted_head(loaded, batches):
+        return _strongest(loaded, layers, rank, batches)
 
 
 def task_pairs(loaded: Loaded, layers: Sequence[str], count: int, batches: Sequence[Batch]) -> dict[str, Basis]:
@@ -72,12 +70,20 @@ def task_pairs(loaded: Loaded, layers: Sequence[str], count: int, batches: Seque
     The directions are those of `task_bases`. Few of all their pairs matter: a layer that should move its result the
     same way for all texts needs one direction among what enters, and many among what leaves.
     """
-    found = task_bases(loaded, layers, count, batches)
     squares = {name: torch.zeros(()) for name in layers}
-    for gradients in _gradients(loaded, layers, batches):
-        for name, basis in found.items():
-            squares[name] = squares[name] + (basis.out.T @ gradients[name] @ basis.into).square()
+    with fitted_head(loaded, batches):
+        found = _strongest(loaded, layers, count, batches)
+        for gradients in _gradients(loaded, layers, batches):
+            for name, basis in found.items():
+                squares[name] = squares[name] + (basis.out.T @ gradients[name] @ basis.into).square()
     return {name: _paired(basis, squares[name], count) for name, basis in found.items()}
+
+
+def _strongest(loaded: Loaded, layers: Sequence[str], rank: int, batches: Sequence[Batch]) -> dict[str, Basis]:
+    gradient = {name: torch.zeros(()) for name in layers}
+    for found in _gradients(loaded, layers, batches):
+        gradient = {name: gradient[name] + found[name] for name in layers}
+    return {name: _largest(gradient[name], rank) for name in layers}
 
 
 def _paired(basis: Basis, squares: Tensor, count: int) -> Basis:
@@ -90,10 +96,10 @@ def _paired(basis: Basis, squares: Tensor, count: int) -> Basis:
 def _gradients(
     loaded: Loaded, layers: Sequence[str], batches: Sequence[Batch]
 ) -> Generator[dict[str, Tensor], None, None]:
-    """Each batch's gradient by each layer's weight, under a task layer fitted to all of them."""
+    """Each batch's gradient by each layer's weight."""
     modules = {name: loaded.model.get_submodule(name) for name in layers}
     forward = TaskForward(loaded.model, loaded.task, loaded.inputs)
-    with fitted_head(loaded, batches), _watched(modules) as seen:
+    with _watched(modules) as seen:
         for batch in batches:
             losses, _ = forward(*batch.values())
             leaving = torch.autograd.grad(losses.sum(), [seen[name][1] for name in layers])

@@ -12,11 +12,13 @@ from edge_client.data import Example
 from edge_client.estimators import estimator_for, trained
 from edge_client.optimizers import server_step
 from edge_client.passes import Passes
-from edge_client.protocol import AGGREGATIONS, ServerOptimizer, ServerOptimizers
+from edge_client.protocol import AGGREGATIONS, ServerOptimizer, ServerOptimizers, Training
 from edge_client.replay import replay
 from edge_client.runtimes import open_runtime
 from edge_client.scalars import (
     Participant,
+    ScalarError,
+    ScalarReport,
     StepRecord,
     as_published,
     changes,
@@ -118,3 +120,18 @@ def test_an_uplink_of_eight_examples_is_small(opened, changed):
     report = sent(opened, task, opened[0].initial_adapter())
     assert math.isfinite(report.loss)
     assert len(encode_report(report)) == 12 + 2 * 2 * 4
+
+
+@pytest.mark.parametrize("directions", [31, 64, 2047])
+def test_reports_of_few_and_of_many_derivatives(opened, directions):
+    training = Training(mode="iteration", head="apart", directions=directions, batch=8)
+    jvp = np.random.default_rng().standard_normal((2, directions, 8), np.float32)
+    data = encode_report(ScalarReport(0.5, 7, jvp[0], jvp[1]))
+    found = decode_report(data, opened[0].manifest, training)
+    np.testing.assert_allclose([found.jvp, found.head_jvp], jvp, atol=1e-2)
+    assert found.examples == 7
+
+
+def test_a_report_of_too_many_derivatives_is_refused():
+    with pytest.raises(ScalarError, match="at most 16383 derivatives"):
+        encode_report(ScalarReport(0.0, 8, np.zeros((2048, 8), np.float32)))
