@@ -12,6 +12,7 @@ benchmarks/results/.
     free         every method with the adapter that serves it best
     longer       the three of them that decide, for 100 rounds instead of 40
     pairs        default Spry with an adapter of pairs and 64 directions, per iteration
+    directions   64 directions a step of all units on every client, per iteration
     noise        what true gradients would gain it, and what the split costs, on SNLI
     ablations    what the paper varies, on AG News
     others       MultiRC, MNLI, Yelp, Yahoo and SQuAD from end to end, shorter
@@ -166,6 +167,13 @@ def pairs_table() -> Iterator[Run]:
         yield Run("pairs", data, "spry", alpha, name="16-directions", options=(*EACH_STEP, *PAIRS_OF_DIRECTIONS))
 
 
+def directions_table() -> Iterator[Run]:
+    """Four times the free table's directions, with nothing split."""
+    for data, alpha in CELLS:
+        options = (*EACH_STEP, "--rank", "16", "--directions", "64")
+        yield Run("directions", data, "fedfgd", alpha, options=options, aligned=True)
+
+
 def noise_table() -> Iterator[Run]:
     """The server's step after each of 160 steps, along true and estimated gradients of all units and of a share."""
     square, steps = ("--peft", "aligned", "--last-blocks", "3", "--rank"), ("--settings", STEP_EXACT)
@@ -225,6 +233,7 @@ TABLES = {
     "free": free_table,
     "longer": longer_table,
     "pairs": pairs_table,
+    "directions": directions_table,
     "noise": noise_table,
     "ablations": ablations_table,
     "others": others_table,
