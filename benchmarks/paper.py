@@ -13,7 +13,7 @@ benchmarks/results/.
     longer       the three of them that decide, for 100 rounds instead of 40
     pairs        default Spry with an adapter of pairs and 64 directions, per iteration
     directions   64 directions a step of all units on every client, per iteration
-    noise        what true gradients would gain it, and what the split costs, on SNLI
+    noise        what true gradients would gain it, and what the split costs, on SNLI and SST-2
     ablations    what the paper varies, on AG News
     others       MultiRC, MNLI, Yelp, Yahoo and SQuAD from end to end, shorter
 """
@@ -185,9 +185,10 @@ def noise_table() -> Iterator[Run]:
         "split-exact-rank-8": ("fedyogisplit", *square, "8", *steps),
         "split-exact-pairs": ("fedyogisplit", *PAIRS_OF_DIRECTIONS, *steps),
     }
-    for name, (method, *options) in cases.items():
-        often = ("--iterations", "1", "--evaluate-every", "20")
-        yield Run("noise", "snli", method, 1.0, rounds=160, name=name, options=(*options, *often))
+    often = ("--iterations", "1", "--evaluate-every", "20")
+    for data in ("snli", "sst2"):
+        for name, (method, *options) in cases.items():
+            yield Run("noise", data, method, 1.0, rounds=160, name=name, options=(*options, *often))
 
 
 def ablations_table() -> Iterator[Run]:
