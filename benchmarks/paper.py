@@ -110,10 +110,13 @@ def prepare(data: Path, out: Path, name: str) -> None:
     folder = out / "data" / name
     if folder.exists():
         return
+    train = data / name / "train.jsonl"
+    if not train.exists():
+        sys.exit(f"{train} does not exist; --data takes a folder with a folder for each data set")
     partial = folder.with_name(f".{name}")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    rows = (data / name / "train.jsonl").read_text().splitlines(keepends=True)
+    rows = train.read_text().splitlines(keepends=True)
     desk = set(random.Random(0).sample(range(len(rows)), min(AT_THE_DESK, len(rows) // 10)))
     for file, chosen in ((DESK, desk), ("train.jsonl", set(range(len(rows))) - desk)):
         (partial / file).write_text("".join(row for number, row in enumerate(rows) if number in chosen))
@@ -169,9 +172,9 @@ def pairs_table() -> Iterator[Run]:
 
 def directions_table() -> Iterator[Run]:
     """Four times the free table's directions, with nothing split."""
-    for data, alpha in CELLS:
-        options = (*EACH_STEP, "--rank", "16", "--directions", "64")
-        yield Run("directions", data, "fedfgd", alpha, options=options, aligned=True)
+    for run in free_table():
+        if run.method == "fedfgd":
+            yield replace(run, table="directions", options=(*run.options, "--directions", "64"))
 
 
 def noise_table() -> Iterator[Run]:

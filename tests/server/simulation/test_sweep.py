@@ -51,3 +51,9 @@ def test_a_run_that_fails_is_told_and_not_kept(model_folder, tmp_path):
     command = ["simulate", "--model", str(model_folder), "--data", str(tmp_path / "nowhere"), "--out", str(folder)]
     assert paper.run(command, folder, record, 1).startswith("FAILED")
     assert not record.exists()
+
+
+def test_a_missing_data_set_is_told(tmp_path):
+    with pytest.raises(SystemExit, match=r"nowhere/sst2/train\.jsonl does not exist; --data takes a folder"):
+        paper.prepare(tmp_path / "nowhere", tmp_path / "out", "sst2")
+    assert not (tmp_path / "out").exists()
