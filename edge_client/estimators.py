@@ -26,7 +26,8 @@ from .manifest import Manifest, ProgramSpec
 from .optimizers import Weights
 from .passes import Pass
 from .protocol import Task, Training
-from .scalars import ScalarReport, combine, join_head, split_head, step_directions
+from .scalars import ScalarReport, join_head, split_head
+from .stepdirections import combine, step_directions
 
 Array = NDArray[Any]
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from .guide import guide_in
+import numpy as np
+from numpy.typing import NDArray
+
+from .guide import NO_GUIDE, Guide, guide_in
 from .manifest import Manifest
 from .optimizers import Weights, server_step
 from .protocol import ServerOptimizers, Training
-from .scalars import StepRecord, changes
+from .scalars import Participant, StepRecord, split_head
+from .stepdirections import combine, step_directions
 
 
 def replay(
@@ -21,3 +25,28 @@ def replay(
     moved = changes(record, manifest, training, guide_in(state))
     server_step(weights, moved, state, optimizers, frozenset(parameter.name for parameter in manifest.head))
     return frozenset(moved)
+
+
+def changes(record: StepRecord, manifest: Manifest, training: Training, guide: Guide = NO_GUIDE) -> Weights:
+    """The mean change of every parameter in this step, weighted by examples: one local SGD step of each participant."""
+    totals: dict[str, NDArray[np.float64]] = {}
+    holders: dict[str, int] = {}
+    for participant in record.participants:
+        for name, gradient in gradients(participant, manifest, training, record.iteration, guide).items():
+            share = participant.report.examples * gradient.astype(np.float64)
+            totals[name] = totals[name] + share if name in totals else share
+            holders[name] = holders.get(name, 0) + participant.report.examples
+    found = {name: totals[name] / holders[name] for name in totals}
+    if record.head_gradient is not None:
+        found.update(split_head(record.head_gradient.astype(np.float64), manifest))
+    head = {parameter.name for parameter in manifest.head}
+    rates = training.learning_rate, training.head_learning_rate or training.learning_rate
+    return {name: (-rates[name in head] * value).astype(np.float32) for name, value in found.items()}
+
+
+def gradients(
+    participant: Participant, manifest: Manifest, training: Training, iteration: int, guide: Guide = NO_GUIDE
+) -> Weights:
+    """The gradient that a participant's scalars stand for."""
+    drawn = step_directions(manifest, participant.units, participant.seed, training, iteration, guide)
+    return combine(participant.report, drawn, manifest, training)

@@ -1,4 +1,4 @@
-"""Mode iteration: what a client reports after a step, what the server publishes of it, and its repetition.
+"""Mode iteration on the wire: what a client reports after a step, and what the server publishes of it.
 
 A report is a few bytes: the derivatives of the batch's losses along directions that everybody can draw again from the
 client's seed, as half-precision numbers with one scale. The server publishes the reports of a step's participants as
@@ -19,21 +19,16 @@ All numbers are little-endian.
 
 from __future__ import annotations
 
-import math
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import SpryError
-from .estimates import directions_for, estimate
-from .guide import NO_GUIDE, Guide, drawn_beside, guided
 from .manifest import Manifest
-from .optimizers import Weights
 from .protocol import Training
 
 Floats = NDArray[np.float32]
@@ -155,6 +150,12 @@ def _floats(values: Floats | None) -> bytes:
     return b"" if values is None else values.astype("<f4").tobytes()
 
 
+def as_published(report: ScalarReport) -> ScalarReport:
+    """The report as everybody reads it in a record: rounded."""
+    data = _encode_scalars(report)
+    return _decode_scalars(data, 0, report.loss, (report.jvp.shape[0], report.jvp.shape[1]))[0]
+
+
 # --- records ---------------------------------------------------------------------------------------------------------
 
 
@@ -201,109 +202,7 @@ def _decode_record(
     return StepRecord(version, round_, iteration, tuple(participants), rest)
 
 
-# --- repetition ------------------------------------------------------------------------------------------------------
-
-
-def as_published(report: ScalarReport) -> ScalarReport:
-    """The report as everybody reads it in a record: rounded."""
-    data = _encode_scalars(report)
-    return _decode_scalars(data, 0, report.loss, (report.jvp.shape[0], report.jvp.shape[1]))[0]
-
-
-def changes(record: StepRecord, manifest: Manifest, training: Training, guide: Guide = NO_GUIDE) -> Weights:
-    """The mean change of every parameter in this step, weighted by examples: one local SGD step of each participant."""
-    totals: dict[str, NDArray[np.float64]] = {}
-    holders: dict[str, int] = {}
-    for participant in record.participants:
-        for name, gradient in gradients(participant, manifest, training, record.iteration, guide).items():
-            share = participant.report.examples * gradient.astype(np.float64)
-            totals[name] = totals[name] + share if name in totals else share
-            holders[name] = holders.get(name, 0) + participant.report.examples
-    found = {name: totals[name] / holders[name] for name in totals}
-    if record.head_gradient is not None:
-        found.update(split_head(record.head_gradient.astype(np.float64), manifest))
-    head = {parameter.name for parameter in manifest.head}
-    rates = training.learning_rate, training.head_learning_rate or training.learning_rate
-    return {name: (-rates[name in head] * value).astype(np.float32) for name, value in found.items()}
-
-
-def gradients(
-    participant: Participant, manifest: Manifest, training: Training, iteration: int, guide: Guide = NO_GUIDE
-) -> Weights:
-    """The gradient that a participant's scalars stand for."""
-    drawn = step_directions(manifest, participant.units, participant.seed, training, iteration, guide)
-    return combine(participant.report, drawn, manifest, training)
-
-
-def combine(report: ScalarReport, drawn: Mapping[str, Floats], manifest: Manifest, training: Training) -> Weights:
-    """The gradient that derivatives along these directions stand for; the head's only where it takes directions."""
-    weight = (np.arange(training.batch) < report.examples).astype(np.float32)
-    head = {parameter.name for parameter in manifest.head}
-    head_jvp = np.zeros_like(report.jvp) if report.head_jvp is None else report.head_jvp
-    if training.head == "joint":
-        return estimate(report.jvp + head_jvp, drawn, weight)
-    units = {name: direction for name, direction in drawn.items() if name not in head}
-    of_head = {name: direction for name, direction in drawn.items() if name in head}
-    return estimate(report.jvp, units, weight) | estimate(head_jvp, of_head, weight)
-
-
-def step_directions(
-    manifest: Manifest, units: Sequence[int], seed: int, training: Training, iteration: int, guide: Guide = NO_GUIDE
-) -> dict[str, Floats]:
-    """The directions of a client's step, [K * batch, *shape] for each parameter, the head's where it takes some."""
-    if not guide:
-        return _drawn(manifest, units, seed, training, iteration)
-    rest = drawn_beside(guide, training)
-    drawn = _drawn(manifest, units, seed, replace(training, directions=rest), iteration) if rest else NO_GUIDE
-    return guided(guide, drawn, manifest, units, training)
-
-
-def _drawn(
-    manifest: Manifest, units: Sequence[int], seed: int, training: Training, iteration: int
-) -> dict[str, Floats]:
-    drawing = partial(
-        directions_for,
-        manifest,
-        seed=seed,
-        iteration=iteration,
-        batch=training.batch if training.per_example else 1,
-        kind=training.kind,
-    )
-    if training.units_apart:
-        drawn = _taking_turns(manifest, units, training, drawing)
-    else:
-        drawn = drawing(units, directions=training.directions, head=training.head != "exact")
-    if training.per_example:
-        return drawn
-    return {name: np.repeat(rows, training.batch, axis=0) for name, rows in drawn.items()}
-
-
-def _taking_turns(
-    manifest: Manifest, units: Sequence[int], training: Training, drawing: Callable[..., dict[str, Floats]]
-) -> dict[str, Floats]:
-    """Zero but in the directions that are a unit's own: of n units the i-th has each n-th direction from the i-th on.
-
-    A joint head counts as the last unit; one apart has a derivative, and so all directions, to itself. A unit draws as
-    if a step had its own directions only. They are scaled up to make up for the others, so that the mean over all
-    directions of v v^T still has the expectation I, which is all that an estimate needs to know of them.
-    """
-    count = training.directions
-    parts: list[tuple[list[int], bool]] = [([unit], False) for unit in sorted(units)]
-    if manifest.head and training.head == "joint":
-        parts.append(([], True))
-    turns = min(len(parts), count)
-    found: dict[str, Floats] = {}
-    for position, (numbers, head) in enumerate(parts):
-        own = range(position % turns, count, turns)
-        scale = np.float32(math.sqrt(count / len(own)))
-        for name, rows in drawing(numbers, directions=len(own), head=head).items():
-            moved = rows.reshape(len(own), -1, *rows.shape[1:])
-            whole = np.zeros((count, *moved.shape[1:]), np.float32)
-            whole[own] = scale * moved
-            found[name] = whole.reshape(-1, *rows.shape[1:])
-    if training.head == "apart":
-        found |= drawing([], directions=count, head=True)
-    return found
+# --- the head -------------------------------------------------------------------------------------------------------
 
 
 def split_head(flat: NDArray[Any], manifest: Manifest) -> dict[str, NDArray[Any]]:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from edge_client.batches import Batch
 from edge_client.estimators import Central, Estimate
 from edge_client.optimizers import Weights
-from edge_client.scalars import ScalarReport, step_directions
+from edge_client.scalars import ScalarReport
+from edge_client.stepdirections import step_directions
 
 
 class ClosestDirection(Central):

@@ -55,16 +55,9 @@ import pytest
 from edge_client.manifest import Adapter, Manifest, Model, Parameter, Segment, Unit
 from edge_client.optimizers import local_step
 from edge_client.protocol import Training
-from edge_client.scalars import (
-    Participant,
-    ScalarReport,
-    StepRecord,
-    as_published,
-    changes,
-    combine,
-    gradients,
-    step_directions,
-)
+from edge_client.replay import changes, gradients
+from edge_client.scalars import Participant, ScalarReport, StepRecord, as_published
+from edge_client.stepdirections import combine, step_directions
 from server.aggregation import Mean
 
 STEPS = 1000

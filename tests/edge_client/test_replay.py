@@ -13,7 +13,7 @@ from edge_client.estimators import estimator_for, trained
 from edge_client.optimizers import server_step
 from edge_client.passes import Passes
 from edge_client.protocol import AGGREGATIONS, ServerOptimizer, ServerOptimizers, Training
-from edge_client.replay import replay
+from edge_client.replay import changes, replay
 from edge_client.runtimes import open_runtime
 from edge_client.scalars import (
     Participant,
@@ -21,7 +21,6 @@ from edge_client.scalars import (
     ScalarReport,
     StepRecord,
     as_published,
-    changes,
     decode_records,
     decode_report,
     encode_record,

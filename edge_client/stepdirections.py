@@ -1,0 +1,96 @@
+"""The directions of a client's step, and the gradient that derivatives along them stand for.
+
+Everybody who has the client's seed draws the same ones again: the client before its step, and in mode iteration the
+server and all other clients after it. How many there are, of what kind, and which parameters share one is the job's
+choice; a job's guide stands in for some or all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .estimates import directions_for, estimate
+from .guide import NO_GUIDE, Guide, drawn_beside, guided
+from .manifest import Manifest
+from .optimizers import Weights
+from .protocol import Training
+from .scalars import ScalarReport
+
+Floats = NDArray[np.float32]
+
+
+def step_directions(
+    manifest: Manifest, units: Sequence[int], seed: int, training: Training, iteration: int, guide: Guide = NO_GUIDE
+) -> dict[str, Floats]:
+    """The directions of a client's step, [K * batch, *shape] for each parameter, the head's where it takes some."""
+    if not guide:
+        return _drawn(manifest, units, seed, training, iteration)
+    rest = drawn_beside(guide, training)
+    drawn = _drawn(manifest, units, seed, replace(training, directions=rest), iteration) if rest else NO_GUIDE
+    return guided(guide, drawn, manifest, units, training)
+
+
+def _drawn(
+    manifest: Manifest, units: Sequence[int], seed: int, training: Training, iteration: int
+) -> dict[str, Floats]:
+    drawing = partial(
+        directions_for,
+        manifest,
+        seed=seed,
+        iteration=iteration,
+        batch=training.batch if training.per_example else 1,
+        kind=training.kind,
+    )
+    if training.units_apart:
+        drawn = _taking_turns(manifest, units, training, drawing)
+    else:
+        drawn = drawing(units, directions=training.directions, head=training.head != "exact")
+    if training.per_example:
+        return drawn
+    return {name: np.repeat(rows, training.batch, axis=0) for name, rows in drawn.items()}
+
+
+def _taking_turns(
+    manifest: Manifest, units: Sequence[int], training: Training, drawing: Callable[..., dict[str, Floats]]
+) -> dict[str, Floats]:
+    """Zero but in the directions that are a unit's own: of n units the i-th has each n-th direction from the i-th on.
+
+    A joint head counts as the last unit; one apart has a derivative, and so all directions, to itself. A unit draws as
+    if a step had its own directions only. They are scaled up to make up for the others, so that the mean over all
+    directions of v v^T still has the expectation I, which is all that an estimate needs to know of them.
+    """
+    count = training.directions
+    parts: list[tuple[list[int], bool]] = [([unit], False) for unit in sorted(units)]
+    if manifest.head and training.head == "joint":
+        parts.append(([], True))
+    turns = min(len(parts), count)
+    found: dict[str, Floats] = {}
+    for position, (numbers, head) in enumerate(parts):
+        own = range(position % turns, count, turns)
+        scale = np.float32(math.sqrt(count / len(own)))
+        for name, rows in drawing(numbers, directions=len(own), head=head).items():
+            moved = rows.reshape(len(own), -1, *rows.shape[1:])
+            whole = np.zeros((count, *moved.shape[1:]), np.float32)
+            whole[own] = scale * moved
+            found[name] = whole.reshape(-1, *rows.shape[1:])
+    if training.head == "apart":
+        found |= drawing([], directions=count, head=True)
+    return found
+
+
+def combine(report: ScalarReport, drawn: Mapping[str, Floats], manifest: Manifest, training: Training) -> Weights:
+    """The gradient that derivatives along these directions stand for; the head's only where it takes directions."""
+    weight = (np.arange(training.batch) < report.examples).astype(np.float32)
+    head = {parameter.name for parameter in manifest.head}
+    head_jvp = np.zeros_like(report.jvp) if report.head_jvp is None else report.head_jvp
+    if training.head == "joint":
+        return estimate(report.jvp + head_jvp, drawn, weight)
+    units = {name: direction for name, direction in drawn.items() if name not in head}
+    of_head = {name: direction for name, direction in drawn.items() if name in head}
+    return estimate(report.jvp, units, weight) | estimate(head_jvp, of_head, weight)
