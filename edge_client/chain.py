@@ -103,14 +103,17 @@ class Chain:
 
     def suffix(self, cut: int, *, scalar: bool = False) -> list[ProgramSpec]:
         """The programs of a step from its cut on; `scalar`: the head gives its derivative instead of its gradient."""
-        last: Kind = "scalar" if scalar and self.manifest.head else "dual"
         if cut == self.head:
-            return [self.program(cut, last if last == "scalar" else self._lone_head())]
+            return [self.program(cut, "scalar" if scalar and self.manifest.head else self._lone_head())]
         if not self.has(cut, "enter"):
             offered = ", ".join(self.segments[i] for i in self.starts()) or "none"
             raise BundleError(f"no tangent can start at {self.segments[cut]}; the bundle's cuts: {offered}")
-        middle = [self.program(i, "dual") for i in range(cut + 1, self.head)]
-        return [self.program(cut, "enter"), *middle, self.program(self.head, last)]
+        return [self.program(cut, "enter"), *self.rest(cut + 1, scalar=scalar)]
+
+    def rest(self, begin: int, *, scalar: bool = False) -> list[ProgramSpec]:
+        """The programs of a step behind its cut, from a segment on."""
+        last: Kind = "scalar" if scalar and self.manifest.head else "dual"
+        return [*(self.program(i, "dual") for i in range(begin, self.head)), self.program(self.head, last)]
 
     def exact(self, cut: int) -> list[ProgramSpec]:
         """The programs of a step in reverse mode, which goes back to the first unit at or after the cut."""

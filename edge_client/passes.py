@@ -1,13 +1,14 @@
 """Steps over a whole batch, whatever shapes the bundle and the memory leave to run them in.
 
 A batch runs in pieces of rows when memory is short, and its K directions in turns when there are no programs for all of
-them at once; losses and derivatives come back as if it had been one step. What enters the cut is kept for the next pass
-over the same batch, as far as memory allows.
+them at once; losses and derivatives come back as if it had been one step. A turn begins where its directions move
+something, on what the first turn has left there. What enters the cut is kept for the next pass over the same batch, as
+far as memory allows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,9 +20,10 @@ from .errors import TrainingError
 from .manifest import Manifest
 from .optimizers import Weights
 from .protocol import Task
-from .steps import Programs, Stepper
+from .steps import Programs, States, Stepper
 
 Array = NDArray[Any]
+_NONE = np.arange(0)
 
 
 class Pass(NamedTuple):
@@ -47,6 +49,15 @@ class _Piece(NamedTuple):
     weight: Array
     share: float
     """Of the batch's weight."""
+
+
+class _Turn(NamedTuple):
+    """Directions that run together."""
+
+    numbers: NDArray[np.intp]
+    """Which of the K."""
+    begin: int
+    """The segment where the pass begins: for the first turn the cut, for others where they first move something."""
 
 
 class Prefixes:
@@ -95,29 +106,38 @@ class Passes:
         self._stepper = Stepper(manifest, runtime, task.runtime, *shape, turn, low_memory=low_memory)
         early = [unit for unit in manifest.units if first_use(manifest, unit) < self.cut]
         self._before = {parameter.name for unit in early for parameter in unit.parameters}
+        self._first_use = {p.name: first_use(manifest, unit) for unit in manifest.units for p in unit.parameters}
 
     # --- steps ---
 
     def dual(self, batch: Batch, weights: Weights, directions: Mapping[str, Array]) -> Pass:
         """Derivatives along the units' directions, and the head's exact gradient."""
         found = self._empty()
+        turns = self._turns(directions)
         for piece in self._pieces(batch):
-            hidden = self._hidden(piece, weights)
-            for turn, part in self._turns(piece, directions):
-                step = self._stepper.suffix(hidden, piece.tokens, piece.labels, weights, part, self.cut, piece.weight)
-                self._fill(found, piece, turn, step.loss, step.jvp)
-                if turn.start == 0:  # the head's gradient is the same in every turn
+            states = self._states(piece, weights, turns)
+            for turn in turns:
+                step = self._stepper.suffix(
+                    states[turn.begin], piece.tokens, piece.labels, weights, self._part(directions, turn, piece),
+                    self.cut, piece.weight, begin=turn.begin, states=states,
+                )  # fmt: skip
+                self._fill(found, piece, turn.numbers, step.loss, step.jvp)
+                if turn is turns[0]:  # the head's gradient is the same in every turn
                     _add(found.gradients, step.gradients, piece.share)
         return found
 
     def scalars(self, batch: Batch, weights: Weights, directions: Mapping[str, Array]) -> Pass:
         """Derivatives along the units' and the head's directions."""
         found = self._empty()
+        turns = self._turns(directions)
         for piece in self._pieces(batch):
-            hidden = self._hidden(piece, weights)
-            for turn, part in self._turns(piece, directions):
-                step = self._stepper.scalars(piece.tokens, piece.labels, weights, part, self.cut, hidden=hidden)
-                self._fill(found, piece, turn, step.loss, step.jvp, step.head_jvp)
+            states = self._states(piece, weights, turns)
+            for turn in turns:
+                step = self._stepper.scalars(
+                    piece.tokens, piece.labels, weights, self._part(directions, turn, piece), self.cut,
+                    hidden=states[turn.begin], begin=turn.begin, states=states,
+                )  # fmt: skip
+                self._fill(found, piece, turn.numbers, step.loss, step.jvp, step.head_jvp)
         return found
 
     def exact(self, batch: Batch, weights: Weights) -> Pass:
@@ -125,7 +145,7 @@ class Passes:
         found = self._empty()
         for piece in self._pieces(batch):
             step = self._stepper.exact(piece.tokens, piece.labels, weights, self.cut, piece.weight)
-            self._fill(found, piece, slice(0), step.loss)
+            self._fill(found, piece, _NONE, step.loss)
             _add(found.gradients, step.gradients, piece.share)
         return found
 
@@ -135,7 +155,7 @@ class Passes:
         for piece in self._pieces(batch):
             hidden = self._hidden(piece, weights)
             step = self._stepper.forward(piece.tokens, piece.labels, weights, hidden=hidden, cut=self.cut)
-            self._fill(found, piece, slice(0), step.loss)
+            self._fill(found, piece, _NONE, step.loss)
         return found.loss
 
     def logits(self, batch: Batch, weights: Weights) -> Array:
@@ -172,19 +192,35 @@ class Passes:
                 share = float(weight.sum()) / total
                 yield _Piece((batch.number, number), rows, tokens, _filled(batch.labels[rows], size), weight, share)
 
-    def _turns(self, piece: _Piece, directions: Mapping[str, Array]) -> Iterator[tuple[slice, dict[str, Array]]]:
-        """The directions that run together, cut to a piece's rows."""
-        at_once, size = self._stepper.chain.directions, self._stepper.chain.batch
-        for first in range(0, self.directions, at_once):
-            turn = slice(first, first + at_once)
-            part: dict[str, Array] = {}
-            for name, values in directions.items():
-                shaped = values.reshape(self.directions, self.batch, *values.shape[1:])[turn, piece.rows]
-                missing = size - shaped.shape[1]
-                if missing:
-                    shaped = np.pad(shaped, [(0, 0), (0, missing), *[(0, 0)] * (shaped.ndim - 2)])
-                part[name] = np.ascontiguousarray(shaped).reshape(at_once * size, *values.shape[1:])
-            yield turn, part
+    def _turns(self, directions: Mapping[str, Array]) -> list[_Turn]:
+        """Those that begin at the same segment together; an earlier one serves them all as well."""
+        begins = np.full(self.directions, self._stepper.chain.head)
+        for name, values in directions.items():
+            moved = values.reshape(self.directions, -1).any(axis=1)
+            begins[moved] = np.minimum(begins[moved], self._first_use.get(name, self._stepper.chain.head))
+        order = np.argsort(begins, kind="stable")
+        starts = range(0, self.directions, self._stepper.chain.directions)
+        parts = [order[start : start + self._stepper.chain.directions] for start in starts]
+        return [_Turn(part, int(begins[part[0]]) if number else self.cut) for number, part in enumerate(parts)]
+
+    def _part(self, directions: Mapping[str, Array], turn: _Turn, piece: _Piece) -> dict[str, Array]:
+        """A turn's directions of the parameters that it moves, cut to a piece's rows."""
+        found: dict[str, Array] = {}
+        for name, values in directions.items():
+            shaped = values.reshape(self.directions, self.batch, *values.shape[1:])[turn.numbers, piece.rows]
+            if not shaped.any():
+                continue
+            missing = self._stepper.chain.batch - shaped.shape[1]
+            if missing:
+                shaped = np.pad(shaped, [(0, 0), (0, missing), *[(0, 0)] * (shaped.ndim - 2)])
+            found[name] = np.ascontiguousarray(shaped).reshape(-1, *values.shape[1:])
+        return found
+
+    def _states(self, piece: _Piece, weights: Weights, turns: Sequence[_Turn]) -> States:
+        """What enters the segments where turns begin; the first turn comes to those behind the cut."""
+        states: States = dict.fromkeys(turn.begin for turn in turns)
+        states[self.cut] = self._hidden(piece, weights)
+        return states
 
     def _hidden(self, piece: _Piece, weights: Weights) -> Array | None:
         hidden = self.prefixes.get(piece.key)
@@ -200,7 +236,12 @@ class Passes:
 
     @staticmethod
     def _fill(
-        found: Pass, piece: _Piece, turn: slice, loss: Array, jvp: Array | None = None, head_jvp: Array | None = None
+        found: Pass,
+        piece: _Piece,
+        turn: NDArray[np.intp],
+        loss: Array,
+        jvp: Array | None = None,
+        head_jvp: Array | None = None,
     ) -> None:
         counted = piece.weight[: piece.rows.stop - piece.rows.start] > 0
         found.loss[piece.rows] = loss[: len(counted)] * counted

@@ -27,6 +27,10 @@ WEIGHT, DIRECTION, GRADIENT = "w:", "v:", "g:"
 """What stands before a parameter's name in the names of inputs and outputs."""
 
 
+States = dict[int, Array | None]
+"""What enters segments, by their positions."""
+
+
 class Programs(Protocol):
     """What a step asks of a runtime. Loading what is loaded and releasing what is not do nothing."""
 
@@ -155,13 +159,20 @@ class Stepper:
         directions: Arrays,
         cut: Cut,
         example_weight: ArrayLike | None = None,
+        *,
+        begin: int | None = None,
+        states: States | None = None,
     ) -> Step:
-        """The step that `dual` takes, from what `prefix` gave."""
-        start = self._start(hidden, cut)
+        """The step that `dual` takes, from what `prefix` gave.
+
+        It may begin behind the cut where no direction moves anything before: `hidden` is what enters there. `states` is
+        told what enters those of its segments that the step comes to.
+        """
+        start = self._start(hidden, cut if begin is None else begin)
         self._check_directions(directions, start, head=False)
         shares = self._shares(example_weight)
         values = self._values(tokens, weights, directions, labels=labels, example_weight=shares)
-        found = self._follow(self.chain.suffix(start), values, hidden=hidden)
+        found = self._follow(self._programs(cut, start, scalar=False), values, hidden=hidden, states=states)
         return Step(
             found["loss"], self._by_direction(found.get("jvp")), found["logits"], self._named(found, self._head)
         )
@@ -175,14 +186,19 @@ class Stepper:
         cut: Cut,
         *,
         hidden: Array | None = None,
+        begin: int | None = None,
+        states: States | None = None,
     ) -> Scalars:
-        """A step whose head moves along directions too; `hidden` is a prefix's result, where there is one."""
-        start = self.chain.position(cut)
+        """A step whose head moves along directions too; `hidden` is a prefix's result, where there is one.
+
+        `begin` and `states` are those of `suffix`.
+        """
+        start = self.chain.position(cut if begin is None else begin)
         self._check_directions(directions, start, head=True)
         if hidden is None:
-            hidden = self.prefix(tokens, weights, cut)
+            hidden = self.prefix(tokens, weights, start)
         values = self._values(tokens, weights, directions, labels=labels, example_weight=self._shares(None))
-        found = self._follow(self.chain.suffix(start, scalar=True), values, hidden=hidden)
+        found = self._follow(self._programs(cut, start, scalar=True), values, hidden=hidden, states=states)
         jvp, head_jvp = self._by_direction(found.get("jvp")), self._by_direction(found.get("head_jvp"))
         return Scalars(found["loss"], jvp, head_jvp, found["logits"])
 
@@ -239,11 +255,25 @@ class Stepper:
 
     # --- running programs ---
 
-    def _follow(self, programs: Sequence[ProgramSpec], values: Arrays, *, hidden: Array | None = None) -> Arrays:
+    def _programs(self, cut: Cut, start: int, *, scalar: bool) -> list[ProgramSpec]:
+        """Of a step that begins at its cut or behind it; the latter takes no programs but those of the former."""
+        part = self.chain.suffix if start == self.chain.position(cut) else self.chain.rest
+        return part(start, scalar=scalar)
+
+    def _follow(
+        self,
+        programs: Sequence[ProgramSpec],
+        values: Arrays,
+        *,
+        hidden: Array | None = None,
+        states: States | None = None,
+    ) -> Arrays:
         """Run programs one after the other, each on the state and tangent that the one before left."""
         found: Arrays = {}
         tangent: Array | None = None
         for program in programs:
+            if states and (position := self.chain.position(program.segment)) in states:
+                states[position] = hidden
             found = self._run(program, values, alone=self.low_memory, hidden=hidden, tangent=tangent)
             hidden, tangent = found.get("hidden"), found.get("tangent")
         return found

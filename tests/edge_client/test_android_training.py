@@ -39,6 +39,7 @@ ROUNDS = {
     "turns": {"directions": 4, "head": "exact"},
     "units-apart": {"units_apart": True, "directions": 2, "head": "joint"},
     "units-apart-more": {"units_apart": True, "directions": 4, "head": "apart", "units": [0, 1, 3], "cut": 1},
+    "units-apart-in-turns": {"units_apart": True, "directions": 10, "head": "joint", "units": [0, 1, 2, 3], "cut": 1},
     "exact": {"estimator": "exact"},
     "exact-adamw": {"estimator": "exact", "optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.1},
     "central": {"estimator": "central", "head": "joint", "directions": 2, "sigma": 1e-1},  # divides losses' rounding

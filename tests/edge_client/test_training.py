@@ -1,5 +1,6 @@
 """Local rounds on a real bundle: every estimator against the exact gradient, rounds in pieces or interrupted."""
 
+from collections import Counter
 from dataclasses import replace
 from typing import get_args
 
@@ -198,6 +199,40 @@ def test_directions_in_turns(bench, changed):
     head = {p.name for p in bench.manifest.head}
     np.testing.assert_allclose(flat(found.gradients, head), flat(exact.gradients, head), rtol=1e-4, atol=1e-6)
     assert np.isfinite(flat(found.gradients)).all()
+
+
+@pytest.mark.parametrize(("head", "turns"), [("exact", (3, 5)), ("apart", (3, 5)), ("joint", (2, 4))])
+def test_a_turn_begins_where_its_directions_move_something(bench, changed, monkeypatch, head, turns):
+    """Two units in each of two blocks take turns, two directions at once; a joint head is the last to."""
+    task = changed(units=[0, 1, 2, 3], cut=1, directions=10, head=head, units_apart=True, batch=2)
+    alone = bench.passes(replace(task, training=replace(task.training, directions=1)))
+    batch, ran = bench.batches(task).at(1), Counter()
+    estimator = estimator_for(bench.manifest, task, bench.passes(task))
+    bench.runtime.close()
+
+    def run(program, inputs, run=bench.runtime.run):
+        ran[program.segment, program.kind] += 1
+        return run(program, inputs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.runtime, "run", run)
+        found = estimator.report(batch, bench.weights, 0)
+    loaded = set(bench.runtime._loaded)
+
+    for k in range(10):
+        one = {name: rows.reshape(10, 4, *rows.shape[1:])[k] for name, rows in estimator.directions(0).items()}
+        expected = (alone.dual if head == "exact" else alone.scalars)(batch, bench.weights, one)
+        np.testing.assert_allclose(found.jvp[k], expected.jvp[0], rtol=1e-4, atol=1e-5)
+        if head != "exact":
+            np.testing.assert_allclose(found.head_jvp[k], expected.head_jvp[0], rtol=1e-4, atol=1e-5)
+    pieces, (first, second) = 2, turns
+    names = [segment.name for segment in bench.manifest.segments]
+    last = "dual" if head == "exact" else "scalar"
+    assert ran == {
+        (names[0], "plain"): pieces, (names[1], "enter"): pieces * first, (names[2], "dual"): pieces * second,
+        (names[3], last): pieces * 5,
+    }  # fmt: skip
+    assert loaded == {(program.file, program.method) for program in programs_of(bench.manifest, task)}
 
 
 def test_no_shape_is_small_enough(bench, changed):

@@ -78,6 +78,16 @@ public final class Chain {
         return manifest.segments.get(segment).name;
     }
 
+    /** The position of a segment. */
+    public int position(String name) {
+        for (int i = 0; i < manifest.segments.size(); i++) {
+            if (manifest.segments.get(i).name.equals(name)) {
+                return i;
+            }
+        }
+        throw new BundleException("the bundle has no segment " + name + "; export it again");
+    }
+
     // --- the programs of a pass ---
 
     /** Those of a pass without derivatives, from a segment on. */
@@ -92,18 +102,23 @@ public final class Chain {
 
     /** Those of a step from its cut on; `scalar`: the head gives its derivative instead of its gradient. */
     public List<ProgramSpec> suffix(int cut, boolean scalar) {
-        String last = scalar && !manifest.head.isEmpty() ? "scalar" : "dual";
         List<ProgramSpec> found = new ArrayList<>();
         if (cut == head()) {
-            found.add(program(cut, last.equals("scalar") ? last : loneHead()));
+            found.add(program(cut, scalar && !manifest.head.isEmpty() ? "scalar" : loneHead()));
             return found;
         }
         if (!has(cut, "enter")) {
             throw new BundleException("no tangent can start at " + name(cut) + ": take a segment that holds units");
         }
         found.add(program(cut, "enter"));
-        found.addAll(between(cut + 1, head(), "dual"));
-        found.add(program(head(), last));
+        found.addAll(rest(cut + 1, scalar));
+        return found;
+    }
+
+    /** Those of a step behind its cut, from a segment on. */
+    public List<ProgramSpec> rest(int begin, boolean scalar) {
+        List<ProgramSpec> found = between(begin, head(), "dual");
+        found.add(program(head(), scalar && !manifest.head.isEmpty() ? "scalar" : "dual"));
         return found;
     }
 

@@ -2,6 +2,8 @@ package dev.spry.core.training;
 
 import java.io.IOException;
 import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashMap;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -20,10 +22,13 @@ import dev.spry.core.wire.Task;
  * Steps over a whole batch, whatever shapes the bundle and the memory leave to run them in.
  *
  * <p>A batch runs in pieces of rows when memory is short, and its K directions in turns when there are no programs for
- * all of them at once; losses and derivatives come back as if it had been one step. What enters the cut is kept for the
- * next pass over the same batch, as far as memory allows.
+ * all of them at once; losses and derivatives come back as if it had been one step. A turn begins where its directions
+ * move something, on what the first turn has left there. What enters the cut is kept for the next pass over the same
+ * batch, as far as memory allows.
  */
 public final class Passes {
+    private static final List<Integer> ONCE = Collections.singletonList(0);
+
     public final Prefixes prefixes;
     private final Stepper stepper;
     private final int cut;
@@ -54,17 +59,22 @@ public final class Passes {
     public Pass along(Batch given, Map<String, Tensor> weights, Map<String, Tensor> drawn, boolean scalar)
             throws IOException {
         Pass found = new Pass(directions, batch);
+        List<Turn> turns = Turn.all(drawn, directions, stepper, cut);
         for (Piece piece : pieces(given)) {
             Map<String, Tensor> values = piece.values(weights);
-            Tensor hidden = hidden(piece, values);
-            for (int first = 0; first < directions; first += stepper.chain.directions) {
-                Map<String, Tensor> turn = turn(piece, drawn, first);
-                Map<String, Tensor> step = stepper.suffix(values, hidden, turn, cut, scalar);
-                piece.fill(found.loss, step.get("loss"), 0, 1);
-                piece.fill(found.jvp, step.get("jvp"), first, stepper.chain.directions);
+            Map<Integer, Tensor> states = new HashMap<>();
+            for (Turn turn : turns) {
+                states.put(turn.begin, null);
+            }
+            states.put(cut, hidden(piece, values));
+            for (Turn turn : turns) {
+                Map<String, Tensor> part = part(piece, drawn, turn);
+                Map<String, Tensor> step = stepper.suffix(values, states, part, cut, turn.begin, scalar);
+                piece.fill(found.loss, step.get("loss"), ONCE);
+                piece.fill(found.jvp, step.get("jvp"), turn.numbers);
                 if (scalar) {
-                    piece.fill(found.headJvp, step.get("head_jvp"), first, stepper.chain.directions);
-                } else if (first == 0) { // the head's gradient is the same in every turn
+                    piece.fill(found.headJvp, step.get("head_jvp"), turn.numbers);
+                } else if (turn == turns.get(0)) { // the head's gradient is the same in every turn
                     add(found.gradients, Stepper.gradients(step), piece.share);
                 }
             }
@@ -77,7 +87,7 @@ public final class Passes {
         Pass found = new Pass(directions, batch);
         for (Piece piece : pieces(given)) {
             Map<String, Tensor> step = stepper.exact(piece.values(weights), cut);
-            piece.fill(found.loss, step.get("loss"), 0, 1);
+            piece.fill(found.loss, step.get("loss"), ONCE);
             add(found.gradients, Stepper.gradients(step), piece.share);
         }
         return found;
@@ -89,7 +99,7 @@ public final class Passes {
         for (Piece piece : pieces(given)) {
             Map<String, Tensor> values = piece.values(weights);
             Tensor hidden = hidden(piece, values);
-            piece.fill(found.loss, stepper.forward(values, hidden, cut).get("loss"), 0, 1);
+            piece.fill(found.loss, stepper.forward(values, hidden, cut).get("loss"), ONCE);
         }
         return found.loss;
     }
@@ -149,8 +159,8 @@ public final class Passes {
         return hidden;
     }
 
-    /** The directions that run together, from `first` on, cut to a piece's rows. */
-    private Map<String, Tensor> turn(Piece piece, Map<String, Tensor> drawn, int first) {
+    /** A turn's directions of the parameters that it moves, cut to a piece's rows. */
+    private Map<String, Tensor> part(Piece piece, Map<String, Tensor> drawn, Turn turn) {
         int atOnce = stepper.chain.directions;
         int size = stepper.chain.batch;
         if (atOnce == directions && size == batch) {
@@ -163,12 +173,14 @@ public final class Passes {
             int width = values.length / (directions * batch);
             float[] part = new float[atOnce * size * width];
             for (int k = 0; k < atOnce; k++) {
-                int from = ((first + k) * batch + piece.start) * width;
+                int from = (turn.numbers.get(k) * batch + piece.start) * width;
                 System.arraycopy(values, from, part, k * size * width, rows * width);
             }
-            int[] shape = entry.getValue().shape();
-            shape[0] = atOnce * size;
-            found.put(entry.getKey(), Tensor.of(part, shape));
+            if (Turn.moves(part, 0, part.length)) {
+                int[] shape = entry.getValue().shape();
+                shape[0] = atOnce * size;
+                found.put(entry.getKey(), Tensor.of(part, shape));
+            }
         }
         return found;
     }
@@ -214,14 +226,14 @@ public final class Passes {
             return stepper.values(tokens, Rowwise.filled(given.labels, start, end, size), examples, weights);
         }
 
-        /** Puts what a program says of this piece's examples into place: `part` [count, size], `whole` [.., batch]. */
-        void fill(float[] whole, Tensor part, int first, int count) {
+        /** Puts what a program says of this piece's examples into place: `part` [numbers, size], `whole` [.., batch]. */
+        void fill(float[] whole, Tensor part, List<Integer> numbers) {
             if (part == null) {
                 return; // a head alone has no derivative along units
             }
             float[] values = part.floats();
-            for (int k = 0; k < count; k++) {
-                System.arraycopy(values, k * stepper.chain.batch, whole, (first + k) * batch + start, examples);
+            for (int k = 0; k < numbers.size(); k++) {
+                System.arraycopy(values, k * stepper.chain.batch, whole, numbers.get(k) * batch + start, examples);
             }
         }
     }

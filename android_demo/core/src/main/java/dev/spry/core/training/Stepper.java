@@ -78,27 +78,32 @@ public final class Stepper {
     /** The hidden states that enter the cut; null where nothing lies before it. */
     public Tensor prefix(Map<String, Tensor> values, int cut) throws IOException {
         List<ProgramSpec> programs = chain.prefix(cut);
-        return programs.isEmpty() ? null : follow(programs, values, null).get("hidden");
+        return programs.isEmpty() ? null : follow(programs, values, null, Collections.emptyMap()).get("hidden");
     }
 
     /** Losses and logits, from a prefix's hidden states where only what follows the cut has changed. */
     public Map<String, Tensor> forward(Map<String, Tensor> values, Tensor hidden, int cut) throws IOException {
-        return follow(chain.forward(cut), values, hidden);
+        return follow(chain.forward(cut), values, hidden, Collections.emptyMap());
     }
 
     /**
      * Losses and their derivatives along the units' directions; of the head its exact gradient, or with `scalar` its
      * own derivative.
+     *
+     * @param begin the cut, or a segment behind it where no direction moves anything before
+     * @param states what enters segments: it has what enters `begin`, and of its other segments is told what enters
+     *               those that the step comes to
      */
     public Map<String, Tensor> suffix(
-            Map<String, Tensor> values, Tensor hidden, Map<String, Tensor> directions, int cut, boolean scalar)
-            throws IOException {
-        checkDirections(directions.keySet(), cut, scalar);
+            Map<String, Tensor> values, Map<Integer, Tensor> states, Map<String, Tensor> directions, int cut,
+            int begin, boolean scalar) throws IOException {
+        checkDirections(directions.keySet(), begin, scalar);
         Map<String, Tensor> all = new HashMap<>(values);
         for (Map.Entry<String, Tensor> direction : directions.entrySet()) {
             all.put(DIRECTION + direction.getKey(), direction.getValue());
         }
-        return follow(chain.suffix(cut, scalar), all, hidden);
+        List<ProgramSpec> programs = begin == cut ? chain.suffix(cut, scalar) : chain.rest(begin, scalar);
+        return follow(programs, all, states.get(begin), states);
     }
 
     /** Losses and true gradients at the memory of one segment and the states between segments. */
@@ -147,6 +152,11 @@ public final class Stepper {
         return gradients;
     }
 
+    /** The first segment that a parameter is used in; the head for one of its own. */
+    int firstUse(String parameter) {
+        return firstUse.getOrDefault(parameter, chain.head());
+    }
+
     /** Gives back the memory of all programs of this shape. */
     public void release() {
         for (ProgramSpec program : chain.programs()) {
@@ -157,11 +167,16 @@ public final class Stepper {
     // --- running programs ---
 
     /** Runs programs one after the other, each on the state and tangent that the one before left. */
-    private Map<String, Tensor> follow(List<ProgramSpec> programs, Map<String, Tensor> values, Tensor hidden)
+    private Map<String, Tensor> follow(
+            List<ProgramSpec> programs, Map<String, Tensor> values, Tensor hidden, Map<Integer, Tensor> states)
             throws IOException {
         Map<String, Tensor> found = Collections.emptyMap();
         Tensor tangent = null;
         for (ProgramSpec program : programs) {
+            int segment = chain.position(program.segment);
+            if (states.containsKey(segment)) {
+                states.put(segment, hidden);
+            }
             found = run(program, values, hidden, tangent, null);
             hidden = found.get("hidden");
             tangent = found.get("tangent");

@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.util.Collections;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.Map;
 
@@ -12,6 +13,7 @@ import org.json.JSONArray;
 import org.json.JSONObject;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.function.Executable;
 
 import dev.spry.core.ProgramInputException;
 import dev.spry.core.ProgramRunner;
@@ -92,8 +94,8 @@ class StepperTest {
     private void check(String expected, String name, boolean scalar) {
         Map<String, Tensor> directions = new LinkedHashMap<>();
         directions.put(name, Tensor.of(new float[2], 2));
-        String told = assertThrows(
-                ProgramInputException.class, () -> stepper().suffix(NONE, null, directions, 2, scalar)).getMessage();
+        Executable step = () -> stepper().suffix(NONE, new HashMap<>(), directions, 2, 2, scalar);
+        String told = assertThrows(ProgramInputException.class, step).getMessage();
         assertTrue(told.contains(expected), told);
     }
 
