@@ -12,7 +12,7 @@ benchmarks/results/.
     free         every method with the adapter that serves it best
     longer       the three of them that decide, for 100 rounds instead of 40
     pairs        default Spry with an adapter of pairs and 64 directions, per iteration
-    directions   64 directions a step of all units on every client, per iteration
+    directions   64 to 1,024 directions a step of all units on every client, per iteration
     noise        what true gradients would gain it, and what the split costs, on SNLI and SST-2
     ablations    what the paper varies, on AG News
     others       MultiRC, MNLI, Yelp, Yahoo and SQuAD from end to end, shorter
@@ -146,6 +146,7 @@ def free_table() -> Iterator[Run]:
     for data, alpha in CELLS:
         yield Run("free", data, "spry", alpha, options=ALIGNED, aligned=True)
         yield Run("free", data, "spry", alpha, name="spry-iteration", options=EACH_STEP, aligned=True)
+        yield Run("free", data, "spry", alpha, name="spry-pairs", options=("--preset", "pairs", *PAIRS_OF_DIRECTIONS))
         yield Run("free", data, "fedfgd", alpha, options=(*EACH_STEP, "--rank", "16"), aligned=True)
         yield Run("free", data, "fedavg", alpha, options=(*LATE_LORA, *AVERAGE))
         yield Run("free", data, "fedyogi", alpha, options=(*LATE_LORA, *AVERAGE))
@@ -171,10 +172,12 @@ def pairs_table() -> Iterator[Run]:
 
 
 def directions_table() -> Iterator[Run]:
-    """Four times the free table's directions, with nothing split."""
-    for run in free_table():
-        if run.method == "fedfgd":
-            yield replace(run, table="directions", options=(*run.options, "--directions", "64"))
+    """More directions than the free table's, with nothing split."""
+    for directions in (64, 256, 1024):
+        for run in free_table():
+            if run.method == "fedfgd" and run.alpha == 1.0:
+                more = (*run.options, "--directions", f"{directions}")
+                yield replace(run, table="directions", name=f"K={directions}", options=more)
 
 
 def noise_table() -> Iterator[Run]:

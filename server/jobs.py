@@ -39,8 +39,8 @@ class JobSettings(BaseModel):
     training: Training = Field(default=Training(), description="What clients do.")
     optimizers: ServerOptimizers = Field(default=ServerOptimizers(), description="How the server moves weights.")
     assignment: Assignment = Field(default="cyclic", description="Which units a client trains.")
-    units_per_client: Annotated[int, Ge(1)] = Field(
-        default=1, description="Units of a client at least: with more, more clients share each unit."
+    units_per_client: Annotated[int, Ge(0)] = Field(
+        default=1, description="Units of a client at least, 0 for all: with more, more clients share each unit."
     )
     per_round: Annotated[int, Ge(1), Le(100_000)] = Field(default=10, description="Updates that complete a round.")
     over_selection: Annotated[float, Ge(1), Le(10)] = Field(
@@ -110,7 +110,7 @@ class JobSettings(BaseModel):
 
     def slots(self, units: int, places: int) -> list[Slot]:
         """So many places of a round, and who trains what there."""
-        return slots(self.assignment, units, self.per_round, places, self.units_per_client)
+        return slots(self.assignment, units, self.per_round, places, self.units_per_client or units)
 
     @property
     def fewest(self) -> int:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-Preset = Literal["default", "paper", "aligned", "aligned-iteration"]
+Preset = Literal["default", "paper", "aligned", "aligned-iteration", "pairs"]
 
 _PAPER_SERVER = {"kind": "fedyogi", "learning_rate": 0.01}
 _ALIGNED_TRAINING = {"directions": 16, "kind": "orthogonal", "learning_rate": 0.001, "head_learning_rate": 0.1}
 _ALIGNED_SERVER = {"units": {"learning_rate": 0.01, "tau": 1e-6}, "head": {"kind": "fedavg"}}
+
+_STEP_BY_STEP = {**_ALIGNED_TRAINING, "mode": "iteration", "iterations": 4, "head": "exact"}
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "default": {},
@@ -26,9 +28,18 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "aligned": {"training": _ALIGNED_TRAINING, "optimizers": _ALIGNED_SERVER, "average": 0.9},
     # The same from step to step. There are four times as many versions, so the average keeps more of each.
     "aligned-iteration": {
-        "training": {**_ALIGNED_TRAINING, "mode": "iteration", "iterations": 4, "head": "exact"},
+        "training": _STEP_BY_STEP,
         "optimizers": _ALIGNED_SERVER,
         "average": 0.95,
+    },
+    # For adapters of 64 pairs in the query and value layers of three blocks. Six units take turns at 384 orthogonal
+    # directions, so that each has as many as it has numbers: its gradient, without noise. Every client trains them all,
+    # as what noise is left is that of how few texts a unit sees.
+    "pairs": {
+        "training": {**_STEP_BY_STEP, "directions": 384, "units_apart": True},
+        "optimizers": _ALIGNED_SERVER,
+        "average": 0.95,
+        "units_per_client": 0,
     },
 }
 

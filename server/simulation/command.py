@@ -59,7 +59,8 @@ def simulate(
     kind: Annotated[str | None, typer.Option(help="How directions are drawn: normal, rademacher, …")] = None,
     assignment: Annotated[str | None, typer.Option(help="cyclic splits units over clients; all does not.")] = None,
     units_per_client: Annotated[
-        int | None, typer.Option(min=1, help="Units of a client at least: with more, more clients share each.")
+        int | None,
+        typer.Option(min=0, help="Units of a client at least, 0: all. With more, more clients share each."),
     ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Clients' rate of the units.")] = None,
     head_learning_rate: Annotated[float | None, typer.Option(help="Clients' rate of the head.")] = None,

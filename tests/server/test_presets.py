@@ -1,6 +1,7 @@
 """Where settings of jobs and simulations start from."""
 
 from copy import deepcopy
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -33,6 +34,15 @@ def test_the_aligned_preset_from_step_to_step():
     assert settings.optimizers == started("aligned").optimizers
     assert settings.optimizers.head.kind == "fedavg"
     assert settings.average > started("aligned").average
+
+
+def test_the_preset_for_pairs_gives_six_units_of_64_numbers_their_whole_gradient():
+    settings = started("pairs")
+    for slot in settings.slots(6, settings.places):
+        assert slot.units == (0, 1, 2, 3, 4, 5)
+    training = settings.training
+    assert (training.directions, training.kind, training.units_apart) == (6 * 64, "orthogonal", True)
+    assert replace(training, directions=16, units_apart=False) == started("aligned-iteration").training
 
 
 def test_later_changes_win_and_none_is_altered():

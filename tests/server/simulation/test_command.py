@@ -25,7 +25,7 @@ WRONG = [
     ({"method": "fedsgd", "iterations": 4}, "method fedsgd has training.iterations 1, not 4: leave it out"),
     ({"settings": '{"training": {"estimator": "exact"}}'}, "spry has training.estimator forward, not exact"),
     ({"settings": '{"training": 3}'}, "training: Input should be"),
-    ({"preset": "x"}, "preset: Input should be 'default', 'paper', 'aligned' or 'aligned-iteration'"),
+    ({"preset": "x"}, "preset: Input should be 'default', 'paper', 'aligned', 'aligned-iteration' or 'pairs'"),
     ({"engine": "x"}, "unknown engine 'x'; expected local or ray"),
     ({"task": "x"}, "task: Input should be 'seq-cls', 'qa' or 'causal-lm'"),
     ({"peft": "x"}, "unknown adapter 'x'; expected one of lora, aligned, pairs, tinylora"),
