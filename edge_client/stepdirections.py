@@ -69,10 +69,8 @@ def _taking_turns(
     parts: list[tuple[list[int], bool]] = [([unit], False) for unit in sorted(units)]
     if manifest.head and training.head == "joint":
         parts.append(([], True))
-    turns = min(len(parts), count)
     found: dict[str, Floats] = {}
-    for position, (numbers, head) in enumerate(parts):
-        own = range(position % turns, count, turns)
+    for (numbers, head), own in zip(parts, own_directions(len(parts), count), strict=True):
         scale = np.float32(math.sqrt(count / len(own)))
         for name, rows in drawing(numbers, directions=len(own), head=head).items():
             moved = rows.reshape(len(own), -1, *rows.shape[1:])
@@ -82,6 +80,12 @@ def _taking_turns(
     if training.head == "apart":
         found |= drawing([], directions=count, head=True)
     return found
+
+
+def own_directions(parts: int, directions: int) -> list[range]:
+    """Which of a step's directions move each of the parts that take turns; several share one where there are fewer."""
+    turns = min(parts, directions)
+    return [range(position % turns, directions, turns) for position in range(parts)]
 
 
 def combine(report: ScalarReport, drawn: Mapping[str, Floats], manifest: Manifest, training: Training) -> Weights:

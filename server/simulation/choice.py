@@ -14,7 +14,7 @@ from edge_client.estimators import kind_of
 from edge_client.manifest import Manifest
 from edge_client.protocol import Training
 from server.assignment import cyclic, everything
-from server.simulation.costs import behind, passes
+from server.simulation.costs import passes
 
 Array = NDArray[Any]
 
@@ -36,7 +36,7 @@ class Choice:
 
 def forward_passes(manifest: Manifest, units: Sequence[int], training: Training) -> float:
     """What a client's step costs beside a forward pass over the same batch, by the blocks that it goes through."""
-    return passes(kind_of(training), training, behind(manifest, units))
+    return passes(kind_of(training), training, manifest, units)
 
 
 # --- theory: see tests/edge_client/test_noise.py ---------------------------------------------------------------------

@@ -13,13 +13,14 @@ counted of a simulated round (`server.simulation.traffic`) has more in it, each 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from edge_client.chain import cut_for
 from edge_client.estimators import Central, Estimator, ExactGradient
 from edge_client.manifest import Manifest
 from edge_client.protocol import Mode, Task, Training
+from edge_client.stepdirections import own_directions
 from server.simulation.fwdllm import ClosestDirection
 from server.simulation.methods import Family, Method
 
@@ -114,15 +115,33 @@ def server_work(family: Family, frequency: Mode, shape: Shape) -> float:
 # --- forward passes --------------------------------------------------------------------------------------------------
 
 
-def passes(estimator: type[Estimator], training: Training, behind: float) -> float:
-    """A client's step in forward passes; `behind` is the share of the model behind the cut."""
+def passes(estimator: type[Estimator], training: Training, manifest: Manifest, units: Sequence[int]) -> float:
+    """The step of a client with these units, in forward passes."""
     if issubclass(estimator, ClosestDirection):
         return 2.0  # of its directions one is walked, forth and back
     if issubclass(estimator, Central):
         return 2.0 * training.directions
     if issubclass(estimator, ExactGradient):
-        return 1 + REVERSE * behind
-    return 1 + TANGENT * training.directions * behind
+        return 1 + REVERSE * behind(manifest, units)
+    return 1 + TANGENT * tangents(manifest, units, training)
+
+
+def tangents(manifest: Manifest, units: Sequence[int], training: Training) -> float:
+    """The shares of the model's blocks that a step's directions go through, added up.
+
+    Directions of units that take turns begin each at its own unit, as they do on a device whose programs take fewer of
+    them at once than a unit has.
+    """
+    if not training.units_apart or not units:
+        return training.directions * behind(manifest, units)
+    shares = [behind(manifest, [unit]) for unit in sorted(units)]
+    if manifest.head and training.head == "joint":
+        shares.append(0.0)
+    farthest = [0.0] * training.directions
+    for share, own in zip(shares, own_directions(len(shares), training.directions), strict=True):
+        for number in own:
+            farthest[number] = max(farthest[number], share)
+    return sum(farthest)
 
 
 def behind(manifest: Manifest, units: Iterable[int]) -> float:
@@ -133,5 +152,5 @@ def behind(manifest: Manifest, units: Iterable[int]) -> float:
 
 def mean_passes(estimator: type[Estimator], manifest: Manifest, tasks: Iterable[Task]) -> float:
     """Of a step of a round's clients."""
-    found = [passes(estimator, task.training, behind(manifest, task.units)) for task in tasks]
+    found = [passes(estimator, task.training, manifest, task.units) for task in tasks]
     return sum(found) / len(found)

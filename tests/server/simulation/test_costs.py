@@ -122,12 +122,31 @@ def test_a_round_tells_the_passes_of_its_clients(play):
     assert play("fwdllm+", "epoch", 2)[0]["passes"] == 2
 
 
-def test_passes():
-    training = Training(directions=3)
-    assert passes(Forward, training, 0.5) == pytest.approx(2.5)
-    assert passes(ExactGradient, training, 0.5) == pytest.approx(2)
-    assert passes(Central, training, 0.5) == 6
-    assert passes(ClosestDirection, training, 0.5) == 2
+def test_passes(worker):
+    def counted(estimator, units=(2, 3), **training):
+        return passes(estimator, Training(directions=3, **training), worker.manifest, units)
+
+    assert counted(Forward) == pytest.approx(1 + 3 * 0.5)
+    assert counted(Forward, [0, 3]) == pytest.approx(1 + 3 * 1)
+    assert counted(Forward, []) == 1
+    assert counted(ExactGradient) == pytest.approx(1 + 2 * 0.5)
+    assert counted(Central) == 6
+    assert counted(ClosestDirection) == 2
+
+
+def test_passes_where_units_take_turns(worker):
+    """Units 0 and 1 go through both blocks, 2 and 3 through the second."""
+
+    def counted(directions, units=(0, 1, 2, 3), head="exact"):
+        training = Training(directions=directions, units_apart=True, head=head)
+        return passes(Forward, training, worker.manifest, units)
+
+    assert counted(8) == pytest.approx(1 + 4 * 1 + 4 * 0.5)
+    assert counted(6) == pytest.approx(1 + 2 + 2 + 1 * 0.5 + 1 * 0.5)
+    assert counted(2) == pytest.approx(1 + 2)  # each moves a unit of the first block and one of the second
+    assert counted(5, head="joint") == pytest.approx(1 + 2 * 1 + 2 * 0.5 + 0)
+    assert counted(4, [3, 0]) == pytest.approx(1 + 2 * 1 + 2 * 0.5)
+    assert counted(4, []) == 1
 
 
 def test_what_lies_behind_the_first_of_some_units(worker):
