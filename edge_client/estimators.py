@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from .batches import Batch
 from .chain import Chain
 from .errors import TrainingError
+from .estimates import shares
 from .guide import NO_GUIDE, Guide
 from .manifest import Manifest, ProgramSpec
 from .optimizers import Weights
@@ -105,8 +106,23 @@ class ScalarEstimator(Estimator):
             gradients |= split_head(report.head_gradient, self.manifest)
         return Estimate(report.loss, gradients)
 
+    def told(
+        self,
+        batch: Batch,
+        loss: Array,
+        jvp: Array,
+        head_jvp: Array | None = None,
+        head_gradient: NDArray[np.float32] | None = None,
+    ) -> ScalarReport:
+        """What is reported of derivatives [K, batch]; those along a direction that examples share count together."""
+        if not self.training.per_example:
+            share = shares(batch.weight, len(batch.weight))
+            jvp = (jvp @ share)[:, None]
+            head_jvp = None if head_jvp is None else (head_jvp @ share)[:, None]
+        return ScalarReport(_mean(loss, batch), batch.examples, jvp, head_jvp, head_gradient)
+
     def directions(self, iteration: int) -> dict[str, Array]:
-        """[K * batch, *shape]; of one step, kept until the next."""
+        """[K * rows, *shape]; of one step, kept until the next."""
         if self._drawn is None or self._drawn[0] != iteration:
             units, seed = self.task.units, self.task.seed
             drawn = step_directions(self.manifest, units, seed, self.training, iteration, self.guide)
@@ -129,10 +145,9 @@ class Forward(ScalarEstimator):
         if self.training.head == "exact":
             found = self.passes.dual(batch, weights, directions)
             head = join_head(found.gradients, self.manifest) if self.manifest.head else None
-            return ScalarReport(_mean(found.loss, batch), batch.examples, found.jvp, head_gradient=head)
+            return self.told(batch, found.loss, found.jvp, head_gradient=head)
         found = self.passes.scalars(batch, weights, directions)
-        head_jvp = found.head_jvp if self.manifest.head else None
-        return ScalarReport(_mean(found.loss, batch), batch.examples, found.jvp, head_jvp)
+        return self.told(batch, found.loss, found.jvp, head_jvp=found.head_jvp if self.manifest.head else None)
 
 
 class Central(ScalarEstimator):
@@ -157,11 +172,10 @@ class Central(ScalarEstimator):
         return chain.forward()
 
     def report(self, batch: Batch, weights: Weights, iteration: int) -> ScalarReport:
-        alone = replace(self.training, batch=1)  # a row per direction
-        directions = step_directions(self.manifest, self.task.units, self.task.seed, alone, iteration)
+        directions = self.directions(iteration)
         walked = [self.walk(batch, weights, directions, k) for k in range(self.training.directions)]
         losses, slopes = zip(*walked, strict=True)
-        return self.told(batch, np.mean(losses, axis=0), np.stack(slopes))
+        return self.reported(batch, np.mean(losses, axis=0), np.stack(slopes))
 
     def walk(self, batch: Batch, weights: Weights, directions: Mapping[str, Array], k: int) -> tuple[Array, Array]:
         """Forth and back along one direction: each example's mean loss, and its slope."""
@@ -172,10 +186,9 @@ class Central(ScalarEstimator):
         )
         return (above + below) / 2, (above - below) / np.float32(2 * sigma)
 
-    def told(self, batch: Batch, loss: Array, jvp: Array) -> ScalarReport:
+    def reported(self, batch: Batch, loss: Array, slopes: Array) -> ScalarReport:
         """The head's part of the slopes is in the units'."""
-        head_jvp = np.zeros_like(jvp) if self.manifest.head else None
-        return ScalarReport(_mean(loss, batch), batch.examples, jvp, head_jvp)
+        return self.told(batch, loss, slopes, head_jvp=np.zeros_like(slopes) if self.manifest.head else None)
 
 
 class ExactGradient(Estimator):

@@ -41,7 +41,7 @@ def drawn_beside(guide: Guide, training: Training) -> int:
 
 
 def guided(guide: Guide, drawn: Guide, manifest: Manifest, units: Sequence[int], training: Training) -> Weights:
-    """A client's directions, [K * batch, *shape]: the guide's first, then drawn ones without what the guide spans.
+    """A client's directions, [K * rows, *shape]: the guide's first, then drawn ones without what the guide spans.
 
     Examples of a batch share the guide's. Scaled such that the mean over all of v v^T is, where some are drawn, I by
     expectation, and else the projection on what the guide spans.
@@ -49,7 +49,7 @@ def guided(guide: Guide, drawn: Guide, manifest: Manifest, units: Sequence[int],
     parameters = [parameter for unit in units for parameter in manifest.units[unit].parameters]
     spanned = flat(guide, parameters)
     count, rest = training.directions, drawn_beside(guide, training)
-    rows = [np.sqrt(count) * np.repeat(spanned, training.batch, axis=0)]
+    rows = [np.sqrt(count) * np.repeat(spanned, training.rows, axis=0)]
     if rest:
         others = flat(drawn, parameters)
         # Not by BLAS: in a simulation its threads and those of a round's clients would wait for each other.

@@ -204,12 +204,13 @@ class Passes:
         return [_Turn(part, int(begins[part[0]]) if number else self.cut) for number, part in enumerate(parts)]
 
     def _part(self, directions: Mapping[str, Array], turn: _Turn, piece: _Piece) -> dict[str, Array]:
-        """A turn's directions of the parameters that it moves, cut to a piece's rows."""
+        """A turn's directions of the parameters that it moves, of a piece's rows, which may share them."""
         found: dict[str, Array] = {}
         for name, values in directions.items():
-            shaped = values.reshape(self.directions, self.batch, *values.shape[1:])[turn.numbers, piece.rows]
-            if not shaped.any():
+            own = values.reshape(self.directions, -1, *values.shape[1:])[turn.numbers]
+            if not own.any():
                 continue
+            shaped = np.broadcast_to(own, (len(own), self.batch, *own.shape[2:]))[:, piece.rows]
             missing = self._stepper.chain.batch - shaped.shape[1]
             if missing:
                 shaped = np.pad(shaped, [(0, 0), (0, missing), *[(0, 0)] * (shaped.ndim - 2)])

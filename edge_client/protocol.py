@@ -90,6 +90,11 @@ class Training:
     prefix_cache: bool = True
     """Keep the hidden states that enter the cut instead of computing them in every step."""
 
+    @property
+    def rows(self) -> int:
+        """Derivatives along each direction of a step: one of each example, or their mean where they share it."""
+        return self.batch if self.per_example else 1
+
 
 @dataclass(frozen=True)
 class ServerOptimizer:

@@ -14,7 +14,8 @@ All numbers are little-endian.
                  unit bytes u8, 0 u8; then for each participant seed u64, units (a bit set), its report without loss;
                  then, with EXACT_HEAD, the weighted mean of the head's gradients as f32
 
-`examples` of the batch's rows count, the first ones. The jvps are [K, batch], K outermost.
+`examples` of the batch's rows count, the first ones. The jvps are [K, rows], K outermost: of each example of the batch
+one, or one alone, which is their mean, where they share directions.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ class ScalarReport:
     loss: float
     examples: int
     jvp: Floats
-    """[K, batch]"""
+    """[K, rows]"""
     head_jvp: Floats | None = None
-    """[K, batch], where the head is trained by scalars."""
+    """[K, rows], where the head is trained by scalars."""
     head_gradient: Floats | None = None
     """All of the head's parameters, flat and one after the other, where it is trained by its exact gradient."""
 
@@ -97,6 +98,10 @@ def decode_report(data: bytes, manifest: Manifest, training: Training) -> Scalar
     (loss,) = _LOSS.unpack_from(data)
     shape = training.directions, training.batch
     report, end = _decode_scalars(data, _LOSS.size, loss, shape)
+    if report.jvp.shape[1] != training.rows:
+        raise ScalarError(
+            f"a report of this job holds {training.rows} derivatives of each direction, got {report.jvp.shape[1]}"
+        )
     exact = training.head == "exact" and bool(manifest.head)
     expected = sum(parameter.size for parameter in manifest.head) * 4 if exact else 0
     if len(data) != end + expected:
@@ -117,7 +122,7 @@ def _encode_scalars(report: ScalarReport) -> bytes:
     values = np.concatenate([part.reshape(-1) for part in parts]).astype(np.float32)
     count = report.jvp.size
     if count > LARGEST_REPORT:
-        raise ScalarError(f"a report holds at most {LARGEST_REPORT} derivatives (K x batch), got {count}")
+        raise ScalarError(f"a report holds at most {LARGEST_REPORT} derivatives (K x rows), got {count}")
     largest = float(np.abs(values).max(initial=0.0))
     scale = largest if np.isfinite(largest) and largest > 0 else 1.0
     flags = (HEAD_JVPS if report.head_jvp is not None else 0) | (EXACT_HEAD if report.head_gradient is not None else 0)
@@ -134,15 +139,16 @@ def _decode_scalars(data: bytes, start: int, loss: float, shape: tuple[int, int]
     count |= flags >> _FLAG_BITS << 8
     kinds = 2 if flags & HEAD_JVPS else 1
     end = start + _REPORT.size + 2 * count * kinds
-    if count != shape[0] * shape[1] or not 1 <= examples <= shape[1]:
+    directions, batch = shape
+    if count not in (directions, directions * batch) or not 1 <= examples <= batch:
         raise ScalarError(
-            f"a report of this job holds K x batch = {shape[0]} x {shape[1]} derivatives of 1 to {shape[1]} examples, "
+            f"a report of this job holds derivatives along {directions} directions of 1 to {batch} examples, "
             f"got {count} of {examples}"
         )
     if len(data) < end:
         raise ScalarError(f"a report is cut off: expected {end - start} bytes, got {len(data) - start}")
     halves = np.frombuffer(data, "<f2", count * kinds, start + _REPORT.size).astype(np.float32)
-    values = (halves * np.float32(scale)).reshape(kinds, *shape)
+    values = (halves * np.float32(scale)).reshape(kinds, directions, -1)
     return ScalarReport(loss, examples, values[0], values[1] if kinds > 1 else None), end
 
 
@@ -153,7 +159,7 @@ def _floats(values: Floats | None) -> bytes:
 def as_published(report: ScalarReport) -> ScalarReport:
     """The report as everybody reads it in a record: rounded."""
     data = _encode_scalars(report)
-    return _decode_scalars(data, 0, report.loss, (report.jvp.shape[0], report.jvp.shape[1]))[0]
+    return _decode_scalars(data, 0, report.loss, (len(report.jvp), max(report.jvp.shape[1], report.examples)))[0]
 
 
 # --- records ---------------------------------------------------------------------------------------------------------

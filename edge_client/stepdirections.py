@@ -28,7 +28,7 @@ Floats = NDArray[np.float32]
 def step_directions(
     manifest: Manifest, units: Sequence[int], seed: int, training: Training, iteration: int, guide: Guide = NO_GUIDE
 ) -> dict[str, Floats]:
-    """The directions of a client's step, [K * batch, *shape] for each parameter, the head's where it takes some."""
+    """The directions of a client's step, [K * rows, *shape] for each parameter, the head's where it takes some."""
     if not guide:
         return _drawn(manifest, units, seed, training, iteration)
     rest = drawn_beside(guide, training)
@@ -44,16 +44,12 @@ def _drawn(
         manifest,
         seed=seed,
         iteration=iteration,
-        batch=training.batch if training.per_example else 1,
+        batch=training.rows,
         kind=training.kind,
     )
     if training.units_apart:
-        drawn = _taking_turns(manifest, units, training, drawing)
-    else:
-        drawn = drawing(units, directions=training.directions, head=training.head != "exact")
-    if training.per_example:
-        return drawn
-    return {name: np.repeat(rows, training.batch, axis=0) for name, rows in drawn.items()}
+        return _taking_turns(manifest, units, training, drawing)
+    return drawing(units, directions=training.directions, head=training.head != "exact")
 
 
 def _taking_turns(
@@ -90,7 +86,8 @@ def own_directions(parts: int, directions: int) -> list[range]:
 
 def combine(report: ScalarReport, drawn: Mapping[str, Floats], manifest: Manifest, training: Training) -> Weights:
     """The gradient that derivatives along these directions stand for; the head's only where it takes directions."""
-    weight = (np.arange(training.batch) < report.examples).astype(np.float32)
+    weight = np.zeros(training.rows, np.float32)
+    weight[: report.examples] = 1
     head = {parameter.name for parameter in manifest.head}
     head_jvp = np.zeros_like(report.jvp) if report.head_jvp is None else report.head_jvp
     if training.head == "joint":

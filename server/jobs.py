@@ -96,9 +96,11 @@ class JobSettings(BaseModel):
                 raise ValueError(f"mode iteration sends derivatives: estimator {training.estimator} needs mode epoch")
             if training.optimizer != "sgd":
                 raise ValueError("in mode iteration the server takes the step: leave training.optimizer at sgd")
-            if training.directions * training.batch > LARGEST_REPORT:
-                most = LARGEST_REPORT
-                raise ValueError(f"mode iteration reports at most {most} derivatives (directions x batch) a step")
+            if training.directions * training.rows > LARGEST_REPORT:
+                raise ValueError(
+                    f"mode iteration reports at most {LARGEST_REPORT} derivatives a step (directions x batch): take "
+                    "fewer, or training.per_example=false, which reports one for all examples"
+                )
         if (self.target or self.patience) and not (self.held_out or self.device_evaluation):
             raise ValueError("target and patience need an accuracy: give held_out examples or device_evaluation")
         return self

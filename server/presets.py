@@ -33,10 +33,11 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "average": 0.95,
     },
     # For adapters of 64 pairs in the query and value layers of three blocks. Six units take turns at 384 orthogonal
-    # directions, so that each has as many as it has numbers: its gradient, without noise. Every client trains them all,
-    # as what noise is left is that of how few texts a unit sees.
+    # directions, so that each has as many as it has numbers: its gradient, without noise, though all examples share
+    # them, which makes reports small. Every client trains all units, as what noise is left is that of how few texts a
+    # unit sees.
     "pairs": {
-        "training": {**_STEP_BY_STEP, "directions": 384, "units_apart": True},
+        "training": {**_STEP_BY_STEP, "directions": 384, "units_apart": True, "per_example": False},
         "optimizers": _ALIGNED_SERVER,
         "average": 0.95,
         "units_per_client": 0,

@@ -6,9 +6,9 @@ counted of a simulated round (`server.simulation.traffic`) has more in it, each 
 - the head's weights, of every client and in both directions, or the head's own derivatives;
 - on the way down all units' newest weights, where the tables count a Spry client's own: no client can run the forward
   pass without the others'. `numbers_down_own` is the tables' part of `numbers_down`;
-- in mode iteration a derivative for each example and direction, where the tables count one for a batch; and every
-  participant's numbers in the records that come down, from which clients take the server's step instead of fetching
-  the weights again.
+- in mode iteration a derivative for each direction, and for each example where they have directions of their own, where
+  the tables count one for a batch; and every participant's numbers in the records that come down, from which clients
+  take the server's step instead of fetching the weights again.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ change is known to everybody who holds two versions of the weights.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from edge_client.batches import Batch
 from edge_client.estimators import Central, Estimate
 from edge_client.optimizers import Weights
 from edge_client.scalars import ScalarReport
-from edge_client.stepdirections import step_directions
 
 
 class ClosestDirection(Central):
@@ -27,13 +25,12 @@ class ClosestDirection(Central):
     """The server's, of the round before; without one, the first direction is as good as any."""
 
     def report(self, batch: Batch, weights: Weights, iteration: int) -> ScalarReport:
-        alone = replace(self.training, batch=1)
-        directions = step_directions(self.manifest, self.task.units, self.task.seed, alone, iteration)
+        directions = self.directions(iteration)
         chosen = self._closest(directions)
         loss, slope = self.walk(batch, weights, directions, chosen)
         jvp = np.zeros((self.training.directions, len(slope)), np.float32)
         jvp[chosen] = self.training.directions * slope  # the mean is over all K
-        return self.told(batch, loss, jvp)
+        return self.reported(batch, loss, jvp)
 
     def _closest(self, directions: Mapping[str, NDArray[Any]]) -> int:
         if not self.last_change:

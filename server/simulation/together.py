@@ -190,10 +190,12 @@ class JoinedPasses:
         return self._meeting.ask(self._member, Question(weights, batch, frozenset(names), per_example=True))
 
     def _along(self, found: Differentiated, batch: Batch, directions: Mapping[str, Array]) -> Array:
-        """Products of each example's gradient with its directions, [K, batch]."""
+        """Products of each example's gradient with its directions, or with those that all share, [K, batch]."""
         count, rows = self._training.directions, len(batch.weight)
         jvp = np.zeros((count, rows), np.float32)
         for name, values in directions.items():
             gradient = found.gradients[name].reshape(rows, -1)
-            jvp += np.einsum("kbn,bn->kb", values.reshape(count, rows, -1), gradient, dtype=np.float32)
+            whose = "kbn" if len(values) == count * rows else "kn"
+            shaped = values.reshape(count, *(rows for _ in whose[2:]), -1)
+            jvp += np.einsum(f"{whose},bn->kb", shaped, gradient, dtype=np.float32)
         return jvp * batch.weight

@@ -57,7 +57,7 @@ class Traffic:
         record = encode_record(outcome.record, self._manifest, self._training)
         gradient = 0 if outcome.record.head_gradient is None else self._head
         guide = in_state(guide_in(model.optimizer))
-        derivatives = self._training.directions * self._training.batch * (2 if self._head and not gradient else 1)
+        derivatives = self._training.directions * self._training.rows * (2 if self._head and not gradient else 1)
         for task, report in zip(tasks, reports, strict=True):
             if first:
                 self._download(task, model.repeatable)

@@ -54,6 +54,7 @@ ITERATIONS = {
     "numbers": {"head": "apart"},
     "numbers-exact-head": {"head": "exact", "kind": "rademacher"},
     "numbers-units-apart": {"head": "joint", "units_apart": True, "directions": 2},
+    "numbers-shared": {"head": "apart", "per_example": False, "directions": 2},
     "numbers-central": {"estimator": "central", "head": "joint", "directions": 2, "sigma": 1e-2, "per_example": False},
 }
 

@@ -153,13 +153,18 @@ class Client:
             [np.reshape(found.get(p.name, np.zeros((*lead, p.size))), (*lead, p.size)) for p in every], axis=-1
         )
 
+    def told(self, training, jvp):
+        """Each example's derivative, or the mean of those that count."""
+        return (jvp if training.per_example else jvp[:, : self.examples].mean(1, keepdims=True)).astype(np.float32)
+
     def report(self, training, units, seed, iteration):
         directions = step_directions(self.manifest, units, seed, training, iteration)
-        drawn = self.flat(directions).reshape(training.directions, training.batch, -1).astype(np.float64)
+        drawn = self.flat(directions).reshape(training.directions, training.rows, -1).astype(np.float64)
+        drawn = np.repeat(drawn, training.batch // training.rows, axis=1)
         of_head = np.zeros_like(drawn)
         of_head[..., self.parts[-1]] = drawn[..., self.parts[-1]]
-        head = self.derivatives(of_head).astype(np.float32) if training.head != "exact" else None
-        jvp = self.derivatives(drawn - of_head).astype(np.float32)
+        head = self.told(training, self.derivatives(of_head)) if training.head != "exact" else None
+        jvp = self.told(training, self.derivatives(drawn - of_head))
         return ScalarReport(float(self.losses(self.weights).mean()), self.examples, jvp, head), directions
 
     def gradient(self, training, units, seed, iteration):

@@ -62,7 +62,8 @@ SETTINGS = [
     {"head": "joint", "directions": 2, "units_apart": True},
     {"head": "apart", "per_example": False},
     {"head": "apart", "directions": 2, "kind": "orthogonal"},
-    {"estimator": "central", "head": "joint", "directions": 2},
+    {"head": "exact", "directions": 2, "units_apart": True, "per_example": False, "kind": "orthogonal"},
+    {"estimator": "central", "head": "joint", "directions": 2, "per_example": False},
 ]
 
 

@@ -150,8 +150,9 @@ def test_a_simulated_clients_passes_are_forward_modes(head, per_example):
         step = passes.dual if head == "exact" else passes.scalars
         return drawn, step(clients.batches[number], clients.weights[number], drawn)
 
-    for client, (drawn, found) in enumerate(run_together(clients.model, tasks, work)):
+    for client, (rows_of, found) in enumerate(run_together(clients.model, tasks, work)):
         of_head = {parameter.name for parameter in manifest.head}
+        drawn = {name: np.repeat(rows, SIZE // training.rows, axis=0) for name, rows in rows_of.items()}
         of_units = {name: rows for name, rows in drawn.items() if name not in of_head}
         close(found.jvp[:, REAL], clients.jvps_of_rows(client, of_units)[:, REAL])
         assert not found.jvp[:, SIZE - 1].any()

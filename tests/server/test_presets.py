@@ -42,7 +42,9 @@ def test_the_preset_for_pairs_gives_six_units_of_64_numbers_their_whole_gradient
         assert slot.units == (0, 1, 2, 3, 4, 5)
     training = settings.training
     assert (training.directions, training.kind, training.units_apart) == (6 * 64, "orthogonal", True)
-    assert replace(training, directions=16, units_apart=False) == started("aligned-iteration").training
+    assert training.rows == 1
+    others = replace(training, directions=16, units_apart=False, per_example=True)
+    assert others == started("aligned-iteration").training
 
 
 def test_later_changes_win_and_none_is_altered():

@@ -182,13 +182,17 @@ def replayed(settings, kind, random):
     head_size = sum(parameter.size for parameter in HEAD)
     shape = training.directions, training.batch
     exact = training.head == "exact"
+
+    def derivatives():
+        return normal(random, *shape)[:, : training.rows]
+
     log, state = b"", {}
     for iteration, held in enumerate([([0, 2], [1]), ([1], [1, 2]), ([0, 1, 2],)]):
         participants = tuple(
             Participant(
                 int(random.integers(2**63)),
                 tuple(units),
-                ScalarReport(0.0, 1 + number % 2, normal(random, *shape), None if exact else normal(random, *shape)),
+                ScalarReport(0.0, 1 + number % 2, derivatives(), None if exact else derivatives()),
             )
             for number, units in enumerate(held)
         )

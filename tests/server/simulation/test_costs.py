@@ -96,8 +96,10 @@ def test_a_round_moves_what_the_table_says(method, mode, play, worker):
             tensors = len(worker.learner.initial)
             assert 0 < line["bytes_up"] - 4 * line["numbers_up"] <= clients * (PER_UPDATE + PER_TENSOR * tensors)
             assert 0 < line["bytes_down"] - 4 * line["numbers_down"] <= clients * (PER_UPDATE + PER_TENSOR * tensors)
-        else:  # where the table has one number, each example, each direction, and the head have theirs
-            derivatives = BATCH * fleet.settings.training.directions * 2
+        else:  # where the table has one number, each direction, the head, and each example have theirs
+            training = fleet.settings.training
+            assert training.rows == (BATCH if method == "spry" else 1)  # along directions that examples share, one
+            derivatives = training.rows * training.directions * 2
             assert line["numbers_up"] == clients * up * derivatives
             assert line["numbers_down"] == whole + clients * clients * (derivatives + 1)
             assert line["bytes_up"] == clients * (12 + 2 * derivatives)

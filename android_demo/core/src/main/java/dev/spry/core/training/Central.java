@@ -12,11 +12,8 @@ import dev.spry.core.wire.Task;
 
 /** Differences of losses on both sides of the weights: units and head move together, all examples by one direction. */
 final class Central extends ScalarEstimator {
-    private final Drawing once;
-
     Central(Manifest manifest, Task task, Passes passes) {
         super(manifest, task, passes, Drawing.shared(manifest, task.training));
-        once = Drawing.shared(manifest, task.training).once();
         if (!task.training.head.equals("joint") && !manifest.head.isEmpty()) {
             throw new TrainingException("central differences move units and head together: the job needs head=joint, "
                     + "it has head=" + task.training.head);
@@ -27,7 +24,7 @@ final class Central extends ScalarEstimator {
     public ScalarReport report(Batch batch, Map<String, Tensor> weights, int iteration) throws IOException {
         int count = task.training.directions;
         int rows = task.training.batch;
-        Map<String, Tensor> directions = once.directions(task.units, task.seed, iteration);
+        Map<String, Tensor> directions = directions(iteration);
         float sigma = (float) task.training.sigma;
         float span = (float) (2 * task.training.sigma);
         float[] jvp = new float[count * rows];
@@ -41,7 +38,7 @@ final class Central extends ScalarEstimator {
             }
         }
         float[] headJvp = manifest.head.isEmpty() ? null : new float[jvp.length]; // its part is in the units'
-        return new ScalarReport((float) Pass.mean(loss, batch), batch.examples, jvp, headJvp, null);
+        return told(batch, loss, jvp, headJvp, null);
     }
 
     /** The weights a step along direction `k` away. */

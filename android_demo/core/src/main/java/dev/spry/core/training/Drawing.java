@@ -19,36 +19,30 @@ import dev.spry.core.wire.TrainingSettings;
 public final class Drawing {
     private final Manifest manifest;
     private final TrainingSettings training;
-    private final int batch;
-    private final boolean perExample;
+    /** Derivatives along each direction: one of each example of the batch, or their mean where they share it. */
+    private final int rows;
     private final String head;
 
-    private Drawing(Manifest manifest, TrainingSettings training, int batch, boolean perExample, String head) {
+    private Drawing(Manifest manifest, TrainingSettings training, int rows, String head) {
         this.manifest = manifest;
         this.training = training;
-        this.batch = batch;
-        this.perExample = perExample;
+        this.rows = rows;
         this.head = head;
     }
 
     /** As a job's settings say. */
     public static Drawing of(Manifest manifest, TrainingSettings training) {
-        return new Drawing(manifest, training, training.batch, training.perExample, training.head);
+        return new Drawing(manifest, training, training.perExample ? training.batch : 1, training.head);
     }
 
     /** Units and head together, along directions that all examples share. */
     static Drawing shared(Manifest manifest, TrainingSettings training) {
-        return new Drawing(manifest, training, training.batch, false, "joint");
-    }
-
-    /** A row for each direction alone, where examples share them. */
-    Drawing once() {
-        return new Drawing(manifest, training, 1, perExample, head);
+        return new Drawing(manifest, training, 1, "joint");
     }
 
     // --- directions ---
 
-    /** [K * batch, *shape] for each parameter of the units, and for the head's where it takes directions. */
+    /** [K * rows, *shape] for each parameter of the units, and for the head's where it takes directions. */
     public Map<String, Tensor> directions(int[] units, long seed, int iteration) {
         Map<String, Tensor> found = new LinkedHashMap<>();
         if (training.unitsApart) {
@@ -98,29 +92,44 @@ public final class Drawing {
             return;
         }
         int own = (training.directions - first + turns - 1) / turns;
-        int drawnRows = perExample ? batch : 1;
         float scale = (float) Math.sqrt((double) training.directions / own);
-        int[] examples = Directions.firstExamples(drawnRows);
-        float[] rows = Directions.draw(seed, unit, size, iteration, own, examples, training.kind);
+        int[] examples = Directions.firstExamples(rows);
+        float[] drawn = Directions.draw(seed, unit, size, iteration, own, examples, training.kind);
         int start = 0;
         for (Parameter parameter : parameters) {
-            float[] values = new float[training.directions * batch * parameter.size];
+            float[] values = new float[training.directions * rows * parameter.size];
             for (int k = 0; k < own; k++) {
-                for (int row = 0; row < batch; row++) {
-                    int from = (k * drawnRows + (perExample ? row : 0)) * size + start;
-                    int to = ((first + k * turns) * batch + row) * parameter.size;
+                for (int row = 0; row < rows; row++) {
+                    int from = (k * rows + row) * size + start;
+                    int to = ((first + k * turns) * rows + row) * parameter.size;
                     for (int i = 0; i < parameter.size; i++) {
-                        values[to + i] = scale * rows[from + i];
+                        values[to + i] = scale * drawn[from + i];
                     }
                 }
             }
-            int[] shape = Rowwise.shaped(training.directions * batch, parameter.shape());
+            int[] shape = Rowwise.shaped(training.directions * rows, parameter.shape());
             found.put(parameter.name, Tensor.of(values, shape));
             start += parameter.size;
         }
     }
 
     // --- gradients ---
+
+    /** What is reported of derivatives [K, batch]; those along a direction that examples share count together. */
+    float[] told(float[] jvp, int examples) {
+        if (jvp.length == training.directions * rows) {
+            return jvp;
+        }
+        float[] means = new float[training.directions];
+        for (int k = 0; k < means.length; k++) {
+            double sum = 0;
+            for (int example = 0; example < examples; example++) {
+                sum += jvp[k * training.batch + example];
+            }
+            means[k] = (float) (sum / examples);
+        }
+        return means;
+    }
 
     /** The gradient that a report's derivatives along these directions stand for; the head's where it takes some. */
     public Map<String, Tensor> gradient(ScalarReport report, Map<String, Tensor> drawn) {
@@ -144,18 +153,18 @@ public final class Drawing {
     /** The mean over directions and examples of each derivative times its direction. */
     private Map<String, Tensor> estimate(float[] jvp, int examples, Map<String, Tensor> drawn, Set<String> without) {
         Map<String, Tensor> found = new LinkedHashMap<>();
-        float share = (float) (1.0 / examples);
+        float share = (float) (1.0 / Math.min(rows, examples));
         for (Map.Entry<String, Tensor> entry : drawn.entrySet()) {
             if (without.contains(entry.getKey())) {
                 continue;
             }
-            float[] rows = entry.getValue().floats();
-            double[] sum = new double[rows.length / jvp.length];
+            float[] directions = entry.getValue().floats();
+            double[] sum = new double[directions.length / jvp.length];
             for (int row = 0; row < jvp.length; row++) {
-                if (row % batch < examples) {
+                if (row % rows < examples) {
                     float coefficient = jvp[row] * share / training.directions;
                     for (int i = 0; i < sum.length; i++) {
-                        sum[i] += (double) coefficient * rows[row * sum.length + i];
+                        sum[i] += (double) coefficient * directions[row * sum.length + i];
                     }
                 }
             }

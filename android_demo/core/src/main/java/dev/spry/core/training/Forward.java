@@ -21,6 +21,6 @@ final class Forward extends ScalarEstimator {
         boolean headed = !manifest.head.isEmpty();
         float[] headJvp = scalar && headed ? found.headJvp : null;
         float[] gradient = !scalar && headed ? Drawing.joinHead(found.gradients, manifest) : null;
-        return new ScalarReport((float) Pass.mean(found.loss, batch), batch.examples, found.jvp, headJvp, gradient);
+        return told(batch, found.loss, found.jvp, headJvp, gradient);
     }
 }

@@ -159,26 +159,24 @@ public final class Passes {
         return hidden;
     }
 
-    /** A turn's directions of the parameters that it moves, cut to a piece's rows. */
+    /** A turn's directions of the parameters that it moves, of a piece's rows, which may share them. */
     private Map<String, Tensor> part(Piece piece, Map<String, Tensor> drawn, Turn turn) {
-        int atOnce = stepper.chain.directions;
         int size = stepper.chain.batch;
-        if (atOnce == directions && size == batch) {
-            return drawn;
-        }
         Map<String, Tensor> found = new LinkedHashMap<>();
-        int rows = piece.end - piece.start;
         for (Map.Entry<String, Tensor> entry : drawn.entrySet()) {
             float[] values = entry.getValue().floats();
-            int width = values.length / (directions * batch);
-            float[] part = new float[atOnce * size * width];
-            for (int k = 0; k < atOnce; k++) {
-                int from = (turn.numbers.get(k) * batch + piece.start) * width;
-                System.arraycopy(values, from, part, k * size * width, rows * width);
+            int[] shape = entry.getValue().shape();
+            int own = shape[0] / directions; // rows: of each example one, or one for all
+            int width = values.length / shape[0];
+            float[] part = new float[turn.numbers.size() * size * width];
+            for (int k = 0; k < turn.numbers.size(); k++) {
+                for (int row = piece.start; row < piece.end; row++) {
+                    int from = (turn.numbers.get(k) * own + (own == 1 ? 0 : row)) * width;
+                    System.arraycopy(values, from, part, (k * size + row - piece.start) * width, width);
+                }
             }
             if (Turn.moves(part, 0, part.length)) {
-                int[] shape = entry.getValue().shape();
-                shape[0] = atOnce * size;
+                shape[0] = turn.numbers.size() * size;
                 found.put(entry.getKey(), Tensor.of(part, shape));
             }
         }
@@ -226,7 +224,7 @@ public final class Passes {
             return stepper.values(tokens, Rowwise.filled(given.labels, start, end, size), examples, weights);
         }
 
-        /** Puts what a program says of this piece's examples into place: `part` [numbers, size], `whole` [.., batch]. */
+        /** Puts what a program says of the piece's examples into place: `part` [numbers, size], `whole` [.., batch]. */
         void fill(float[] whole, Tensor part, List<Integer> numbers) {
             if (part == null) {
                 return; // a head alone has no derivative along units

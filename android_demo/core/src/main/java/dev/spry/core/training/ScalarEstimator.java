@@ -34,7 +34,14 @@ public abstract class ScalarEstimator extends Estimator {
         return new Estimate(report.loss, gradients);
     }
 
-    /** [K * batch, *shape]; of one step, kept until the next. */
+    /** What is reported of derivatives [K, batch], as the directions' rows want them. */
+    ScalarReport told(Batch batch, float[] loss, float[] jvp, float[] headJvp, float[] headGradient) {
+        float[] ofHead = headJvp == null ? null : drawing.told(headJvp, batch.examples);
+        float mean = (float) Pass.mean(loss, batch);
+        return new ScalarReport(mean, batch.examples, drawing.told(jvp, batch.examples), ofHead, headGradient);
+    }
+
+    /** [K * rows, *shape]; of one step, kept until the next. */
     Map<String, Tensor> directions(int iteration) {
         if (drawn == null || drawnFor != iteration) {
             drawn = drawing.directions(task.units, task.seed, iteration);

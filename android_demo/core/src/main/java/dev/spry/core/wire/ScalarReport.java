@@ -5,7 +5,7 @@ public final class ScalarReport {
     public final float loss;
     /** The batch's rows that count, the first ones. */
     public final int examples;
-    /** [K, batch], K outermost. */
+    /** [K, rows], K outermost: one of each example of the batch, or their mean where they share directions. */
     public final float[] jvp;
     /** The same where the head is trained by scalars; else null. */
     public final float[] headJvp;

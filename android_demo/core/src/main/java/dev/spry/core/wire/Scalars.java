@@ -40,7 +40,7 @@ public final class Scalars {
         int count = report.jvp.length;
         if (count > LARGEST) {
             throw new TrainingException(
-                    "a report holds at most " + LARGEST + " derivatives (K x batch), got " + count);
+                    "a report holds at most " + LARGEST + " derivatives (K x rows), got " + count);
         }
         int kinds = report.headJvp == null ? 1 : 2;
         int head = report.headGradient == null ? 0 : report.headGradient.length;
@@ -147,9 +147,10 @@ public final class Scalars {
         int examples = in.getShort() & 0xffff;
         int flags = in.get() & 0xff;
         int count = flags >> FLAG_BITS << 8 | in.get() & 0xff;
-        if (count != shape[0] * shape[1] || examples < 1 || examples > shape[1]) {
-            throw new BadAnswerException("a report of this job holds K x batch = " + shape[0] + " x " + shape[1]
-                    + " derivatives of 1 to " + shape[1] + " examples, got " + count + " of " + examples);
+        boolean whole = count == shape[0] || count == shape[0] * shape[1];
+        if (!whole || examples < 1 || examples > shape[1]) {
+            throw new BadAnswerException("a report of this job holds derivatives along " + shape[0]
+                    + " directions of 1 to " + shape[1] + " examples, got " + count + " of " + examples);
         }
         float[] jvp = halves(in, count, scale);
         return new ScalarReport(0, examples, jvp, (flags & HEAD_JVPS) == 0 ? null : halves(in, count, scale), null);
