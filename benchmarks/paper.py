@@ -70,6 +70,8 @@ AVERAGE_OF_STEPS = ("--settings", '{"average": 0.95}')
 STEP_EXACT = SPLIT_EXACT.replace("0.9,", "0.95,", 1)
 """The same where there are four times as many versions."""
 PAIRS_OF_DIRECTIONS = ("--peft", "pairs", "--dimension", "64", "--last-blocks", "3")
+WHOLE_GRADIENT = ("--preset", "pairs", *PAIRS_OF_DIRECTIONS, "--settings", '{"training": {"per_example": true}}')
+"""Each example has directions of its own, as the runs that are kept had; the gradient is the same."""
 SLOW_UNITS = '{"average": 0.9, "optimizers": {"units": {"learning_rate": 0.001}}}'
 """For noisy gradients of LoRA's factors: with ten times as much they walk at random until the model is lost."""
 
@@ -166,8 +168,7 @@ def longer_table() -> Iterator[Run]:
 def pairs_table() -> Iterator[Run]:
     """Adapters of pairs: as many directions as numbers in a layer, beside the free table's backpropagation."""
     for data, alpha in CELLS:
-        whole = ("--preset", "pairs", *PAIRS_OF_DIRECTIONS)
-        yield Run("pairs", data, "spry", alpha, name="all-units", options=whole)
+        yield Run("pairs", data, "spry", alpha, name="all-units", options=WHOLE_GRADIENT)
         yield Run("pairs", data, "spry", alpha, options=(*EACH_STEP, *PAIRS_OF_DIRECTIONS, "--directions", "64"))
         yield Run("pairs", data, "spry", alpha, name="16-directions", options=(*EACH_STEP, *PAIRS_OF_DIRECTIONS))
     for run in free_table():

@@ -35,12 +35,14 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     # For adapters of 64 pairs in the query and value layers of three blocks. Six units take turns at 384 orthogonal
     # directions, so that each has as many as it has numbers: its gradient, without noise, though all examples share
     # them, which makes reports small. Every client trains all units, as what noise is left is that of how few texts a
-    # unit sees.
+    # unit sees. A step takes long on a small board.
     "pairs": {
         "training": {**_STEP_BY_STEP, "directions": 384, "units_apart": True, "per_example": False},
         "optimizers": _ALIGNED_SERVER,
         "average": 0.95,
         "units_per_client": 0,
+        "iteration_deadline": 600.0,
+        "deadline": 3600.0,
     },
 }
 
