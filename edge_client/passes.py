@@ -2,12 +2,13 @@
 
 A batch runs in pieces of rows when memory is short, and its K directions in turns when there are no programs for all of
 them at once; losses and derivatives come back as if it had been one step. A turn begins where its directions move
-something, on what the first turn has left there. What enters the cut is kept for the next pass over the same batch, as
-far as memory allows.
+something, on what the first turn has left there, if there is memory for that. What enters the cut is kept for the next
+pass over the same batch, as far as memory allows.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -88,25 +89,36 @@ class Passes:
         manifest: of the bundle.
         runtime: where its programs run.
         task: whose training, cut, batch and runtime's name count.
-        cache_bytes: for hidden states that enter the cut; 0 keeps none.
+        cache_bytes: for hidden states, those that enter the cut and those that turns leave behind it; 0 keeps none.
+        keep_prefixes: keep those that enter the cut; it pays where batches are visited again.
         low_memory: hold one program at a time.
     """
 
     def __init__(
-        self, manifest: Manifest, runtime: Programs, task: Task, *, cache_bytes: int = 0, low_memory: bool = False
+        self,
+        manifest: Manifest,
+        runtime: Programs,
+        task: Task,
+        *,
+        cache_bytes: int = 0,
+        keep_prefixes: bool = True,
+        low_memory: bool = False,
     ) -> None:
         training = task.training
         self.manifest = manifest
         self.cut = task.cut
         self.batch = training.batch
         self.directions = training.directions
-        self.prefixes = Prefixes(cache_bytes if training.prefix_cache else 0)
         shape = rows_at_once(manifest, task), training.length
         turn = directions_at_once(manifest, training.directions)
         self._stepper = Stepper(manifest, runtime, task.runtime, *shape, turn, low_memory=low_memory)
         early = [unit for unit in manifest.units if first_use(manifest, unit) < self.cut]
         self._before = {parameter.name for unit in early for parameter in unit.parameters}
         self._first_use = {p.name: first_use(manifest, unit) for unit in manifest.units for p in unit.parameters}
+        behind = self._bytes_behind(task)
+        self._late = behind <= cache_bytes
+        left = cache_bytes - behind if self._late else cache_bytes
+        self.prefixes = Prefixes(left if keep_prefixes and training.prefix_cache else 0)
 
     # --- steps ---
 
@@ -192,10 +204,23 @@ class Passes:
                 share = float(weight.sum()) / total
                 yield _Piece((batch.number, number), rows, tokens, _filled(batch.labels[rows], size), weight, share)
 
+    def _bytes_behind(self, task: Task) -> int:
+        """Of what enters the segments behind the cut where turns may begin."""
+        chain, training = self._stepper.chain, task.training
+        if not training.units_apart or training.directions == chain.directions:
+            return 0
+        begins = {first_use(self.manifest, self.manifest.units[unit]) for unit in task.units} | {chain.head}
+        states = [
+            next(spec for spec in chain.program(begin, "plain").inputs if spec.name == "hidden")
+            for begin in begins
+            if begin > self.cut
+        ]
+        return sum(math.prod(state.shape) * np.dtype(state.dtype).itemsize for state in states)
+
     def _turns(self, directions: Mapping[str, Array]) -> list[_Turn]:
         """Those that begin at the same segment together; an earlier one serves them all as well."""
-        begins = np.full(self.directions, self._stepper.chain.head)
-        for name, values in directions.items():
+        begins = np.full(self.directions, self._stepper.chain.head if self._late else self.cut)
+        for name, values in directions.items() if self._late else ():
             moved = values.reshape(self.directions, -1).any(axis=1)
             begins[moved] = np.minimum(begins[moved], self._first_use.get(name, self._stepper.chain.head))
         order = np.argsort(begins, kind="stable")

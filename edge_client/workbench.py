@@ -32,7 +32,7 @@ class Plan:
     low_memory: bool
     """Hold one program at a time."""
     cache_bytes: int
-    """For hidden states that enter the cut."""
+    """For hidden states that are kept."""
 
 
 class Workbench:
@@ -58,8 +58,10 @@ class Workbench:
         """`keep_prefixes` pays where batches are visited again."""
         plan = plan_for(self.manifest, task, memory)
         self._release_but(programs_of(self.manifest, task))
-        kept = plan.cache_bytes if keep_prefixes else 0
-        return Passes(self.manifest, self.runtime, task, cache_bytes=kept, low_memory=plan.low_memory)
+        return Passes(
+            self.manifest, self.runtime, task, cache_bytes=plan.cache_bytes, keep_prefixes=keep_prefixes,
+            low_memory=plan.low_memory,
+        )  # fmt: skip
 
     def _release_but(self, wanted: Iterable[ProgramSpec]) -> None:
         """What another round's cut or shape needed would add up."""

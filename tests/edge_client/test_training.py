@@ -201,13 +201,19 @@ def test_directions_in_turns(bench, changed):
     assert np.isfinite(flat(found.gradients)).all()
 
 
-@pytest.mark.parametrize(("head", "turns"), [("exact", (3, 5)), ("apart", (3, 5)), ("joint", (2, 4))])
-def test_a_turn_begins_where_its_directions_move_something(bench, changed, monkeypatch, head, turns):
+ROOM = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("head", "room", "turns"),
+    [("exact", ROOM, (3, 5)), ("apart", ROOM, (3, 5)), ("joint", ROOM, (2, 4)), ("exact", 100, (5, 5))],
+)
+def test_a_turn_begins_where_its_directions_move_something(bench, changed, monkeypatch, head, room, turns):
     """Two units in each of two blocks take turns, two directions at once; a joint head is the last to."""
     task = changed(units=[0, 1, 2, 3], cut=1, directions=10, head=head, units_apart=True, batch=2)
     alone = bench.passes(replace(task, training=replace(task.training, directions=1)))
     batch, ran = bench.batches(task).at(1), Counter()
-    estimator = estimator_for(bench.manifest, task, bench.passes(task))
+    estimator = estimator_for(bench.manifest, task, bench.passes(task, cache_bytes=room))
     bench.runtime.close()
 
     def run(program, inputs, run=bench.runtime.run):

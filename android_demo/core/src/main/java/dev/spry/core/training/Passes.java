@@ -23,8 +23,8 @@ import dev.spry.core.wire.Task;
  *
  * <p>A batch runs in pieces of rows when memory is short, and its K directions in turns when there are no programs for
  * all of them at once; losses and derivatives come back as if it had been one step. A turn begins where its directions
- * move something, on what the first turn has left there. What enters the cut is kept for the next pass over the same
- * batch, as far as memory allows.
+ * move something, on what the first turn has left there, if there is memory for that. What enters the cut is kept for the
+ * next pass over the same batch, as far as memory allows.
  */
 public final class Passes {
     private static final List<Integer> ONCE = Collections.singletonList(0);
@@ -34,15 +34,20 @@ public final class Passes {
     private final int cut;
     private final int batch;
     private final int directions;
+    /** Whether there is memory for what turns leave behind the cut. */
+    private final boolean late;
     private final Set<String> before = new HashSet<>();
 
     /** `keepPrefixes` pays where batches are visited again. */
     public Passes(Plan plan, ProgramRunner runner, Task task, boolean keepPrefixes) {
         stepper = new Stepper(plan.chain, runner, plan.lowMemory);
-        prefixes = new Prefixes(keepPrefixes && task.training.prefixCache ? plan.cacheBytes : 0);
         cut = task.cut;
         batch = task.training.batch;
         directions = task.training.directions;
+        long behind = Turn.bytesBehind(plan.chain, task);
+        late = behind <= plan.cacheBytes;
+        long left = late ? plan.cacheBytes - behind : plan.cacheBytes;
+        prefixes = new Prefixes(keepPrefixes && task.training.prefixCache ? left : 0);
         Manifest manifest = plan.chain.manifest;
         for (Unit unit : manifest.units) {
             if (Chain.firstUse(manifest, unit) < cut) {
@@ -59,7 +64,7 @@ public final class Passes {
     public Pass along(Batch given, Map<String, Tensor> weights, Map<String, Tensor> drawn, boolean scalar)
             throws IOException {
         Pass found = new Pass(directions, batch);
-        List<Turn> turns = Turn.all(drawn, directions, stepper, cut);
+        List<Turn> turns = Turn.all(drawn, directions, stepper, cut, late);
         for (Piece piece : pieces(given)) {
             Map<String, Tensor> values = piece.values(weights);
             Map<Integer, Tensor> states = new HashMap<>();

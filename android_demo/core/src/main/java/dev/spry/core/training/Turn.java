@@ -5,8 +5,14 @@ import java.util.Arrays;
 import java.util.Comparator;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
+import java.util.TreeSet;
 
 import dev.spry.core.Tensor;
+import dev.spry.core.bundle.Chain;
+import dev.spry.core.bundle.ProgramSpec;
+import dev.spry.core.bundle.TensorSpec;
+import dev.spry.core.wire.Task;
 
 /** Directions that run together: those that begin at the same segment, where an earlier one serves them all as well. */
 final class Turn {
@@ -20,10 +26,19 @@ final class Turn {
         this.begin = begin;
     }
 
-    /** The turns of a step with so many directions. */
-    static List<Turn> all(Map<String, Tensor> drawn, int directions, Stepper stepper, int cut) {
+    /** The turns of a step with so many directions; all begin at the cut where they may not do so `late`. */
+    static List<Turn> all(Map<String, Tensor> drawn, int directions, Stepper stepper, int cut, boolean late) {
         int atOnce = stepper.chain.directions;
-        int[] begins = begins(drawn, directions, stepper);
+        int[] begins = new int[directions];
+        Arrays.fill(begins, cut);
+        if (late) {
+            begins = begins(drawn, directions, stepper);
+        }
+        return inOrder(begins, atOnce, cut);
+    }
+
+    private static List<Turn> inOrder(int[] begins, int atOnce, int cut) {
+        int directions = begins.length;
         List<Integer> order = new ArrayList<>();
         for (int k = 0; k < directions; k++) {
             order.add(k);
@@ -35,6 +50,36 @@ final class Turn {
             found.add(new Turn(numbers, first == 0 ? cut : begins[numbers.get(0)]));
         }
         return found;
+    }
+
+    /** Of what enters the segments behind the cut where turns may begin. */
+    static long bytesBehind(Chain chain, Task task) {
+        if (!task.training.unitsApart || task.training.directions == chain.directions) {
+            return 0;
+        }
+        Set<Integer> begins = new TreeSet<>();
+        begins.add(chain.head());
+        for (int unit : task.units) {
+            begins.add(Chain.firstUse(chain.manifest, chain.manifest.unit(unit)));
+        }
+        long bytes = 0;
+        for (int begin : begins) {
+            bytes += begin > task.cut ? stateBytes(chain.program(begin, "plain")) : 0;
+        }
+        return bytes;
+    }
+
+    private static long stateBytes(ProgramSpec program) {
+        long bytes = 0;
+        for (TensorSpec input : program.inputs) {
+            if (input.name.equals("hidden")) {
+                bytes = Float.BYTES;
+                for (int length : input.shape()) {
+                    bytes *= length;
+                }
+            }
+        }
+        return bytes;
     }
 
     /** For each direction the first segment that it moves anything in. */
