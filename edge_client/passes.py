@@ -112,11 +112,9 @@ class Passes:
         shape = rows_at_once(manifest, task), training.length
         turn = directions_at_once(manifest, training.directions)
         self._stepper = Stepper(manifest, runtime, task.runtime, *shape, turn, low_memory=low_memory)
-        early = [unit for unit in manifest.units if first_use(manifest, unit) < self.cut]
-        self._before = {parameter.name for unit in early for parameter in unit.parameters}
-        self._first_use = {p.name: first_use(manifest, unit) for unit in manifest.units for p in unit.parameters}
+        self._before = {name for name, use in self._stepper.first_use.items() if use < self.cut}
         behind = self._bytes_behind(task)
-        self._late = behind <= cache_bytes
+        self._late = 0 < behind <= cache_bytes
         left = cache_bytes - behind if self._late else cache_bytes
         self.prefixes = Prefixes(left if keep_prefixes and training.prefix_cache else 0)
 
@@ -222,7 +220,7 @@ class Passes:
         begins = np.full(self.directions, self._stepper.chain.head if self._late else self.cut)
         for name, values in directions.items() if self._late else ():
             moved = values.reshape(self.directions, -1).any(axis=1)
-            begins[moved] = np.minimum(begins[moved], self._first_use.get(name, self._stepper.chain.head))
+            begins[moved] = np.minimum(begins[moved], self._stepper.first_use.get(name, self._stepper.chain.head))
         order = np.argsort(begins, kind="stable")
         starts = range(0, self.directions, self._stepper.chain.directions)
         parts = [order[start : start + self._stepper.chain.directions] for start in starts]

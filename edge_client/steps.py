@@ -115,7 +115,7 @@ class Stepper:
         self.chain = Chain(manifest, name, batch, length, directions)
         self.low_memory = low_memory
         self._runtime = runtime
-        self._first_use = {p.name: first_use(manifest, unit) for unit in manifest.units for p in unit.parameters}
+        self.first_use = {p.name: first_use(manifest, unit) for unit in manifest.units for p in unit.parameters}
         self._head = {parameter.name for parameter in manifest.head}
         self._zeros: dict[tuple[int, ...], Array] = {}
 
@@ -218,8 +218,8 @@ class Stepper:
         in a second orientation.
         """
         alone = self.low_memory if low_memory is None else low_memory
-        wanted = {name for name, use in self._first_use.items() if use >= self.chain.position(cut)}
-        lowest = min((self._first_use[name] for name in wanted), default=self.chain.head)
+        wanted = {name for name, use in self.first_use.items() if use >= self.chain.position(cut)}
+        lowest = min((self.first_use[name] for name in wanted), default=self.chain.head)
         values = self._values(tokens, weights, labels=labels, example_weight=self._shares(example_weight))
         states: list[Array | None] = [None]  # what enters each segment
         for segment, program in enumerate(self.chain.prefix(self.chain.head)):
@@ -340,10 +340,10 @@ class Stepper:
                     raise ProgramInputError(
                         f"this step gives the exact gradient of {name}, so it takes no direction for it"
                     )
-            elif name not in self._first_use:
+            elif name not in self.first_use:
                 raise ProgramInputError(f"a direction was given for {name!r}, which the bundle does not train")
-            elif self._first_use[name] < start:
-                used, cut = self.chain.segments[self._first_use[name]], self.chain.segments[start]
+            elif self.first_use[name] < start:
+                used, cut = self.chain.segments[self.first_use[name]], self.chain.segments[start]
                 raise ProgramInputError(f"{name} is used in {used}, before the cut {cut}: cut earlier or leave it out")
 
     def _check_labels(self, labels: Array) -> None:

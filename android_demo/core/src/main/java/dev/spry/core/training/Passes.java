@@ -45,7 +45,7 @@ public final class Passes {
         batch = task.training.batch;
         directions = task.training.directions;
         long behind = Turn.bytesBehind(plan.chain, task);
-        late = behind <= plan.cacheBytes;
+        late = behind > 0 && behind <= plan.cacheBytes;
         long left = late ? plan.cacheBytes - behind : plan.cacheBytes;
         prefixes = new Prefixes(keepPrefixes && task.training.prefixCache ? left : 0);
         Manifest manifest = plan.chain.manifest;
