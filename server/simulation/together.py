@@ -195,7 +195,6 @@ class JoinedPasses:
         jvp = np.zeros((count, rows), np.float32)
         for name, values in directions.items():
             gradient = found.gradients[name].reshape(rows, -1)
-            whose = "kbn" if len(values) == count * rows else "kn"
-            shaped = values.reshape(count, *(rows for _ in whose[2:]), -1)
-            jvp += np.einsum(f"{whose},bn->kb", shaped, gradient, dtype=np.float32)
+            along = values.reshape(count, -1, gradient.shape[1])  # shared: one for all examples
+            jvp += np.einsum("kbn,bn->kb", along, gradient, dtype=np.float32)
         return jvp * batch.weight
