@@ -241,6 +241,18 @@ def test_a_turn_begins_where_its_directions_move_something(bench, changed, monke
     assert loaded == {(program.file, program.method) for program in programs_of(bench.manifest, task)}
 
 
+@pytest.mark.parametrize("per_example", [False, True])
+def test_units_apart_with_whole_blocks_of_orthogonal_directions_have_their_exact_gradients(bench, changed, per_example):
+    """What the preset `pairs` relies on: each unit takes as many directions as it has numbers, in turns of two."""
+    every = {"units": [0, 1, 2, 3], "cut": 1, "batch": 2}
+    (size,) = {unit.size for unit in bench.manifest.units}
+    task = changed(**every, directions=4 * size, kind="orthogonal", units_apart=True, per_example=per_example)
+    found = bench.gradient(task, iteration=5, cache_bytes=ROOM)
+    exact = bench.gradient(changed(**every, estimator="exact"))
+    for name, gradient in exact.gradients.items():
+        np.testing.assert_allclose(found.gradients[name], gradient, rtol=1e-3, atol=1e-5)
+
+
 def test_no_shape_is_small_enough(bench, changed):
     assert rows_at_once(bench.manifest, changed(batch=3)) == 2
     with pytest.raises(TrainingError, match="no programs for at most 4 examples of 16 tokens; it has 4x8, 2x8, 1x8"):
