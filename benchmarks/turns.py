@@ -22,10 +22,11 @@ from edge_client.batches import Batch
 from edge_client.bundle import Bundle
 from edge_client.chain import cut_for
 from edge_client.manifest import Manifest
-from edge_client.passes import Passes, directions_at_once
+from edge_client.passes import Passes
 from edge_client.protocol import ServerOptimizers, Task, Training
 from edge_client.runtimes import open_runtime
 from edge_client.stepdirections import step_directions
+from edge_client.turns import directions_at_once
 
 SEED = 7
 

@@ -58,6 +58,7 @@ class Chain:
         self.length = length
         self.directions = directions
         self.segments = tuple(segment.name for segment in manifest.segments)
+        self.first_use = {p.name: first_use(manifest, unit) for unit in manifest.units for p in unit.parameters}
         self.programs = {
             (program.segment, program.kind): program
             for program in manifest.runtimes[runtime].programs

@@ -1,29 +1,27 @@
 """Steps over a whole batch, whatever shapes the bundle and the memory leave to run them in.
 
 A batch runs in pieces of rows when memory is short, and its K directions in turns when there are no programs for all of
-them at once; losses and derivatives come back as if it had been one step. A turn begins where its directions move
-something, on what the first turn has left there, if there is memory for that. What enters the cut is kept for the next
-pass over the same batch, as far as memory allows.
+them at once; losses and derivatives come back as if it had been one step. What enters the cut is kept for the next pass
+over the same batch, as far as memory allows.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .batches import Batch
-from .chain import first_use
 from .errors import TrainingError
+from .estimates import Array
 from .manifest import Manifest
 from .optimizers import Weights
 from .protocol import Task
 from .steps import Programs, States, Stepper
+from .turns import Turn, bytes_behind, directions_at_once, turns
 
-Array = NDArray[Any]
 _NONE = np.arange(0)
 
 
@@ -50,15 +48,6 @@ class _Piece(NamedTuple):
     weight: Array
     share: float
     """Of the batch's weight."""
-
-
-class _Turn(NamedTuple):
-    """Directions that run together."""
-
-    numbers: NDArray[np.intp]
-    """Which of the K."""
-    begin: int
-    """The segment where the pass begins: for the first turn the cut, for others where they first move something."""
 
 
 class Prefixes:
@@ -112,8 +101,8 @@ class Passes:
         shape = rows_at_once(manifest, task), training.length
         turn = directions_at_once(manifest, training.directions)
         self._stepper = Stepper(manifest, runtime, task.runtime, *shape, turn, low_memory=low_memory)
-        self._before = {name for name, use in self._stepper.first_use.items() if use < self.cut}
-        behind = self._bytes_behind(task)
+        self._before = {name for name, use in self._stepper.chain.first_use.items() if use < self.cut}
+        behind = bytes_behind(self._stepper.chain, task)
         self._late = 0 < behind <= cache_bytes
         left = cache_bytes - behind if self._late else cache_bytes
         self.prefixes = Prefixes(left if keep_prefixes and training.prefix_cache else 0)
@@ -123,31 +112,25 @@ class Passes:
     def dual(self, batch: Batch, weights: Weights, directions: Mapping[str, Array]) -> Pass:
         """Derivatives along the units' directions, and the head's exact gradient."""
         found = self._empty()
-        turns = self._turns(directions)
-        for piece in self._pieces(batch):
-            states = self._states(piece, weights, turns)
-            for turn in turns:
-                step = self._stepper.suffix(
-                    states[turn.begin], piece.tokens, piece.labels, weights, self._part(directions, turn, piece),
-                    self.cut, piece.weight, begin=turn.begin, states=states,
-                )  # fmt: skip
-                self._fill(found, piece, turn.numbers, step.loss, step.jvp)
-                if turn is turns[0]:  # the head's gradient is the same in every turn
-                    _add(found.gradients, step.gradients, piece.share)
+        for piece, turn, states, part in self._along(batch, weights, directions):
+            step = self._stepper.suffix(
+                states[turn.begin], piece.tokens, piece.labels, weights, part,
+                self.cut, piece.weight, begin=turn.begin, states=states,
+            )  # fmt: skip
+            self._fill(found, piece, turn.numbers, step.loss, step.jvp)
+            if 0 in turn.numbers:  # the head's gradient is the same in every turn
+                _add(found.gradients, step.gradients, piece.share)
         return found
 
     def scalars(self, batch: Batch, weights: Weights, directions: Mapping[str, Array]) -> Pass:
         """Derivatives along the units' and the head's directions."""
         found = self._empty()
-        turns = self._turns(directions)
-        for piece in self._pieces(batch):
-            states = self._states(piece, weights, turns)
-            for turn in turns:
-                step = self._stepper.scalars(
-                    piece.tokens, piece.labels, weights, self._part(directions, turn, piece), self.cut,
-                    hidden=states[turn.begin], begin=turn.begin, states=states,
-                )  # fmt: skip
-                self._fill(found, piece, turn.numbers, step.loss, step.jvp, step.head_jvp)
+        for piece, turn, states, part in self._along(batch, weights, directions):
+            step = self._stepper.scalars(
+                piece.tokens, piece.labels, weights, part,
+                self.cut, hidden=states[turn.begin], begin=turn.begin, states=states,
+            )  # fmt: skip
+            self._fill(found, piece, turn.numbers, step.loss, step.jvp, step.head_jvp)
         return found
 
     def exact(self, batch: Batch, weights: Weights) -> Pass:
@@ -187,7 +170,18 @@ class Passes:
         self.prefixes.clear()
         self._stepper.release()
 
-    # --- pieces ---
+    # --- pieces and turns ---
+
+    def _along(
+        self, batch: Batch, weights: Weights, directions: Mapping[str, Array]
+    ) -> Iterator[tuple[_Piece, Turn, States, dict[str, Array]]]:
+        """Each piece's turns, with what enters the segments where turns begin, and their part of the directions."""
+        found = turns(directions, self.directions, self._stepper.chain, self.cut, late=self._late)
+        for piece in self._pieces(batch):
+            states: States = dict.fromkeys(turn.begin for turn in found)  # the first turn comes to those behind the cut
+            states[self.cut] = self._hidden(piece, weights)
+            for turn in found:
+                yield piece, turn, states, self._part(directions, turn, piece)
 
     def _pieces(self, batch: Batch) -> Iterator[_Piece]:
         """The batch's rows in pieces of the programs' size; pieces that only fill are left out."""
@@ -202,31 +196,7 @@ class Passes:
                 share = float(weight.sum()) / total
                 yield _Piece((batch.number, number), rows, tokens, _filled(batch.labels[rows], size), weight, share)
 
-    def _bytes_behind(self, task: Task) -> int:
-        """Of what enters the segments behind the cut where turns may begin."""
-        chain, training = self._stepper.chain, task.training
-        if not training.units_apart or training.directions == chain.directions:
-            return 0
-        begins = {first_use(self.manifest, self.manifest.units[unit]) for unit in task.units} | {chain.head}
-        states = [
-            next(spec for spec in chain.program(begin, "plain").inputs if spec.name == "hidden")
-            for begin in begins
-            if begin > self.cut
-        ]
-        return sum(math.prod(state.shape) * np.dtype(state.dtype).itemsize for state in states)
-
-    def _turns(self, directions: Mapping[str, Array]) -> list[_Turn]:
-        """Those that begin at the same segment together; an earlier one serves them all as well."""
-        begins = np.full(self.directions, self._stepper.chain.head if self._late else self.cut)
-        for name, values in directions.items() if self._late else ():
-            moved = values.reshape(self.directions, -1).any(axis=1)
-            begins[moved] = np.minimum(begins[moved], self._stepper.first_use.get(name, self._stepper.chain.head))
-        order = np.argsort(begins, kind="stable")
-        starts = range(0, self.directions, self._stepper.chain.directions)
-        parts = [order[start : start + self._stepper.chain.directions] for start in starts]
-        return [_Turn(part, int(begins[part[0]]) if number else self.cut) for number, part in enumerate(parts)]
-
-    def _part(self, directions: Mapping[str, Array], turn: _Turn, piece: _Piece) -> dict[str, Array]:
+    def _part(self, directions: Mapping[str, Array], turn: Turn, piece: _Piece) -> dict[str, Array]:
         """A turn's directions of the parameters that it moves, of a piece's rows, which may share them."""
         found: dict[str, Array] = {}
         for name, values in directions.items():
@@ -239,12 +209,6 @@ class Passes:
                 shaped = np.pad(shaped, [(0, 0), (0, missing), *[(0, 0)] * (shaped.ndim - 2)])
             found[name] = np.ascontiguousarray(shaped).reshape(-1, *values.shape[1:])
         return found
-
-    def _states(self, piece: _Piece, weights: Weights, turns: Sequence[_Turn]) -> States:
-        """What enters the segments where turns begin; the first turn comes to those behind the cut."""
-        states: States = dict.fromkeys(turn.begin for turn in turns)
-        states[self.cut] = self._hidden(piece, weights)
-        return states
 
     def _hidden(self, piece: _Piece, weights: Weights) -> Array | None:
         hidden = self.prefixes.get(piece.key)
@@ -296,9 +260,3 @@ def rows_at_once(manifest: Manifest, task: Task) -> int:
             f"the bundle has no programs for at most {most} examples of {length} tokens; it has {shapes}"
         )
     return max(fitting)
-
-
-def directions_at_once(manifest: Manifest, directions: int) -> int:
-    """The largest number of directions that there are programs for and that divides what is wanted."""
-    fitting = [k for k in manifest.directions if directions % k == 0]
-    return max(fitting, default=next(iter(manifest.directions), directions))

@@ -18,14 +18,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .chain import Chain, Cut, first_use
-from .errors import ProgramInputError
-from .estimates import Array, Arrays, shares
-from .manifest import IGNORED, Manifest, ProgramSpec, TensorSpec
+from .chain import Chain, Cut
+from .estimates import Array, Arrays
+from .inputs import Inputs
+from .manifest import Manifest, ProgramSpec
 
-WEIGHT, DIRECTION, GRADIENT = "w:", "v:", "g:"
-"""What stands before a parameter's name in the names of inputs and outputs."""
-
+GRADIENT = "g:"
+"""What stands before a parameter's name in the names of outputs."""
 
 States = dict[int, Array | None]
 """What enters segments, by their positions."""
@@ -115,9 +114,8 @@ class Stepper:
         self.chain = Chain(manifest, name, batch, length, directions)
         self.low_memory = low_memory
         self._runtime = runtime
-        self.first_use = {p.name: first_use(manifest, unit) for unit in manifest.units for p in unit.parameters}
+        self._inputs = Inputs(self.chain)
         self._head = {parameter.name for parameter in manifest.head}
-        self._zeros: dict[tuple[int, ...], Array] = {}
 
     # --- steps ---
 
@@ -125,8 +123,8 @@ class Stepper:
         self, tokens: Arrays, labels: Array, weights: Arrays, *, hidden: Array | None = None, cut: Cut = 0
     ) -> Forward:
         """Losses and logits; from `hidden`, a prefix's result, where only what follows the cut has changed."""
-        first = self._start(hidden, cut)
-        values = self._values(tokens, weights, labels=labels)
+        first = self._inputs.start(hidden, cut)
+        values = self._inputs.values(tokens, weights, labels=labels)
         found = self._follow(self.chain.forward(first), values, hidden=hidden)
         return Forward(found["loss"], found["logits"])
 
@@ -148,7 +146,7 @@ class Stepper:
         programs = self.chain.prefix(self.chain.position(cut))
         if not programs:
             return None
-        return self._follow(programs, self._values(tokens, weights))["hidden"]
+        return self._follow(programs, self._inputs.values(tokens, weights))["hidden"]
 
     def suffix(
         self,
@@ -168,10 +166,9 @@ class Stepper:
         It may begin behind the cut where no direction moves anything before: `hidden` is what enters there. `states` is
         told what enters those of its segments that the step comes to.
         """
-        start = self._start(hidden, cut if begin is None else begin)
-        self._check_directions(directions, start, head=False)
-        shares = self._shares(example_weight)
-        values = self._values(tokens, weights, directions, labels=labels, example_weight=shares)
+        start = self._inputs.start(hidden, cut if begin is None else begin)
+        self._inputs.check_directions(directions, start, head=False)
+        values = self._inputs.values(tokens, weights, directions, labels=labels, example_weight=example_weight)
         found = self._follow(self._programs(cut, start, scalar=False), values, hidden=hidden, states=states)
         return Step(
             found["loss"], self._by_direction(found.get("jvp")), found["logits"], self._named(found, self._head)
@@ -194,10 +191,10 @@ class Stepper:
         `begin` and `states` are those of `suffix`.
         """
         start = self.chain.position(cut if begin is None else begin)
-        self._check_directions(directions, start, head=True)
+        self._inputs.check_directions(directions, start, head=True)
         if hidden is None:
             hidden = self.prefix(tokens, weights, start)
-        values = self._values(tokens, weights, directions, labels=labels, example_weight=self._shares(None))
+        values = self._inputs.values(tokens, weights, directions, labels=labels)
         found = self._follow(self._programs(cut, start, scalar=True), values, hidden=hidden, states=states)
         jvp, head_jvp = self._by_direction(found.get("jvp")), self._by_direction(found.get("head_jvp"))
         return Scalars(found["loss"], jvp, head_jvp, found["logits"])
@@ -218,9 +215,10 @@ class Stepper:
         in a second orientation.
         """
         alone = self.low_memory if low_memory is None else low_memory
-        wanted = {name for name, use in self.first_use.items() if use >= self.chain.position(cut)}
-        lowest = min((self.first_use[name] for name in wanted), default=self.chain.head)
-        values = self._values(tokens, weights, labels=labels, example_weight=self._shares(example_weight))
+        first_use = self.chain.first_use
+        wanted = {name for name, use in first_use.items() if use >= self.chain.position(cut)}
+        lowest = min((first_use[name] for name in wanted), default=self.chain.head)
+        values = self._inputs.values(tokens, weights, labels=labels, example_weight=example_weight)
         states: list[Array | None] = [None]  # what enters each segment
         for segment, program in enumerate(self.chain.prefix(self.chain.head)):
             states.append(self._run(program, values, alone=alone, hidden=states[segment])["hidden"])
@@ -280,85 +278,14 @@ class Stepper:
 
     def _run(self, program: ProgramSpec, values: Arrays, *, alone: bool, **states: Array | None) -> Arrays:
         given = {**values, **{name: state for name, state in states.items() if state is not None}}
-        inputs = {spec.name: self._input(program, spec, given.get(spec.name)) for spec in program.inputs}
+        inputs = self._inputs.of(program, given)
         self._runtime.load(program)
         found = self._runtime.run(program, inputs)
         if alone:
             self._runtime.release(program)
         return found
 
-    def _input(self, program: ProgramSpec, spec: TensorSpec, value: Array | None) -> Array:
-        called = f"the {_called(spec.name)}, an input of {program.name},"
-        if value is None:
-            if spec.name == "tangent" or spec.name.startswith(DIRECTION):
-                return self._zero(spec.shape)
-            raise ProgramInputError(f"{called} is missing; expected {spec.dtype} {list(spec.shape)}")
-        if value.shape != spec.shape:
-            raise ProgramInputError(f"{called} must have shape {list(spec.shape)}, got {list(value.shape)}")
-        if value.dtype != spec.dtype:
-            raise ProgramInputError(
-                f"{called} must be {spec.dtype}, got {value.dtype}: convert it with .astype('{spec.dtype}')"
-            )
-        return value
-
-    def _zero(self, shape: tuple[int, ...]) -> Array:
-        """One array serves all parameters of a shape that do not move."""
-        if shape not in self._zeros:
-            self._zeros[shape] = np.zeros(shape, np.float32)
-        return self._zeros[shape]
-
-    # --- what goes in and comes out ---
-
-    def _values(
-        self, tokens: Arrays, weights: Arrays, directions: Arrays | None = None, **others: Array
-    ) -> dict[str, Array]:
-        """Everything that a step is given, under the names of the programs' inputs."""
-        if "labels" in others:
-            self._check_labels(others["labels"])
-        return {
-            **tokens,
-            **others,
-            **{WEIGHT + name: value for name, value in weights.items()},
-            **{DIRECTION + name: value for name, value in (directions or {}).items()},
-        }
-
-    def _start(self, hidden: Array | None, cut: Cut) -> int:
-        start = self.chain.position(cut)
-        if hidden is None and start > 0:
-            raise ProgramInputError(
-                f"a pass from {self.chain.segments[start]} on needs the hidden states of its prefix"
-            )
-        if hidden is not None and start == 0:
-            raise ProgramInputError(f"hidden states were given, but nothing lies before {self.chain.segments[0]}")
-        return start
-
-    def _check_directions(self, directions: Arrays, start: int, *, head: bool) -> None:
-        """A direction that no program would read would still enter the estimate of the gradient."""
-        for name in directions:
-            if name in self._head:
-                if not head:
-                    raise ProgramInputError(
-                        f"this step gives the exact gradient of {name}, so it takes no direction for it"
-                    )
-            elif name not in self.first_use:
-                raise ProgramInputError(f"a direction was given for {name!r}, which the bundle does not train")
-            elif self.first_use[name] < start:
-                used, cut = self.chain.segments[self.first_use[name]], self.chain.segments[start]
-                raise ProgramInputError(f"{name} is used in {used}, before the cut {cut}: cut earlier or leave it out")
-
-    def _check_labels(self, labels: Array) -> None:
-        """A label out of range would read past the end of the logits."""
-        task = self.manifest.model.task
-        logits = next(spec for spec in self.chain.program(self.chain.head, "plain").outputs if spec.name == "logits")
-        limit = self.chain.length if task == "qa" else logits.shape[-1]
-        low, high = (int(labels.min()), int(labels.max())) if labels.size else (0, 0)
-        ignorable = task != "seq-cls"
-        if high >= limit or (low < 0 and not (ignorable and set(np.unique(labels[labels < 0])) == {IGNORED})):
-            also = f", or {IGNORED} to ignore it" if ignorable else ""
-            raise ProgramInputError(f"labels must be from 0 to {limit - 1}{also}; got {low} to {high}")
-
-    def _shares(self, example_weight: ArrayLike | None) -> Array:
-        return shares(example_weight, self.chain.batch)
+    # --- what comes out ---
 
     def _by_direction(self, jvp: Array | None) -> Array:
         shape = self.chain.directions, self.chain.batch
@@ -367,8 +294,3 @@ class Stepper:
     def _named(self, found: Arrays, wanted: Iterable[str]) -> dict[str, Array]:
         """The gradients of these parameters among a program's results."""
         return {name: found[GRADIENT + name] for name in wanted if GRADIENT + name in found}
-
-
-def _called(name: str) -> str:
-    kinds = {WEIGHT: "weight", DIRECTION: "direction of"}
-    return f"{kinds[name[:2]]} {name[2:]}" if name[:2] in kinds else name

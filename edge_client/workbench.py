@@ -14,9 +14,10 @@ from .chain import Chain, cost
 from .errors import ProgramInputError, TrainingError
 from .estimators import kind_of
 from .manifest import Manifest, ProgramSpec
-from .passes import Passes, directions_at_once, rows_at_once
+from .passes import Passes, rows_at_once
 from .protocol import Task
 from .runtimes import CPU, Runtime, open_runtime
+from .turns import directions_at_once
 
 if TYPE_CHECKING:
     from .text import TextEncoder

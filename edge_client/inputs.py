@@ -1,0 +1,113 @@
+"""What a step's programs are given, checked before any of them reads it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .chain import Chain, Cut
+from .errors import ProgramInputError
+from .estimates import Array, Arrays, shares
+from .manifest import IGNORED, ProgramSpec, TensorSpec
+
+WEIGHT, DIRECTION = "w:", "v:"
+"""What stands before a parameter's name in the names of inputs."""
+
+
+class Inputs:
+    """Of the programs of one chain."""
+
+    def __init__(self, chain: Chain) -> None:
+        self._chain = chain
+        self._first_use = chain.first_use
+        self._head = {parameter.name for parameter in chain.manifest.head}
+        self._zeros: dict[tuple[int, ...], Array] = {}
+
+    # --- of a step ---
+
+    def values(
+        self,
+        tokens: Arrays,
+        weights: Arrays,
+        directions: Arrays | None = None,
+        *,
+        labels: Array | None = None,
+        example_weight: ArrayLike | None = None,
+    ) -> Arrays:
+        """Everything that a step is given, under the names of its inputs; examples count alike unless told."""
+        if labels is not None:
+            self._check_labels(labels)
+        return {
+            **tokens,
+            **({} if labels is None else {"labels": labels}),
+            "example_weight": shares(example_weight, self._chain.batch),
+            **{WEIGHT + name: value for name, value in weights.items()},
+            **{DIRECTION + name: value for name, value in (directions or {}).items()},
+        }
+
+    def start(self, hidden: Array | None, cut: Cut) -> int:
+        """The segment that a step begins at, on the hidden states that enter it."""
+        start = self._chain.position(cut)
+        if hidden is None and start > 0:
+            raise ProgramInputError(
+                f"a pass from {self._chain.segments[start]} on needs the hidden states of its prefix"
+            )
+        if hidden is not None and start == 0:
+            raise ProgramInputError(f"hidden states were given, but nothing lies before {self._chain.segments[0]}")
+        return start
+
+    def check_directions(self, directions: Arrays, start: int, *, head: bool) -> None:
+        """A direction that no program would read would still enter the estimate of the gradient."""
+        for name in directions:
+            if name in self._head:
+                if not head:
+                    raise ProgramInputError(
+                        f"this step gives the exact gradient of {name}, so it takes no direction for it"
+                    )
+            elif name not in self._first_use:
+                raise ProgramInputError(f"a direction was given for {name!r}, which the bundle does not train")
+            elif self._first_use[name] < start:
+                used, cut = self._chain.segments[self._first_use[name]], self._chain.segments[start]
+                raise ProgramInputError(f"{name} is used in {used}, before the cut {cut}: cut earlier or leave it out")
+
+    def _check_labels(self, labels: Array) -> None:
+        """A label out of range would read past the end of the logits."""
+        chain, task = self._chain, self._chain.manifest.model.task
+        logits = next(spec for spec in chain.program(chain.head, "plain").outputs if spec.name == "logits")
+        limit = chain.length if task == "qa" else logits.shape[-1]
+        low, high = (int(labels.min()), int(labels.max())) if labels.size else (0, 0)
+        ignorable = task != "seq-cls"
+        if high >= limit or (low < 0 and not (ignorable and set(np.unique(labels[labels < 0])) == {IGNORED})):
+            also = f", or {IGNORED} to ignore it" if ignorable else ""
+            raise ProgramInputError(f"labels must be from 0 to {limit - 1}{also}; got {low} to {high}")
+
+    # --- of a program ---
+
+    def of(self, program: ProgramSpec, given: Arrays) -> dict[str, Array]:
+        """What a program asks for among what a step is given."""
+        return {spec.name: self._checked(program, spec, given.get(spec.name)) for spec in program.inputs}
+
+    def _checked(self, program: ProgramSpec, spec: TensorSpec, value: Array | None) -> Array:
+        called = f"the {_called(spec.name)}, an input of {program.name},"
+        if value is None:
+            if spec.name == "tangent" or spec.name.startswith(DIRECTION):
+                return self._zero(spec.shape)
+            raise ProgramInputError(f"{called} is missing; expected {spec.dtype} {list(spec.shape)}")
+        if value.shape != spec.shape:
+            raise ProgramInputError(f"{called} must have shape {list(spec.shape)}, got {list(value.shape)}")
+        if value.dtype != spec.dtype:
+            raise ProgramInputError(
+                f"{called} must be {spec.dtype}, got {value.dtype}: convert it with .astype('{spec.dtype}')"
+            )
+        return value
+
+    def _zero(self, shape: tuple[int, ...]) -> Array:
+        """One array serves all parameters of a shape that do not move."""
+        if shape not in self._zeros:
+            self._zeros[shape] = np.zeros(shape, np.float32)
+        return self._zeros[shape]
+
+
+def _called(name: str) -> str:
+    kinds = {WEIGHT: "weight", DIRECTION: "direction of"}
+    return f"{kinds[name[:2]]} {name[2:]}" if name[:2] in kinds else name
