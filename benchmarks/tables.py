@@ -117,10 +117,12 @@ def longer_table() -> Iterator[Run]:
 
 
 def pairs_table() -> Iterator[Run]:
-    """Adapters of pairs: as many directions as numbers in a layer, beside the free table's backpropagation."""
+    """Adapters of pairs: as many directions as numbers in a layer, beside backpropagation."""
     for data, alpha in CELLS:
         yield Run("pairs", data, "spry", alpha, name="all-units", options=WHOLE_GRADIENT)
         yield Run("pairs", data, "spry", alpha, name="all-blocks", options=WHOLE_GRADIENT_EVERYWHERE)
+        yield Run("pairs", data, "fedyogi", alpha, name="all-blocks-exact",
+                  options=(*PAIRS_EVERYWHERE, "--settings", SPLIT_EXACT))  # fmt: skip
         yield Run("pairs", data, "spry", alpha, options=(*EACH_STEP, *PAIRS_OF_DIRECTIONS, "--directions", "64"))
         yield Run("pairs", data, "spry", alpha, name="16-directions", options=(*EACH_STEP, *PAIRS_OF_DIRECTIONS))
     for run in free_table():
