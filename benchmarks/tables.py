@@ -1,6 +1,6 @@
 """What the comparison with the paper runs: tables of simulations.
 
-The first line of a table is the title of its report.
+What a table says of itself is the title of its report.
 """
 
 from __future__ import annotations
@@ -121,6 +121,8 @@ def pairs_table() -> Iterator[Run]:
     for data, alpha in CELLS:
         yield Run("pairs", data, "spry", alpha, name="all-units", options=WHOLE_GRADIENT)
         yield Run("pairs", data, "spry", alpha, name="all-blocks", options=WHOLE_GRADIENT_EVERYWHERE)
+        yield Run("pairs", data, "spry", alpha, name="all-blocks-32",
+                  options=("--preset", "pairs", "--peft", "pairs", "--dimension", "32"))  # fmt: skip
         yield Run("pairs", data, "fedyogi", alpha, name="all-blocks-exact",
                   options=(*PAIRS_EVERYWHERE, "--settings", SPLIT_EXACT))  # fmt: skip
         yield Run("pairs", data, "spry", alpha, options=(*EACH_STEP, *PAIRS_OF_DIRECTIONS, "--directions", "64"))

@@ -58,7 +58,7 @@ class Chain:
         self.length = length
         self.directions = directions
         self.segments = tuple(segment.name for segment in manifest.segments)
-        self.first_use = {p.name: first_use(manifest, unit) for unit in manifest.units for p in unit.parameters}
+        self.first_use = first_uses(manifest)
         self.programs = {
             (program.segment, program.kind): program
             for program in manifest.runtimes[runtime].programs
@@ -186,6 +186,11 @@ def first_use(manifest: Manifest, unit: Unit) -> int:
     """The number of the first segment that a unit is used in."""
     names = [segment.name for segment in manifest.segments]
     return min(names.index(segment) for segment in unit.segments)
+
+
+def first_uses(manifest: Manifest) -> dict[str, int]:
+    """The number of the first segment that each of the units' parameters is used in, by their names."""
+    return {p.name: first_use(manifest, unit) for unit in manifest.units for p in unit.parameters}
 
 
 def unit_at(manifest: Manifest, number: int) -> Unit:

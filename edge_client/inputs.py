@@ -19,8 +19,8 @@ class Inputs:
 
     def __init__(self, chain: Chain) -> None:
         self._chain = chain
-        self._first_use = chain.first_use
-        self._head = {parameter.name for parameter in chain.manifest.head}
+        self.head = {parameter.name for parameter in chain.manifest.head}
+        """Its parameters' names."""
         self._zeros: dict[tuple[int, ...], Array] = {}
 
     # --- of a step ---
@@ -58,16 +58,17 @@ class Inputs:
 
     def check_directions(self, directions: Arrays, start: int, *, head: bool) -> None:
         """A direction that no program would read would still enter the estimate of the gradient."""
+        first_use = self._chain.first_use
         for name in directions:
-            if name in self._head:
+            if name in self.head:
                 if not head:
                     raise ProgramInputError(
                         f"this step gives the exact gradient of {name}, so it takes no direction for it"
                     )
-            elif name not in self._first_use:
+            elif name not in first_use:
                 raise ProgramInputError(f"a direction was given for {name!r}, which the bundle does not train")
-            elif self._first_use[name] < start:
-                used, cut = self._chain.segments[self._first_use[name]], self._chain.segments[start]
+            elif first_use[name] < start:
+                used, cut = self._chain.segments[first_use[name]], self._chain.segments[start]
                 raise ProgramInputError(f"{name} is used in {used}, before the cut {cut}: cut earlier or leave it out")
 
     def _check_labels(self, labels: Array) -> None:

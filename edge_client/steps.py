@@ -115,7 +115,6 @@ class Stepper:
         self.low_memory = low_memory
         self._runtime = runtime
         self._inputs = Inputs(self.chain)
-        self._head = {parameter.name for parameter in manifest.head}
 
     # --- steps ---
 
@@ -171,7 +170,7 @@ class Stepper:
         values = self._inputs.values(tokens, weights, directions, labels=labels, example_weight=example_weight)
         found = self._follow(self._programs(cut, start, scalar=False), values, hidden=hidden, states=states)
         return Step(
-            found["loss"], self._by_direction(found.get("jvp")), found["logits"], self._named(found, self._head)
+            found["loss"], self._by_direction(found.get("jvp")), found["logits"], self._named(found, self._inputs.head)
         )
 
     def scalars(
@@ -226,7 +225,7 @@ class Stepper:
                 states[segment] = None  # the way back does not reach it
 
         result = self._run(self.chain.program(self.chain.head, "vjp"), values, alone=alone, hidden=states.pop())
-        gradients = self._named(result, wanted | self._head)
+        gradients = self._named(result, wanted | self._inputs.head)
         gradient = result.get("gradient")
         for segment in range(self.chain.head - 1, lowest - 1, -1):
             program = self.chain.program(segment, "vjp")

@@ -25,7 +25,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 from edge_client.adapters import folded
 from edge_client.batches import Batch
-from edge_client.chain import first_use
+from edge_client.chain import first_uses
 from edge_client.manifest import Manifest
 from edge_client.optimizers import Weights
 from export import pack
@@ -74,11 +74,7 @@ class RowModel:
         trained = [*(p for unit in self.manifest.units for p in unit.parameters), *self.manifest.head]
         self.initial: Weights = {p.name: adapted.initial[p.name].numpy().copy() for p in trained}
         last = len(self.manifest.segments) - 1
-        self._first = {parameter.name: last for parameter in self.manifest.head} | {
-            parameter.name: first_use(self.manifest, unit)
-            for unit in self.manifest.units
-            for parameter in unit.parameters
-        }
+        self._first = {parameter.name: last for parameter in self.manifest.head} | first_uses(self.manifest)
         if self.arithmetic is not torch.float32:
             self._round_frozen()
 
