@@ -71,8 +71,9 @@ class Training:
     """Passes over the client's examples in a round (mode epoch)."""
     iterations: Annotated[int, Ge(0)] = 0
     """Steps in a round; in mode epoch 0 leaves the number to `epochs`, in mode iteration 0 means 1."""
-    directions: Positive = 1
-    """K: directions per example (forward) or perturbations per batch (central)."""
+    directions: Annotated[int, Ge(0)] = 1
+    """K: directions per example (forward) or perturbations per batch (central). 0 leaves it to the server: as many as
+    the numbers in a client's units. A task always has some."""
     kind: Kind = "normal"
     per_example: bool = True
     """Each example of a batch moves along directions of its own (forward)."""

@@ -84,6 +84,22 @@ def own_directions(parts: int, directions: int) -> list[range]:
     return [range(position % turns, directions, turns) for position in range(parts)]
 
 
+def whole_gradient(manifest: Manifest, units: Sequence[int], training: Training) -> int:
+    """How many directions hold these units' gradient; without noise where they are orthogonal and units take turns.
+
+    Orthogonal directions repeat themselves after a power of two.
+    """
+    sizes = [manifest.units[unit].size for unit in units] or [1]
+    if not training.units_apart:
+        return _power_of_two(sum(sizes))
+    joint_head = bool(manifest.head) and training.head == "joint"
+    return (len(sizes) + joint_head) * _power_of_two(max(sizes))
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << (least - 1).bit_length()
+
+
 def combine(report: ScalarReport, drawn: Mapping[str, Floats], manifest: Manifest, training: Training) -> Weights:
     """The gradient that derivatives along these directions stand for; the head's only where it takes directions."""
     weight = np.zeros(training.rows, np.float32)

@@ -17,6 +17,7 @@ from edge_client.estimators import ScalarEstimator, kind_of
 from edge_client.manifest import Manifest
 from edge_client.protocol import ServerOptimizers, Training
 from edge_client.scalars import LARGEST_REPORT
+from edge_client.stepdirections import whole_gradient
 from edge_client.training import steps_in
 from edge_client.turns import directions_at_once
 from server.assignment import Assignment, Slot, slots
@@ -96,11 +97,6 @@ class JobSettings(BaseModel):
                 raise ValueError(f"mode iteration sends derivatives: estimator {training.estimator} needs mode epoch")
             if training.optimizer != "sgd":
                 raise ValueError("in mode iteration the server takes the step: leave training.optimizer at sgd")
-            if training.directions * training.rows > LARGEST_REPORT:
-                raise ValueError(
-                    f"mode iteration reports at most {LARGEST_REPORT} derivatives a step (directions x batch): take "
-                    "fewer, or training.per_example=false, which reports one for all examples"
-                )
         if (self.target or self.patience) and not (self.held_out or self.device_evaluation):
             raise ValueError("target and patience need an accuracy: give held_out examples or device_evaluation")
         return self
@@ -171,6 +167,11 @@ def create_job(store: Store, name: str, bundle: str, settings: JobSettings) -> J
 def complete(settings: JobSettings, manifest: Manifest) -> JobSettings:
     """The settings with what they leave open; refused where the bundle cannot do it."""
     training = kind_of(settings.training).settled(settings.training)
+    if not training.directions:
+        places = settings.slots(len(manifest.units), settings.places)
+        most = max(whole_gradient(manifest, slot.units, training) for slot in places)
+        training = replace(training, directions=most)
+    _check_report(training)
     check_programs(training, manifest)
     if not manifest.head and training.head != "exact":
         training = replace(training, head="exact")
@@ -178,6 +179,16 @@ def complete(settings: JobSettings, manifest: Manifest) -> JobSettings:
         training = replace(training, head_learning_rate=_EXACT_HEAD_RATE * training.learning_rate)
     seed = secrets.randbits(63) if settings.seed is None else settings.seed
     return settings.model_copy(update={"training": training, "seed": seed})
+
+
+def _check_report(training: Training) -> None:
+    if training.mode == "iteration" and (count := training.directions * training.rows) > LARGEST_REPORT:
+        raise Refusal(
+            422,
+            "invalid",
+            f"mode iteration reports at most {LARGEST_REPORT} derivatives a step (directions x batch), not {count}: "
+            "take fewer, or training.per_example=false, which reports one for all examples",
+        )
 
 
 def _job(row: Row[Any]) -> Job:

@@ -57,7 +57,7 @@ from edge_client.optimizers import local_step
 from edge_client.protocol import Training
 from edge_client.replay import changes, gradients
 from edge_client.scalars import Participant, ScalarReport, StepRecord, as_published
-from edge_client.stepdirections import combine, step_directions
+from edge_client.stepdirections import combine, step_directions, whole_gradient
 from server.aggregation import Mean
 
 STEPS = 1000
@@ -304,6 +304,22 @@ def test_directions_of_another_step_would_be_seen(rng):
     reports = [one.report(training, (0, 1), seed, i) for i in range(200)]
     mixed = [one.flat(combine(report, later[1], one.manifest, training)) for (report, _), later in pairwise(reports)]
     assert bias(np.array(mixed), one, one.parts) > 1
+
+
+@pytest.mark.parametrize("per_example", [False, True])
+@pytest.mark.parametrize("head", ["exact", "joint"])
+def test_whole_gradients_have_no_noise_whatever_the_sizes_of_units(rng, head, per_example):
+    """With one block fewer of directions they do."""
+    sizes = tuple(int(size) for size in rng.integers(2, 20, size=3))
+    one = client(rng, units=sizes, examples=3)
+    wanted = settings(kind="orthogonal", units_apart=True, head=head, per_example=per_example, directions=0)
+    count = whole_gradient(one.manifest, (0, 1, 2), wanted)
+    assert count >= sum(sizes)
+    for directions in (count, count // 2):
+        (found,) = estimates(one, replace(wanted, directions=directions), (0, 1, 2), rng, steps=1)
+        units = slice(sum(sizes))
+        exact = np.allclose(found[units], one.truth()[units], rtol=1e-4, atol=1e-5)
+        assert exact == (directions == count)
 
 
 # --- noise -----------------------------------------------------------------------------------------------------------
