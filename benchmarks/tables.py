@@ -44,9 +44,8 @@ STEP_EXACT = SPLIT_EXACT.replace("0.9,", "0.95,", 1)
 """The same where there are four times as many versions."""
 PAIRS_EVERYWHERE = ("--peft", "pairs", "--dimension", "64")
 PAIRS_OF_DIRECTIONS = (*PAIRS_EVERYWHERE, "--last-blocks", "3")
-WHOLE_GRADIENT = ("--preset", "pairs", *PAIRS_OF_DIRECTIONS, "--settings", '{"training": {"per_example": true}}')
+WHOLE_GRADIENT = (*PAIRS_OF_DIRECTIONS, "--settings", '{"training": {"per_example": true}}')
 """Each example has directions of its own, as the runs that are kept had; the gradient is the same."""
-WHOLE_GRADIENT_EVERYWHERE = ("--preset", "pairs", *PAIRS_EVERYWHERE, "--directions", "768")
 SLOW_UNITS = '{"average": 0.9, "optimizers": {"units": {"learning_rate": 0.001}}}'
 """For noisy gradients of LoRA's factors: with ten times as much they walk at random until the model is lost."""
 
@@ -120,9 +119,8 @@ def pairs_table() -> Iterator[Run]:
     """Adapters of pairs: as many directions as numbers in a layer, beside backpropagation."""
     for data, alpha in CELLS:
         yield Run("pairs", data, "spry", alpha, name="all-units", options=WHOLE_GRADIENT)
-        yield Run("pairs", data, "spry", alpha, name="all-blocks", options=WHOLE_GRADIENT_EVERYWHERE)
-        yield Run("pairs", data, "spry", alpha, name="all-blocks-32",
-                  options=("--preset", "pairs", "--peft", "pairs", "--dimension", "32"))  # fmt: skip
+        yield Run("pairs", data, "spry", alpha, name="all-blocks", options=PAIRS_EVERYWHERE)
+        yield Run("pairs", data, "spry", alpha, name="all-blocks-32", options=("--peft", "pairs", "--dimension", "32"))
         yield Run("pairs", data, "fedyogi", alpha, name="all-blocks-exact",
                   options=(*PAIRS_EVERYWHERE, "--settings", SPLIT_EXACT))  # fmt: skip
         yield Run("pairs", data, "spry", alpha, options=(*EACH_STEP, *PAIRS_OF_DIRECTIONS, "--directions", "64"))

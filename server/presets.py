@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from edge_client.manifest import Manifest
+
 Preset = Literal["default", "paper", "aligned", "aligned-iteration", "pairs"]
 
 _PAPER_SERVER = {"kind": "fedyogi", "learning_rate": 0.01}
@@ -32,12 +34,11 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "optimizers": _ALIGNED_SERVER,
         "average": 0.95,
     },
-    # For adapters of 64 pairs in the query and value layers of three blocks. Six units take turns at 384 orthogonal
-    # directions, so that each has as many as it has numbers: its gradient, without noise, though all examples share
-    # them, which makes reports small. Every client trains all units, as what noise is left is that of how few texts a
-    # unit sees. A step takes long on a small board.
+    # For adapters of pairs. Units take turns at orthogonal directions, so that each has as many as it has numbers: its
+    # gradient, without noise, though all examples share them, which makes reports small. Every client trains all units,
+    # as what noise is left is that of how few texts a unit sees. A step takes long on a small board.
     "pairs": {
-        "training": {**_STEP_BY_STEP, "directions": 384, "units_apart": True, "per_example": False},
+        "training": {**_STEP_BY_STEP, "directions": 0, "units_apart": True, "per_example": False},
         "optimizers": _ALIGNED_SERVER,
         "average": 0.95,
         "units_per_client": 0,
@@ -45,6 +46,20 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "deadline": 3600.0,
     },
 }
+
+_FITTING: Mapping[str, Preset] = {"aligned": "aligned", "pairs": "pairs"}
+
+
+def preset_for(adapter: str, estimator: str = "forward") -> Preset:
+    """Where settings start from when nobody says: for forward gradients, what was measured best with the adapter."""
+    return _FITTING.get(adapter, "default") if estimator == "forward" else "default"
+
+
+def start_of(manifest: Manifest, preset: str) -> dict[str, Any]:
+    """What a job on a bundle starts from: the preset, over the bundle's first shape and number of directions."""
+    batch, length = manifest.shapes[0]
+    directions = {"directions": manifest.directions[0]} if manifest.directions else {}
+    return merged({"training": {"batch": batch, "length": length, **directions}}, PRESETS[preset])
 
 
 def merged(*changes: Mapping[str, Any]) -> dict[str, Any]:

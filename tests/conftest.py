@@ -1,6 +1,7 @@
 """What tests of several packages share: settings, a tiny model with a real tokenizer, and bundles made from it."""
 
 import fcntl
+import json
 import os
 import signal
 import string
@@ -152,3 +153,14 @@ def bundle(exported_once) -> Path:
 def tiny(exported_once) -> Path:
     """One shape, one direction, no memory measured."""
     return exported_once("tiny")
+
+
+@pytest.fixture(scope="session")
+def paired(exported_once, tmp_path_factory) -> Path:
+    """One shape, one direction, an adapter of eight pairs a layer."""
+    from export.options import AdapterOptions
+
+    desk = tmp_path_factory.mktemp("desk") / "desk.jsonl"
+    texts = ("it is a train", "the ice", "on it", "a b")
+    desk.write_text("".join(json.dumps({"text": text, "label": LABELS[i % 3]}) + "\n" for i, text in enumerate(texts)))
+    return exported_once("paired", adapter=AdapterOptions("pairs", dimension=8, examples=str(desk)))

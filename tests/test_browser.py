@@ -307,6 +307,28 @@ def test_a_lost_connection_is_told_and_taken_up_again(tab, fresh):
     one.wrong.clear()  # the browser tells of each attempt
 
 
+def test_the_form_starts_from_what_fits_the_bundle(tab, fresh, paired):
+    with fresh.server.administrator() as admin:
+        pairs = admin.upload_bundle(paired, lambda *_: None)
+    one = tab(at=fresh)
+    one.open()
+    page = one.page
+    press_on(page, "Start a job")
+    page.get_by_label("Name").fill("exact")
+    page.get_by_label("Bundle").select_option(fresh.bundle)
+    expect(page.get_by_label("Mode")).to_have_value("epoch")
+    page.get_by_label("Bundle").select_option(pairs)
+    expect(page.locator("#bundle-hint")).to_contain_text("Jobs on it start from the preset pairs")
+    expect(page.get_by_label("Mode")).to_have_value("iteration")
+    expect(page.get_by_label("Iterations in a round")).to_have_value("4")
+    expect(page.get_by_label("Learning rate")).to_have_value("0.001")
+    page.get_by_label("Learning rate").fill("0.002")
+    press_on(page, "Start")
+    expect(page.locator("#job-dialog")).to_be_hidden()
+    made = fresh.state("exact")["settings"]
+    assert (made["training"]["learning_rate"], made["training"]["directions"], made["average"]) == (0.002, 32, 0.95)
+
+
 # --- what an administrator does ---
 
 

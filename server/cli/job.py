@@ -8,6 +8,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
+from edge_client.bundle import Bundle
 from edge_client.inspect import size
 from edge_client.protocol import Estimator
 from server.admin import AdminError, Administrator, part
@@ -23,7 +24,7 @@ from server.cli.common import (
     show_table,
     transfer,
 )
-from server.presets import PRESETS, merged
+from server.presets import PRESETS, merged, preset_for, start_of
 
 app = typer.Typer(
     help="Jobs: a bundle to train, how, and when to stop.",
@@ -47,7 +48,10 @@ def create(
     target: Annotated[float | None, typer.Option(help="Stop at this accuracy.")] = None,
     patience: Annotated[int | None, typer.Option(help="Stop after so many evaluations without a better one.")] = None,
     held_out: Annotated[Path | None, typer.Option(help="Examples (JSONL) to evaluate on, kept at the server.")] = None,
-    preset: Annotated[str, typer.Option(help=f"Where settings start from: {', '.join(PRESETS)}.")] = "default",
+    preset: Annotated[
+        str | None,
+        typer.Option(help=f"Where settings start from: {', '.join(PRESETS)}. Left out: what fits the adapter."),
+    ] = None,
     settings: Annotated[Path | None, typer.Option(help="A JSON file with settings.")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting, as training.epochs=2; may be repeated.")
@@ -66,12 +70,17 @@ def create(
         "training.learning_rate": learning_rate, "assignment": assignment, "deadline": deadline, "target": target,
         "patience": patience,
     }  # fmt: skip
-    wanted = _start(preset, settings)
+    if preset is not None and preset not in PRESETS:
+        raise AdminError(f"--preset must be one of {', '.join(PRESETS)}, got {preset!r}")
+    given = _read(settings) if settings else {}
     for key, value in {**chosen, **_assignments(set_ or [])}.items():
         if value is not None:
-            _put(wanted, key, value)
+            _put(given, key, value)
     with connect(server, admin_token, ca) as administrator:
-        _fill_shape(wanted, bundle)
+        with Bundle.open(bundle, verify=False) as opened:
+            adapter = opened.manifest.adapter.method
+            start = preset or preset_for(adapter, _training(given).get("estimator", "forward"))
+            wanted = merged(start_of(opened.manifest, start), given)
         if held_out is not None:
             wanted["held_out"] = administrator.upload_held_out(held_out)
         with transfer("uploading") as advance:
@@ -80,21 +89,18 @@ def create(
     if as_json:
         show_json(made)
     else:
-        typer.echo(f"job {made['name']} ({made['id']}) is running; follow it with `spry job show {name} --follow`")
+        fitting = "" if preset or start == "default" else f" with --preset {start}, which fits its adapter"
+        typer.echo(f"job {name} ({made['id']}) is running{fitting}; follow it with `spry job show {name} --follow`")
 
 
-def _start(preset: str, file: Path | None) -> dict[str, Any]:
-    if preset not in PRESETS:
-        raise AdminError(f"--preset must be one of {', '.join(PRESETS)}, got {preset!r}")
-    given: Any = {}
-    if file is not None:
-        try:
-            given = json.loads(file.read_text())
-        except (OSError, ValueError) as error:
-            raise AdminError(f"settings {file} cannot be read as JSON: {error}") from None
-        if not isinstance(given, dict):
-            raise AdminError(f'settings {file} must be a JSON object such as {{"rounds": 50}}')
-    return merged(PRESETS[preset], given)
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        given: Any = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise AdminError(f"settings {file} cannot be read as JSON: {error}") from None
+    if not isinstance(given, dict):
+        raise AdminError(f'settings {file} must be a JSON object such as {{"rounds": 50}}')
+    return given
 
 
 def _assignments(given: list[str]) -> dict[str, Any]:
@@ -120,19 +126,11 @@ def _put(settings: dict[str, Any], key: str, value: Any) -> None:
     settings[last] = value
 
 
-def _fill_shape(settings: dict[str, Any], bundle: Path) -> None:
-    """The bundle's first shape and number of directions, unless others are asked for."""
-    from edge_client.bundle import Bundle
-
-    training: Any = settings.setdefault("training", {})
+def _training(settings: dict[str, Any]) -> dict[str, Any]:
+    training: Any = settings.get("training", {})
     if not isinstance(training, dict):
         raise AdminError(f"training must be an object of settings, got {json.dumps(training)}")
-    with Bundle.open(bundle, verify=False) as opened:
-        batch, length = opened.manifest.shapes[0]
-        training.setdefault("batch", batch)
-        training.setdefault("length", length)
-        if opened.manifest.directions:
-            training.setdefault("directions", opened.manifest.directions[0])
+    return training
 
 
 @app.command(name="list")

@@ -10,7 +10,10 @@ export function startForm({ changed, say }) {
   const fields = form.elements;
   let bundles = [];
   const chosen = () => bundles.find(({ sha256 }) => sha256 === fields.bundle.value);
-  const tell = () => text($("bundle-hint"), bundles.length ? describe(chosen()) : "");
+  const tell = () => {
+    text($("bundle-hint"), bundles.length ? describe(chosen()) : "");
+    if (bundles.length) start(fields, chosen().settings.training);
+  };
   fields.bundle.addEventListener("change", tell);
   $("new-job").addEventListener("click", async () => {
     complain($("job-form-error"));
@@ -46,7 +49,6 @@ export function startForm({ changed, say }) {
       $("job-dialog").close();
       form.reset();
       tell();
-      fields.mode.dispatchEvent(new Event("change"));
       changed(job);
       say(`Job ${job.name} is running.`);
       location.hash = `job=${encodeURIComponent(job.id)}`;
@@ -60,13 +62,21 @@ export function startForm({ changed, say }) {
 
 const describe = (bundle) =>
   `${plural(bundle.labels, "label")} of ${bundle.task}, ${plural(bundle.units, "unit")} of ${bundle.method}, ` +
-  `for ${bundle.runtimes.join(", ")}; ${bytes(bundle.bytes)}`;
+  `for ${bundle.runtimes.join(", ")}; ${bytes(bundle.bytes)}` +
+  (bundle.preset === "default" ? "" : `. Jobs on it start from the preset ${bundle.preset}`);
 
-/** The form as a message; the bundle's first shape and number of directions, unless the settings say otherwise. */
+/** What fits a bundle's adapter, where it differs from what the form has at first. */
+function start(fields, training) {
+  for (const name of ["mode", "iterations", "learning_rate"]) {
+    const first = name === "mode" ? fields.mode.options[0].value : fields[name].defaultValue;
+    fields[name].value = training[name] ?? first;
+  }
+  fields.mode.dispatchEvent(new Event("change"));
+}
+
+/** The form as a message: what is in it, over what a job on the bundle starts from. */
 function wanted(fields, bundle) {
-  const [batch, length] = bundle.shapes[0];
-  const training = { batch, length, mode: fields.mode.value, learning_rate: Number(fields.learning_rate.value) };
-  if (bundle.directions.length) training.directions = bundle.directions[0];
+  const training = { mode: fields.mode.value, learning_rate: Number(fields.learning_rate.value) };
   if (training.mode === "iteration") training.iterations = Number(fields.iterations.value);
   const settings = {
     rounds: Number(fields.rounds.value),
@@ -77,7 +87,7 @@ function wanted(fields, bundle) {
   return {
     name: fields.name.value.trim(),
     bundle: bundle.sha256,
-    settings: merged(settings, parsed(fields.settings.value)),
+    settings: merged(merged(bundle.settings, settings), parsed(fields.settings.value)),
   };
 }
 

@@ -14,6 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 from edge_client.manifest import Manifest
 from server.bodies import binary, received
 from server.errors import Refusal
+from server.presets import preset_for, start_of
 from server.services import Admin, DeviceOrAdmin, UseServices
 
 router = APIRouter(prefix="/v1", tags=["bundles"])
@@ -35,6 +36,10 @@ class BundleView(BaseModel):
     shapes: list[tuple[int, int]]
     directions: list[int]
     bytes: int
+    preset: str
+    """The one that fits its adapter."""
+    settings: dict[str, Any]
+    """Of this preset: what a job on it starts from."""
 
 
 @router.get("/bundles", dependencies=[Admin])
@@ -45,6 +50,7 @@ def list_bundles(services: UseServices) -> list[BundleView]:
 
 
 def _bundle(name: str, manifest: Manifest) -> BundleView:
+    preset = preset_for(manifest.adapter.method)
     return BundleView(
         sha256=name,
         model=manifest.model.name,
@@ -56,6 +62,8 @@ def _bundle(name: str, manifest: Manifest) -> BundleView:
         shapes=list(manifest.shapes),
         directions=list(manifest.directions),
         bytes=sum(file.bytes for file in manifest.files),
+        preset=preset,
+        settings=start_of(manifest, preset),
     )
 
 

@@ -31,7 +31,10 @@ def simulate(
     out: Annotated[Path, typer.Option(help="The run's folder; the same command goes on where it stopped.")],
     model: shared.Model,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "spry",
-    preset: Annotated[str, typer.Option(help=f"Where other settings come from: {', '.join(PRESETS)}.")] = "default",
+    preset: Annotated[
+        str | None,
+        typer.Option(help=f"Where other settings come from: {', '.join(PRESETS)}. Left out: what fits the adapter."),
+    ] = None,
     task: shared.TaskName = "seq-cls",
     clients: shared.Clients = 100,
     per_round: Annotated[int | None, typer.Option(min=1, help="Clients of a round.")] = None,
@@ -55,7 +58,9 @@ def simulate(
     length: Annotated[int | None, typer.Option(min=2, help="Tokens of an example, at most.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over a client's examples in a round.")] = None,
     iterations: Annotated[int | None, typer.Option(min=0, help="Steps in a round instead of whole passes.")] = None,
-    directions: Annotated[int | None, typer.Option(min=1, help="K: directions of a step.")] = None,
+    directions: Annotated[
+        int | None, typer.Option(min=0, help="K: directions of a step; 0: as many as a client's units have numbers.")
+    ] = None,
     kind: Annotated[str | None, typer.Option(help="How directions are drawn: normal, rademacher, …")] = None,
     assignment: Annotated[str | None, typer.Option(help="cyclic splits units over clients; all does not.")] = None,
     units_per_client: Annotated[

@@ -14,7 +14,7 @@ from edge_client.data import BadRows
 from edge_client.manifest import Task
 from server.errors import SimulationError
 from server.jobs import JobSettings
-from server.presets import PRESETS, Preset, merged
+from server.presets import PRESETS, Preset, merged, preset_for
 from server.simulation.methods import ADAPTER_OPTIONS, PAPER_DATA, Method, method_named
 
 Arithmetic = Literal["float32", "bfloat16"]
@@ -85,7 +85,7 @@ class Plan(BaseModel):
     def _can_be_guided(self) -> Plan:
         if self.guided and self.kind.family != "forward":
             raise ValueError(f"guided directions are for forward gradients, and {self.method} takes none")
-        if self.guided > (count := self.settings.training.directions):
+        if 0 < (count := self.settings.training.directions) < self.guided:
             raise ValueError(
                 f"{self.guided} of {count} directions cannot be guided: lower --guided, or raise --directions"
             )
@@ -99,7 +99,7 @@ class Plan(BaseModel):
 def plan_for(
     *,
     method: str,
-    preset: Preset,
+    preset: Preset | None,
     data: str,
     settings: Mapping[str, Any],
     adapter: Mapping[str, Any],
@@ -107,8 +107,9 @@ def plan_for(
     variance_bound: float | None = None,
     **others: Any,
 ) -> Plan:
-    """A method under a preset, with what was asked for on top."""
+    """A method under a preset, one that fits its adapter where none is named, with what was asked for on top."""
     kind = method_named(method)
+    preset = preset or preset_for(adapter.get("method", ""), kind.settings["training"]["estimator"])
     known = PAPER_DATA.get(Path(data).name)
     base: dict[str, Any] = {"over_selection": 1.0, "norm_bound": 1e9, "seed": seed}
     start = PRESETS.get(preset, {})  # the plan refuses one that there is not

@@ -81,4 +81,14 @@ def test_bundles_that_are_complete_are_listed(server, bundle, parts):
     assert found["shapes"] == [list(shape) for shape in manifest.shapes]
     assert (found["task"], found["labels"], found["units"]) == ("seq-cls", 3, len(manifest.units))
     assert found["bytes"] == sum(file.bytes for file in manifest.files)
+    assert (found["preset"], found["settings"]) == ("default", {"training": {"batch": 2, "length": 8, "directions": 1}})
     server.call("GET", "/v1/bundles", 401, headers={})
+
+
+def test_a_job_from_what_is_listed_fits_the_adapter(server, paired):
+    server.upload(paired)
+    (found,) = server.call("GET", "/v1/bundles").json()
+    assert found["preset"] == found["method"] == "pairs"
+    wanted = {"name": "listed", "bundle": found["sha256"], "settings": found["settings"]}
+    training = server.call("POST", "/v1/jobs", 201, json=wanted).json()["settings"]["training"]
+    assert (training["mode"], training["directions"], training["iterations"]) == ("iteration", found["units"] * 8, 4)

@@ -142,6 +142,28 @@ def test_the_papers_preset(ok, tiny):
     assert made["settings"]["training"]["head"] == "joint"
 
 
+def test_a_job_starts_from_the_preset_that_fits_its_adapter(ok, wrong, paired):
+    def settings(name, *options):
+        return json.loads(ok("job", "create", name, "--bundle", paired, "--set", "seed=1", *options, "--json"))[
+            "settings"
+        ]
+
+    fitting = settings("fitting")
+    assert fitting == settings("named", "--preset", "pairs")
+    assert fitting["training"]["directions"] == 4 * 8
+    assert settings("fewer", "--set", "training.directions=16")["training"]["directions"] == 16
+    plain = settings("plain", "--preset", "default")
+    assert (plain["training"]["mode"], plain["training"]["directions"]) == ("epoch", 1)
+    exact = settings("exact", "--estimator", "exact")
+    assert exact["training"] == plain["training"] | {"estimator": "exact"}
+    assert "is running with --preset pairs, which fits its adapter; follow" in ok(
+        "job", "create", "x", "--bundle", paired
+    )
+    assert "derivatives a step" in wrong(
+        "job", "create", "many", "--bundle", paired, "--set", "training.directions=16384"
+    )
+
+
 def test_a_job_that_ran(ok, taken_part):
     while not json.loads(ok("job", "show", taken_part, "--json"))["up"]:
         time.sleep(0.05)  # bytes are written together, now and then

@@ -6,8 +6,10 @@ from typing import get_args
 
 import pytest
 
-from server.jobs import JobSettings
-from server.presets import PRESETS, Preset, merged
+from edge_client.bundle import Bundle
+from server.errors import Refusal
+from server.jobs import JobSettings, complete
+from server.presets import PRESETS, Preset, merged, preset_for
 from server.simulation.plan import plan_for
 
 
@@ -36,15 +38,47 @@ def test_the_aligned_preset_from_step_to_step():
     assert settings.average > started("aligned").average
 
 
-def test_the_preset_for_pairs_gives_six_units_of_64_numbers_their_whole_gradient():
-    settings = started("pairs")
+def test_the_preset_for_pairs_gives_every_client_the_whole_gradient(bundle):
+    manifest = Bundle.open(bundle).manifest
+    settings = started("pairs", training={"batch": 2, "length": 8})
     for slot in settings.slots(6, settings.places):
         assert slot.units == (0, 1, 2, 3, 4, 5)
-    training = settings.training
-    assert (training.directions, training.kind, training.units_apart) == (6 * 64, "orthogonal", True)
+    training = complete(settings, manifest).training
+    (size,) = {unit.size for unit in manifest.units}
+    assert (training.directions, training.kind, training.units_apart) == (
+        len(manifest.units) * size,
+        "orthogonal",
+        True,
+    )
     assert training.rows == 1
-    others = replace(training, directions=16, units_apart=False, per_example=True)
-    assert others == started("aligned-iteration").training
+    others = replace(settings.training, directions=16, units_apart=False, per_example=True)
+    assert others == started("aligned-iteration", training={"batch": 2, "length": 8}).training
+
+
+def test_directions_that_are_left_open_are_counted_by_the_largest_share(bundle):
+    manifest = Bundle.open(bundle).manifest
+    (size,) = {unit.size for unit in manifest.units}
+    shape = {"batch": 2, "length": 8, "directions": 0}
+    for units, apart in ((1, True), (2, True), (2, False), (3, True)):
+        settings = JobSettings.model_validate({"training": {**shape, "units_apart": apart}, "units_per_client": units})
+        assert complete(settings, manifest).training.directions == units * size
+    joint = JobSettings.model_validate({"training": {**shape, "units_apart": True, "head": "joint"}})
+    assert complete(joint, manifest).training.directions == 2 * size
+
+
+def test_more_directions_than_a_report_holds_are_refused(bundle):
+    many = {"mode": "iteration", "batch": 2, "length": 8, "directions": 1 << 14}
+    with pytest.raises(Refusal, match=r"at most \d+ derivatives a step .*, not 32768: take fewer, or training.per_ex"):
+        complete(JobSettings.model_validate({"training": many}), Bundle.open(bundle).manifest)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "estimator", "preset"),
+    [("pairs", "forward", "pairs"), ("aligned", "forward", "aligned"), ("lora", "forward", "default"),
+     ("pairs", "exact", "default"), ("aligned", "central", "default")],
+)  # fmt: skip
+def test_the_preset_that_fits(adapter, estimator, preset):
+    assert preset_for(adapter, estimator) == preset
 
 
 def test_later_changes_win_and_none_is_altered():

@@ -128,14 +128,37 @@ def test_a_run_does_not_go_on_with_other_examples_at_the_desk(words, tmp_path, c
     assert "differs in data.at_the_desk" in capsys.readouterr().err
 
 
-def test_the_preset_for_aligned_adapters(words, tmp_path):
-    asked = words(preset="aligned", peft="aligned", rank=4, rounds=1, iterations=1, out="aligned")
-    assert run(asked) == 0
-    settings = json.loads((tmp_path / "aligned" / "config.json").read_text())["settings"]
+@pytest.fixture
+def config_of(words, tmp_path):
+    """What a short run with these options was started with."""
+
+    def run_once(**options):
+        assert run(words(rounds=1, iterations=1, **options)) == 0
+        return json.loads((tmp_path / "run" / "config.json").read_text())
+
+    return run_once
+
+
+def test_aligned_adapters_start_from_their_preset(config_of):
+    config = config_of(peft="aligned", rank=4)
+    assert config["preset"] == "aligned"
+    settings = config["settings"]
     assert (settings["training"]["directions"], settings["training"]["kind"]) == (16, "orthogonal")
     assert (settings["training"]["learning_rate"], settings["training"]["head_learning_rate"]) == (0.001, 0.1)
     assert [settings["optimizers"][part]["kind"] for part in ("units", "head")] == ["fedyogi", "fedavg"]
     assert settings["average"] == 0.9
+
+
+def test_adapters_of_pairs_start_from_their_whole_gradient(config_of, words, tmp_path):
+    pairs = {"peft": "pairs", "dimension": 6, "examples": tmp_path / "fleet-data" / "train.jsonl"}
+    config = config_of(**pairs)
+    assert config["preset"] == "pairs"
+    assert config["settings"]["training"]["directions"] == config["numbers"]["units"] * 8  # six, of blocks of eight
+    assert run(words(rounds=1, iterations=1, preset="pairs", **pairs)) == 0  # the same run
+
+
+def test_other_methods_start_from_their_own_rates(config_of):
+    assert config_of(method="fedavg", peft="aligned", rank=4)["preset"] == "default"
 
 
 def test_the_bound_of_fwdllm():
