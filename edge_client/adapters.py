@@ -1,4 +1,7 @@
-"""From what is trained to what PEFT loads: most adapters are the same in both, some are trained in parts."""
+"""Adapters: how large they are when nobody says, and from what is trained to what PEFT loads.
+
+Most are the same in both, some are trained in parts.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,14 @@ CORE, FRAME = "core", "frame"
 single row, scales. `core` is what is trained."""
 CENTRE, SCALE = "centre", "scale"
 """What a task layer's features are moved and multiplied by before its weight sees them."""
+
+
+_DIMENSIONS = {"pairs": 64, "tinylora": 16}
+
+
+def own_dimension(method: str) -> int:
+    """The trainable numbers per layer that an adapter was measured best with, for exports and simulations."""
+    return _DIMENSIONS.get(method, 16)
 
 
 def folded(tensors: Mapping[str, Array]) -> dict[str, Array]:

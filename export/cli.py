@@ -81,7 +81,9 @@ def export(
     peft: Annotated[str, typer.Option(help=f"The adapter: {', '.join(METHODS)}.")] = "lora",
     rank: Annotated[int, typer.Option(help="Rank of LoRA, or of TinyLoRA's frozen factors.")] = 1,
     alpha: Annotated[float, typer.Option(help="LoRA's scale.")] = 1.0,
-    dimension: Annotated[int, typer.Option(help="Trainable numbers per layer of pairs and TinyLoRA.")] = 16,
+    dimension: Annotated[
+        int, typer.Option(help="Trainable numbers per layer of pairs and TinyLoRA; 0: 64 and 16.")
+    ] = 0,
     target_modules: Annotated[
         str, typer.Option(help="Layers to adapt, between commas; found in the model when left out.")
     ] = "",

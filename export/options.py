@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from edge_client.adapters import own_dimension
 from edge_client.manifest import PRECISIONS, TASKS, Precision
 from edge_client.runtimes import RUNTIMES
 from export.errors import ExportError
@@ -25,8 +26,8 @@ class AdapterOptions:
     method: str = "lora"
     rank: int = 1
     alpha: float = 1.0
-    dimension: int = 16
-    """Trainable numbers per layer of TinyLoRA, and of pairs."""
+    dimension: int = 0
+    """Trainable numbers per layer of TinyLoRA, and of pairs; 0: the method's own."""
     targets: tuple[str, ...] = ()
     """Module names or their last parts; empty: the method's default, found in the model."""
     examples: str = ""
@@ -34,6 +35,9 @@ class AdapterOptions:
     finds its directions."""
     last_blocks: int = 0
     """Only so many of the last blocks are adapted; 0: all."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dimension", self.dimension or own_dimension(self.method))
 
     def check(self) -> None:
         """Refuse what cannot work, each with what was expected and what came."""

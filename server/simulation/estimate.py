@@ -35,7 +35,7 @@ def estimate(
     peft: Annotated[str, typer.Option(help="Without --adapter, the adapter, as `spry export` takes it.")] = "lora",
     rank: shared.Rank = 1,
     lora_alpha: shared.LoraAlpha = 1.0,
-    dimension: shared.Dimension = 16,
+    dimension: shared.Dimension = 0,
     target_modules: shared.TargetModules = "",
     desk_examples: shared.DeskExamples = "",
     last_blocks: shared.LastBlocks = 0,

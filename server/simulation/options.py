@@ -23,7 +23,7 @@ BadRowsOption = Annotated[str, typer.Option(help="Rows that cannot be used: refu
 Seed = Annotated[int, typer.Option(min=0, help="Of the split, the sampling and all directions.")]
 Rank = Annotated[int, typer.Option(min=1, help="Rank of LoRA, or of frozen factors.")]
 LoraAlpha = Annotated[float, typer.Option(help="LoRA's scale.")]
-Dimension = Annotated[int, typer.Option(min=1, help="Trainable numbers per layer of pairs and TinyLoRA.")]
+Dimension = Annotated[int, typer.Option(min=0, help="Trainable numbers per layer of pairs and TinyLoRA; 0: 64 and 16.")]
 TargetModules = Annotated[str, typer.Option(help="Layers to adapt, between commas.")]
 DeskExamples = Annotated[
     str, typer.Option("--examples", help="A file of labelled examples at hand, for a better start.")

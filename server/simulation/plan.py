@@ -10,6 +10,7 @@ from annotated_types import Ge
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from edge_client import __version__
+from edge_client.adapters import own_dimension
 from edge_client.data import BadRows
 from edge_client.manifest import Task
 from server.errors import SimulationError
@@ -29,11 +30,16 @@ class Adapter(BaseModel):
     method: str = "lora"
     rank: Annotated[int, Ge(1)] = 1
     alpha: float = 1.0
-    dimension: Annotated[int, Ge(1)] = 16
+    dimension: Annotated[int, Ge(1)] = own_dimension("lora")
     targets: tuple[str, ...] = ()
     examples: str = ""
     """Labelled ones at hand: see `export.options`."""
     last_blocks: Annotated[int, Ge(0)] = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_dimension(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**values, "dimension": values.get("dimension") or own_dimension(values.get("method", "lora"))}
 
     @property
     def told(self) -> str:

@@ -18,6 +18,11 @@ def test_the_defaults_are_accepted(tmp_path):
     ExportOptions("somewhere", tmp_path / "out").check()
 
 
+def test_numbers_per_layer_that_nobody_chose_are_the_methods_own():
+    assert (AdapterOptions("pairs").dimension, AdapterOptions("tinylora").dimension) == (64, 16)
+    assert AdapterOptions("pairs", dimension=5).dimension == 5
+
+
 def test_names_that_are_offered_without_torch_are_those_that_exist():
     assert set(METHODS) == adapters.METHODS.keys()
     assert set(TASKS) == tasks.TASKS.keys()
@@ -36,7 +41,7 @@ REFUSED = [
     (adapter(method="dora"), f"unknown adapter 'dora'; expected one of {', '.join(METHODS)}"),
     (adapter(rank=0), "rank must be at least 1, got 0"),
     (adapter(rank=-3), "rank must be at least 1, got -3"),
-    (adapter(dimension=0), "dimension must be at least 1, got 0"),
+    (adapter(dimension=-1), "dimension must be at least 1, got -1"),
     (adapter(alpha=0.0), "alpha must be a number other than 0, got 0.0"),
     (adapter(alpha=float("nan")), "alpha must be a number other than 0, got nan"),
     ({"batches": (8, 0)}, "batch must be at least 1, got 8,0"),

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from edge_client.cli import installed, load, run
+from export.options import AdapterOptions
 from server.simulation.methods import METHODS
 from server.simulation.plan import plan_for
 from tests.server.simulation.runs import bits
@@ -155,6 +156,13 @@ def test_adapters_of_pairs_start_from_their_whole_gradient(config_of, words, tmp
     assert config["preset"] == "pairs"
     assert config["settings"]["training"]["directions"] == config["numbers"]["units"] * 8  # six, of blocks of eight
     assert run(words(rounds=1, iterations=1, preset="pairs", **pairs)) == 0  # the same run
+
+
+def test_an_adapters_numbers_that_nobody_chose_are_those_of_an_export():
+    given = {"method": "spry", "preset": None, "model": "tiny", "data": "news", "seed": 0, "settings": {}}
+    for asked, dimension in (({}, 16), ({"method": "pairs"}, 64), ({"method": "pairs", "dimension": 5}, 5)):
+        assert plan_for(adapter=asked, **given).adapter.dimension == dimension
+        assert AdapterOptions(**asked).dimension == dimension
 
 
 def test_other_methods_start_from_their_own_rates(config_of):
