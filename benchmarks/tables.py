@@ -149,6 +149,8 @@ def noise_table() -> Iterator[Run]:
         "split-64-directions": ("spry", *square, "16", *ALIGNED, "--directions", "64", *AVERAGE_OF_STEPS),
         "split-exact-rank-8": ("fedyogisplit", *square, "8", *steps),
         "split-exact-pairs": ("fedyogisplit", *PAIRS_OF_DIRECTIONS, *steps),
+        "lora-exact": ("fedyogi", *LORA, *AVERAGE_OF_STEPS),
+        "lora-exact-steady": ("fedyogi", *LORA, *steps),
     }
     often = ("--iterations", "1", "--evaluate-every", "20")
     for data in ("snli", "sst2"):
