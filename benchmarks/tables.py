@@ -39,6 +39,8 @@ SPLIT_EXACT = (
     '"optimizers": {"units": {"learning_rate": 0.01, "tau": 1e-6}, "head": {"kind": "fedavg"}}}'
 )
 """The rates of default Spry with true gradients."""
+MEAN_HEAD = '{"average": 0.9, "optimizers": {"head": {"kind": "fedavg"}}}'
+"""FedYogi for the units alone."""
 AVERAGE_OF_STEPS = ("--settings", '{"average": 0.95}')
 STEP_EXACT = SPLIT_EXACT.replace("0.9,", "0.95,", 1)
 """The same where there are four times as many versions."""
@@ -158,6 +160,19 @@ def noise_table() -> Iterator[Run]:
             yield Run("noise", data, method, 1.0, rounds=160, name=name, options=(*options, *often))
 
 
+def rates_table() -> Iterator[Run]:
+    """Backpropagation by other rates, where clients have few classes."""
+    cases = {
+        "fedavg-0.001": ("fedavg", "--learning-rate", "0.001", *AVERAGE),
+        "fedavg-0.01": ("fedavg", "--learning-rate", "0.01", *AVERAGE),
+        "fedyogi-mean-head": ("fedyogi", "--settings", MEAN_HEAD),
+        "fedyogi-steady": ("fedyogi", "--settings", SPLIT_EXACT),
+    }
+    for data in ("snli", "sst2"):
+        for name, (method, *options) in cases.items():
+            yield Run("rates", data, method, name=name, options=(*LORA, *options))
+
+
 def ablations_table() -> Iterator[Run]:
     """The paper's settings, and what it varies, on AG News."""
     for method in ("fedavg", "fedyogi", "spry", "fedfgd", *ZERO_ORDER):
@@ -203,6 +218,7 @@ TABLES = {
     "pairs": pairs_table,
     "directions": directions_table,
     "noise": noise_table,
+    "rates": rates_table,
     "ablations": ablations_table,
     "others": others_table,
 }

@@ -307,6 +307,24 @@ def test_a_lost_connection_is_told_and_taken_up_again(tab, fresh):
     one.wrong.clear()  # the browser tells of each attempt
 
 
+def test_the_form_waits_for_the_bundles_that_fill_it(tab, fresh):
+    one, held = tab(at=fresh), []
+
+    def hold(route):
+        held.append(route)
+
+    one.open()
+    page = one.page
+    page.route("**/v1/bundles", hold)
+    press_on(page, "Start a job")
+    expect(page.get_by_role("button", name="Cancel")).to_be_focused()
+    expect(page.locator("#job-fields")).to_be_hidden()
+    expect(page.get_by_role("button", name="Start", exact=True)).to_be_disabled()
+    held.pop().continue_()
+    expect(page.get_by_label("Name")).to_be_focused()
+    expect(page.get_by_role("button", name="Start", exact=True)).to_be_enabled()
+
+
 def test_the_form_starts_from_what_fits_the_bundle(tab, fresh, paired):
     with fresh.server.administrator() as admin:
         pairs = admin.upload_bundle(paired, lambda *_: None)

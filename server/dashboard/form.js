@@ -17,6 +17,7 @@ export function startForm({ changed, say }) {
   fields.bundle.addEventListener("change", tell);
   $("new-job").addEventListener("click", async () => {
     complain($("job-form-error"));
+    $("job-fields").hidden = $("no-bundle").hidden = $("job-start").disabled = true; // what fits a bundle fills the form
     $("job-dialog").showModal();
     try {
       bundles = await call("GET", "v1/bundles");

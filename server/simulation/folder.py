@@ -16,6 +16,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
@@ -44,7 +45,8 @@ class Folder:
 
     @contextmanager
     def taken(self) -> Generator[None, None, None]:
-        """Nobody else writes here meanwhile."""
+        """Nobody else writes here meanwhile. A folder that was made for a command that is then refused goes again."""
+        made = not self.path.exists()
         if self.path.exists() and not self.path.is_dir():
             raise SimulationError(f"{self.path} is not a folder; choose another --out")
         if self.path.is_dir() and {entry.name for entry in self.path.iterdir()} - _OURS and not self.config.exists():
@@ -55,7 +57,11 @@ class Folder:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise SimulationError(f"a simulation is running in {self.path}; choose another --out") from None
-            yield
+            try:
+                yield
+            finally:
+                if made and not self.config.exists():
+                    rmtree(self.path, ignore_errors=True)
 
     def begin(self, config: Mapping[str, Any]) -> State | None:
         """Note what is simulated; gives where it stands, None before its first round has ended.

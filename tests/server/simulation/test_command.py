@@ -99,8 +99,9 @@ def test_wrong_use_is_told_in_one_line(changed, why, words, capsys):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_folder_of_a_refused_command_is_free_for_the_next(words, capsys):
+def test_the_folder_of_a_refused_command_is_free_for_the_next(words, capsys, tmp_path):
     assert run(words(text="body")) == 2
+    assert not (tmp_path / "run").exists()
     assert run(words("--json")) == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary["rounds_to_95"] in (1, 2)
