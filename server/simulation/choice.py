@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from edge_client.estimators import kind_of
 from edge_client.manifest import Manifest
 from edge_client.protocol import Training
+from edge_client.stepdirections import whole_gradient
 from server.assignment import cyclic, everything
 from server.simulation.costs import passes
 
@@ -32,6 +33,14 @@ class Choice:
     def groups(self, units: int) -> list[tuple[int, ...]]:
         """Which units stand together in a client's step."""
         return cyclic(units, -(-units // self.per_client)) if self.per_client else everything(units, 1)
+
+    def settled(self, manifest: Manifest) -> Choice:
+        """With a number of directions where it leaves that open, as a job's is settled by the server."""
+        if self.training.directions:
+            return self
+        groups = self.groups(len(manifest.units))
+        most = max(whole_gradient(manifest, units, self.training) for units in groups)
+        return replace(self, training=replace(self.training, directions=most))
 
 
 def forward_passes(manifest: Manifest, units: Sequence[int], training: Training) -> float:

@@ -41,7 +41,9 @@ def estimate(
     last_blocks: shared.LastBlocks = 0,
     weights: Annotated[str, typer.Option(help="Where to measure: start, or the folder of a run or adapter.")] = START,
     estimators: Annotated[str, typer.Option(help="Some of forward, exact and central.")] = "forward,exact",
-    directions: Annotated[str, typer.Option(help="K: directions of a step.")] = "1,8,64",
+    directions: Annotated[
+        str, typer.Option(help="K: directions of a step; 0: as many as a client's units have numbers.")
+    ] = "1,8,64",
     kind: Annotated[str, typer.Option(help="Some of normal, rademacher and orthogonal.")] = "normal",
     per_example: Annotated[
         bool | None, typer.Option("--per-example/--shared", help="Whose the directions are; both when left out.")
@@ -102,7 +104,7 @@ def estimate(
     choices = _choices(
         [plan({}, **training).settings.training for training in _trainings(
             _words(estimators), _words(kind), (True, False) if per_example is None else (per_example,),
-            _numbers("--directions", directions), _numbers("--batch", batch), units_apart=units_apart,
+            _numbers("--directions", directions, least=0), _numbers("--batch", batch), units_apart=units_apart,
         )],
         _numbers("--units-per-client", units_per_client, least=0),
         _numbers("--holders", holders),

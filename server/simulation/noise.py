@@ -59,6 +59,7 @@ def measure(
     """A row for each choice, number of holders and unit."""
     if not learner.manifest.units:
         raise SimulationError("this adapter has no units, so there is nothing to estimate; choose another --peft")
+    choices = [choice.settled(learner.manifest) for choice in choices]
     steps = _Steps(plan, learner, population, weights)
     tell(0, "the gradient over the data")
     whole = steps.whole(population.sample(examples, plan.seed))

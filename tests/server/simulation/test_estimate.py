@@ -149,6 +149,7 @@ def test_units_apart(rows):
     joint = replace(SHARED, kind="orthogonal", directions=2 * WEIGHTS)
     apart = rows(Choice(replace(joint, units_apart=True), per_client=2))
     assert all(row.cosine_batch == pytest.approx(1, abs=1e-5) for row in apart)
+    assert rows(Choice(replace(joint, units_apart=True, directions=0), per_client=2)) == apart
     together = rows(Choice(joint, per_client=2))
     assert all(row.cosine_batch < 0.999 for row in together)
     assert all(row.formula is None for row in together)
@@ -269,7 +270,7 @@ def test_weights_of_a_run_change_the_figures(estimate, run):
 
 
 WRONG = [
-    (("--directions", "0"), "--directions takes whole numbers from 1 on, between commas, got '0'"),
+    (("--holders", "0"), "--holders takes whole numbers from 1 on, between commas, got '0'"),
     (("--holders", "many"), "--holders takes whole numbers"),
     (("--batch", ""), "--batch takes whole numbers"),
     (("--adapter", "tinylora:size=3"), "--adapter takes a method with rank"),
