@@ -153,6 +153,7 @@ def noise_table() -> Iterator[Run]:
         "split-exact-pairs": ("fedyogisplit", *PAIRS_OF_DIRECTIONS, *steps),
         "lora-exact": ("fedyogi", *LORA, *AVERAGE_OF_STEPS),
         "lora-exact-steady": ("fedyogi", *LORA, *steps),
+        "pairs-forward": ("spry", *PAIRS_EVERYWHERE),
     }
     often = ("--iterations", "1", "--evaluate-every", "20")
     for data in ("snli", "sst2"):
