@@ -20,12 +20,9 @@ CENTRE, SCALE = "centre", "scale"
 """What a task layer's features are moved and multiplied by before its weight sees them."""
 
 
-_DIMENSIONS = {"pairs": 64, "tinylora": 16}
-
-
 def own_dimension(method: str) -> int:
     """The trainable numbers per layer that an adapter was measured best with, for exports and simulations."""
-    return _DIMENSIONS.get(method, 16)
+    return 64 if method == "pairs" else 16
 
 
 def folded(tensors: Mapping[str, Array]) -> dict[str, Array]:

@@ -107,6 +107,11 @@ def draw(
     return _independent(key, unit, size, streams, kind)
 
 
+def block(size: int) -> int:
+    """So many orthogonal directions hold all of a unit with so many weights; the next ones repeat that."""
+    return 1 << (size - 1).bit_length()
+
+
 def philox(counter: Sequence[Words], key: int) -> list[Words]:
     """Philox4x32-10 of counters given as four arrays of words, which it overwrites."""
     c0, c1, c2, c3 = counter
@@ -142,7 +147,7 @@ def _independent(key: int, unit: int, size: int, streams: Words, kind: Kind) -> 
 
 
 def _orthogonal(key: int, unit: int, size: int, iteration: int, numbers: Words) -> NDArray[np.float32]:
-    blocks, rows = np.divmod(numbers, np.uint64(1 << (size - 1).bit_length()))
+    blocks, rows = np.divmod(numbers, np.uint64(block(size)))
     drawn, which = np.unique(blocks, return_inverse=True)
     signs = _independent(key, unit, size, np.stack([np.full_like(drawn, iteration), drawn]), "rademacher")
     values = signs[which]

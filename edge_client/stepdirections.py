@@ -8,13 +8,14 @@ choice; a job's guide stands in for some or all of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .directions import block
 from .estimates import directions_for, estimate
 from .guide import NO_GUIDE, Guide, drawn_beside, guided
 from .manifest import Manifest
@@ -85,19 +86,19 @@ def own_directions(parts: int, directions: int) -> list[range]:
 
 
 def whole_gradient(manifest: Manifest, units: Sequence[int], training: Training) -> int:
-    """How many directions hold these units' gradient; without noise where they are orthogonal and units take turns.
-
-    Orthogonal directions repeat themselves after a power of two.
-    """
+    """How many directions hold these units' gradient; without noise where they are orthogonal and units take turns."""
     sizes = [manifest.units[unit].size for unit in units] or [1]
     if not training.units_apart:
-        return _power_of_two(sum(sizes))
+        return block(sum(sizes))
     joint_head = bool(manifest.head) and training.head == "joint"
-    return (len(sizes) + joint_head) * _power_of_two(max(sizes))
+    return (len(sizes) + joint_head) * block(max(sizes))
 
 
-def _power_of_two(least: int) -> int:
-    return 1 << (least - 1).bit_length()
+def counted(training: Training, manifest: Manifest, parts: Iterable[Sequence[int]]) -> Training:
+    """With a number of directions where it leaves that open: what the largest of clients' parts takes."""
+    if training.directions:
+        return training
+    return replace(training, directions=max(whole_gradient(manifest, units, training) for units in parts))
 
 
 def combine(report: ScalarReport, drawn: Mapping[str, Floats], manifest: Manifest, training: Training) -> Weights:

@@ -17,7 +17,7 @@ from edge_client.estimators import ScalarEstimator, kind_of
 from edge_client.manifest import Manifest
 from edge_client.protocol import ServerOptimizers, Training
 from edge_client.scalars import LARGEST_REPORT
-from edge_client.stepdirections import whole_gradient
+from edge_client.stepdirections import counted
 from edge_client.training import steps_in
 from edge_client.turns import directions_at_once
 from server.assignment import Assignment, Slot, slots
@@ -167,10 +167,8 @@ def create_job(store: Store, name: str, bundle: str, settings: JobSettings) -> J
 def complete(settings: JobSettings, manifest: Manifest) -> JobSettings:
     """The settings with what they leave open; refused where the bundle cannot do it."""
     training = kind_of(settings.training).settled(settings.training)
-    if not training.directions:
-        places = settings.slots(len(manifest.units), settings.places)
-        most = max(whole_gradient(manifest, slot.units, training) for slot in places)
-        training = replace(training, directions=most)
+    places = settings.slots(len(manifest.units), settings.places)
+    training = counted(training, manifest, [slot.units for slot in places])
     _check_report(training)
     check_programs(training, manifest)
     if not manifest.head and training.head != "exact":

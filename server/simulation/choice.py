@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_client.directions import block
 from edge_client.estimators import kind_of
 from edge_client.manifest import Manifest
 from edge_client.protocol import Training
-from edge_client.stepdirections import whole_gradient
+from edge_client.stepdirections import counted
 from server.assignment import cyclic, everything
 from server.simulation.costs import passes
 
@@ -36,11 +37,7 @@ class Choice:
 
     def settled(self, manifest: Manifest) -> Choice:
         """With a number of directions where it leaves that open, as a job's is settled by the server."""
-        if self.training.directions:
-            return self
-        groups = self.groups(len(manifest.units))
-        most = max(whole_gradient(manifest, units, self.training) for units in groups)
-        return replace(self, training=replace(self.training, directions=most))
+        return replace(self, training=counted(self.training, manifest, self.groups(len(manifest.units))))
 
 
 def forward_passes(manifest: Manifest, units: Sequence[int], training: Training) -> float:
@@ -61,11 +58,11 @@ def expected_noise(training: Training, gradients: Array) -> float:
     weights, count = gradients.shape[1], training.directions
     if training.kind != "orthogonal":
         return noise(training.kind, weights, count) * float(np.sum(gradients**2))
-    block = 1 << (weights - 1).bit_length()
+    whole = block(weights)
     firsts = np.arange(len(gradients)) * count
     total = 0.0
-    for start in range(0, len(gradients) * count, block):
-        rows = np.clip(np.minimum(firsts + count, start + block) - np.maximum(firsts, start), 0, None)
+    for start in range(0, len(gradients) * count, whole):
+        rows = np.clip(np.minimum(firsts + count, start + whole) - np.maximum(firsts, start), 0, None)
         moved = float(np.sum((rows @ gradients) ** 2))
         total += max(weights * float(rows @ np.sum(gradients**2, axis=1)) - moved, 0.0) / count**2
     return total
