@@ -91,7 +91,10 @@ class Plan(BaseModel):
     def _can_be_guided(self) -> Plan:
         if self.guided and self.kind.family != "forward":
             raise ValueError(f"guided directions are for forward gradients, and {self.method} takes none")
-        if 0 < (count := self.settings.training.directions) < self.guided:
+        count = self.settings.training.directions
+        if self.guided and not count:
+            raise ValueError("directions 0 are the whole gradient and leave nothing to guide: give --directions N")
+        if count < self.guided:
             raise ValueError(
                 f"{self.guided} of {count} directions cannot be guided: lower --guided, or raise --directions"
             )

@@ -191,6 +191,7 @@ def test_what_a_round_moves_counts_the_guide(planned):
     [
         ({"method": "fedyogi"}, "guided directions are for forward gradients, and fedyogi takes none"),
         ({"directions": 4}, "5 of 4 directions cannot be guided: lower --guided, or raise --directions"),
+        ({"directions": 0}, "directions 0 are the whole gradient and leave nothing to guide: give --directions N"),
         ({"head": "joint"}, "guided directions are of units alone and need an exact head, got head joint"),
         ({"examples": ""}, "guided directions come from labelled examples: give --examples FILE"),
     ],
