@@ -1,0 +1,106 @@
+"""The dashboard's form for a job, and what an administrator does to a job, in a real browser."""
+
+from playwright.sync_api import expect
+
+from tests.browser.tabs import PHONE, fill, press_on
+
+
+def test_the_form_waits_for_the_bundles_that_fill_it(tab, fresh):
+    one, held = tab(at=fresh), []
+
+    def hold(route):
+        held.append(route)
+
+    one.open()
+    page = one.page
+    page.route("**/v1/bundles", hold)
+    press_on(page, "Start a job")
+    expect(page.get_by_role("button", name="Cancel")).to_be_focused()
+    expect(page.locator("#job-fields")).to_be_hidden()
+    expect(page.get_by_role("button", name="Start", exact=True)).to_be_disabled()
+    held.pop().continue_()
+    expect(page.get_by_label("Name")).to_be_focused()
+    expect(page.get_by_role("button", name="Start", exact=True)).to_be_enabled()
+
+
+def test_the_form_starts_from_what_fits_the_bundle(tab, fresh, paired):
+    with fresh.server.administrator() as admin:
+        pairs = admin.upload_bundle(paired, lambda *_: None)
+    one = tab(at=fresh)
+    one.open()
+    page = one.page
+    press_on(page, "Start a job")
+    page.get_by_label("Name").fill("exact")
+    page.get_by_label("Bundle").select_option(fresh.bundle)
+    expect(page.get_by_label("Mode")).to_have_value("epoch")
+    page.get_by_label("Bundle").select_option(pairs)
+    expect(page.locator("#bundle-hint")).to_contain_text("Jobs on it start from the preset pairs")
+    expect(page.get_by_label("Mode")).to_have_value("iteration")
+    expect(page.get_by_label("Iterations in a round")).to_have_value("4")
+    expect(page.get_by_label("Learning rate")).to_have_value("0.001")
+    page.get_by_label("Learning rate").fill("0.002")
+    press_on(page, "Start")
+    expect(page.locator("#job-dialog")).to_be_hidden()
+    made = fresh.state("exact")["settings"]
+    assert (made["training"]["learning_rate"], made["training"]["directions"], made["average"]) == (0.002, 32, 0.95)
+
+
+def test_a_job_is_started_paused_resumed_and_stopped_by_keyboard_alone(tab, site):
+    one = tab()
+    one.open()
+    page = one.page
+    press_on(page, "Start a job")
+    expect(page.get_by_label("Name")).to_be_focused()
+    page.keyboard.type("typed")
+    fill(page, "Rounds", "500")
+    fill(page, "Clients in a round", "2")
+    fill(page, "Learning rate", "0.1")
+    fill(page, "Other settings", '{"training": {"batch": 3}}')
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("#job-form-error")).to_contain_text("training.batch")  # as the server says it
+    fill(page, "Other settings", '{"over_selection": 1')
+    press_on(page, "Start")
+    expect(page.locator("#job-form-error")).to_contain_text("JSON")
+    fill(page, "Other settings", '{"over_selection": 1}')
+    press_on(page, "Start")
+    expect(page.locator("#job-dialog")).to_be_hidden()
+    expect(page.get_by_role("heading", name="typed", level=1)).to_be_visible()
+    made = site.state("typed")
+    assert (made["settings"]["rounds"], made["settings"]["per_round"]) == (500, 2)
+    assert made["settings"]["training"]["learning_rate"] == 0.1
+    assert [wrong for wrong in one.wrong if "422" not in wrong] == []
+    one.wrong.clear()
+
+    press_on(page, "Pause")
+    expect(page.locator("#job-state")).to_have_text("paused")
+    assert site.state("typed")["state"] == "paused"
+    press_on(page, "Resume")
+    expect(page.locator("#job-state")).to_have_text("running")
+    site.reached("typed", lambda job: job["done"] >= 1)
+    press_on(page, "Stop…")
+    expect(page.get_by_role("button", name="Keep it")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.locator("#stop-dialog")).to_be_hidden()
+    assert site.state("typed")["state"] == "running"
+    press_on(page, "Stop…")
+    press_on(page, "Stop it for good")
+    expect(page.locator("#job-state")).to_have_text("ended")
+    assert site.state("typed")["state"] == "ended"
+    expect(page.get_by_role("button", name="Stop…")).to_be_hidden()
+
+
+def test_a_job_of_mode_iteration_from_the_page(tab, site):
+    one = tab(PHONE)
+    one.open()
+    page = one.page
+    page.get_by_role("button", name="Start a job").click()
+    page.get_by_label("Name").fill("by scalars")
+    page.get_by_label("Mode").select_option("iteration")
+    page.get_by_label("Iterations in a round").fill("3")
+    page.get_by_label("Clients in a round").fill("1")
+    page.get_by_role("button", name="Start", exact=True).click()
+    expect(page.get_by_role("heading", name="by scalars", level=1)).to_be_visible()
+    assert site.state("by scalars")["settings"]["training"]["iterations"] == 3
+    site.stop("by scalars")
