@@ -156,7 +156,7 @@ def noise_table() -> Iterator[Run]:
         "pairs-forward": ("spry", *PAIRS_EVERYWHERE),
     }
     often = ("--iterations", "1", "--evaluate-every", "20")
-    for data in ("snli", "sst2"):
+    for data in ("ag_news", "snli", "sst2"):
         for name, (method, *options) in cases.items():
             yield Run("noise", data, method, 1.0, rounds=160, name=name, options=(*options, *often))
 
@@ -172,6 +172,9 @@ def rates_table() -> Iterator[Run]:
     for data in ("snli", "sst2"):
         for name, (method, *options) in cases.items():
             yield Run("rates", data, method, name=name, options=(*LORA, *options))
+    split = {"mean-head": ("--settings", MEAN_HEAD), "0.001": ("--learning-rate", "0.001", *AVERAGE)}
+    for name, options in split.items():
+        yield Run("rates", "ag_news", "fedyogisplit", name=f"fedyogisplit-{name}", options=(*LORA, *options))
 
 
 def ablations_table() -> Iterator[Run]:
