@@ -1,4 +1,4 @@
-"""A bundle to train on, a task over it, and a server whose devices are clients in this process."""
+"""A bundle to train on, a task over it, a server whose devices are clients in this process, and one that stumbles."""
 
 import hashlib
 import itertools
@@ -15,6 +15,7 @@ from edge_client.client import Client
 from edge_client.events import Event
 from edge_client.manifest import FILE_NAME
 from edge_client.protocol import ServerOptimizers, Task, Training
+from tests.edge_client.stage import Stage
 
 ADMIN = {"Authorization": "Bearer an-administrator-of-these-tests"}
 TEXTS = ("it is a train", "the ice is on the lake", "is it?", "a b c", "the lake", "on it", "no ice, no train!")
@@ -160,3 +161,13 @@ def fleet(tmp_path):
         client.close()
     server.should_exit = True
     thread.join(PATIENCE)
+
+
+@pytest.fixture
+def stage():
+    with Stage() as stage:
+        thread = threading.Thread(target=stage.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield stage
+        stage.shutdown()
+        thread.join()

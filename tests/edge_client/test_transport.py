@@ -1,110 +1,20 @@
-"""Against a real HTTP server that answers, stumbles and cuts connections as told."""
+"""Messages to a real HTTP server that answers and stumbles as told."""
 
-import hashlib
-import http.server
 import json
-import re
 import ssl
 import subprocess
 import threading
 import time
 from email.utils import formatdate
-from pathlib import Path
 
-import httpx
 import pytest
 
-from edge_client import manifest as manifests
 from edge_client.addresses import travels_open
 from edge_client.answers import retry_after
-from edge_client.download import PARTIAL, fetch
-from edge_client.errors import BadAnswer, BundleError, ServerError, SpryError, StoreError, Unauthorized, Unreachable
-from edge_client.manifest import FILE_NAME
+from edge_client.errors import BadAnswer, ServerError, SpryError, Unauthorized, Unreachable
 from edge_client.protocol import CheckedIn, CheckIn, Enrolled, Enrolment
 from edge_client.transport import LONGEST_PAUSE, Server
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers from the server's script, and files of its bundle with Range."""
-
-    protocol_version = "HTTP/1.1"
-
-    def answer(self):
-        length = int(self.headers.get("Content-Length") or 0)
-        self.server.seen.append((self.command, self.path, dict(self.headers), self.rfile.read(length)))
-        if self.path.startswith("/v1/bundles/") and self.server.folder is not None:
-            self.file()
-            return
-        status, headers, body = self.server.script.pop(0) if self.server.script else (204, {}, b"")
-        if status == 0:
-            self.close_connection = True
-            return
-        self.send(status, {"Content-Type": "application/json"} | headers, body)
-
-    do_GET = do_POST = do_PUT = answer  # noqa: N815 -- the base class calls them so
-
-    def file(self):
-        data = (self.server.folder / self.path.split("/", 4)[4]).read_bytes()
-        start = int(re.match(r"bytes=(\d+)-", self.headers.get("Range", "bytes=0-"))[1])
-        if start >= len(data) > 0:
-            self.send(416, {}, b"")
-            return
-        headers = {}
-        if "Range" in self.headers and self.server.ranges:
-            headers = {"Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"}
-            data = data[start:]
-        cut = self.server.cuts.pop(0) if self.server.cuts and FILE_NAME not in self.path else None
-        self.send(206 if headers else 200, headers, data, cut)
-
-    def send(self, status, headers, body, cut=None):
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        if status != 204:
-            self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body if cut is None else body[:cut])
-        if cut is not None:
-            self.close_connection = True
-
-    def log_message(self, *_):
-        pass
-
-
-class Stage(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self, folder: Path | None = None):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.folder = folder
-        self.script, self.seen, self.cuts, self.ranges = [], [], [], True
-        self.pauses, self.told = [], []
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-    def problem(self, status: int, code: str = "", detail: str = "no", **headers) -> None:
-        body = json.dumps({"title": "t", "status": status, "detail": detail, "code": code}).encode()
-        self.script.append((status, {"Content-Type": "application/problem+json", **headers}, body))
-
-    def answer(self, value, status: int = 200, **headers) -> None:
-        self.script.append((status, headers, value if isinstance(value, bytes) else json.dumps(value).encode()))
-
-    def device(self, **options) -> Server:
-        options = {"pause": self.pauses.append, "tell": self.told.append, "patience": 3000} | options
-        return Server(options.pop("url", self.address), **options)
-
-
-@pytest.fixture
-def stage():
-    with Stage() as stage:
-        thread = threading.Thread(target=stage.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield stage
-        stage.shutdown()
-        thread.join()
-
+from tests.edge_client.stage import Stage
 
 # --- messages ---
 
@@ -289,132 +199,3 @@ def test_certificates(tmp_path, stage):
     for wrong in (tmp_path / "none.pem", key):
         with pytest.raises(SpryError, match="cannot be read as certificates"):
             Server(url, ca=wrong)
-
-
-# --- bundles ---
-
-
-@pytest.fixture
-def serving(stage, trainable):
-    stage.folder = trainable
-    return stage, hashlib.sha256((trainable / FILE_NAME).read_bytes()).hexdigest()
-
-
-def requests(stage) -> list[tuple[str, str | None]]:
-    return [(path.split("/", 4)[4], headers.get("Range")) for _, path, headers, _ in stage.seen]
-
-
-def test_a_bundle_is_fetched_once(serving, tmp_path):
-    stage, name = serving
-    with stage.device() as server:
-        bundle = fetch(server, name, "onnx", tmp_path / "b", tell=stage.told.append)
-        assert {path for path, _ in requests(stage)} == {FILE_NAME, *(file.path for file in bundle.manifest.files)}
-        bundle.open(bundle.folder, verify="onnx")
-        stage.seen.clear()
-        fetch(server, name, "onnx", tmp_path / "b")
-    assert stage.seen == []
-    assert stage.told[-1].details["bytes"] == bundle.bytes
-
-
-def test_a_download_goes_on_where_it_was_cut(serving, tmp_path):
-    stage, name = serving
-    stage.cuts = [0, 100, 1, 1000]
-    with stage.device() as server:
-        bundle = fetch(server, name, "onnx", tmp_path / "b")
-    bundle.open(bundle.folder, verify="onnx")
-    asked = [wanted for _, wanted in requests(stage) if wanted]
-    assert asked == ["bytes=100-", "bytes=101-", "bytes=1101-"]
-    assert not list(bundle.folder.rglob("*" + PARTIAL))
-
-
-def test_what_an_interrupted_client_had_is_kept(serving, tmp_path):
-    stage, name = serving
-    stage.cuts = [None, 300]
-
-    def stop(_):
-        raise KeyboardInterrupt
-
-    with stage.device(pause=stop) as server, pytest.raises(KeyboardInterrupt):
-        fetch(server, name, "onnx", tmp_path / "b")
-    (partial,) = (tmp_path / "b").rglob("*" + PARTIAL)
-    assert partial.stat().st_size == 300
-    stage.seen.clear()
-    with stage.device() as server:
-        fetch(server, name, "onnx", tmp_path / "b")
-    assert (partial.name.removesuffix(PARTIAL), "bytes=300-") in [(p.split("/")[-1], r) for p, r in requests(stage)]
-
-
-def test_a_server_without_ranges(serving, tmp_path):
-    stage, name = serving
-    stage.ranges = False
-    stage.cuts = [200, 300]
-    with stage.device() as server:
-        bundle = fetch(server, name, "onnx", tmp_path / "b")
-    bundle.open(bundle.folder, verify="onnx")
-
-
-def test_a_damaged_partial_file_is_fetched_again(serving, tmp_path):
-    stage, name = serving
-    manifest = manifests.read(stage.folder / FILE_NAME)
-    big = max(manifest.files, key=lambda file: file.bytes)
-    for size in (big.bytes // 2, big.bytes, big.bytes + 5):
-        folder = tmp_path / str(size)
-        partial = folder / (big.path + PARTIAL)
-        partial.parent.mkdir(parents=True)
-        partial.write_bytes(b"x" * size)
-        with stage.device() as server:
-            bundle = fetch(server, name, "onnx", folder)
-        bundle.open(folder, verify="onnx")
-
-
-def test_files_that_are_not_what_the_manifest_says(serving, tmp_path, trainable):
-    stage, name = serving
-    other = tmp_path / "server"
-    for file in [FILE_NAME, *(f.path for f in manifests.read(trainable / FILE_NAME).files)]:
-        (other / file).parent.mkdir(parents=True, exist_ok=True)
-        (other / file).write_bytes((trainable / file).read_bytes())
-    stage.folder = other
-    first = manifests.read(trainable / FILE_NAME).files[0]
-    (other / first.path).write_bytes(b"y" * first.bytes)
-    with stage.device() as server:
-        with pytest.raises(BundleError, match=f"gives a damaged {re.escape(first.path)}"):
-            fetch(server, name, "onnx", tmp_path / "b")
-        (other / first.path).write_bytes(b"y" * (first.bytes + 1))
-        with pytest.raises(BadAnswer, match="longer than the manifest says"):
-            fetch(server, name, "onnx", tmp_path / "b")
-        (other / FILE_NAME).write_bytes(b"{}")
-        with pytest.raises(BadAnswer, match="another manifest"):
-            fetch(server, name, "onnx", tmp_path / "c")
-        assert not (tmp_path / "c" / FILE_NAME).exists()
-
-
-def test_a_bundle_without_the_runtime(serving, tmp_path):
-    stage, name = serving
-    with stage.device() as server, pytest.raises(BundleError, match="no programs for executorch; it has onnx"):
-        fetch(server, name, "executorch", tmp_path / "b")
-
-
-def test_a_full_disk(serving, tmp_path, monkeypatch):
-    stage, name = serving
-    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 10}))
-    with stage.device() as server, pytest.raises(StoreError, match=r"0.0 MB are free; make room"):
-        fetch(server, name, "onnx", tmp_path / "b")
-
-
-def test_a_disk_that_fills_up_keeps_what_came(serving, tmp_path, monkeypatch):
-    stage, name = serving
-    real = httpx.Response.iter_bytes
-
-    def full(self, size=None):
-        for number, part in enumerate(real(self, 64)):
-            if number == 2 and "onnx" in str(self.url):
-                raise OSError(28, "No space left on device")
-            yield part
-
-    with monkeypatch.context() as patch, stage.device() as server:
-        patch.setattr(httpx.Response, "iter_bytes", full)
-        with pytest.raises(StoreError, match="what was downloaded is kept"):
-            fetch(server, name, "onnx", tmp_path / "b")
-    assert [path.stat().st_size for path in (tmp_path / "b").rglob("*" + PARTIAL)] == [128]
-    with stage.device() as server:
-        fetch(server, name, "onnx", tmp_path / "b")
