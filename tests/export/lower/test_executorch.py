@@ -13,7 +13,6 @@ import torch
 from torch import fx
 
 from edge_client.errors import ProgramInputError
-from edge_client.manifest import ProgramSpec, TensorSpec
 from edge_client.runtimes import open_runtime
 from export import ops
 from export.graphs import trace
@@ -26,64 +25,13 @@ from export.lower.executorch.partition import SegmentPartitioner, undelegated
 from export.lower.executorch.rewrite import rewritten
 from export.lower.executorch.translate import StoredWeights, translated
 from export.lower.executorch.weights import effective, quantize, quantize_table
-from export.programs import DUAL, PLAIN, VJP, Program, input_name, kinds
-from export.slots import Role, Slot, slot_of, value_of
+from export.programs import DUAL, PLAIN, VJP, Program
+from export.slots import Role, Slot, slot_of
+from tests.export.lower.shaped import BATCH, LENGTH, as_stored, random_inputs, segment_programs, spec_of, write
 from tests.export.models import VOCABULARY, Chain
 
 aten = torch.ops.aten
-BATCH, LENGTH = 2, 6
 BOUND = {"none": 1e-5, "int8": 0.02, "int4": 0.02}
-
-
-def programs_of(chain, index, directions=1):
-    """Every program of one segment."""
-    before = any(segment.slots(Role.ADAPTER) for segment in chain.segments[:index])
-    segment = chain.segments[index]
-    built = [chain.builder.build(segment, kind, directions) for kind in kinds(segment, trained_before=before)]
-    return [Shaped(program, BATCH, LENGTH) for program in built]
-
-
-def random_inputs(program, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    for node in program.inputs:
-        value, name = value_of(node), slot_of(node).name
-        if value.dtype.is_floating_point:
-            yield torch.randn(value.shape, generator=generator)
-        elif name == "attention_mask":
-            yield (torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 2]])).to(value.dtype)
-        else:
-            limit = 2 if name in ("labels", "token_type_ids") else VOCABULARY
-            yield torch.randint(limit, value.shape, generator=generator)
-
-
-def as_stored(program, stored, precision):
-    """The program's stored tensors as the runtime sees them."""
-    for node in program.stored:
-        name, targets = slot_of(node).name, {user.target for user in node.users if user.args[-1] is node}
-        if targets & {ops.linear, ops.linear_t, ops.embedding}:
-            yield LOWERING.dequantized(name, stored[name], precision, embedding=ops.embedding in targets)
-        else:
-            yield stored[name]
-
-
-def spec_of(shaped, entry):
-    def tensor(name, node):
-        value = value_of(node)
-        return TensorSpec(name, str(value.dtype).removeprefix("torch."), tuple(value.shape))
-
-    program = shaped.program
-    return ProgramSpec(
-        program.segment, program.kind, shaped.batch, shaped.length, program.directions, entry.file, entry.method,
-        tuple(tensor(input_name(slot_of(node)), node) for node in program.inputs),
-        tuple(tensor(name, node) for name, node in zip(program.outputs, program.results, strict=True)),
-        flops=0, load_bytes=0, peak_bytes=0,
-    )  # fmt: skip
-
-
-def write(lowered, folder):
-    for name, content in lowered.files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_bytes(content)
 
 
 def check(programs, stored, precision, folder):
@@ -91,11 +39,11 @@ def check(programs, stored, precision, folder):
     lowered = LOWERING.lower(programs[0].program.segment, programs, stored, precision)
     assert lowered.fallbacks == []
     assert list(lowered.files) == [f"executorch/{programs[0].program.segment}.pte"]
-    write(lowered, folder)
+    write(lowered.files, folder)
     with open_runtime("executorch", folder) as runtime:
         for shaped in programs:
-            inputs = list(random_inputs(shaped.program))
-            expected = shaped.program.graph(*inputs, *as_stored(shaped.program, stored, precision))
+            inputs = list(random_inputs(shaped.program, torch.Generator().manual_seed(0)))
+            expected = shaped.program.graph(*inputs, *as_stored(LOWERING, shaped.program, stored, precision))
             spec = spec_of(shaped, lowered.entries[shaped.name])
             names = [tensor.name for tensor in spec.inputs]
             found = runtime.run(spec, dict(zip(names, (tensor.numpy() for tensor in inputs), strict=True)))
@@ -128,7 +76,7 @@ def test_every_program_computes_what_its_graph_does(
 ):
     chain = Chain.build(architecture, task, method, batch=BATCH, length=LENGTH)
     for index in segments:
-        check(programs_of(chain, index, directions), chain.captured.stored, precision, tmp_path)
+        check(segment_programs(chain, index, directions), chain.captured.stored, precision, tmp_path)
 
 
 # --- one product, whose arithmetic can be written down ---
@@ -167,8 +115,8 @@ def test_weights_act_as_dequantized_says_and_are_stored_once(product, precision,
     programs, stored = product
     weight, bias = LOWERING.dequantized("weight", stored["weight"], precision, embedding=False), stored["bias"]
     lowered = LOWERING.lower("block.0", programs, stored, precision)
-    write(lowered, tmp_path)
-    x, gradient = (next(random_inputs(shaped.program)) for shaped in programs)
+    write(lowered.files, tmp_path)
+    x, gradient = (next(random_inputs(shaped.program, torch.Generator().manual_seed(0))) for shaped in programs)
     rotation = quantize(stored["weight"], "int8").rotation
     turned = (x.reshape(BATCH, LENGTH, -1, 32) @ rotation).reshape(x.shape)
     rounded = (in_8_bits(turned).reshape(BATCH, LENGTH, -1, 32) @ rotation).reshape(x.shape)
@@ -195,7 +143,7 @@ def test_bytes_depend_on_the_programs_alone(product):
 def digest():
     """Of a block's file."""
     chain = Chain.build("bert", "seq-cls", "lora", batch=BATCH, length=LENGTH)
-    (content,) = LOWERING.lower("block.1", programs_of(chain, 2)[:2], chain.captured.stored, "int8").files.values()
+    (content,) = LOWERING.lower("block.1", segment_programs(chain, 2)[:2], chain.captured.stored, "int8").files.values()
     return hashlib.sha256(content).hexdigest()
 
 
@@ -218,7 +166,7 @@ def test_the_lowering_is_found_by_its_name():
 
 def test_large_programs_leave_nothing_to_slow_kernels():
     chain = Chain.build("bert", "seq-cls", "lora", batch=8, length=64)
-    programs = {shaped.program.kind: shaped for shaped in programs_of(chain, 2)}
+    programs = {shaped.program.kind: shaped for shaped in segment_programs(chain, 2)}
     chosen = [programs[DUAL], programs[VJP]]
     assert LOWERING.lower("block.1", chosen, chain.captured.stored, "none").fallbacks == []
 
@@ -227,7 +175,7 @@ def test_large_programs_leave_nothing_to_slow_kernels():
 def test_a_program_is_one_delegate(precision):
     chain = Chain.build("bert", "seq-cls", "lora", batch=8, length=64)
     weights = StoredWeights(chain.captured.stored, precision)
-    for shaped in programs_of(chain, 2, directions=2):
+    for shaped in segment_programs(chain, 2, directions=2):
         program = translated(*rewritten(shaped.program, chain.captured.stored), weights)
         assert len(SegmentPartitioner().partition(program).partition_tags) == 1
 
@@ -400,14 +348,14 @@ def test_embeddings_hold_a_byte_per_number():
 
 def test_a_tied_table_is_rounded_as_the_weight_of_the_product_is(tmp_path):
     chain = Chain.build("gpt2", "causal-lm", "lora", batch=BATCH, length=LENGTH)
-    programs, stored = programs_of(chain, 0), chain.captured.stored
+    programs, stored = segment_programs(chain, 0), chain.captured.stored
     names = [slot_of(node).name for node in programs[0].program.stored]
     (name,) = (name for name in names if stored[name].shape[0] == VOCABULARY)
     lowered = LOWERING.lower("embed", programs, stored, "int4", tied=(name,))
-    write(lowered, tmp_path)
+    write(lowered.files, tmp_path)
     rounded = dict(stored) | {name: LOWERING.dequantized(name, stored[name], "int4", embedding=False)}
     spec = spec_of(programs[0], lowered.entries[programs[0].name])
-    inputs = list(random_inputs(programs[0].program))
+    inputs = list(random_inputs(programs[0].program, torch.Generator().manual_seed(0)))
     with open_runtime("executorch", tmp_path) as runtime:
         found = runtime.run(spec, {spec.inputs[0].name: inputs[0].numpy()})["hidden"]
     expected = programs[0].program.graph(*inputs, *(rounded[name] for name in names))
@@ -417,7 +365,7 @@ def test_a_tied_table_is_rounded_as_the_weight_of_the_product_is(tmp_path):
 def test_wrong_inputs_are_refused_before_they_reach_the_library(product, tmp_path):
     programs, stored = product
     lowered = LOWERING.lower("block.0", programs[:1], stored, "none")
-    write(lowered, tmp_path)
+    write(lowered.files, tmp_path)
     spec = spec_of(programs[0], lowered.entries[programs[0].name])
     with open_runtime("executorch", tmp_path) as runtime, pytest.raises(ProgramInputError, match="float32"):
         runtime.run(spec, {"hidden": np.zeros((1, 2), np.float32)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,57 +13,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, fx
 
-from edge_client.manifest import ProgramSpec, TensorSpec
 from edge_client.runtimes import open_runtime
 from export import ops
 from export.errors import ExportError
 from export.lower import Precision, Shaped, lowering
 from export.lower.onnx import LOWERING
 from export.lower.onnx.encodings import decode_blocks, decode_rows, encode_blocks, encode_rows
-from export.programs import DUAL, PLAIN, VJP, Program, input_name, kinds
+from export.programs import DUAL, PLAIN, Program, input_name
 from export.slots import Role, Slot, slot_of, value_of
+from tests.export.lower.shaped import BATCH, LENGTH, programs_of, spec_of, write
 from tests.export.models import Chain
 
-BATCH, LENGTH = 3, 7
 # Relative to the root mean square of a result. Tiny models with random weights round worse than real ones.
 TOLERANCE = {"none": 1e-5, "int8": 3e-2, "int4": 0.15}
-
-
-def programs_of(chain: Chain, directions: Sequence[int] = (1,)) -> dict[str, list[Shaped]]:
-    found: dict[str, list[Shaped]] = {}
-    trained_before = False
-    for segment in chain.segments:
-        for kind in kinds(segment, trained_before=trained_before):
-            for count in directions if kind not in (PLAIN, VJP) else (0,):
-                program = chain.builder.build(segment, kind, count)
-                found.setdefault(segment.name, []).append(Shaped(program, BATCH, LENGTH))
-        trained_before |= bool(segment.slots(Role.ADAPTER))
-    return found
 
 
 def readers(programs: dict[str, list[Shaped]], *targets: object) -> set[str]:
     nodes = (n for group in programs.values() for s in group for n in s.program.graph.graph.nodes)
     return {slot_of(node.args[1]).name for node in nodes if node.target in targets}
-
-
-def spec_of(shaped: Shaped, file: str) -> ProgramSpec:
-    program = shaped.program
-
-    def tensor(name: str, node: fx.Node) -> TensorSpec:
-        return TensorSpec(name, str(value_of(node).dtype).removeprefix("torch."), tuple(value_of(node).shape))
-
-    inputs = tuple(tensor(input_name(slot_of(node)), node) for node in program.inputs)
-    outputs = tuple(tensor(name, node) for name, node in zip(program.outputs, program.results, strict=True))
-    return ProgramSpec(
-        program.segment, program.kind, shaped.batch, shaped.length, program.directions, file, "", inputs, outputs,
-        flops=0, load_bytes=0, peak_bytes=0,
-    )  # fmt: skip
-
-
-def write(files: dict[str, bytes], folder: Path) -> None:
-    for path, content in files.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_bytes(content)
 
 
 def values_for(chain: Chain, program: Program) -> Iterator[tuple[Slot, Tensor]]:
@@ -84,7 +51,7 @@ def error(found: NDArray[np.float32], wanted: NDArray[np.float32], scale: float)
     return float(np.sqrt(np.mean((found - wanted) ** 2)) / scale)
 
 
-def check(chain: Chain, precision: Precision, folder: Path, directions: Sequence[int] = (1,)) -> None:
+def check(chain: Chain, precision: Precision, folder: Path, directions: int = 1) -> None:
     programs = programs_of(chain, directions)
     multiplied = readers(programs, ops.linear, ops.linear_t)
     looked_up = readers(programs, ops.embedding)
@@ -107,7 +74,7 @@ def check(chain: Chain, precision: Precision, folder: Path, directions: Sequence
                 with torch.no_grad():
                     wanted = program.graph(*inputs.values(), *weights)
                 named = {input_name(slot): value.numpy() for slot, value in inputs.items()}
-                found = runtime.run(spec_of(shaped, lowered.entries[shaped.name].file), named)
+                found = runtime.run(spec_of(shaped, lowered.entries[shaped.name]), named)
                 # Gradients that are zero by symmetry have no scale of their own.
                 gradients = [w for name, w in zip(program.outputs, wanted, strict=True) if name.startswith("g:")]
                 floor = 0.1 * max((float(g.square().mean().sqrt()) for g in gradients), default=0) + 1e-6
@@ -135,7 +102,7 @@ def check(chain: Chain, precision: Precision, folder: Path, directions: Sequence
     ],
 )
 def test_programs_agree_in_float32(architecture: str, task: str, method: str, tmp_path: Path) -> None:
-    check(Chain.build(architecture, task, method, batch=BATCH, length=LENGTH), "none", tmp_path, (2,))
+    check(Chain.build(architecture, task, method, batch=BATCH, length=LENGTH), "none", tmp_path, 2)
 
 
 @pytest.mark.parametrize("precision", ["int8", "int4"])
@@ -146,7 +113,7 @@ def test_programs_agree_in_float32(architecture: str, task: str, method: str, tm
 def test_quantized_programs_agree_with_dequantized_weights(
     architecture: str, task: str, method: str, precision: Precision, tmp_path: Path
 ) -> None:
-    check(Chain.build(architecture, task, method, batch=BATCH, length=LENGTH), precision, tmp_path, (2,))
+    check(Chain.build(architecture, task, method, batch=BATCH, length=LENGTH), precision, tmp_path, 2)
 
 
 @pytest.fixture(scope="module")

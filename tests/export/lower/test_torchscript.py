@@ -13,53 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_client.manifest import PRECISIONS
-from export import ops
-from export.lower import Shaped, lowering
+from export.lower import lowering
 from export.lower.torchscript import LOWERING
 from export.lower.torchscript.weights import quantized_linear, quantized_table
-from export.programs import kinds
-from export.slots import Role, slot_of, value_of
-from tests.export.models import VOCABULARY, Chain
+from export.slots import slot_of
+from tests.export.lower.shaped import BATCH, LENGTH, as_stored, programs_of, random_inputs
+from tests.export.models import Chain
 
-BATCH, LENGTH = 2, 6
 MODELS = [
     ("bert", "seq-cls", "lora"),
     ("gpt2", "causal-lm", "lora"),
     ("albert", "qa", "bitfit"),
     ("qwen3", "seq-cls", "ia3"),
 ]
-
-
-def programs_of(chain: Chain) -> dict[str, list[Shaped]]:
-    """Every program of every segment."""
-    found, trained_before = {}, False
-    for segment in chain.segments:
-        programs = [chain.builder.build(segment, kind, 2) for kind in kinds(segment, trained_before=trained_before)]
-        found[segment.name] = [Shaped(program, BATCH, LENGTH) for program in programs]
-        trained_before |= bool(segment.slots(Role.ADAPTER))
-    return found
-
-
-def random_inputs(program, generator):
-    for node in program.inputs:
-        value, name = value_of(node), slot_of(node).name
-        if value.dtype.is_floating_point:
-            yield torch.randn(value.shape, generator=generator)
-        elif name == "attention_mask":
-            yield (torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 2]])).to(value.dtype)
-        else:
-            limit = 2 if name in ("labels", "token_type_ids") else VOCABULARY
-            yield torch.randint(limit, value.shape, generator=generator)
-
-
-def as_stored(program, stored, precision):
-    """The program's stored tensors as the runtime sees them."""
-    for node in program.stored:
-        name, targets = slot_of(node).name, {user.target for user in node.users if user.args[-1] is node}
-        if targets & {ops.linear, ops.linear_t, ops.embedding}:
-            yield LOWERING.dequantized(name, stored[name], precision, embedding=ops.embedding in targets)
-        else:
-            yield stored[name]
 
 
 @pytest.fixture(scope="module", params=MODELS, ids="-".join)
@@ -70,9 +36,9 @@ def chain(request):
 @pytest.mark.parametrize("precision", PRECISIONS)
 @torch.no_grad()
 def test_every_program_computes_what_its_graph_does(chain, precision):
-    generator = torch.Generator().manual_seed(0)
-    for segment, programs in programs_of(chain).items():
-        lowered = LOWERING.lower(segment, programs, chain.captured.stored, precision)
+    generator, stored = torch.Generator().manual_seed(0), chain.captured.stored
+    for segment, programs in programs_of(chain, 2).items():
+        lowered = LOWERING.lower(segment, programs, stored, precision)
         assert lowered.fallbacks == []
         assert list(lowered.files) == [f"torchscript/{segment}.pt"]
         (content,) = lowered.files.values()
@@ -81,7 +47,7 @@ def test_every_program_computes_what_its_graph_does(chain, precision):
             entry = lowered.entries[shaped.name]
             assert entry.file in lowered.files
             inputs = list(random_inputs(shaped.program, generator))
-            expected = shaped.program.graph(*inputs, *as_stored(shaped.program, chain.captured.stored, precision))
+            expected = shaped.program.graph(*inputs, *as_stored(LOWERING, shaped.program, stored, precision))
             found = getattr(module, entry.method)(*inputs)
             largest = max(tensor.norm() for tensor in expected)  # some gradients are zero but for rounding
             for name, one, other in zip(shaped.program.outputs, found, expected, strict=True):
@@ -97,7 +63,7 @@ def code_of(content: bytes) -> str:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_files_name_no_device_and_no_operators_of_our_own(chain, precision):
-    for segment, programs in programs_of(chain).items():
+    for segment, programs in programs_of(chain, 2).items():
         (content,) = LOWERING.lower(segment, programs, chain.captured.stored, precision).files.values()
         code = code_of(content)
         assert "torch.linear" in code or segment in ("embed", "head")
@@ -111,7 +77,7 @@ def test_files_name_no_device_and_no_operators_of_our_own(chain, precision):
 def block():
     """A block wide enough to be quantized, with all its programs."""
     chain = Chain.build("bert", "seq-cls", "lora", batch=BATCH, length=LENGTH)
-    return programs_of(chain)["block.1"], chain.captured.stored
+    return programs_of(chain, 2)["block.1"], chain.captured.stored
 
 
 def test_weights_are_stored_once_in_few_bytes(block):
@@ -139,14 +105,14 @@ def test_bytes_depend_on_the_input_alone(block):
 _IN_ANOTHER_PROCESS = """
 import hashlib, sys, torch
 from export.lower.torchscript import LOWERING
-from tests.export.lower.test_torchscript import programs_of
+from tests.export.lower.shaped import BATCH, LENGTH, programs_of
 from tests.export.models import Chain
 
 if sys.argv[1] == "busy":  # something else was traced in this process before
     torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2))
-chain = Chain.build("bert", "seq-cls", "lora", batch=2, length=6)
+chain = Chain.build("bert", "seq-cls", "lora", batch=BATCH, length=LENGTH)
 for segment in ("block.1", "head"):
-    (content,) = LOWERING.lower(segment, programs_of(chain)[segment], chain.captured.stored, "int4").files.values()
+    (content,) = LOWERING.lower(segment, programs_of(chain, 2)[segment], chain.captured.stored, "int4").files.values()
     print(hashlib.sha256(content).hexdigest())
 """
 

@@ -1,0 +1,77 @@
+"""Programs of a small model as lowerings get them, and what they and their files are tried with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, fx
+
+from edge_client.manifest import ProgramSpec, TensorSpec
+from export import ops
+from export.lower import Entry, Lowering, Precision, Shaped
+from export.programs import Program, input_name, kinds
+from export.slots import Role, slot_of, value_of
+from tests.export.models import VOCABULARY, Chain
+
+BATCH, LENGTH = 3, 7
+
+
+def segment_programs(chain: Chain, index: int, directions: int = 1) -> list[Shaped]:
+    """Every program of one segment."""
+    before = any(segment.slots(Role.ADAPTER) for segment in chain.segments[:index])
+    segment = chain.segments[index]
+    built = [chain.builder.build(segment, kind, directions) for kind in kinds(segment, trained_before=before)]
+    return [Shaped(program, BATCH, LENGTH) for program in built]
+
+
+def programs_of(chain: Chain, directions: int = 1) -> dict[str, list[Shaped]]:
+    """Every program of every segment."""
+    return {segment.name: segment_programs(chain, i, directions) for i, segment in enumerate(chain.segments)}
+
+
+def random_inputs(program: Program, generator: torch.Generator) -> Iterator[Tensor]:
+    for node in program.inputs:
+        value, name = value_of(node), slot_of(node).name
+        if value.dtype.is_floating_point:
+            yield torch.randn(value.shape, generator=generator)
+        elif name == "attention_mask":
+            yield (torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 2], [1]])).to(value.dtype)
+        else:
+            limit = 2 if name in ("labels", "token_type_ids") else VOCABULARY
+            yield torch.randint(limit, value.shape, generator=generator)
+
+
+def as_stored(
+    lowering: Lowering, program: Program, stored: Mapping[str, Tensor], precision: Precision
+) -> Iterator[Tensor]:
+    """The program's stored tensors as the runtime sees them."""
+    for node in program.stored:
+        name, targets = slot_of(node).name, {user.target for user in node.users if user.args[-1] is node}
+        if targets & {ops.linear, ops.linear_t, ops.embedding}:
+            yield lowering.dequantized(name, stored[name], precision, embedding=ops.embedding in targets)
+        else:
+            yield stored[name]
+
+
+def spec_of(shaped: Shaped, entry: Entry) -> ProgramSpec:
+    """As the manifest of a bundle has it."""
+
+    def tensor(name: str, node: fx.Node) -> TensorSpec:
+        value = value_of(node)
+        return TensorSpec(name, str(value.dtype).removeprefix("torch."), tuple(value.shape))
+
+    program = shaped.program
+    return ProgramSpec(
+        program.segment, program.kind, shaped.batch, shaped.length, program.directions, entry.file, entry.method,
+        tuple(tensor(input_name(slot_of(node)), node) for node in program.inputs),
+        tuple(tensor(name, node) for name, node in zip(program.outputs, program.results, strict=True)),
+        flops=0, load_bytes=0, peak_bytes=0,
+    )  # fmt: skip
+
+
+def write(files: Mapping[str, bytes], folder: Path) -> None:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
