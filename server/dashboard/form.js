@@ -1,6 +1,6 @@
 // The form that starts a job.
 
-import { call } from "./api.js";
+import { call, upload } from "./api.js";
 import { $, complain, h, text } from "./dom.js";
 import { bytes, plural } from "./format.js";
 
@@ -9,6 +9,10 @@ export function startForm({ changed, say }) {
   const form = $("job-form");
   const fields = form.elements;
   let bundles = [];
+  if (!isSecureContext) {
+    fields.held_out.disabled = true; // no browser hashes for a page that travels in the open
+    text($("held-out-hint"), "Not over plain HTTP: open this page by HTTPS, or use spry job create --held-out.");
+  }
   const chosen = () => bundles.find(({ sha256 }) => sha256 === fields.bundle.value);
   const tell = () => {
     text($("bundle-hint"), bundles.length ? describe(chosen()) : "");
@@ -46,7 +50,16 @@ export function startForm({ changed, say }) {
     complain($("job-form-error"));
     $("job-start").disabled = true;
     try {
-      const job = await call("POST", "v1/jobs", wanted(fields, chosen()));
+      const other = parsed(fields.settings.value); // complains before anything is sent
+      const [file] = fields.held_out.files;
+      const heldOut = file ? { held_out: await upload("v1/held-out", file) } : {};
+      if (!$("job-dialog").open) return; // cancelled meanwhile
+      const bundle = chosen();
+      const job = await call("POST", "v1/jobs", {
+        name: fields.name.value.trim(),
+        bundle: bundle.sha256,
+        settings: [settingsIn(fields), heldOut, other].reduce((into, given) => merged(into, given), bundle.settings),
+      });
       $("job-dialog").close();
       form.reset();
       tell();
@@ -75,20 +88,15 @@ function start(fields, training) {
   fields.mode.dispatchEvent(new Event("change"));
 }
 
-/** The form as a message: what is in it, over what a job on the bundle starts from. */
-function wanted(fields, bundle) {
+/** What is in the fields but for files and JSON. */
+function settingsIn(fields) {
   const training = { mode: fields.mode.value, learning_rate: Number(fields.learning_rate.value) };
   if (training.mode === "iteration") training.iterations = Number(fields.iterations.value);
-  const settings = {
+  return {
     rounds: Number(fields.rounds.value),
     per_round: Number(fields.per_round.value),
     device_evaluation: training.mode === "epoch" ? Number(fields.device_evaluation.value) : 0,
     training,
-  };
-  return {
-    name: fields.name.value.trim(),
-    bundle: bundle.sha256,
-    settings: merged(merged(bundle.settings, settings), parsed(fields.settings.value)),
   };
 }
 

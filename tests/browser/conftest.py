@@ -7,11 +7,11 @@ import shutil
 import pytest
 from playwright.sync_api import sync_playwright
 
-from tests.browser.tabs import DESKTOP, Site, Tab
+from tests.browser.tabs import DESKTOP, ELSEWHERE, Site, Tab
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
-           "--disable-dev-shm-usage"]  # fmt: skip
+           "--disable-dev-shm-usage", f"--host-resolver-rules=MAP {ELSEWHERE} 127.0.0.1"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

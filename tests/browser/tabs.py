@@ -8,6 +8,8 @@ from playwright.sync_api import expect
 from tests.test_journeys import fleet, rows
 
 DESKTOP, PHONE = (1280, 900), (375, 800)
+ELSEWHERE = "board.test"
+"""A name by which the browser takes this machine for another one."""
 expect.set_options(timeout=20_000)
 
 

@@ -1,8 +1,11 @@
 """The dashboard's form for a job, and what an administrator does to a job, in a real browser."""
 
+import hashlib
+
 from playwright.sync_api import expect
 
-from tests.browser.tabs import PHONE, fill, press_on
+from tests.browser.tabs import ELSEWHERE, PHONE, fill, press_on
+from tests.test_journeys import fleet, rows
 
 
 def test_the_form_waits_for_the_bundles_that_fill_it(tab, fresh):
@@ -104,3 +107,36 @@ def test_a_job_of_mode_iteration_from_the_page(tab, site):
     expect(page.get_by_role("heading", name="by scalars", level=1)).to_be_visible()
     assert site.state("by scalars")["settings"]["training"]["iterations"] == 3
     site.stop("by scalars")
+
+
+def test_a_job_is_measured_on_examples_from_the_page(tab, site, tmp_path):
+    examples = fleet.write_rows(tmp_path / "test.jsonl", rows(20, 7))
+    foreign = fleet.write_rows(tmp_path / "foreign.jsonl", [{"text": "the ice", "label": "cold"}])
+    one = tab()
+    one.open()
+    page = one.page
+    page.get_by_role("button", name="Start a job").click()
+    page.get_by_label("Name").fill("measured")
+    page.get_by_label("Clients in a round").fill("2")
+    page.get_by_label("Other settings").fill('{"training": {"batch": 2, "length": 8}}')
+    page.get_by_label("Held-out examples").set_input_files(foreign)
+    page.get_by_role("button", name="Start", exact=True).click()
+    expect(page.locator("#job-form-error")).to_contain_text("cold")
+    one.wrong.clear()  # the browser tells of the refusal
+    page.get_by_label("Held-out examples").set_input_files(examples)
+    page.get_by_role("button", name="Start", exact=True).click()
+    expect(page.get_by_role("heading", name="measured", level=1)).to_be_visible()
+    sha256 = hashlib.sha256(examples.read_bytes()).hexdigest()
+    assert site.state("measured")["settings"]["held_out"] == sha256
+    expect(page.locator("#chart-accuracy .legend")).to_contain_text("at the server", timeout=60_000)
+    site.stop("measured")
+
+
+def test_examples_do_not_travel_in_the_open(browser, site):
+    """A browser hashes nothing for a page that came over plain HTTP from another machine."""
+    page = browser.new_page()
+    page.goto(f"{site.server.url.replace('127.0.0.1', ELSEWHERE)}/#token={fleet.TOKEN}")
+    page.get_by_role("button", name="Start a job").click()
+    expect(page.get_by_label("Held-out examples")).to_be_disabled()
+    expect(page.locator("#held-out-hint")).to_contain_text("open this page by HTTPS")
+    page.context.close()
