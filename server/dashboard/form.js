@@ -23,6 +23,7 @@ export function startForm({ changed, say }) {
     complain($("job-form-error"));
     $("job-fields").hidden = $("no-bundle").hidden = $("job-start").disabled = true; // what fits a bundle fills the form
     $("job-dialog").showModal();
+    const known = bundles;
     try {
       bundles = await call("GET", "v1/bundles");
     } catch (error) {
@@ -31,12 +32,12 @@ export function startForm({ changed, say }) {
     $("no-bundle").hidden = bundles.length > 0;
     $("job-fields").hidden = !bundles.length;
     $("job-start").disabled = !bundles.length;
-    fields.bundle.replaceChildren(
-      ...bundles.map((bundle) =>
-        h("option", { value: bundle.sha256 }, `${bundle.model} (${bundle.sha256.slice(0, 8)})`),
-      ),
-    );
-    tell();
+    if (named(bundles) !== named(known)) { // else what was typed before a cancel is still there
+      fields.bundle.replaceChildren(
+        ...bundles.map(({ model, sha256 }) => h("option", { value: sha256 }, `${model} (${sha256.slice(0, 8)})`)),
+      );
+      tell();
+    }
     (bundles.length ? fields.name : $("job-cancel")).focus();
   });
   fields.mode.addEventListener("change", () => {
@@ -73,6 +74,8 @@ export function startForm({ changed, say }) {
     }
   });
 }
+
+const named = (bundles) => bundles.map(({ sha256 }) => sha256).join();
 
 const describe = (bundle) =>
   `${plural(bundle.labels, "label")} of ${bundle.task}, ${plural(bundle.units, "unit")} of ${bundle.method}, ` +

@@ -26,6 +26,26 @@ def test_the_form_waits_for_the_bundles_that_fill_it(tab, fresh):
     expect(page.get_by_role("button", name="Start", exact=True)).to_be_enabled()
 
 
+def test_a_cancelled_form_keeps_what_was_typed(tab, fresh, paired):
+    one = tab(at=fresh)
+    one.open()
+    page = one.page
+    press_on(page, "Start a job")
+    page.get_by_label("Name").fill("again")
+    page.get_by_label("Mode").select_option("iteration")
+    page.get_by_label("Learning rate").fill("0.5")
+    press_on(page, "Cancel")
+    page.get_by_role("button", name="Start a job").click()
+    expect(page.get_by_label("Name")).to_have_value("again")
+    expect(page.get_by_label("Mode")).to_have_value("iteration")
+    expect(page.get_by_label("Learning rate")).to_have_value("0.5")
+    page.keyboard.press("Escape")
+    with fresh.server.administrator() as admin:
+        admin.upload_bundle(paired, lambda *_: None)
+    page.get_by_role("button", name="Start a job").click()
+    expect(page.get_by_label("Bundle").locator("option")).to_have_count(2)
+
+
 def test_the_form_starts_from_what_fits_the_bundle(tab, fresh, paired):
     with fresh.server.administrator() as admin:
         pairs = admin.upload_bundle(paired, lambda *_: None)
