@@ -57,11 +57,11 @@ def task_of(manifest: Manifest, runtime: str, directions: int) -> Task:
     )  # fmt: skip
 
 
-def random_batch(manifest: Manifest, batch: int, length: int) -> Batch:
+def random_batch(manifest: Manifest, vocabulary: int, batch: int, length: int) -> Batch:
     """Texts of full length; what they say costs nothing."""
     random = np.random.default_rng(SEED)
     tokens = {name: np.ones((batch, length), np.int64) for name in manifest.inputs}
-    tokens["input_ids"] = random.integers(1, 1000, (batch, length))
+    tokens["input_ids"] = random.integers(1, vocabulary, (batch, length))
     if "token_type_ids" in tokens:
         tokens["token_type_ids"] *= 0
     return Batch(0, tokens, np.zeros(batch, np.int64), np.ones(batch, np.float32))
@@ -84,7 +84,7 @@ def measure(folder: Path, runtime: str, directions: int, repeats: int) -> Figure
     manifest, weights = bundle.manifest, bundle.initial_adapter()
     joint = task_of(manifest, runtime, directions)
     apart = replace(joint, training=replace(joint.training, units_apart=True))
-    batch = random_batch(manifest, *manifest.shapes[0])
+    batch = random_batch(manifest, bundle.tokenizer().get_vocab_size(), *manifest.shapes[0])
     with open_runtime(runtime, bundle.folder, threads=1) as programs:
 
         def step(task: Task) -> Callable[[], object]:
