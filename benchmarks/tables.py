@@ -91,7 +91,8 @@ def main_table() -> Iterator[Run]:
 
 def _with_lora(data: str, alpha: float, method: str) -> Run:
     preset = ALIGNED if method in FORWARD else ()
-    settings = ("--settings", SLOW_UNITS) if method in (*FORWARD, *ZERO_ORDER) else AVERAGE
+    noisy = method in (*FORWARD, *ZERO_ORDER, "fedyogisplit")
+    settings = ("--settings", SLOW_UNITS) if noisy else AVERAGE
     return Run("main", data, method, alpha, options=(*LORA, *preset, *settings, *RATES.get(method, ())))
 
 
@@ -172,9 +173,9 @@ def rates_table() -> Iterator[Run]:
     for data in ("snli", "sst2"):
         for name, (method, *options) in cases.items():
             yield Run("rates", data, method, name=name, options=(*LORA, *options))
-    split = {"mean-head": ("--settings", MEAN_HEAD), "0.001": ("--learning-rate", "0.001", *AVERAGE)}
-    for name, options in split.items():
-        yield Run("rates", "ag_news", "fedyogisplit", name=f"fedyogisplit-{name}", options=(*LORA, *options))
+    split = {"": AVERAGE, "-mean-head": ("--settings", MEAN_HEAD), "-0.001": ("--learning-rate", "0.001", *AVERAGE)}
+    for rates, options in split.items():
+        yield Run("rates", "ag_news", "fedyogisplit", name=f"fedyogisplit{rates}", options=(*LORA, *options))
 
 
 def ablations_table() -> Iterator[Run]:
