@@ -168,6 +168,7 @@ def rates_table() -> Iterator[Run]:
         "fedavg-0.001": ("fedavg", "--learning-rate", "0.001", *AVERAGE),
         "fedavg-0.01": ("fedavg", "--learning-rate", "0.01", *AVERAGE),
         "fedyogi-mean-head": ("fedyogi", "--settings", MEAN_HEAD),
+        "fedyogi-slow-units": ("fedyogi", "--settings", SLOW_UNITS),
         "fedyogi-steady": ("fedyogi", "--settings", SPLIT_EXACT),
     }
     for data in ("snli", "sst2"):
