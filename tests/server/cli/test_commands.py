@@ -1,105 +1,18 @@
-"""The administrators' commands against a real server, and what they say when something is wrong."""
+"""What an administrator does from a terminal, against a real server."""
 
 import json
 import logging
 import re
 import subprocess
 import sys
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import uvicorn
 
 from edge_client import cli
 from edge_client.client import Client
 from edge_client.inspect import size
-from server.app import create_app
-from server.settings import Settings
-
-TOKEN = "an-administrator-of-these-tests"
-SETTINGS = "--rounds", "2", "--per-round", "1", "--learning-rate", "0.1"
-ROWS = [{"text": text, "label": number % 3} for number, text in enumerate(("it is a train", "the ice", "on it", "a b"))]
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory):
-    settings = Settings(
-        data_dir=tmp_path_factory.mktemp("data"), admin_token=TOKEN, tick_seconds=0.05, retry_seconds=0.05
-    )
-    server = uvicorn.Server(uvicorn.Config(create_app(settings), port=0, log_level="error", lifespan="on"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join(30)
-
-
-@pytest.fixture
-def spry(address, capsys, monkeypatch):
-    """Runs a command as an administrator of the server; gives its exit code and what it printed."""
-    monkeypatch.setenv("SPRY_SERVER", address)
-    monkeypatch.setenv("SPRY_ADMIN_TOKEN", TOKEN)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*args: object) -> SimpleNamespace:
-        capsys.readouterr()
-        code = cli.run([str(arg) for arg in args])
-        out, err = capsys.readouterr()
-        return SimpleNamespace(code=code, out=out, err=err)
-
-    return run
-
-
-@pytest.fixture
-def ok(spry):
-    """The same for a command that must succeed; gives what it printed."""
-
-    def run(*args: object) -> str:
-        done = spry(*args)
-        assert done.code == 0, done.err
-        return done.out
-
-    return run
-
-
-@pytest.fixture
-def wrong(spry):
-    """The same for a command that must fail with one line; gives the line."""
-
-    def run(*args: object, code: int = 2) -> str:
-        done = spry(*args)
-        assert done.code == code, (done.code, done.out)
-        assert done.out == ""
-        assert done.err.startswith("error: ")
-        assert done.err.count("\n") == 1
-        return done.err
-
-    return run
-
-
-@pytest.fixture
-def job(ok, tiny, request) -> dict:
-    """A job of the test's own."""
-    return json.loads(ok("job", "create", request.node.name, "--bundle", tiny, *SETTINGS, "--json"))
-
-
-@pytest.fixture
-def taken_part(ok, address, job, tmp_path):
-    """A device took part in the test's job, which has ended."""
-    token = json.loads(ok("token", "create", "--json"))["token"]
-    client = Client(address, token, ROWS, home=tmp_path / "home", job=job["name"], name="pi", holdout=0, threads=1)
-    client.run(rounds=2)
-    client.close()
-    while json.loads(ok("job", "show", job["id"], "--json"))["state"] != "ended":
-        time.sleep(0.05)
-    return job["name"]
-
+from tests.server.cli.conftest import ROWS
 
 # --- jobs ---
 
@@ -283,119 +196,3 @@ def test_what_cannot_be_merged(ok, spry, taken_part, model_folder, tmp_path):
         assert (done.code, last[:7]) == (2, "error: "), done.err
         assert message in last
     assert not (tmp_path / "new").exists()
-
-
-# --- what a stranger does wrong ---
-
-EVERY = [
-    ("job", "list"), ("job", "show", "news"), ("job", "show", "news", "--follow"), ("job", "pause", "news"),
-    ("token", "create"), ("token", "list"), ("token", "revoke", "t"), ("devices", "list"), ("devices", "revoke", "d"),
-    ("adapter", "download", "news", "--out", "never"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("args", EVERY, ids=" ".join)
-def test_a_server_that_is_down_and_a_wrong_token(wrong, args):
-    down = wrong(*args, "--server", "http://127.0.0.1:9")
-    assert "no answer from http://127.0.0.1:9" in down
-    assert "is the server running, and is --server right?" in down
-    assert "administrator" in wrong(*args, "--admin-token", "not-the-token-of-this-server")
-
-
-@pytest.mark.parametrize("args", [args for args in EVERY if "news" in args], ids=" ".join)
-def test_an_unknown_job(wrong, args, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert "there is no job 'news'" in wrong(*args)
-    assert not list(tmp_path.iterdir())
-
-
-def test_where_the_token_comes_from(spry, wrong, monkeypatch, tmp_path):
-    monkeypatch.delenv("SPRY_ADMIN_TOKEN")
-    monkeypatch.chdir(tmp_path)
-    assert "no administrator's token: give --admin-token" in wrong("job", "list")
-    (tmp_path / "spry-data").mkdir()
-    (tmp_path / "spry-data" / "admin-token").write_text(TOKEN + "\n")
-    assert spry("job", "list").code == 0
-    assert "copy it again" in wrong("job", "list", "--admin-token", "“a-token-with-quotes”")
-
-
-@pytest.mark.parametrize("url", ["spry.example.org", "ftp://a", "http://[::1"])
-def test_what_is_no_address(wrong, url):
-    assert "is no address" in wrong("job", "list", "--server", url)
-
-
-def test_another_web_server(wrong, address):
-    """One that refuses, and one that answers anything with a page."""
-    assert "is --server right?" in wrong("job", "list", "--server", f"{address}/docs")
-
-    class Page(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"<html>welcome</html>")
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Page) as page:
-        threading.Thread(target=page.serve_forever, kwargs={"poll_interval": 0.01}).start()
-        where = "--server", f"http://127.0.0.1:{page.server_port}"
-        assert "gives no answer of a spry server" in wrong("job", "list", *where)
-        assert "sent no adapter" in wrong("adapter", "download", "news", "--out", "never", *where)
-        page.shutdown()
-
-
-def test_certificates_that_are_none(wrong, tmp_path):
-    for ca in (tmp_path / "none.pem", Path(__file__)):
-        assert "cannot be read as certificates" in wrong("job", "list", "--ca", ca)
-
-
-def test_wrong_settings_of_a_job(wrong, tiny, tmp_path):
-    file = tmp_path / "settings.json"
-    file.write_text("[1]")
-    broken = tmp_path / "broken.json"
-    broken.write_text("{")
-    create = "job", "create", "wrong", "--bundle", tiny
-    for args, message in (
-        (("--preset", "best"), "--preset must be one of default, paper"),
-        (("--settings", tmp_path / "none.json"), "cannot be read as JSON"),
-        (("--settings", broken), "cannot be read as JSON"),
-        (("--settings", file), "must be a JSON object"),
-        (("--set", "rounds"), "--set takes KEY=VALUE"),
-        (("--set", "rounds.more=1", "--rounds", "1"), "rounds was given as 1"),
-        (("--set", "training=5"), "training must be an object"),
-        (("--set", "training.speed=5"), "speed"),
-        (("--rounds", "0"), "rounds"),
-        (("--mode", "daily"), "mode"),
-        (("--held-out", tmp_path / "none.jsonl"), "held-out examples"),
-        (("--set", "training.batch=64"), "change training.batch, length or directions"),
-    ):
-        assert message in wrong(*create, *args)
-
-
-def test_bundles_that_are_none(wrong, tmp_path):
-    assert str(tmp_path / "none") in wrong("job", "create", "x", "--bundle", tmp_path / "none")
-    (tmp_path / "manifest.json").write_text("{}")
-    assert "manifest" in wrong("job", "create", "x", "--bundle", tmp_path)
-
-
-# --- spry serve ---
-
-
-def test_what_spry_serve_refuses(wrong, tmp_path, monkeypatch):
-    garbage = tmp_path / "garbage.pem"
-    garbage.write_text("no certificate")
-    assert "without TLS would show devices' secrets" in wrong("serve", "--host", "0.0.0.0")
-    assert "belong together" in wrong("serve", "--tls-cert", garbage)
-    assert "does not exist" in wrong("serve", "--tls-cert", tmp_path / "none", "--tls-key", garbage)
-    assert "no certificate with its key" in wrong("serve", "--tls-cert", garbage, "--tls-key", garbage)
-
-
-def test_unsafe_settings_end_spry_serve(tmp_path):
-    environment = {"SPRY_ADMIN_TOKEN": "short", "PATH": "/usr/bin:/bin"}
-    code = f"import sys; sys.path[:] = {sys.path!r}; from edge_client.cli import main; main()"
-    command = [sys.executable, "-c", code, "serve", "--port", "0", "--data", str(tmp_path / "data")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: the server's settings are refused: SPRY_ADMIN_TOKEN: ")
-    assert done.stderr.count("\n") == 1
