@@ -47,7 +47,7 @@ def demo(
     end_as_interrupted()  # its end is that of its processes too
     plan = plan_for(clients, rounds, mode, out, model, port)
     folder, screen, begun = Folder(plan.out), Screen(), time.monotonic()
-    with folder.taken():
+    with screen.tells_an_interruption(), folder.taken():
         _exported(plan, folder, screen)
         with started(plan, folder) as fleet:
             result = _learned(plan, folder, fleet, screen, begun)

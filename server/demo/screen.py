@@ -21,6 +21,14 @@ class Screen:
         self._status: Status | None = None
 
     @contextmanager
+    def tells_an_interruption(self) -> Generator[None]:
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.say("Stopped, with its server and devices; the same command starts again.")
+            raise
+
+    @contextmanager
     def stage(self, doing: str, done: str) -> Generator[None]:
         started = time.monotonic()
         if not self.console.is_terminal:

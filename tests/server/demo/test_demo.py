@@ -130,6 +130,7 @@ def test_its_end_is_everybodys(learned, model_folder, how):
     demo.process.send_signal(how)
     assert demo.process.wait(30) == (-how if how == signal.SIGKILL else 130)
     demo.process.stdout.close()
+    assert ("Stopped, with its server and devices" in demo.log.read_text()) == (how != signal.SIGKILL)
     assert demo.leaves_nothing()
 
 
@@ -141,6 +142,7 @@ def test_an_interrupted_export_leaves_nothing(model_folder, tmp_path):
     time.sleep(2)
     os.kill(demo.process.pid, signal.SIGINT)
     assert demo.finished()[0] == 130
+    assert demo.log.read_text().endswith("the same command starts again.\n")
     assert demo.leaves_nothing()
     assert {path.name for path in (tmp_path / "demo").iterdir()} <= {".spry-demo", "logs"}
 
