@@ -6,8 +6,6 @@ import java.io.IOException;
 import java.util.Calendar;
 import java.util.Collections;
 import java.util.List;
-import java.util.Locale;
-import java.util.concurrent.ThreadLocalRandom;
 
 import javax.net.ssl.SSLSocketFactory;
 
@@ -43,15 +41,9 @@ public final class Client implements Closeable {
     public static final int ENDLESS = -1;
     public static final String VERSION = "android 0.1.0";
 
-    /** A wait of this length is worth giving the runtime's memory back. */
-    private static final double IDLE_SECONDS = 5;
-    private static final double SHORTEST_WAIT = 0.2;
-    private static final double FAILURE_WAIT = 5;
-    private static final double LONGEST_FAILURE_WAIT = 3600;
-
     private final Builder chosen;
     private final Tell tell;
-    private final Pause pause;
+    private final Waits waits;
     private final Store store;
     private final Server server;
     private final OwnData data;
@@ -59,20 +51,16 @@ public final class Client implements Closeable {
     private int rows;
     private int rounds;
     private int failures;
-    /** Of tasks, one after the other: they lengthen the waits. */
-    private int inARow;
     private Double stepSeconds;
-    private String waiting = "";
-    private volatile boolean stopped;
 
     private Client(Builder chosen) {
         this.chosen = chosen;
         tell = chosen.tell;
         data = new OwnData(chosen.source, chosen.skipBadRows, chosen.holdout, tell);
-        pause = chosen.pause == null ? this::rest : chosen.pause;
+        waits = new Waits(chosen.pause, tell, this::unload);
         store = new Store(chosen.home, chosen.server, tell);
         server = new Server.Builder(chosen.server)
-                .pause(pause).tell(tell).trust(chosen.trust).patience(chosen.patience).open();
+                .pause(waits::pause).tell(tell).trust(chosen.trust).patience(chosen.patience).open();
     }
 
     /** What a client may be told; all but home, server and engine can be left out. */
@@ -196,21 +184,14 @@ public final class Client implements Closeable {
     }
 
     /** End a run, from any thread, at the next step or at once where it waits; this client does not run again. */
-    public synchronized void stop() {
-        stopped = true;
+    public void stop() {
+        waits.stop();
         server.close();
-        notifyAll();
     }
 
     @Override
     public void close() {
         stop();
-    }
-
-    private void checkStopped() {
-        if (stopped) {
-            throw new Stopped();
-        }
     }
 
     private void enrol() {
@@ -240,20 +221,20 @@ public final class Client implements Closeable {
 
     /** One check-in and what comes of it; false when there was nothing to do. */
     private boolean turn() {
-        checkStopped();
+        waits.checkStopped();
         Conditions.Refusal refusal = chosen.conditions.refusal(Calendar.getInstance());
         if (refusal != null) {
-            await(refusal.seconds, refusal.reason);
+            waits.await(refusal.seconds, refusal.reason);
             return false;
         }
         CheckedIn answer = server.checkIn(checkIn());
         if (answer.task == null) {
-            await(answer.wait, answer.reason);
+            waits.await(answer.wait, answer.reason);
             return false;
         }
         Task task = answer.task;
         JobStore job = store.job(task.job);
-        waiting = "";
+        waits.over();
         String message = "round " + task.round + " of " + task.jobName + ": " + task.units.length + " units";
         tell.tell(Event.of("task", message).with("task", task.id).with("job", task.jobName)
                 .with("round", task.round).with("units", task.units.length));
@@ -280,7 +261,7 @@ public final class Client implements Closeable {
             Workbench open = workbench(task);
             job.saveAbout(new Job(task));
             OwnData.Parts parts = data.of(open.manifest);
-            Round round = new Round(task, server, job, open, tell, this::checkStopped);
+            Round round = new Round(task, server, job, open, tell, waits::checkStopped);
             Double found = round.run(parts.training, parts.heldBack, chosen.conditions.memory());
             stepSeconds = found == null ? stepSeconds : found;
         }
@@ -316,25 +297,24 @@ public final class Client implements Closeable {
             failures++;
             tell.tell(Event.of("refused", "round " + task.round + ": " + error.getMessage())
                     .with("task", task.id).with("code", error.code));
-            awaitAfterFailure();
+            waits.afterFailure();
             return;
         } catch (SpryException | IOException | OutOfMemoryError error) {
-            checkStopped(); // a runtime that was interrupted may say so in its own way
+            waits.checkStopped(); // a runtime that was interrupted may say so in its own way
             boolean memory = error instanceof OutOfMemoryError;
             giveBack(job, task, memory ? "out of memory" : String.valueOf(error.getMessage()));
             failures++;
             if (error instanceof StoreException) { // the next task would find the disk as full
                 throw (StoreException) error;
             }
-            awaitAfterFailure();
+            waits.afterFailure();
             return;
         } catch (LinkageError error) { // this device has no such runtime, whatever the next task is
             giveBack(job, task, "the runtime " + task.runtime + " cannot be loaded: " + error.getMessage());
             throw error;
         }
         rounds++;
-        inARow = 0;
-        await(receipt.wait, "");
+        waits.afterSuccess(receipt.wait);
     }
 
     private void giveBack(JobStore job, Task task, String reason) {
@@ -374,44 +354,6 @@ public final class Client implements Closeable {
             bench.close();
             bench = null;
         }
-    }
-
-    // --- waiting ---
-
-    /** Wait about as long as told; devices that were told the same must not come back together. */
-    private void await(double told, String reason) {
-        double seconds = Math.max(told, reason.isEmpty() ? 0 : SHORTEST_WAIT)
-                * ThreadLocalRandom.current().nextDouble(0.9, 1.2);
-        if (!reason.isEmpty() && !reason.equals(waiting)) {
-            String message = String.format(Locale.ROOT, "%s; next look in about %.0f s", reason, seconds);
-            tell.tell(Event.of("waiting", message).with("seconds", Math.round(seconds)));
-        }
-        waiting = reason;
-        if (seconds >= IDLE_SECONDS) {
-            unload();
-        }
-        checkStopped();
-        if (seconds > 0) {
-            pause.pause(seconds);
-        }
-    }
-
-    /** A wait that `stop` ends. */
-    private synchronized void rest(double seconds) {
-        long until = System.nanoTime() + (long) (seconds * 1e9);
-        try {
-            for (long left = until - System.nanoTime(); left > 0 && !stopped; left = until - System.nanoTime()) {
-                wait(left / 1_000_000 + 1);
-            }
-        } catch (InterruptedException error) {
-            throw new Stopped();
-        }
-        checkStopped();
-    }
-
-    private void awaitAfterFailure() {
-        inARow++;
-        await(Math.min(FAILURE_WAIT * Math.pow(2, Math.min(inARow - 1, 12)), LONGEST_FAILURE_WAIT), "");
     }
 
     // --- prediction ---

@@ -1,0 +1,89 @@
+package dev.spry.core;
+
+import java.util.Locale;
+import java.util.concurrent.ThreadLocalRandom;
+
+/** A client's waits between one look at the server and the next; `stop` ends them, from any thread. */
+final class Waits {
+    /** A wait of this length is worth giving the runtime's memory back. */
+    private static final double IDLE_SECONDS = 5;
+    private static final double SHORTEST = 0.2;
+    private static final double FAILURE = 5;
+    private static final double LONGEST_FAILURE = 3600;
+
+    private final Pause pause;
+    private final Tell tell;
+    private final Runnable idle;
+    private String told = "";
+    /** Of tasks, one after the other: they lengthen the waits. */
+    private int failures;
+    private volatile boolean stopped;
+
+    /** How to wait, or null for a way that `stop` ends; what to do before a long wait. */
+    Waits(Pause chosen, Tell tell, Runnable idle) {
+        pause = chosen == null ? this::rest : chosen;
+        this.tell = tell;
+        this.idle = idle;
+    }
+
+    /** Wait about as long as asked; devices that were told the same must not come back together. */
+    void await(double asked, String reason) {
+        double seconds = Math.max(asked, reason.isEmpty() ? 0 : SHORTEST)
+                * ThreadLocalRandom.current().nextDouble(0.9, 1.2);
+        if (!reason.isEmpty() && !reason.equals(told)) {
+            String message = String.format(Locale.ROOT, "%s; next look in about %.0f s", reason, seconds);
+            tell.tell(Event.of("waiting", message).with("seconds", Math.round(seconds)));
+        }
+        told = reason;
+        if (seconds >= IDLE_SECONDS) {
+            idle.run();
+        }
+        checkStopped();
+        if (seconds > 0) {
+            pause(seconds);
+        }
+    }
+
+    /** The longer the more tasks have failed since one succeeded. */
+    void afterFailure() {
+        failures++;
+        await(Math.min(FAILURE * Math.pow(2, Math.min(failures - 1, 12)), LONGEST_FAILURE), "");
+    }
+
+    void afterSuccess(double asked) {
+        failures = 0;
+        await(asked, "");
+    }
+
+    /** What was waited for has come: the same reason is told again. */
+    void over() {
+        told = "";
+    }
+
+    void pause(double seconds) {
+        pause.pause(seconds);
+    }
+
+    synchronized void stop() {
+        stopped = true;
+        notifyAll();
+    }
+
+    void checkStopped() {
+        if (stopped) {
+            throw new Stopped();
+        }
+    }
+
+    private synchronized void rest(double seconds) {
+        long until = System.nanoTime() + (long) (seconds * 1e9);
+        try {
+            for (long left = until - System.nanoTime(); left > 0 && !stopped; left = until - System.nanoTime()) {
+                wait(left / 1_000_000 + 1);
+            }
+        } catch (InterruptedException error) {
+            throw new Stopped();
+        }
+        checkStopped();
+    }
+}
