@@ -29,6 +29,8 @@ COMMON = ("--clients", "100", "--per-round", "12", "--iterations", "4", "--test-
 BACKPROP = ("fedavg", "fedyogi", "fedsgd", "fedavgsplit", "fedyogisplit")
 FORWARD = ("spry", "fedfgd")
 ZERO_ORDER = ("fedmezo", "baffle+", "fwdllm+")
+NOISY = (*FORWARD, *ZERO_ORDER, "fedyogisplit")
+"""Whose gradients of LoRA's factors are: estimates, and true ones of a single client's texts."""
 ALIGNED = ("--preset", "aligned")
 AVERAGE = ("--settings", '{"average": 0.9}')
 """Every method is measured by a running average of its versions."""
@@ -91,8 +93,8 @@ def main_table() -> Iterator[Run]:
 
 def _with_lora(data: str, alpha: float, method: str) -> Run:
     preset = ALIGNED if method in FORWARD else ()
-    noisy = method in (*FORWARD, *ZERO_ORDER, "fedyogisplit")
-    settings = ("--settings", SLOW_UNITS) if noisy else AVERAGE
+    few_classes = alpha < 1 and method == "fedyogi"
+    settings = ("--settings", SLOW_UNITS) if method in NOISY or few_classes else AVERAGE
     return Run("main", data, method, alpha, options=(*LORA, *preset, *settings, *RATES.get(method, ())))
 
 
@@ -119,7 +121,7 @@ def longer_table() -> Iterator[Run]:
 
 
 def pairs_table() -> Iterator[Run]:
-    """Adapters of pairs: as many directions as numbers in a layer, beside backpropagation."""
+    """Adapters of pairs: as many directions as numbers in a layer, beside backpropagation and central differences."""
     for data, alpha in CELLS:
         yield Run("pairs", data, "spry", alpha, name="all-units", options=WHOLE_GRADIENT)
         yield Run("pairs", data, "spry", alpha, name="all-blocks", options=PAIRS_EVERYWHERE)
@@ -129,7 +131,7 @@ def pairs_table() -> Iterator[Run]:
         yield Run("pairs", data, "spry", alpha, options=(*EACH_STEP, *PAIRS_OF_DIRECTIONS, "--directions", "64"))
         yield Run("pairs", data, "spry", alpha, name="16-directions", options=(*EACH_STEP, *PAIRS_OF_DIRECTIONS))
     for run in free_table():
-        if run.name == "" and run.method in ("fedavg", "fedyogi"):
+        if run.name == "" and run.method in ("fedavg", "fedyogi", "baffle+"):
             yield replace(run, table="pairs")
 
 
@@ -162,18 +164,29 @@ def noise_table() -> Iterator[Run]:
             yield Run("noise", data, method, 1.0, rounds=160, name=name, options=(*options, *often))
 
 
+def central_table() -> Iterator[Run]:
+    """Backpropagation with all data in one place, as many texts as the clients of 40 rounds see."""
+    place = ("--clients", "1", "--per-round", "1", "--iterations", "20", "--batch", "96")
+    rates = ("--learning-rate", "0.002", "--head-learning-rate", "0.01", "--settings", '{"average": 0.7}')
+    lora = ("--peft", "lora", "--rank", "8", "--lora-alpha", "8")
+    for data in ("ag_news", "sst2", "snli"):
+        options = (*place, *lora, *rates, "--evaluate-every", "1")
+        yield Run("central", data, "fedavg", 1.0, rounds=8, options=options)
+
+
 def rates_table() -> Iterator[Run]:
     """Backpropagation by other rates, where clients have few classes."""
     cases = {
         "fedavg-0.001": ("fedavg", "--learning-rate", "0.001", *AVERAGE),
         "fedavg-0.01": ("fedavg", "--learning-rate", "0.01", *AVERAGE),
+        "fedyogi": ("fedyogi", *AVERAGE),
         "fedyogi-mean-head": ("fedyogi", "--settings", MEAN_HEAD),
-        "fedyogi-slow-units": ("fedyogi", "--settings", SLOW_UNITS),
         "fedyogi-steady": ("fedyogi", "--settings", SPLIT_EXACT),
     }
     for data in ("snli", "sst2"):
         for name, (method, *options) in cases.items():
             yield Run("rates", data, method, name=name, options=(*LORA, *options))
+    yield Run("rates", "ag_news", "fedyogi", options=(*LORA, *AVERAGE))
     split = {"": AVERAGE, "-mean-head": ("--settings", MEAN_HEAD), "-0.001": ("--learning-rate", "0.001", *AVERAGE)}
     for rates, options in split.items():
         yield Run("rates", "ag_news", "fedyogisplit", name=f"fedyogisplit{rates}", options=(*LORA, *options))
@@ -224,6 +237,7 @@ TABLES = {
     "pairs": pairs_table,
     "directions": directions_table,
     "noise": noise_table,
+    "central": central_table,
     "rates": rates_table,
     "ablations": ablations_table,
     "others": others_table,
