@@ -105,7 +105,7 @@ def test_bundles_that_are_none(wrong, tmp_path):
 # --- spry serve ---
 
 
-def test_what_spry_serve_refuses(wrong, tmp_path, monkeypatch):
+def test_what_spry_serve_refuses(wrong, tmp_path):
     garbage = tmp_path / "garbage.pem"
     garbage.write_text("no certificate")
     assert "without TLS would show devices' secrets" in wrong("serve", "--host", "0.0.0.0")
