@@ -52,7 +52,6 @@ public final class RoundService extends JobService {
         synchronized (this) {
             stopping = true;
             running = client;
-            notifyAll();
         }
         if (running != null) {
             running.stop();
@@ -89,7 +88,7 @@ public final class RoundService extends JobService {
     }
 
     private void takePart(Journal journal, Notices notices) throws IOException {
-        Client opened = new Settings(this).client().data(new LocalData(this).source()).pause(this::rest)
+        Client opened = new Settings(this).client().data(new LocalData(this).source()).longestWait(LONGEST_REST)
                 .tell(event -> {
                     if (isWorthShowing(event)) {
                         journal.tell(event);
@@ -120,22 +119,5 @@ public final class RoundService extends JobService {
         boolean due = now - shown >= BETWEEN_SHOWN;
         shown = due ? now : shown;
         return due;
-    }
-
-    private synchronized void rest(double seconds) {
-        if (seconds > LONGEST_REST) {
-            throw new Stopped();
-        }
-        long until = System.nanoTime() + (long) (seconds * 1e9);
-        try {
-            for (long left = until - System.nanoTime(); left > 0 && !stopping; left = until - System.nanoTime()) {
-                wait(left / 1_000_000 + 1);
-            }
-        } catch (InterruptedException error) {
-            throw new Stopped();
-        }
-        if (stopping) {
-            throw new Stopped();
-        }
     }
 }

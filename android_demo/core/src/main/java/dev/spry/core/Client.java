@@ -57,7 +57,7 @@ public final class Client implements Closeable {
         this.chosen = chosen;
         tell = chosen.tell;
         data = new OwnData(chosen.source, chosen.skipBadRows, chosen.holdout, tell);
-        waits = new Waits(chosen.pause, tell, this::unload);
+        waits = new Waits(chosen.pause, chosen.longestWait, tell, this::unload);
         store = new Store(chosen.home, chosen.server, tell);
         server = new Server.Builder(chosen.server)
                 .pause(waits::pause).tell(tell).trust(chosen.trust).patience(chosen.patience).open();
@@ -77,6 +77,7 @@ public final class Client implements Closeable {
         private boolean skipBadRows;
         private Tell tell = Tell.SILENT;
         private Pause pause;
+        private double longestWait = Double.POSITIVE_INFINITY;
         private SSLSocketFactory trust;
         private double patience = Double.POSITIVE_INFINITY;
 
@@ -138,6 +139,12 @@ public final class Client implements Closeable {
         /** How to wait, in place of a way that `stop` ends. */
         public Builder pause(Pause waits) {
             pause = waits;
+            return this;
+        }
+
+        /** The seconds above which a wait ends the run instead, where something else starts the next. */
+        public Builder longestWait(double seconds) {
+            longestWait = seconds;
             return this;
         }
 

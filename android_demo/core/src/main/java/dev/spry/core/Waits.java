@@ -12,6 +12,7 @@ final class Waits {
     private static final double LONGEST_FAILURE = 3600;
 
     private final Pause pause;
+    private final double longest;
     private final Tell tell;
     private final Runnable idle;
     private String told = "";
@@ -19,8 +20,9 @@ final class Waits {
     private int failures;
     private volatile boolean stopped;
 
-    /** How to wait, or null for a way that `stop` ends; what to do before a long wait. */
-    Waits(Pause chosen, Tell tell, Runnable idle) {
+    /** How to wait, or null for a way that `stop` ends, and a wait above the longest; what to do before a long one. */
+    Waits(Pause chosen, double longest, Tell tell, Runnable idle) {
+        this.longest = longest;
         pause = chosen == null ? this::rest : chosen;
         this.tell = tell;
         this.idle = idle;
@@ -76,6 +78,9 @@ final class Waits {
     }
 
     private synchronized void rest(double seconds) {
+        if (seconds > longest) {
+            throw new Stopped();
+        }
         long until = System.nanoTime() + (long) (seconds * 1e9);
         try {
             for (long left = until - System.nanoTime(); left > 0 && !stopped; left = until - System.nanoTime()) {

@@ -301,6 +301,13 @@ class ClientTest {
 
     private volatile Client stopper;
 
+    @Test
+    void aWaitAboveTheLongestEndsTheRun() throws Exception {
+        stage.then(201, ENROLLED).then(200, NOTHING);
+        assertTrue(client().pause(null).longestWait(120).open().run(Client.ENDLESS).stopped);
+        assertEquals("stopped", stage.kinds().get(stage.told.size() - 1));
+    }
+
     // --- prediction ---
 
     @Test
