@@ -8,7 +8,6 @@ client.predict(["Shares fell four percent."])
 from __future__ import annotations
 
 import platform
-import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -31,17 +30,11 @@ from .runtimes import CPU, chosen
 from .sources import Row
 from .store import Job, JobStore, Store, default_home
 from .transport import Server
+from .waits import Waits
 from .workbench import Workbench, trim_memory
 
 if TYPE_CHECKING:
     from .predictions import Prediction
-
-IDLE_SECONDS = 5.0
-"""A wait of this length is worth giving the runtime's memory back."""
-LONG_SECONDS = 20.0
-"""One of this length is worth giving back what a runtime leaves in the process that loaded it."""
-SHORTEST_WAIT = 0.2
-FAILURE_WAIT, LONGEST_FAILURE_WAIT = 5.0, 3600.0
 
 
 @dataclass
@@ -60,7 +53,6 @@ class Idle:
     reason: str = ""
     rows: int = 0
     failures: int = 0
-    """Of tasks, one after the other: they lengthen the waits."""
     step_seconds: float | None = None
     resident_bytes: int | None = None
     """What the server is told of how this device does."""
@@ -124,14 +116,12 @@ class Client:
         self._data = OwnData(data, bad_rows=bad_rows, holdout=holdout, tell=on_event)
         self._tell = on_event
         self._on_idle = on_idle
-        self._pause = pause
+        self._waits = Waits(pause, on_event, self.unload, self._hand_over)
         self._bench: tuple[tuple[str, str], Workbench] | None = None
         self._rows = 0
         self._loaded = False
-        self._failures = 0
         self._step_seconds: float | None = None
         self._resident: int | None = None
-        self._waiting = ""
         where = Path(ca) if ca is not None else None
         self.server = Server(server, ca=where, transport=transport, patience=patience, pause=pause, tell=on_event)
 
@@ -152,9 +142,8 @@ class Client:
         with self.store.locked():
             try:
                 if idle is not None:
-                    self._failures, self._waiting = idle.failures, idle.reason
                     self._step_seconds, self._resident = idle.step_seconds, idle.resident_bytes
-                    self._pause(idle.seconds)
+                    self._waits.go_on(idle.seconds, idle.reason, idle.failures)
                 self._enrol()
                 self._send_left_over(done)
                 while rounds is None or done.rounds < rounds:
@@ -194,7 +183,7 @@ class Client:
         """One check-in and what comes of it; False when there was nothing to do."""
         refusal = self.conditions.refusal()
         if refusal is not None:
-            self._wait(refusal.seconds, refusal.reason)
+            self._waits.wait(refusal.seconds, refusal.reason)
             return False
         answer = self.server.check_in(
             CheckIn(
@@ -209,10 +198,10 @@ class Client:
             )
         )
         if answer.task is None:
-            self._wait(answer.wait, answer.reason)
+            self._waits.wait(answer.wait, answer.reason)
             return False
         task, job = answer.task, self.store.job(answer.task.job)
-        self._waiting = ""
+        self._waits.over()
         details = {"task": task.id, "job": task.job_name, "round": task.round, "units": len(task.units)}
         self._tell(Event("task", f"round {task.round} of {task.job_name}: {len(task.units)} units", details))
         self._guarded(job, task, lambda: self._take_part(task, job), done)
@@ -251,17 +240,16 @@ class Client:
             job.finish()
             done.failures += 1
             self._tell(Event("refused", f"round {task.round}: {error}", {"task": task.id, "code": error.code}))
-            self._wait_after_failure()
+            self._waits.after_failure()
         except (SpryError, MemoryError) as error:
             self._give_back(job, task, str(error) or "out of memory")
             done.failures += 1
             if isinstance(error, StoreError):  # the next task would find the disk as full
                 raise
-            self._wait_after_failure()
+            self._waits.after_failure()
         else:
             done.rounds += 1
-            self._failures = 0
-            self._wait(receipt.wait, "")
+            self._waits.after_success(receipt.wait)
 
     def _give_back(self, job: JobStore, task: Task, reason: str) -> None:
         job.finish()
@@ -298,25 +286,13 @@ class Client:
             self._bench = None
             trim_memory()
 
-    # --- waiting ---
+    # --- what another process goes on with ---
 
-    def _wait(self, seconds: float, reason: str) -> None:
-        """Wait about as long as told; devices that were told the same must not come back together."""
-        seconds = max(seconds, SHORTEST_WAIT if reason else 0.0) * random.uniform(0.9, 1.2)  # noqa: S311
-        if reason and reason != self._waiting:
-            self._tell(Event("waiting", f"{reason}; next look in about {seconds:.0f} s", {"seconds": round(seconds)}))
-        self._waiting = reason
-        if seconds >= IDLE_SECONDS:
-            self.unload()
-        if seconds >= LONG_SECONDS and self._loaded and self._on_idle is not None:
-            known = self._step_seconds, self._most_memory()
-            self._on_idle(Idle(seconds, reason, self._rows, self._failures, *known))
-        if seconds > 0:
-            self._pause(seconds)
-
-    def _wait_after_failure(self) -> None:
-        self._failures += 1
-        self._wait(min(FAILURE_WAIT * 2 ** min(self._failures - 1, 12), LONGEST_FAILURE_WAIT), "")
+    def _hand_over(self, seconds: float) -> None:
+        """Let a long wait end this process, if it has loaded a runtime."""
+        if self._loaded and self._on_idle is not None:
+            known = self._waits.failures, self._step_seconds, self._most_memory()
+            self._on_idle(Idle(seconds, self._waits.reason, self._rows, *known))
 
     def _most_memory(self) -> int | None:
         """Of this process and those that it took over from; None where the system does not tell."""

@@ -1,0 +1,72 @@
+"""A client's waits between one look at the server and the next."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from .events import Event, Tell
+
+IDLE_SECONDS = 5.0
+"""A wait of this length is worth giving the runtime's memory back."""
+LONG_SECONDS = 20.0
+"""One of this length is worth giving back what a runtime leaves in the process that loaded it."""
+SHORTEST = 0.2
+FAILURE, LONGEST_FAILURE = 5.0, 3600.0
+
+
+class Waits:
+    """How long a client waits, and what it does before.
+
+    Args:
+        pause: waits some seconds.
+        tell: hears what is waited for, once.
+        before_idle: called before a wait that is worth giving memory back.
+        before_long: the same for a long one, with its seconds.
+    """
+
+    def __init__(
+        self,
+        pause: Callable[[float], object],
+        tell: Tell,
+        before_idle: Callable[[], object],
+        before_long: Callable[[float], object],
+    ) -> None:
+        self.reason = ""
+        self.failures = 0
+        """Of tasks, one after the other: they lengthen the waits."""
+        self._pause = pause
+        self._tell = tell
+        self._before_idle = before_idle
+        self._before_long = before_long
+
+    def wait(self, asked: float, reason: str = "") -> None:
+        """Wait about as long as asked; devices that were told the same must not come back together."""
+        seconds = max(asked, SHORTEST if reason else 0.0) * random.uniform(0.9, 1.2)  # noqa: S311
+        if reason and reason != self.reason:
+            self._tell(Event("waiting", f"{reason}; next look in about {seconds:.0f} s", {"seconds": round(seconds)}))
+        self.reason = reason
+        if seconds >= IDLE_SECONDS:
+            self._before_idle()
+        if seconds >= LONG_SECONDS:
+            self._before_long(seconds)
+        if seconds > 0:
+            self._pause(seconds)
+
+    def go_on(self, seconds: float, reason: str, failures: int) -> None:
+        """With a wait that another process began."""
+        self.reason, self.failures = reason, failures
+        self._pause(seconds)
+
+    def after_failure(self) -> None:
+        """The longer the more tasks have failed since one succeeded."""
+        self.failures += 1
+        self.wait(min(FAILURE * 2 ** min(self.failures - 1, 12), LONGEST_FAILURE))
+
+    def after_success(self, asked: float) -> None:
+        self.failures = 0
+        self.wait(asked)
+
+    def over(self) -> None:
+        """What was waited for has come: the same reason is told again."""
+        self.reason = ""
