@@ -115,9 +115,10 @@ def free_table() -> Iterator[Run]:
 
 def longer_table() -> Iterator[Run]:
     """Each method with an adapter of its choice, for 100 rounds."""
-    for run in free_table():
-        if (run.name or run.method) in ("spry-iteration", "fedavg", "fedyogi"):
-            yield replace(run, table="longer", rounds=100, options=(*run.options, "--evaluate-every", "10"))
+    chosen = {"fedavg", "fedyogi", "baffle+", "spry-iteration", "all-units", "all-blocks"}
+    for run in dict.fromkeys(replace(run, table="longer", rounds=100) for run in (*free_table(), *pairs_table())):
+        if (run.name or run.method) in chosen:
+            yield run
 
 
 def pairs_table() -> Iterator[Run]:
