@@ -1,0 +1,160 @@
+"""What the programs of whole exports compute: PEFT's losses, and derivatives of its model."""
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from edge_client.bundle import Bundle
+from edge_client.runtimes import open_runtime
+from export.options import METHODS, AdapterOptions
+from tests.conftest import LABELS
+from tests.export.trained import BATCH, LENGTH, Trained
+
+CLOSE = {"rtol": 2e-4, "atol": 2e-6}
+
+
+@pytest.fixture(scope="module")
+def trained(bundle, model_folder, tmp_path_factory):
+    return Trained(bundle, model_folder, tmp_path_factory.mktemp("trained"))
+
+
+@pytest.fixture(scope="module")
+def runtime(bundle):
+    with open_runtime("onnx", bundle, threads=1) as opened:
+        yield opened
+
+
+def test_forward_is_the_models(trained, runtime):
+    found = trained.stepper(runtime).forward(trained.tokens, trained.labels, trained.weights)
+    np.testing.assert_allclose(found.loss, trained.losses().detach(), **CLOSE)
+    np.testing.assert_allclose(found.logits, trained.logits, **CLOSE)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("cut", ["block.0", "block.1", "head"])
+def test_a_step_from_every_cut(trained, runtime, cut, count):
+    stepper = trained.stepper(runtime, count)
+    first = stepper.chain.position(cut)
+    along = trained.directions(first, count)
+    shares = np.array([0.25, 0.75], np.float32)
+    given = trained.tokens, trained.labels, trained.weights, along, cut, shares
+    step = stepper.dual(*given)
+    assert step.jvp.shape == (count, BATCH)
+    for k in range(count):
+        expected = trained.jvp({name: value[k * BATCH : (k + 1) * BATCH] for name, value in along.items()})
+        np.testing.assert_allclose(step.jvp[k], expected, **CLOSE)
+    gradient = trained.gradient(shares)
+    assert step.gradients.keys() == {parameter.name for parameter in trained.manifest.head}
+    for name, value in step.gradients.items():
+        np.testing.assert_allclose(value, gradient[name], **CLOSE)
+
+    hidden = stepper.prefix(trained.tokens, trained.weights, cut)
+    stepper.release_prefix(cut)
+    again = stepper.suffix(hidden, *given)
+    np.testing.assert_array_equal(again.jvp, step.jvp)
+    np.testing.assert_array_equal(again.loss, step.loss)
+
+
+@pytest.mark.parametrize("cut", ["block.0", "block.1", "head"])
+def test_a_step_of_scalars_from_every_cut(trained, runtime, cut):
+    stepper = trained.stepper(runtime)
+    along = trained.directions(stepper.chain.position(cut), 1, head=True)
+    found = stepper.scalars(trained.tokens, trained.labels, trained.weights, along, cut)
+    head = {parameter.name for parameter in trained.manifest.head}
+    units = {name: value for name, value in along.items() if name not in head}
+    np.testing.assert_allclose(found.jvp[0], trained.jvp(units), **CLOSE)
+    np.testing.assert_allclose(found.head_jvp[0], trained.jvp({name: along[name] for name in head}), **CLOSE)
+
+
+@pytest.mark.parametrize("low_memory", [False, True])
+@pytest.mark.parametrize("cut", ["block.0", "block.1", "head"])
+def test_the_exact_gradient_from_every_cut(trained, runtime, cut, low_memory):
+    stepper = trained.stepper(runtime)
+    shares = np.array([0.4, 0.6], np.float32)
+    given = trained.tokens, trained.labels, trained.weights, cut, shares
+    found = stepper.exact(*given, low_memory=low_memory)
+    expected = trained.gradient(shares)
+    later = trained.directions(stepper.chain.position(cut), 1, head=True)
+    assert found.gradients.keys() == later.keys()
+    for name, value in found.gradients.items():
+        np.testing.assert_allclose(value, expected[name], **CLOSE)
+
+
+def test_the_other_shape(bundle, model_folder, runtime, tmp_path):
+    single = Trained(bundle, model_folder, tmp_path, batch=1)
+    found = single.stepper(runtime).forward(single.tokens, single.labels, single.weights)
+    np.testing.assert_allclose(found.loss, single.losses().detach(), **CLOSE)
+    along = single.directions(1, 2)
+    step = single.stepper(runtime, 2).dual(single.tokens, single.labels, single.weights, along, "block.0")
+    expected = single.jvp({name: value[1:] for name, value in along.items()})
+    np.testing.assert_allclose(step.jvp[1], expected, **CLOSE)
+
+
+@pytest.mark.parametrize("method", METHODS[1:])
+def test_every_adapter_loads_with_peft(exporting, model_folder, tmp_path, method):
+    """Keys, shapes and configuration are PEFT's own: a server's result is an ordinary adapter folder."""
+    desk = tmp_path / "desk.jsonl"
+    desk.write_text("".join(f'{{"text": "the lake is {label}", "label": "{label}"}}\n' for label in LABELS))
+    examples = str(desk) if method == "pairs" else ""
+    folder = exporting(adapter=AdapterOptions(method=method, rank=2, dimension=3, examples=examples), cuts=1)
+    trained = Trained(folder, model_folder, tmp_path)
+    assert trained.manifest.adapter.method == method
+    assert bool(trained.manifest.units) == (method != "classifier")
+    with open_runtime("onnx", folder, threads=1) as opened:
+        found = trained.stepper(opened).forward(trained.tokens, trained.labels, trained.weights)
+    np.testing.assert_allclose(found.loss, trained.losses().detach(), **CLOSE)
+    np.testing.assert_allclose(found.logits, trained.logits, **CLOSE)
+
+
+def test_spans(exporting, model_folder, tmp_path):
+    folder = exporting(task="qa", cuts=1)
+    trained = Trained(folder, model_folder, tmp_path)
+    assert trained.manifest.model.labels == ()
+    chain = [(segment.name, segment.first_block, segment.last_block) for segment in trained.manifest.segments]
+    assert chain[1:-1] == [("block.0", 0, 2)], "with one cut all blocks make one segment"
+    assert {unit.segments for unit in trained.manifest.units} == {("block.0",)}
+    with open_runtime("onnx", folder, threads=1) as opened:
+        stepper = trained.stepper(opened)
+        found = stepper.forward(trained.tokens, trained.labels, trained.weights)
+        np.testing.assert_allclose(found.loss, trained.losses().detach(), **CLOSE)
+        assert found.logits.shape == (BATCH, LENGTH, 2)
+        along = trained.directions(1, 1)
+        step = stepper.dual(trained.tokens, trained.labels, trained.weights, along, 1)
+        np.testing.assert_allclose(step.jvp[0], trained.jvp(along), **CLOSE)
+
+
+def test_language_models_have_no_head(exporting, tmp_path):
+    """A whole checkpoint of GPT-2: its task layer is the model's own and stays frozen."""
+    config = transformers.GPT2Config(
+        n_embd=32, n_layer=2, n_head=2, n_positions=32, vocab_size=90, bos_token_id=0, eos_token_id=0
+    )
+    torch.manual_seed(0)
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "tiny-gpt2")
+    folder = exporting(source=str(tmp_path / "tiny-gpt2"), task="causal-lm", cuts=1)
+    bundle = Bundle.open(folder)
+    assert (bundle.manifest.head, bundle.manifest.tokenizer) == ((), None)
+    assert bundle.manifest.inputs == ("input_ids", "attention_mask")
+    assert all(check.passed for check in bundle.manifest.verification)
+    assert len(bundle.manifest.units) == 2  # GPT-2 projects queries, keys and values in one layer
+
+
+@pytest.mark.parametrize(("precision", "rough"), [("int8", 0.1), ("int4", 0.6)])
+def test_quantized(exporting, bundle, model_folder, tmp_path, precision, rough):
+    """Near the float model; how near the quantized one is stands in the report that the export checks."""
+    folder = exporting(precision=precision, directions=(1, 2))
+    trained = Trained(folder, model_folder, tmp_path)
+    spec = trained.manifest.runtimes["onnx"]
+    assert spec.precision == precision
+    assert spec.weights_bytes < Bundle.open(bundle).manifest.runtimes["onnx"].weights_bytes
+    found, expected = [], []
+    with open_runtime("onnx", folder, threads=1) as opened:
+        stepper = trained.stepper(opened, 2)
+        for seed in range(8):
+            along = trained.directions(1, 2, seed=seed)
+            step = stepper.dual(trained.tokens, trained.labels, trained.weights, along, 1)
+            found.append(step.jvp)
+            expected += [trained.jvp({n: v[k * BATCH : (k + 1) * BATCH] for n, v in along.items()}) for k in range(2)]
+    error = np.concatenate(found) - expected
+    assert np.linalg.norm(error) < rough * np.linalg.norm(expected)
+    np.testing.assert_allclose(step.loss, trained.losses().detach(), rtol=rough)
