@@ -72,12 +72,14 @@ def keep(folder: Path, record: Path) -> None:
 
 
 def report(table: str) -> None:
-    if not (RECORDS / table).is_dir():
+    rows = dict.fromkeys(made.folder(RECORDS, 0).parent for made in TABLES[table]())
+    kept = [str(folder) for folder in rows if folder.is_dir()]
+    if not kept:
         print(f"{table}: no run has ended, so there is nothing to report")
         return
     target = RESULTS / f"{table}.md"
     title = (TABLES[table].__doc__ or table).rstrip(".")
-    subprocess.run([*SPRY, "report", str(RECORDS / table), "--title", title, "--out", str(target)], check=True)
+    subprocess.run([*SPRY, "report", *kept, "--title", title, "--out", str(target)], check=True)
 
 
 def main() -> None:

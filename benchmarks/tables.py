@@ -1,6 +1,6 @@
 """What the comparison with the paper runs: tables of simulations.
 
-What a table says of itself is the title of its report.
+What a table says of itself is the title of its report. A table may show runs that another one keeps.
 """
 
 from __future__ import annotations
@@ -50,6 +50,15 @@ PAIRS_EVERYWHERE = ("--peft", "pairs", "--dimension", "64")
 PAIRS_OF_DIRECTIONS = (*PAIRS_EVERYWHERE, "--last-blocks", "3")
 WHOLE_GRADIENT = (*PAIRS_OF_DIRECTIONS, "--settings", '{"training": {"per_example": true}}')
 """Each example has directions of its own, as the runs that are kept had; the gradient is the same."""
+BAFFLE_RATES = {
+    "0.003": ("--learning-rate", "0.003"),
+    "0.03": ("--learning-rate", "0.03"),
+    "slow-units": ("--settings", '{"average": 0.9, "optimizers": {"units": {"learning_rate": 0.001}}}'),
+    "iteration": ("--mode", "iteration", "--settings", '{"average": 0.95}'),
+}
+"""Beside 0.01, the clients' rate, and 0.01, the server's."""
+PAIRS_RATES = {"head-0.2": ("--head-learning-rate", "0.2"), "units-0.02": ("--server-learning-rate", "0.02")}
+"""Twice the preset's each."""
 SLOW_UNITS = '{"average": 0.9, "optimizers": {"units": {"learning_rate": 0.001}}}'
 """For noisy gradients of LoRA's factors: with ten times as much they walk at random until the model is lost."""
 
@@ -59,6 +68,7 @@ class Run:
     """One simulation, but for its seed."""
 
     table: str
+    """The one that keeps it."""
     data: str
     method: str
     alpha: float = 0.1
@@ -100,29 +110,56 @@ def _with_lora(data: str, alpha: float, method: str) -> Run:
 
 def free_table() -> Iterator[Run]:
     """Each method with an adapter of its choice."""
+    chosen = {
+        main_table: ("fedavg", "fedyogi", "classifier"),
+        pairs_table: ("all-blocks", "all-units"),
+        aligned_table: ("baffle+", "split-exact"),
+    }
+    for table, names in chosen.items():
+        yield from (run for run in table() if (run.name or run.method) in names)
+
+
+def texts_table() -> Iterator[Run]:
+    """AG News at alpha 1.0 on all of its 2,000 test texts, and by other rates."""
+    runs = {(run.name or run.method): run for run in free_table() if (run.data, run.alpha) == ("ag_news", 1.0)}
+    pairs = Run("texts", "ag_news", "spry", 1.0, name="three-blocks", options=PAIRS_OF_DIRECTIONS)
+    baffle = replace(runs["baffle+"], name="baffle+")
+    for run in (*(runs[name] for name in ("all-blocks", "fedavg", "fedyogi", "classifier")), pairs, baffle):
+        yield _by_all_texts(run)
+    for run, rates in ((pairs, PAIRS_RATES), (baffle, BAFFLE_RATES)):
+        for name, options in rates.items():
+            yield _by_all_texts(replace(run, name=f"{run.name}-{name}"), *options)
+
+
+def _by_all_texts(run: Run, *rates: str) -> Run:
+    return replace(run, table="texts", options=(*run.options, *rates, "--test-examples", "0"))  # the last one counts
+
+
+def aligned_table() -> Iterator[Run]:
+    """Aligned adapters, beside LoRA in the last three blocks."""
     for data, alpha in CELLS:
-        yield Run("free", data, "spry", alpha, options=ALIGNED, aligned=True)
-        yield Run("free", data, "spry", alpha, name="spry-iteration", options=EACH_STEP, aligned=True)
-        yield Run("free", data, "fedfgd", alpha, options=(*EACH_STEP, "--rank", "16"), aligned=True)
-        yield Run("free", data, "fedavg", alpha, options=(*LATE_LORA, *AVERAGE))
-        yield Run("free", data, "fedyogi", alpha, options=(*LATE_LORA, *AVERAGE))
-        yield Run("free", data, "classifier", alpha, options=(*RATES["classifier"], *AVERAGE))
-        yield Run("free", data, "baffle+", alpha, options=AVERAGE, aligned=True)
+        yield Run("aligned", data, "spry", alpha, options=ALIGNED, aligned=True)
+        yield Run("aligned", data, "spry", alpha, name="spry-iteration", options=EACH_STEP, aligned=True)
+        yield Run("aligned", data, "fedfgd", alpha, options=(*EACH_STEP, "--rank", "16"), aligned=True)
+        yield Run("aligned", data, "fedavg", alpha, options=(*LATE_LORA, *AVERAGE))
+        yield Run("aligned", data, "fedyogi", alpha, options=(*LATE_LORA, *AVERAGE))
+        yield Run("aligned", data, "classifier", alpha, options=(*RATES["classifier"], *AVERAGE))
+        yield Run("aligned", data, "baffle+", alpha, options=AVERAGE, aligned=True)
     for data, alpha in CELLS:
-        yield Run("free", data, "fedyogisplit", alpha, name="split-exact", aligned=True,
+        yield Run("aligned", data, "fedyogisplit", alpha, name="split-exact", aligned=True,
                   options=("--settings", SPLIT_EXACT))  # fmt: skip
 
 
 def longer_table() -> Iterator[Run]:
     """Each method with an adapter of its choice, for 100 rounds."""
     chosen = {"fedavg", "fedyogi", "baffle+", "spry-iteration", "all-units", "all-blocks"}
-    for run in dict.fromkeys(replace(run, table="longer", rounds=100) for run in (*free_table(), *pairs_table())):
+    for run in dict.fromkeys(replace(run, table="longer", rounds=100) for run in (*aligned_table(), *pairs_table())):
         if (run.name or run.method) in chosen:
             yield run
 
 
 def pairs_table() -> Iterator[Run]:
-    """Adapters of pairs: as many directions as numbers in a layer, beside backpropagation and central differences."""
+    """Adapters of pairs: as many directions as numbers in a layer, and fewer."""
     for data, alpha in CELLS:
         yield Run("pairs", data, "spry", alpha, name="all-units", options=WHOLE_GRADIENT)
         yield Run("pairs", data, "spry", alpha, name="all-blocks", options=PAIRS_EVERYWHERE)
@@ -131,15 +168,12 @@ def pairs_table() -> Iterator[Run]:
                   options=(*PAIRS_EVERYWHERE, "--settings", SPLIT_EXACT))  # fmt: skip
         yield Run("pairs", data, "spry", alpha, options=(*EACH_STEP, *PAIRS_OF_DIRECTIONS, "--directions", "64"))
         yield Run("pairs", data, "spry", alpha, name="16-directions", options=(*EACH_STEP, *PAIRS_OF_DIRECTIONS))
-    for run in free_table():
-        if run.name == "" and run.method in ("fedavg", "fedyogi", "baffle+"):
-            yield replace(run, table="pairs")
 
 
 def directions_table() -> Iterator[Run]:
-    """More directions than the free table's, with nothing split."""
+    """More directions than the aligned table's, with nothing split."""
     for directions in (64, 256, 1024):
-        for run in free_table():
+        for run in aligned_table():
             if run.method == "fedfgd" and run.alpha == 1.0:
                 more = (*run.options, "--directions", f"{directions}")
                 yield replace(run, table="directions", name=f"K={directions}", options=more)
@@ -236,6 +270,8 @@ def _shorter(data: str, method: str, *options: str) -> Run:
 TABLES = {
     "main": main_table,
     "free": free_table,
+    "texts": texts_table,
+    "aligned": aligned_table,
     "longer": longer_table,
     "pairs": pairs_table,
     "directions": directions_table,

@@ -16,7 +16,7 @@ SIMULATE = load(installed()["simulate"])
 
 
 def test_no_run_stands_in_anothers_folder():
-    made = [run for table in tables.TABLES.values() for run in table()]
+    made = {run for table in tables.TABLES.values() for run in table()}  # a table may show another's
     assert len({run.folder(Path("runs"), 0) for run in made}) == len(made)
 
 
@@ -30,20 +30,40 @@ def test_simulate_takes_the_commands(table):
         check_method(given["method"], json.loads(given["settings"] or "{}"))
 
 
+def short(model_folder, data, folder):
+    """A simulation that takes seconds."""
+    return [
+        "simulate", "--model", str(model_folder), "--data", str(data), "--examples", str(data / "train.jsonl"),
+        "--clients", "4", "--per-round", "2", "--rounds", "2", "--iterations", "1", "--length", "8",
+        "--out", str(folder),
+    ]  # fmt: skip
+
+
 def test_what_a_run_found_is_kept_and_not_found_again(model_folder, writing, tmp_path):
     out, records = tmp_path / "out", tmp_path / "records"
     folder, record = (parent / "free" / "notes-1" / "spry" / "seed-0" for parent in (out, records))
-    desk = writing() / "train.jsonl"
-    command = [
-        "simulate", "--model", str(model_folder), "--data", str(desk.parent), "--examples", str(desk), "--clients", "4",
-        "--per-round", "2", "--rounds", "2", "--iterations", "1", "--length", "8", "--out", str(folder),
-    ]  # fmt: skip
+    command = short(model_folder, writing(), folder)
     assert paper.run(command, folder, record, 1).startswith("done  "), folder.with_suffix(".log").read_text()
     assert str(tmp_path) not in "".join(file.read_text() for file in record.iterdir())
     shutil.rmtree(out)
     assert paper.run(command, folder, record, 1).startswith("done before  ")
     (run,) = find_runs([records])
     assert (len(run.rounds), run.summary is not None) == (2, True)
+
+
+def test_a_report_has_a_tables_runs_wherever_they_are_kept(model_folder, writing, tmp_path, monkeypatch):
+    shown, other = (tables.Run("main", "notes", "spry", 1.0, name=name) for name in ("shown", "other"))
+    records, results = tmp_path / "records", tmp_path / "results"
+    results.mkdir()
+    for name, value in (("RECORDS", records), ("RESULTS", results), ("TABLES", {"free": lambda: iter([shown])})):
+        monkeypatch.setattr(paper, name, value)
+    paper.report("free")
+    assert not list(results.iterdir())  # nothing has run
+    folder = tmp_path / "run"
+    paper.run(short(model_folder, writing(), folder), folder, shown.folder(records, 0), 1)
+    shutil.copytree(shown.folder(records, 0), other.folder(records, 1))  # twice one seed would be refused
+    paper.report("free")
+    assert "1 run in 1 row" in (results / "free.md").read_text()
 
 
 def test_a_run_that_fails_is_told_and_not_kept(model_folder, tmp_path):
