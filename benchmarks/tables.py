@@ -50,13 +50,19 @@ PAIRS_EVERYWHERE = ("--peft", "pairs", "--dimension", "64")
 PAIRS_OF_DIRECTIONS = (*PAIRS_EVERYWHERE, "--last-blocks", "3")
 WHOLE_GRADIENT = (*PAIRS_OF_DIRECTIONS, "--settings", '{"training": {"per_example": true}}')
 """Each example has directions of its own, as the runs that are kept had; the gradient is the same."""
+BAFFLE = ("--learning-rate", "0.003")
+"""The clients' rate of Baffle+ in an aligned adapter, the best of `BAFFLE_RATES`."""
 BAFFLE_RATES = {
-    "0.003": ("--learning-rate", "0.003"),
+    "0.001": ("--learning-rate", "0.001"),
+    "0.01": ("--learning-rate", "0.01"),
     "0.03": ("--learning-rate", "0.03"),
-    "slow-units": ("--settings", '{"average": 0.9, "optimizers": {"units": {"learning_rate": 0.001}}}'),
-    "iteration": ("--mode", "iteration", "--settings", '{"average": 0.95}'),
-}
-"""Beside 0.01, the clients' rate, and 0.01, the server's."""
+    "slow-units": (
+        "--learning-rate", "0.01", "--settings", '{"average": 0.9, "optimizers": {"units": {"learning_rate": 0.001}}}'
+    ),
+    "iteration": ("--learning-rate", "0.01", "--mode", "iteration", "--settings", '{"average": 0.95}'),
+    "slow-iteration": ("--mode", "iteration", "--settings", '{"average": 0.95}'),
+}  # fmt: skip
+"""Beside that."""
 PAIRS_RATES = {"head-0.2": ("--head-learning-rate", "0.2"), "units-0.02": ("--server-learning-rate", "0.02")}
 """Twice the preset's each."""
 SLOW_UNITS = '{"average": 0.9, "optimizers": {"units": {"learning_rate": 0.001}}}'
@@ -110,13 +116,11 @@ def _with_lora(data: str, alpha: float, method: str) -> Run:
 
 def free_table() -> Iterator[Run]:
     """Each method with an adapter of its choice."""
-    chosen = {
-        main_table: ("fedavg", "fedyogi", "classifier"),
-        pairs_table: ("all-blocks", "all-units"),
-        aligned_table: ("baffle+", "split-exact"),
-    }
+    chosen = {main_table: ("fedavg", "fedyogi", "classifier"), pairs_table: ("all-blocks", "all-units")}
     for table, names in chosen.items():
         yield from (run for run in table() if (run.name or run.method) in names)
+    for data, alpha in CELLS:
+        yield Run("free", data, "baffle+", alpha, options=(*AVERAGE, *BAFFLE), aligned=True)
 
 
 def texts_table() -> Iterator[Run]:
@@ -210,7 +214,8 @@ def central_table() -> Iterator[Run]:
 
 
 def rates_table() -> Iterator[Run]:
-    """Backpropagation by other rates, where clients have few classes."""
+    """Backpropagation and central differences by other rates, where clients have few classes."""
+    central = {"baffle+-0.003": ("baffle+", *BAFFLE, "--settings", SLOW_UNITS)}
     whole = {
         "fedavg-0.001": ("fedavg", "--learning-rate", "0.001", *AVERAGE),
         "fedavg-0.01": ("fedavg", "--learning-rate", "0.01", *AVERAGE),
@@ -224,7 +229,7 @@ def rates_table() -> Iterator[Run]:
         "fedyogisplit-mean-head": ("fedyogisplit", "--settings", MEAN_HEAD),
         "fedyogisplit-0.001": ("fedyogisplit", "--learning-rate", "0.001", *AVERAGE),
     }
-    for data, cases in (("snli", whole), ("sst2", whole), ("ag_news", split)):
+    for data, cases in (("snli", whole), ("sst2", whole | central), ("ag_news", split | central)):
         for name, (method, *options) in cases.items():
             yield Run("rates", data, method, name=name, options=(*LORA, *options))
 
@@ -263,8 +268,8 @@ def others_table() -> Iterator[Run]:
 
 
 def _shorter(data: str, method: str, *options: str) -> Run:
-    own = ALIGNED if method == "spry" else (*LATE_LORA, *AVERAGE, *RATES.get(method, ()))
-    return Run("others", data, method, rounds=20, options=(*own, *options), aligned=method == "spry")
+    own = PAIRS_EVERYWHERE if method == "spry" else (*LORA, *AVERAGE, *RATES.get(method, ()))
+    return Run("others", data, method, rounds=20, options=(*own, *options))
 
 
 TABLES = {
