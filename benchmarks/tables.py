@@ -51,7 +51,7 @@ PAIRS_OF_DIRECTIONS = (*PAIRS_EVERYWHERE, "--last-blocks", "3")
 WHOLE_GRADIENT = (*PAIRS_OF_DIRECTIONS, "--settings", '{"training": {"per_example": true}}')
 """Each example has directions of its own, as the runs that are kept had; the gradient is the same."""
 BAFFLE = ("--learning-rate", "0.003")
-"""The clients' rate of Baffle+ in an aligned adapter, the best of `BAFFLE_RATES`."""
+"""The clients' rate of Baffle+ in an aligned adapter; a third of it ends as high, but learns later."""
 BAFFLE_RATES = {
     "0.001": ("--learning-rate", "0.001"),
     "0.01": ("--learning-rate", "0.01"),
@@ -62,7 +62,7 @@ BAFFLE_RATES = {
     "iteration": ("--learning-rate", "0.01", "--mode", "iteration", "--settings", '{"average": 0.95}'),
     "slow-iteration": ("--mode", "iteration", "--settings", '{"average": 0.95}'),
 }  # fmt: skip
-"""Beside that."""
+"""Others that were tried."""
 PAIRS_RATES = {"head-0.2": ("--head-learning-rate", "0.2"), "units-0.02": ("--server-learning-rate", "0.02")}
 """Twice the preset's each."""
 SLOW_UNITS = '{"average": 0.9, "optimizers": {"units": {"learning_rate": 0.001}}}'

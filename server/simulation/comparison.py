@@ -25,6 +25,8 @@ NATURAL = "natural"
 """A split by a column of the data."""
 _SHORT = {"rank": "r", "dimension": "d"}
 _NAMES = {"training.mode": "mode", "training.directions": "K"}
+_PLACES = {"optimizers.units": "server ", "optimizers.head": "server head "}
+"""Whose settings are called like the clients'."""
 _OF_THE_RUN = {"seed", "rounds", "per_round"}
 """Settings of the job that the run's own configuration has too."""
 
@@ -230,6 +232,7 @@ def _splits(rows: Iterable[dict[str, str]], name: str) -> bool:
 
 def _part(name: str, value: str) -> str:
     """Words that speak for themselves stand alone."""
-    return (
-        value if name in ("method", "preset", "adapter", "mode") or not value else f"{name.rpartition('.')[2]} {value}"
-    )
+    if name in ("method", "preset", "adapter", "mode") or not value:
+        return value
+    place, _, last = name.rpartition(".")
+    return f"{_PLACES.get(place, '')}{last} {value}"

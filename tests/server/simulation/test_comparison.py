@@ -183,6 +183,16 @@ def test_a_label_says_no_more_than_tells_rows_apart(tmp_path):
     ]  # fmt: skip
 
 
+def test_a_label_tells_the_servers_rates_from_the_clients(tmp_path):
+    made = [config("spry", training={"learning_rate": rate}) for rate in (0.03, 0.1, 0.1)]
+    for one, rate in zip(made, (0.01, 0.01, 0.02), strict=True):
+        one["settings"]["optimizers"] = {"units": {"kind": "fedyogi", "learning_rate": rate}}
+    assert labels(tmp_path, *made) == [
+        ["spry, learning_rate 0.03", "spry, learning_rate 0.1, server learning_rate 0.01",
+         "spry, learning_rate 0.1, server learning_rate 0.02"]
+    ]  # fmt: skip
+
+
 def test_runs_with_and_without_examples_at_the_desk_are_two_rows(tmp_path):
     runs = (config("spry", adapter={"method": "lora", "examples": file}) for file in ("", "at/desk.jsonl"))
     assert labels(tmp_path, *runs) == [["spry", "spry, examples desk.jsonl"]]
