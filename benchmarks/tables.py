@@ -268,8 +268,8 @@ def others_table() -> Iterator[Run]:
 
 
 def _shorter(data: str, method: str, *options: str) -> Run:
-    own = PAIRS_EVERYWHERE if method == "spry" else (*LORA, *AVERAGE, *RATES.get(method, ()))
-    return Run("others", data, method, rounds=20, options=(*own, *options))
+    own = ALIGNED if method == "spry" else (*LATE_LORA, *AVERAGE, *RATES.get(method, ()))
+    return Run("others", data, method, rounds=20, options=(*own, *options), aligned=method == "spry")
 
 
 TABLES = {
