@@ -84,8 +84,12 @@ class Run:
     aligned: bool = False
     """Whether its adapter stands along directions that labelled examples give."""
 
+    @property
+    def row(self) -> str:
+        return self.name or self.method
+
     def folder(self, out: Path, seed: int) -> Path:
-        return out / self.table / f"{self.data}-{self.alpha:g}" / (self.name or self.method) / f"seed-{seed}"
+        return out / self.table / f"{self.data}-{self.alpha:g}" / self.row / f"seed-{seed}"
 
     def command(self, out: Path, seed: int, arithmetic: str) -> list[str]:
         length = "48" if self.data in PAIRS else "32"
@@ -118,25 +122,22 @@ def free_table() -> Iterator[Run]:
     """Each method with an adapter of its choice."""
     chosen = {main_table: ("fedavg", "fedyogi", "classifier"), pairs_table: ("all-blocks", "all-units")}
     for table, names in chosen.items():
-        yield from (run for run in table() if (run.name or run.method) in names)
+        yield from (run for run in table() if run.row in names)
     for data, alpha in CELLS:
         yield Run("free", data, "baffle+", alpha, options=(*AVERAGE, *BAFFLE), aligned=True)
 
 
 def texts_table() -> Iterator[Run]:
     """AG News at alpha 1.0 on all of its 2,000 test texts, and by other rates."""
-    runs = {(run.name or run.method): run for run in free_table() if (run.data, run.alpha) == ("ag_news", 1.0)}
-    pairs = Run("texts", "ag_news", "spry", 1.0, name="three-blocks", options=PAIRS_OF_DIRECTIONS)
-    baffle = replace(runs["baffle+"], name="baffle+")
-    for run in (*(runs[name] for name in ("all-blocks", "fedavg", "fedyogi", "classifier")), pairs, baffle):
-        yield _by_all_texts(run)
-    for run, rates in ((pairs, PAIRS_RATES), (baffle, BAFFLE_RATES)):
-        for name, options in rates.items():
-            yield _by_all_texts(replace(run, name=f"{run.name}-{name}"), *options)
-
-
-def _by_all_texts(run: Run, *rates: str) -> Run:
-    return replace(run, table="texts", options=(*run.options, *rates, "--test-examples", "0"))  # the last one counts
+    runs = {run.row: run for run in free_table() if (run.data, run.alpha) == ("ag_news", 1.0)}
+    del runs["all-units"]  # by directions for each example; the preset shares them
+    runs["three-blocks"] = Run("texts", "ag_news", "spry", 1.0, name="three-blocks", options=PAIRS_OF_DIRECTIONS)
+    for row, others in (("three-blocks", PAIRS_RATES), ("baffle+", BAFFLE_RATES)):
+        for name, rates in others.items():
+            made = runs[row]
+            runs[f"{row}-{name}"] = replace(made, name=f"{row}-{name}", options=(*made.options, *rates))
+    for run in runs.values():
+        yield replace(run, table="texts", options=(*run.options, "--test-examples", "0"))  # the last one counts
 
 
 def aligned_table() -> Iterator[Run]:
@@ -158,7 +159,7 @@ def longer_table() -> Iterator[Run]:
     """Each method with an adapter of its choice, for 100 rounds."""
     chosen = {"fedavg", "fedyogi", "baffle+", "spry-iteration", "all-units", "all-blocks"}
     for run in dict.fromkeys(replace(run, table="longer", rounds=100) for run in (*aligned_table(), *pairs_table())):
-        if (run.name or run.method) in chosen:
+        if run.row in chosen:
             yield run
 
 

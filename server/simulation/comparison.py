@@ -19,6 +19,8 @@ from server.simulation.runs import Config, Run, RunError
 Kind = Literal["backprop", "forward", "zero-order", "head alone"]
 KINDS: dict[str, Kind] = {"exact": "backprop", "forward": "forward", "central": "zero-order"}
 """Of an estimator, in the order of the rows."""
+RIVALS: tuple[Kind, ...] = ("backprop", "zero-order", "head alone")
+"""Whose best row all others are held against."""
 TASK = ("data", "split", "model")
 """What the rows of a group have in common."""
 NATURAL = "natural"

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from edge_client.errors import SpryError
 from server.cli.common import JsonOption, show_json, show_table
-from server.simulation.comparison import Comparison, Group, Row, compare
+from server.simulation.comparison import RIVALS, Comparison, Group, Row, compare
 from server.simulation.convergence import INTERVAL
 from server.simulation.measures import SCORES
 from server.simulation.page import MADE_BY, Report, html, markdown
@@ -83,8 +83,7 @@ def _row(compared: Comparison, group: Group, row: Row) -> dict[str, Any]:
         "folders": [str(run.folder) for run in row.runs],
         "settings": {name: row.settings[name] for name in compared.differing},
         "figures": msgspec.to_builtins(row.figures),
-        "to_backprop": group.ahead(row, "backprop"),
-        "to_zero_order": group.ahead(row, "zero-order"),
+        **{f"to_{kind.replace('-', '_').replace(' ', '_')}": group.ahead(row, kind) for kind in RIVALS},
         "curves": {
             score: [{"round": number} | msgspec.to_builtins(spread) for number, spread in curve]
             for score, curve in curves.items()

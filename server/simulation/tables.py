@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from edge_client.inspect import size
-from server.simulation.comparison import Comparison, Group, Row, Spread
+from server.simulation.comparison import RIVALS, Comparison, Group, Row, Spread
 from server.simulation.convergence import INTERVAL
 from server.simulation.measures import SCORES, Metric, Section, Unit, metrics
 
@@ -35,7 +35,8 @@ def explanation(interval: int) -> list[str]:
         "(2 of 3) stands where one of three seeds has no such figure; an empty cell is a figure that no run has.",
         "The band around a line reaches from the lowest seed to the highest; a line ends where the first seed ends.",
         "Final is the score of the last evaluation, best the highest of all, fall how many points lie between the two.",
-        "To backprop, to zero-order: points between a row's final score and that of the best row of that kind.",
+        ("To backprop, zero-order, head alone: points between a row's final score and that of the best row of that "
+        "kind."),
         "Rounds and seconds to 95 % lead to the first evaluation that has 95 % of the final score.",
         (f"Converged is the paper's rule: from this round on the variance of the score over {interval} rounds no "
         "longer changes from one such interval to the next. A curve that rises evenly or stays flat meets it too."),
@@ -133,10 +134,7 @@ def _column(group: Group, metric: Metric) -> list[str]:
 
 
 def _ahead(group: Group) -> dict[str, list[str]]:
-    found = {
-        "to backprop": [group.ahead(row, "backprop") for row in group.rows],
-        "to zero-order": [group.ahead(row, "zero-order") for row in group.rows],
-    }
+    found = {f"to {kind}": [group.ahead(row, kind) for row in group.rows] for kind in RIVALS}
     return {
         heading: ["" if value is None else f"{100 * value:+.1f}".replace("-", "\N{MINUS SIGN}") for value in values]
         for heading, values in found.items()

@@ -139,6 +139,9 @@ def test_differences_are_to_the_best_of_their_kind_in_the_same_group(sweep):
         assert cells(scores, leader)["to backprop"] == ""
         assert cells(scores, "fedmezo")["to zero-order"] == ""
         assert cells(scores, "spry")["to zero-order"] == f"{100 * (last['spry'] - last['fedmezo']):+.1f}"
+        assert cells(scores, "classifier")["to head alone"] == ""
+        wanted = f"{100 * (last['spry'] - last['classifier']):+.1f}".replace("-", MINUS)
+        assert cells(scores, "spry")["to head alone"] == wanted
 
 
 def test_the_overview_has_a_column_for_each_group(sweep):
