@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from edge_client.inspect import size
-from server.simulation.comparison import RIVALS, Comparison, Group, Row, Spread
+from server.simulation.comparison import RIVALS, Comparison, Group, Kind, Row, Spread
 from server.simulation.convergence import INTERVAL
 from server.simulation.measures import SCORES, Metric, Section, Unit, metrics
 
@@ -68,7 +68,7 @@ def compact(group: Group, interval: int = INTERVAL) -> Table:
     """What fits a terminal."""
     shown = {f"{group.score}.last": "final", f"{group.score}.fall": "fall", "rounds_to_95": "rounds to 95 %"}
     columns = {shown[metric.key]: _column(group, metric) for metric in metrics(interval) if metric.key in shown}
-    return _table(f"{group.title}, {SCORES[group.score]}, %", group, columns | _ahead(group))
+    return _table(f"{group.title}, {SCORES[group.score]}, %", group, columns | _ahead(group, RIVALS[:2]))
 
 
 def curve_figures(group: Group, score: str) -> Table:
@@ -117,7 +117,7 @@ def _section(group: Group, section: Section, interval: int) -> Table:
         if metric.section == section:
             columns[metric.heading] = _column(group, metric)
         if metric.section == section and metric.key == f"{group.score}.fall":
-            columns |= _ahead(group)
+            columns |= _ahead(group, RIVALS)
     return _table(TITLES[section], group, columns)
 
 
@@ -133,8 +133,8 @@ def _column(group: Group, metric: Metric) -> list[str]:
     return [_cell(row, metric.key, metric.unit) for row in group.rows]
 
 
-def _ahead(group: Group) -> dict[str, list[str]]:
-    found = {f"to {kind}": [group.ahead(row, kind) for row in group.rows] for kind in RIVALS}
+def _ahead(group: Group, rivals: Sequence[Kind]) -> dict[str, list[str]]:
+    found = {f"to {kind}": [group.ahead(row, kind) for row in group.rows] for kind in rivals}
     return {
         heading: ["" if value is None else f"{100 * value:+.1f}".replace("-", "\N{MINUS SIGN}") for value in values]
         for heading, values in found.items()
