@@ -17,7 +17,8 @@ import numpy as np
 import psutil
 from fleet import machine
 
-from edge_client.optimizers import Weights, server_step
+from edge_client.arrays import Weights
+from edge_client.optimizers import server_step
 from edge_client.protocol import ServerOptimizers
 from server.aggregation import Mean
 from server.assignment import cyclic

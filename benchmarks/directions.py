@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable
 from typing import get_args
 
-from edge_client.directions import Kind, draw
+from edge_client.directions import draw
+from edge_client.protocol import DirectionKind
 
 HIDDEN, BLOCKS, TARGETS, BATCH = 384, 6, 2, 8  # MiniLM, LoRA on the attention's query and value projections
 UNIT = 2 * HIDDEN  # weights of a LoRA pair of rank 1
@@ -31,7 +32,7 @@ def median_ms(work: Callable[[], object], repeats: int) -> float:
     return 1e3 * statistics.median(times)
 
 
-def measure(kind: Kind) -> dict[str, float]:
+def measure(kind: DirectionKind) -> dict[str, float]:
     def one_unit(directions: int) -> object:
         return draw(1, 0, UNIT, examples=BATCH, directions=directions, kind=kind)
 
@@ -51,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     as_json: bool = parser.parse_args().json
-    kinds: tuple[Kind, ...] = get_args(Kind)
+    kinds: tuple[DirectionKind, ...] = get_args(DirectionKind)
     figures = {kind: measure(kind) for kind in kinds}
     if as_json:
         print(json.dumps(figures))

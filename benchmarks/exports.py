@@ -86,7 +86,7 @@ def minilm(work: Path, runtime: str, precision: str) -> Iterator[tuple[str, floa
 
 def importing_torch() -> float:
     """What a process takes that does nothing else, in MB."""
-    code = "import torch; from edge_client.measure import resident; print(resident('VmHWM') / 1e6)"
+    code = "import torch; from edge_client.memory import resident; print(resident('VmHWM') / 1e6)"
     return float(subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 

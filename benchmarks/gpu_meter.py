@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from edge_client.measure import peak_above, resident
+from edge_client.memory import peak_above, resident
 
 FAKE = "fake"
 """Tensors without data: nothing is computed, every allocation is counted."""

@@ -24,9 +24,9 @@ import numpy as np
 from adapters import MINILM, parsed
 from fleet import machine
 
+from edge_client.arrays import Weights
 from edge_client.batches import Batches
 from edge_client.data import Example, examples_for
-from edge_client.optimizers import Weights
 from edge_client.sources import open_data
 from edge_client.text import TextEncoder
 from server.simulation.guide import GuideMaker, orthonormal

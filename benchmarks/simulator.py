@@ -33,7 +33,7 @@ from fleet import machine, write_rows
 from torch import Tensor
 
 from edge_client.batches import Batch, Batches
-from edge_client.measure import resident
+from edge_client.memory import resident
 from edge_client.text import TextEncoder
 from export.adapters import AdapterOptions, adapt
 from export.model import load

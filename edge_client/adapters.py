@@ -6,12 +6,10 @@ Most are the same in both, some are trained in parts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from .arrays import Array
 
 CORE, FRAME = "core", "frame"
 """The parts of LoRA's second factor where it is trained in parts: the columns of `frame`, which `core` mixes or, with a

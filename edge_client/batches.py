@@ -7,17 +7,16 @@ was computed for a batch before the cut can so be kept for the next pass.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .arrays import Array
 from .data import Example
 
 if TYPE_CHECKING:
     from .text import Encoded, TextEncoder
-
-Array = NDArray[Any]
 
 
 class Batch(NamedTuple):

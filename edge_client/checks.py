@@ -23,7 +23,7 @@ import msgspec
 
 from . import __version__
 from .conditions import Machine
-from .inspect import size
+from .format import size
 from .runtimes import RUNTIMES, requirement
 from .store import default_home
 

@@ -23,7 +23,7 @@ from .data import BadRows
 from .download import fetch
 from .errors import ServerError, SpryError, StoreError, Unauthorized, Unreachable
 from .events import Event, Tell, silent
-from .measure import resident
+from .memory import resident, trim_memory
 from .owndata import OwnData
 from .protocol import CheckIn, Enrolment, Receipt, Task
 from .runtimes import CPU, chosen
@@ -31,7 +31,7 @@ from .sources import Row
 from .store import Job, JobStore, Store, default_home
 from .transport import Server
 from .waits import Waits
-from .workbench import Workbench, trim_memory
+from .workbench import Workbench
 
 if TYPE_CHECKING:
     from .predictions import Prediction

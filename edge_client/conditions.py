@@ -14,7 +14,6 @@ from pathlib import Path
 from .errors import SpryError
 from .protocol import Power
 
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _METERED = {"1": True, "2": False, "3": True, "4": False}
 """NetworkManager's yes, no, and its two guesses."""
 _DAY = 24 * 3600
@@ -57,15 +56,6 @@ def parse_hours(text: str) -> Hours:
 
 def _time(hour: int, minute: int) -> time:
     return time(0 if (hour, minute) == (24, 0) else hour, minute)
-
-
-def parse_bytes(text: str) -> int:
-    """`200MB`, `1.5 GB`, `256MiB`, or a plain number of bytes."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    unit = _UNITS.get(found[2].upper()) if found else None
-    if found is None or unit is None or float(found[1]) <= 0:
-        raise SpryError(f"an amount of memory must look like 200MB or 1.5GB, got {text!r}")
-    return round(float(found[1]) * unit)
 
 
 @dataclass(frozen=True)

@@ -45,14 +45,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
-from typing import Literal, SupportsIndex, get_args
+from typing import SupportsIndex, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import DirectionError
+from .protocol import DirectionKind
 
-Kind = Literal["normal", "rademacher", "orthogonal"]
 Words = NDArray[np.uint64]  # 32-bit words, kept in 64 bits so that a product keeps its high half
 
 WORD = 1 << 32
@@ -75,7 +75,7 @@ def draw(
     directions: int = 1,
     examples: int | Sequence[int] = 1,
     only: Sequence[int] | None = None,
-    kind: Kind = "normal",
+    kind: DirectionKind = "normal",
 ) -> NDArray[np.float32]:
     """The directions of one unit in one step, as rows ``[directions x examples, size]``.
 
@@ -89,8 +89,8 @@ def draw(
         only: which of the K directions are wanted; all when left out.
         kind: ``normal``, ``rademacher`` or ``orthogonal``.
     """
-    if kind not in get_args(Kind):
-        raise DirectionError(f"kind must be one of {', '.join(get_args(Kind))}, got {kind!r}")
+    if kind not in get_args(DirectionKind):
+        raise DirectionError(f"kind must be one of {', '.join(get_args(DirectionKind))}, got {kind!r}")
     key = _within("seed", seed, 1 << 64)
     unit = _within("unit", unit, WORD)
     size = _within("size", size, WORD, low=1)
@@ -135,7 +135,7 @@ def _mix(word: Words, product: Words, key: int, scratch: Words) -> None:
     np.bitwise_and(product, _LOW, out=product)
 
 
-def _independent(key: int, unit: int, size: int, streams: Words, kind: Kind) -> NDArray[np.float32]:
+def _independent(key: int, unit: int, size: int, streams: Words, kind: DirectionKind) -> NDArray[np.float32]:
     """A row for each stream, a pair of the counter's words 2 and 3."""
     step = WEIGHTS_PER_COUNTER[kind]
     rows, positions = streams.shape[1], -(-size // step)

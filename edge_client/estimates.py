@@ -6,19 +6,17 @@ every example its own K directions; their products are averaged over directions 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .arrays import Array, Arrays
 from .chain import unit_at
-from .directions import Kind, draw
+from .directions import draw
 from .errors import ProgramInputError
 from .manifest import Manifest, Parameter
-
-Array = NDArray[Any]
-Arrays = Mapping[str, Array]
+from .protocol import DirectionKind
 
 
 def directions_for(
@@ -30,7 +28,7 @@ def directions_for(
     directions: int = 1,
     batch: int = 1,
     head: bool = False,
-    kind: Kind = "normal",
+    kind: DirectionKind = "normal",
 ) -> dict[str, Array]:
     """The directions of these units (by number) in one step: parameter -> [directions * batch, *shape].
 

@@ -13,24 +13,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .arrays import Array, Weights
 from .batches import Batch
 from .chain import Chain
 from .errors import TrainingError
 from .estimates import shares
 from .guide import NO_GUIDE, Guide
 from .manifest import Manifest, ProgramSpec
-from .optimizers import Weights
 from .passes import Pass
 from .protocol import Task, Training
 from .scalars import ScalarReport, join_head, split_head
 from .stepdirections import combine, step_directions
-
-Array = NDArray[Any]
 
 
 class Estimate(NamedTuple):

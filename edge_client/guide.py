@@ -12,12 +12,12 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from .arrays import Array, Weights
 from .estimates import parts
 from .manifest import Manifest, Parameter
-from .optimizers import Floats, Weights
 from .protocol import Training
 
-Guide = Mapping[str, Floats]
+Guide = Mapping[str, Array]
 """[directions, *shape] for each parameter of a unit."""
 NO_GUIDE: Guide = MappingProxyType({})
 """All directions are drawn."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .arrays import Array, Arrays
 from .chain import Chain, Cut
 from .errors import ProgramInputError
-from .estimates import Array, Arrays, shares
+from .estimates import shares
 from .manifest import IGNORED, ProgramSpec, TensorSpec
 
 WEIGHT, DIRECTION = "w:", "v:"

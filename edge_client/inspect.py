@@ -15,6 +15,7 @@ from rich.table import Table
 
 from .bundle import Bundle
 from .chain import CutCost, cuts
+from .format import count, size
 from .manifest import Manifest, RuntimeSpec, write
 
 
@@ -146,20 +147,3 @@ def _verification(manifest: Manifest) -> Table:
         verdict = "passed" if check.passed else "FAILED"
         table.add_row(check.runtime, check.precision, check.what, f"{check.value:.3g}", bound, verdict)
     return table
-
-
-def count(number: int) -> str:
-    """A number in three digits: 1.23 M."""
-    return _scaled(number, ("", " k", " M", " G", " T", " P"))
-
-
-def size(number: float) -> str:
-    """Bytes in three digits: 1.23 MB, a MB being a million bytes."""
-    return _scaled(number, (" B", " kB", " MB", " GB", " TB", " PB"))
-
-
-def _scaled(number: float, suffixes: tuple[str, ...]) -> str:
-    value, power = float(number), 0
-    while abs(value) >= 999.5 and power < len(suffixes) - 1:
-        value, power = value / 1000, power + 1
-    return f"{value:.3g}{suffixes[power]}"

@@ -15,9 +15,10 @@ import msgspec
 import typer
 
 from .client import Client, Idle
-from .conditions import Conditions, parse_bytes, parse_hours
+from .conditions import Conditions, parse_hours
 from .data import BadRows
 from .events import Event, Tell
+from .format import parse_bytes
 from .interrupts import end_as_interrupted
 from .runtimes import CPU
 

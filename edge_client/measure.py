@@ -23,12 +23,10 @@ from numpy.typing import NDArray
 
 from . import manifest
 from .directions import draw
-from .errors import SpryError
 from .manifest import ProgramSpec, TensorSpec
+from .memory import MeasureError, peak_above, resident
 from .runtimes import Runtime, open_runtime
 
-_STATUS = Path("/proc/self/status")
-_RESET_PEAK = Path("/proc/self/clear_refs")
 _WITHOUT = "close other programs, or export with --no-measure"
 
 
@@ -39,22 +37,6 @@ class Memory(NamedTuple):
     """For keeping it loaded."""
     peak_bytes: int
     """Above that, while it runs; without files that it maps."""
-
-
-class MeasureError(SpryError):
-    """A program could not be measured."""
-
-
-def resident(field: str = "VmRSS") -> int:
-    """This process's memory now (`RssAnon`, `RssFile`: its parts), or with `VmHWM` its highest since the last reset."""
-    for line in _STATUS.read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) * 1024
-    raise MeasureError(f"{_STATUS} has no {field}, so memory cannot be measured on this machine: use one with Linux")
-
-
-def reset_peak() -> None:
-    _RESET_PEAK.write_text("5")
 
 
 def random_input(spec: TensorSpec, seed: int) -> NDArray[Any]:
@@ -102,19 +84,6 @@ def in_child(work: Callable[[], Any]) -> Any:
     if status or not answer:
         raise MeasureError(str(result["error"]))
     return result
-
-
-def peak_above(anonymous: int, work: Callable[[], object], rounds: int = 2) -> int:
-    """The highest that `work` takes above `anonymous` bytes, mapped files left out.
-
-    Weights that a runtime maps are read in while it first runs; they are the file's, and the system may drop them. So
-    the first run is not counted, and what is mapped after it is subtracted.
-    """
-    work()
-    reset_peak()
-    for _ in range(rounds):
-        work()
-    return max(resident("VmHWM") - resident("RssFile") - anonymous, 0)
 
 
 def measure_one(first: Runtime, second: Runtime, program: ProgramSpec) -> Memory:

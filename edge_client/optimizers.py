@@ -6,23 +6,18 @@ State is a dictionary of arrays under ``<slot>:<parameter>``, so that it is save
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import Array, Weights
 from .protocol import ServerOptimizer, ServerOptimizers, Training
-
-Floats = NDArray[Any]
-"""float32; a Python number beside such an array does not widen it."""
-Weights = dict[str, Floats]
 
 FIRST, SECOND, COUNT = "m:", "v:", "t:"
 ADAMW_BETA1, ADAMW_BETA2, ADAMW_EPSILON = 0.9, 0.999, 1e-8
 
 
 def local_step(
-    weights: Weights, gradients: Mapping[str, Floats], state: Weights, training: Training, rate: float
+    weights: Weights, gradients: Mapping[str, Array], state: Weights, training: Training, rate: float
 ) -> None:
     """Move weights against their gradients, in place; parameters without a gradient stay."""
     move = _adamw if training.optimizer == "adamw" else _sgd
@@ -32,11 +27,11 @@ def local_step(
         weights[name] = move(name, decayed, gradient, state, rate)
 
 
-def _sgd(name: str, weight: Floats, gradient: Floats, state: Weights, rate: float) -> Floats:  # noqa: ARG001
+def _sgd(name: str, weight: Array, gradient: Array, state: Weights, rate: float) -> Array:  # noqa: ARG001
     return weight - rate * gradient
 
 
-def _adamw(name: str, weight: Floats, gradient: Floats, state: Weights, rate: float) -> Floats:
+def _adamw(name: str, weight: Array, gradient: Array, state: Weights, rate: float) -> Array:
     zero = np.zeros_like(weight)
     count = int(state.get(COUNT + name, np.zeros(1))[0]) + 1
     first = _blend(ADAMW_BETA1, state.get(FIRST + name, zero), gradient)
@@ -47,12 +42,12 @@ def _adamw(name: str, weight: Floats, gradient: Floats, state: Weights, rate: fl
     return weight - rate * unbiased / scale
 
 
-def _blend(beta: float, old: Floats, new: Floats) -> Floats:
+def _blend(beta: float, old: Array, new: Array) -> Array:
     return beta * old + (1 - beta) * new
 
 
 def server_step(
-    weights: Weights, changes: Mapping[str, Floats], state: Weights, optimizers: ServerOptimizers, head: frozenset[str]
+    weights: Weights, changes: Mapping[str, Array], state: Weights, optimizers: ServerOptimizers, head: frozenset[str]
 ) -> None:
     """Move weights by the mean change that clients report (Reddi et al., 2021), in place.
 
@@ -63,7 +58,7 @@ def server_step(
         weights[name] = _server_move(name, weights[name], change, state, optimizer)
 
 
-def _server_move(name: str, weight: Floats, change: Floats, state: Weights, optimizer: ServerOptimizer) -> Floats:
+def _server_move(name: str, weight: Array, change: Array, state: Weights, optimizer: ServerOptimizer) -> Array:
     if optimizer.kind == "fedavg":
         return weight + change
     square = change * change

@@ -13,11 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .arrays import Array, Weights
 from .batches import Batch
 from .errors import TrainingError
-from .estimates import Array
 from .manifest import Manifest
-from .optimizers import Weights
 from .protocol import Task
 from .steps import Programs, States, Stepper
 from .turns import Turn, bytes_behind, directions_at_once, turns

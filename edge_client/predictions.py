@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .arrays import Weights
 from .bundle import Bundle
 from .errors import SpryError, StoreError
 from .manifest import FILE_NAME, Manifest
-from .optimizers import Weights
 from .runtimes import available
 from .steps import Stepper
 from .store import Job, JobStore, Store

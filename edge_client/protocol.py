@@ -23,8 +23,6 @@ from typing import Annotated, Literal, get_args
 
 from annotated_types import Ge, Gt, Le, Len, Lt
 
-from .directions import Kind
-
 VERSION = "v1"
 PROBLEM = "application/problem+json"
 SAFETENSORS = "application/vnd.safetensors"
@@ -36,6 +34,7 @@ VERSION_HEADER = "X-Spry-Version"
 
 Mode = Literal["epoch", "iteration"]
 Estimator = Literal["forward", "exact", "central"]
+DirectionKind = Literal["normal", "rademacher", "orthogonal"]
 HeadGradient = Literal["exact", "apart", "joint"]
 Optimizer = Literal["sgd", "adamw"]
 Aggregation = Literal["fedyogi", "fedadam", "fedadagrad", "fedavg"]
@@ -74,7 +73,7 @@ class Training:
     directions: Annotated[int, Ge(0)] = 1
     """K: directions per example (forward) or perturbations per batch (central). 0 leaves it to the server: as many as
     the numbers in a client's units. A task always has some."""
-    kind: Kind = "normal"
+    kind: DirectionKind = "normal"
     per_example: bool = True
     """Each example of a batch moves along directions of its own (forward)."""
     units_apart: bool = False

@@ -6,17 +6,15 @@ Where the round stands is kept, so that it can be left at any point and taken up
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from .arrays import Weights
 from .batches import Batches
 from .data import Examples
-from .errors import SpryError
 from .estimators import Estimator, estimator_for
 from .events import Event, Tell
 from .iterations import Iterations
-from .measure import reset_peak, resident
-from .optimizers import Weights
+from .memory import peak_above_now
 from .passes import Passes
 from .protocol import Task
 from .store import JobStore, Progress
@@ -116,13 +114,3 @@ class Round:
         message = f"of {total} held back, the global model gets {before} right, this device's own {after}"
         self.tell(Event("evaluated", message, details))
         return total, (before, after)
-
-
-def peak_above_now() -> Callable[[], int]:
-    """What this process takes at most above what it takes now, as far as the system tells."""
-    try:
-        before = resident()
-        reset_peak()
-    except (OSError, SpryError):
-        return lambda: 0
-    return lambda: max(resident("VmHWM") - before, 0)

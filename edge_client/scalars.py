@@ -28,11 +28,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .arrays import Floats
 from .errors import SpryError
 from .manifest import Manifest
 from .protocol import Training
-
-Floats = NDArray[np.float32]
 
 EXACT_HEAD = 1
 HEAD_JVPS = 2

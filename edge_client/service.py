@@ -15,9 +15,9 @@ import typer
 
 from .addresses import checked_address
 from .cli import installed, load, missing_extra
-from .conditions import parse_bytes
 from .errors import SpryError
 from .files import make_folder, write
+from .format import parse_bytes
 from .store import default_home
 from .units import Service, variable
 

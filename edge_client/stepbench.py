@@ -22,7 +22,8 @@ import numpy as np
 from .bundle import Bundle
 from .chain import Chain
 from .manifest import Manifest, ProgramSpec
-from .measure import peak_above, random_input, resident
+from .measure import random_input
+from .memory import peak_above, resident
 from .runtimes import open_runtime
 from .steps import Stepper
 

@@ -13,17 +13,14 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import Floats, Weights
 from .directions import block
 from .estimates import directions_for, estimate
 from .guide import NO_GUIDE, Guide, drawn_beside, guided
 from .manifest import Manifest
-from .optimizers import Weights
 from .protocol import Training
 from .scalars import ScalarReport
-
-Floats = NDArray[np.float32]
 
 
 def step_directions(

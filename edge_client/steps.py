@@ -18,8 +18,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .arrays import Array, Arrays
 from .chain import Chain, Cut
-from .estimates import Array, Arrays
 from .inputs import Inputs
 from .manifest import Manifest, ProgramSpec
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .arrays import Array
 from .chain import Chain, first_use
-from .estimates import Array
 from .manifest import Manifest
 from .protocol import Task
 

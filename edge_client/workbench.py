@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -107,10 +104,3 @@ def fitting_shape(manifest: Manifest, examples: int) -> tuple[int, int]:
     length = max(length for _, length in manifest.shapes)
     batches: Sequence[int] = sorted(batch for batch, offered in manifest.shapes if offered == length)
     return next((batch for batch in batches if batch >= examples), batches[-1]), length
-
-
-def trim_memory() -> None:
-    """Give what is not used any more back to the system."""
-    gc.collect()
-    with suppress(OSError, AttributeError):  # glibc alone has it
-        ctypes.CDLL(None).malloc_trim(0)

@@ -24,10 +24,10 @@ from torch.func import functional_call, vmap
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 from edge_client.adapters import folded
+from edge_client.arrays import Array, Weights
 from edge_client.batches import Batch
 from edge_client.chain import first_uses
 from edge_client.manifest import Manifest
-from edge_client.optimizers import Weights
 from export import pack
 from export.adapters import Adapted, adapt
 from export.capture import TaskForward, capture
@@ -38,7 +38,6 @@ from export.options import AdapterOptions
 from export.segments import boundaries, split
 from export.tasks import TASKS
 
-Array = NDArray[Any]
 Integers = NDArray[np.intp]
 Arithmetic = Literal["float32", "bfloat16"]
 ARITHMETIC = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_client.optimizers import Weights
+from edge_client.arrays import Weights
 
 
 class Mean:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from safetensors.numpy import load_file, save
 
+from edge_client.arrays import Weights
 from edge_client.files import sync_folder
-from edge_client.optimizers import Weights
 
 PARTIAL = ".partial-"
 

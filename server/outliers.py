@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import or_, select
 
-from edge_client.optimizers import Weights
+from edge_client.arrays import Weights
 from server.database import Database
 from server.tables import tasks
 

@@ -15,11 +15,11 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edge_client.arrays import Array
 from edge_client.errors import ProgramInputError, RuntimeMissing, SpryError
 from edge_client.manifest import ProgramSpec, TensorSpec
 
@@ -27,13 +27,12 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = [
-    "CPU", "RUNTIMES", "Array", "Loaded", "Requirement", "Runtime", "accelerated", "available", "chosen",
+    "CPU", "RUNTIMES", "Loaded", "Requirement", "Runtime", "accelerated", "available", "chosen",
     "open_runtime", "requirement",
 ]  # fmt: skip
 
 CPU = "cpu"
 
-Array = NDArray[Any]
 Loaded = Callable[[Sequence[Array]], Sequence[Array]]
 """A loaded program: inputs to outputs, both in the program's order."""
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
+from edge_client.arrays import Array
 from edge_client.errors import BundleError
 from edge_client.manifest import ProgramSpec
-from edge_client.runtimes import CPU, Array, Loaded, Runtime
+from edge_client.runtimes import CPU, Loaded, Runtime
 
 _KERNELS = ("lib/libexecutorch_kernels_quantized.so", "kernels/quantized/libquantized_ops_aot_lib.so")
 """Quantized embeddings live in a library of their own: its place from 1.5 on, and before."""

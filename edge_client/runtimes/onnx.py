@@ -8,9 +8,10 @@ from typing import Any
 
 import onnxruntime
 
+from edge_client.arrays import Array
 from edge_client.errors import BundleError
 from edge_client.manifest import ProgramSpec
-from edge_client.runtimes import Array, Loaded, Runtime
+from edge_client.runtimes import Loaded, Runtime
 
 # The library's types are mostly unknown to checkers; what crosses this module's border is typed.
 ort: Any = onnxruntime

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from edge_client.inspect import size
+from edge_client.format import size
 from server.archive import DUMP, unpack
 from server.backup import PG_DUMP, back_up, describe
 from server.cli.common import JsonOption, show_json, transfer

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from edge_client.inspect import size
+from edge_client.format import size
 from server.admin import part
 from server.cli.common import CaOption, JsonOption, ServerOption, TokenOption, ago, connect, show_json, show_table
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from edge_client.bundle import Bundle
-from edge_client.inspect import size
+from edge_client.format import size
 from edge_client.protocol import Estimator
 from server.admin import AdminError, Administrator, part
 from server.cli.common import (

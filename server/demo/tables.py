@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from edge_client.inspect import size
+from edge_client.format import size
 from server.demo import intents
 from server.demo.folder import Folder
 from server.demo.plan import Plan

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edge_client.arrays import Array
 from edge_client.directions import block
 from edge_client.estimators import kind_of
 from edge_client.manifest import Manifest
@@ -17,8 +16,6 @@ from edge_client.protocol import Training
 from edge_client.stepdirections import counted
 from server.assignment import cyclic, everything
 from server.simulation.costs import passes
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from edge_client.inspect import size
+from edge_client.format import size
 from edge_client.interrupts import end_as_interrupted
 from server.errors import SimulationError
 from server.presets import PRESETS, merged

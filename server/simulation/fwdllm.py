@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_client.arrays import Weights
 from edge_client.batches import Batch
 from edge_client.estimators import Central, Estimate
-from edge_client.optimizers import Weights
 from edge_client.scalars import ScalarReport
 
 

@@ -8,21 +8,18 @@ weights that a step starts from, span most of what the gradient of any other exa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_client.arrays import Array, Weights
 from edge_client.batches import Batches
 from edge_client.data import Example
 from edge_client.estimates import parts
 from edge_client.guide import flat
-from edge_client.optimizers import Weights
 from edge_client.text import TextEncoder
 from server.errors import SimulationError
 from server.simulation.learner import Learner
-
-Array = NDArray[Any]
 
 GROUP = 8
 """Examples of a direction at most: as many as a client's usual batch."""

@@ -10,16 +10,13 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from edge_client.arrays import Array, Weights
 from edge_client.batches import Batch
 from edge_client.errors import RuntimeMissing
 from edge_client.manifest import Manifest
-from edge_client.optimizers import Weights
 from server.errors import SimulationError
-
-Array = NDArray[Any]
 
 
 class Differentiated(Protocol):

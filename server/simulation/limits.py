@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_client.arrays import Weights
 from edge_client.batches import Batch
 from edge_client.estimators import Central, Estimator
-from edge_client.optimizers import Weights
 from edge_client.passes import Pass
 from edge_client.scalars import ScalarReport
 from server.simulation.fwdllm import ClosestDirection

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from edge_client.arrays import Array, Weights
 from edge_client.batches import Batch, in_order
 from edge_client.data import Example
-from edge_client.optimizers import Weights
 from edge_client.text import Question, TextEncoder, answers
 from edge_client.training import evaluate
 from server.simulation import answers as squad
-from server.simulation.learner import Array, Learner
+from server.simulation.learner import Learner
 
 
 class Score(NamedTuple):

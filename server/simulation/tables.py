@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from edge_client.inspect import size
+from edge_client.format import size
 from server.simulation.comparison import RIVALS, Comparison, Group, Kind, Row, Spread
 from server.simulation.convergence import INTERVAL
 from server.simulation.measures import SCORES, Metric, Section, Unit, metrics

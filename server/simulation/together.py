@@ -12,18 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edge_client.arrays import Array, Weights
 from edge_client.batches import Batch
 from edge_client.estimates import shares
 from edge_client.estimators import trained
 from edge_client.manifest import Manifest
-from edge_client.optimizers import Weights
 from edge_client.passes import Pass
 from edge_client.protocol import Task
 from server.simulation.learner import Differentiated, Learner
 
-Array = NDArray[Any]
 Given = TypeVar("Given")
 
 

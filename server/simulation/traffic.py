@@ -19,9 +19,9 @@ from collections.abc import Sequence
 import msgspec
 from safetensors.numpy import save
 
+from edge_client.arrays import Weights
 from edge_client.guide import guide_in, in_state
 from edge_client.manifest import Manifest
-from edge_client.optimizers import Weights
 from edge_client.protocol import REPORT, Task, Training
 from edge_client.scalars import encode_record
 from server.models import Model

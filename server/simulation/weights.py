@@ -7,7 +7,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from edge_client.optimizers import Weights
+from edge_client.arrays import Weights
 from server.errors import SimulationError
 from server.simulation.folder import Folder
 

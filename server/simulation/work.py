@@ -13,10 +13,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from edge_client.arrays import Weights
 from edge_client.batches import Batches
 from edge_client.data import Example, examples_for
 from edge_client.estimators import Estimate, Estimator, ScalarEstimator
-from edge_client.optimizers import Weights
 from edge_client.protocol import Task
 from edge_client.scalars import encode_report
 from edge_client.sources import open_data

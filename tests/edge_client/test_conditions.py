@@ -2,7 +2,7 @@ from datetime import datetime, time
 
 import pytest
 
-from edge_client.conditions import Conditions, Machine, parse_bytes, parse_hours
+from edge_client.conditions import Conditions, Machine, parse_hours
 from edge_client.errors import SpryError
 
 
@@ -59,19 +59,6 @@ def test_outside_its_hours_a_device_waits_until_they_begin(tmp_path):
 
 
 # --- memory ---
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"), [("200MB", 200_000_000), ("1.5 gb", 1_500_000_000), ("256MiB", 256 << 20), ("1000", 1000)]
-)
-def test_amounts_of_memory(text, expected):
-    assert parse_bytes(text) == expected
-
-
-@pytest.mark.parametrize("text", ["", "MB", "-5MB", "0MB", "5 apples", "5TBB", "nan"])
-def test_what_is_no_amount(text):
-    with pytest.raises(SpryError, match="must look like 200MB"):
-        parse_bytes(text)
 
 
 def test_memory_is_the_smaller_of_what_is_free_and_allowed(tmp_path):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from edge_client import DirectionError, directions
 from edge_client.directions import draw, philox
+from edge_client.protocol import DirectionKind
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "directions.json").read_text())
 RANDOM123 = [
@@ -25,7 +26,7 @@ SIGMAS = 6.0  # of a statistic's own spread: one false alarm in 10**8 draws of a
 
 seeds = st.integers(0, 2**64 - 1)
 words = st.integers(0, 2**32 - 1)
-KINDS = get_args(directions.Kind)
+KINDS = get_args(DirectionKind)
 kinds = st.sampled_from(KINDS)
 
 

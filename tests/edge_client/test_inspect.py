@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from edge_client import cli, manifest
-from edge_client.inspect import count, size
 from edge_client.manifest import (
     Adapter,
     Check,
@@ -140,11 +139,3 @@ def test_bad_bundles_end_in_one_line(folder, capsys):
 def test_help_shows_an_example(capsys):
     assert cli.run(["inspect", "--help"]) == 0
     assert "spry inspect bundle/ --json" in " ".join(capsys.readouterr().out.split())
-
-
-@pytest.mark.parametrize(
-    ("number", "text"), [(0, "0"), (999, "999"), (1000, "1 k"), (999_600, "1 M"), (1_234_567, "1.23 M")]
-)
-def test_numbers_have_three_digits(number, text):
-    assert count(number) == text
-    assert size(1_234) == "1.23 kB"

@@ -12,17 +12,8 @@ import pytest
 from edge_client import manifest as manifests
 from edge_client.bundle import Bundle
 from edge_client.manifest import TensorSpec
-from edge_client.measure import (
-    MeasureError,
-    Memory,
-    in_child,
-    main,
-    measure_programs,
-    peak_above,
-    random_input,
-    reset_peak,
-    resident,
-)
+from edge_client.measure import Memory, in_child, main, measure_programs, random_input
+from edge_client.memory import MeasureError, peak_above, reset_peak, resident
 
 MB = 1_000_000
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
+from edge_client.arrays import Floats
+
 BLOCK = 32
 MIDDLE = 128
 """Stands for zero in a byte."""

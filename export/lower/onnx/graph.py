@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 from torch import fx
 
+from edge_client.arrays import Array
 from export.slots import value_of
 
-Array = NDArray[Any]
 Operand = str | fx.Node | float | Array | None
 """A value by name, a node's value, a constant, or an optional input that is left out."""
 

@@ -194,7 +194,7 @@ def test_a_buffer_is_not_kept_for_a_later_value_of_its_size(tmp_path: Path) -> N
     (tmp_path / "program.json").write_bytes(msgspec.json.encode(program))
     script = (
         "import msgspec, numpy as np; from pathlib import Path; from edge_client.manifest import ProgramSpec\n"
-        "from edge_client.measure import peak_above, resident; from edge_client.runtimes import open_runtime\n"
+        "from edge_client.memory import peak_above, resident; from edge_client.runtimes import open_runtime\n"
         f"folder = Path({str(tmp_path)!r})\n"
         "program = msgspec.json.decode((folder / 'program.json').read_bytes(), type=ProgramSpec)\n"
         "runtime = open_runtime('onnx', folder, threads=1)\n"

@@ -11,7 +11,7 @@ import pytest
 
 from edge_client import cli
 from edge_client.client import Client
-from edge_client.inspect import size
+from edge_client.format import size
 from tests.server.cli.conftest import ROWS
 
 # --- jobs ---

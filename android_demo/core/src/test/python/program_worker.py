@@ -19,8 +19,9 @@ from typing import BinaryIO
 import numpy as np
 
 from edge_client import manifest as manifests
+from edge_client.arrays import Array
 from edge_client.manifest import ProgramSpec, TensorSpec
-from edge_client.runtimes import Array, open_runtime
+from edge_client.runtimes import open_runtime
 
 RUN, FREE = b"R", b"F"
 DONE, FAILED = b"\0", b"\1"

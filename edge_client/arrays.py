@@ -1,0 +1,16 @@
+"""The types of what programs, estimates and optimizers take and give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+"""Where it holds weights or gradients it is float32; a Python number beside it does not widen it."""
+Floats = NDArray[np.float32]
+Arrays = Mapping[str, Array]
+Weights = dict[str, Array]
+"""By parameter; an optimizer's state has the same form."""

@@ -1,0 +1,35 @@
+"""Quantities as people write and read them."""
+
+from __future__ import annotations
+
+import re
+
+from .errors import SpryError
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def parse_bytes(text: str) -> int:
+    """`200MB`, `1.5 GB`, `256MiB`, or a plain number of bytes."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    unit = _UNITS.get(found[2].upper()) if found else None
+    if found is None or unit is None or float(found[1]) <= 0:
+        raise SpryError(f"an amount of memory must look like 200MB or 1.5GB, got {text!r}")
+    return round(float(found[1]) * unit)
+
+
+def count(number: int) -> str:
+    """A number in three digits: 1.23 M."""
+    return _scaled(number, ("", " k", " M", " G", " T", " P"))
+
+
+def size(number: float) -> str:
+    """Bytes in three digits: 1.23 MB, a MB being a million bytes."""
+    return _scaled(number, (" B", " kB", " MB", " GB", " TB", " PB"))
+
+
+def _scaled(number: float, suffixes: tuple[str, ...]) -> str:
+    value, power = float(number), 0
+    while abs(value) >= 999.5 and power < len(suffixes) - 1:
+        value, power = value / 1000, power + 1
+    return f"{value:.3g}{suffixes[power]}"

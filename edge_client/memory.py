@@ -1,0 +1,60 @@
+"""The memory of this process, as the system tells it."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from .errors import SpryError
+
+_STATUS = Path("/proc/self/status")
+_RESET_PEAK = Path("/proc/self/clear_refs")
+
+
+class MeasureError(SpryError):
+    """Memory could not be measured."""
+
+
+def resident(field: str = "VmRSS") -> int:
+    """This process's memory now (`RssAnon`, `RssFile`: its parts), or with `VmHWM` its highest since the last reset."""
+    for line in _STATUS.read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    raise MeasureError(f"{_STATUS} has no {field}, so memory cannot be measured on this machine: use one with Linux")
+
+
+def reset_peak() -> None:
+    _RESET_PEAK.write_text("5")
+
+
+def peak_above(anonymous: int, work: Callable[[], object], rounds: int = 2) -> int:
+    """The highest that `work` takes above `anonymous` bytes, mapped files left out.
+
+    Weights that a runtime maps are read in while it first runs; they are the file's, and the system may drop them. So
+    the first run is not counted, and what is mapped after it is subtracted.
+    """
+    work()
+    reset_peak()
+    for _ in range(rounds):
+        work()
+    return max(resident("VmHWM") - resident("RssFile") - anonymous, 0)
+
+
+def peak_above_now() -> Callable[[], int]:
+    """What this process takes at most above what it takes now, as far as the system tells."""
+    try:
+        before = resident()
+        reset_peak()
+    except (OSError, SpryError):
+        return lambda: 0
+    return lambda: max(resident("VmHWM") - before, 0)
+
+
+def trim_memory() -> None:
+    """Give what is not used any more back to the system."""
+    gc.collect()
+    with suppress(OSError, AttributeError):  # glibc alone has it
+        ctypes.CDLL(None).malloc_trim(0)
