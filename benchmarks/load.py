@@ -26,7 +26,7 @@ import numpy as np
 from fleet import Server, machine
 from safetensors.numpy import save
 
-from edge_client.bundle import Bundle
+from edge_client.bundle.folder import Bundle
 
 P99_MS = 150.0
 

@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from edge_client.batches import Batch
-from edge_client.bundle import Bundle
-from edge_client.chain import cut_for
-from edge_client.manifest import Manifest
+from edge_client.bundle.chain import cut_for
+from edge_client.bundle.folder import Bundle
+from edge_client.bundle.manifest import Manifest
 from edge_client.passes import Passes
 from edge_client.protocol import ServerOptimizers, Task, Training
 from edge_client.runtimes import open_runtime

@@ -27,7 +27,13 @@ from server.app import create_app
 FOLDER = Path(__file__).parent
 PUBLIC = (
     *("edge_client", "edge_client.client", "edge_client.conditions", "edge_client.events", "edge_client.errors"),
-    *("edge_client.bundle", "edge_client.manifest", "edge_client.chain", "edge_client.runtimes", "edge_client.steps"),
+    *(
+        "edge_client.bundle.folder",
+        "edge_client.bundle.manifest",
+        "edge_client.bundle.chain",
+        "edge_client.runtimes",
+        "edge_client.steps",
+    ),
     *("edge_client.text", "edge_client.data", "edge_client.directions", "edge_client.estimates"),
     *("edge_client.estimators", "edge_client.predictions", "edge_client.protocol"),
     *("export.options", "export.pipeline", "export.merge", "export.errors"),

@@ -21,10 +21,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from .bundle import Bundle
-from .chain import Chain
+from edge_client.bundle.chain import Chain
+from edge_client.bundle.folder import Bundle
+from edge_client.bundle.manifest import Manifest
+
 from .errors import SpryError
-from .manifest import Manifest
 from .runtimes import available
 from .stepbench import FORWARD, Measured, Variant, Work, decode, encode, variants
 

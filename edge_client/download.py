@@ -11,13 +11,14 @@ from pathlib import Path
 
 import httpx
 
-from . import manifest as manifests
+from edge_client.bundle.folder import Bundle, files_of, safe_path, sha256
+from edge_client.bundle.manifest import FILE_NAME, FileSpec, Manifest
+
 from .answers import body_of
-from .bundle import Bundle, files_of, safe_path, sha256
+from .bundle import manifest as manifests
 from .errors import BadAnswer, BundleError, StoreError
 from .events import Event, Tell, silent
 from .files import make_folder, write
-from .manifest import FILE_NAME, FileSpec, Manifest
 from .transport import Server
 
 PARTIAL = ".partial"

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from edge_client.bundle.chain import unit_at
+from edge_client.bundle.manifest import Manifest, Parameter
+
 from .arrays import Array, Arrays
-from .chain import unit_at
 from .directions import draw
 from .errors import ProgramInputError
-from .manifest import Manifest, Parameter
 from .protocol import DirectionKind
 
 

@@ -18,13 +18,14 @@ from typing import ClassVar, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_client.bundle.chain import Chain
+from edge_client.bundle.manifest import Manifest, ProgramSpec
+
 from .arrays import Array, Weights
 from .batches import Batch
-from .chain import Chain
 from .errors import TrainingError
 from .estimates import shares
 from .guide import NO_GUIDE, Guide
-from .manifest import Manifest, ProgramSpec
 from .passes import Pass
 from .protocol import Task, Training
 from .scalars import ScalarReport, join_head, split_head

@@ -12,9 +12,10 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_client.bundle.manifest import Manifest, Parameter
+
 from .arrays import Array, Weights
 from .estimates import parts
-from .manifest import Manifest, Parameter
 from .protocol import Training
 
 Guide = Mapping[str, Array]

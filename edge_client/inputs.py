@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from edge_client.bundle.chain import Chain, Cut
+from edge_client.bundle.manifest import IGNORED, ProgramSpec, TensorSpec
+
 from .arrays import Array, Arrays
-from .chain import Chain, Cut
 from .errors import ProgramInputError
 from .estimates import shares
-from .manifest import IGNORED, ProgramSpec, TensorSpec
 
 WEIGHT, DIRECTION = "w:", "v:"
 """What stands before a parameter's name in the names of inputs."""

@@ -13,10 +13,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from .bundle import Bundle
-from .chain import CutCost, cuts
+from edge_client.bundle.chain import CutCost, cuts
+from edge_client.bundle.folder import Bundle
+from edge_client.bundle.manifest import Manifest, RuntimeSpec, write
+
 from .format import count, size
-from .manifest import Manifest, RuntimeSpec, write
 
 
 def command(

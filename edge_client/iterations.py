@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 
+from edge_client.bundle.folder import Bundle
+
 from .answers import Tensors
 from .batches import Batches
-from .bundle import Bundle
 from .errors import ServerError, TrainingError
 from .estimators import Estimator, ScalarEstimator
 from .events import Event, Tell

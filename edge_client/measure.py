@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from . import manifest
+from edge_client.bundle.manifest import ProgramSpec, TensorSpec
+
+from .bundle import manifest
 from .directions import draw
-from .manifest import ProgramSpec, TensorSpec
 from .memory import MeasureError, peak_above, resident
 from .runtimes import Runtime, open_runtime
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from edge_client.bundle.manifest import Model
+
 from .data import BadRows, Examples, examples_for
 from .errors import DataError
 from .events import Event, Tell, silent
-from .manifest import Model
 from .sources import Row, count_rows, open_data
 
 

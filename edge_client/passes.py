@@ -13,10 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_client.bundle.manifest import Manifest
+
 from .arrays import Array, Weights
 from .batches import Batch
 from .errors import TrainingError
-from .manifest import Manifest
 from .protocol import Task
 from .steps import Programs, States, Stepper
 from .turns import Turn, bytes_behind, directions_at_once, turns

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_client.bundle.folder import Bundle
+from edge_client.bundle.manifest import FILE_NAME, Manifest
+
 from .arrays import Weights
-from .bundle import Bundle
 from .errors import SpryError, StoreError
-from .manifest import FILE_NAME, Manifest
 from .runtimes import available
 from .steps import Stepper
 from .store import Job, JobStore, Store
@@ -64,7 +65,7 @@ def open_bundle(store: Store, about: Job) -> Bundle:
     folder = store.bundle(about.bundle)
     if not (folder / FILE_NAME).is_file():
         raise StoreError(f"the bundle of {about.name} is not there any more: take part in a round again (spry join)")
-    from .manifest import read
+    from edge_client.bundle.manifest import read
 
     return Bundle(folder, read(folder / FILE_NAME))
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_client.bundle.manifest import Manifest
+
 from .arrays import Weights
 from .guide import NO_GUIDE, Guide, guide_in
-from .manifest import Manifest
 from .optimizers import server_step
 from .protocol import ServerOptimizers, Training
 from .scalars import Participant, StepRecord, split_head

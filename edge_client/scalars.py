@@ -28,9 +28,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_client.bundle.manifest import Manifest
+
 from .arrays import Floats
 from .errors import SpryError
-from .manifest import Manifest
 from .protocol import Training
 
 EXACT_HEAD = 1

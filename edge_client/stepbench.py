@@ -19,9 +19,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from .bundle import Bundle
-from .chain import Chain
-from .manifest import Manifest, ProgramSpec
+from edge_client.bundle.chain import Chain
+from edge_client.bundle.folder import Bundle
+from edge_client.bundle.manifest import Manifest, ProgramSpec
+
 from .measure import random_input
 from .memory import peak_above, resident
 from .runtimes import open_runtime

@@ -14,11 +14,12 @@ from functools import partial
 
 import numpy as np
 
+from edge_client.bundle.manifest import Manifest
+
 from .arrays import Floats, Weights
 from .directions import block
 from .estimates import directions_for, estimate
 from .guide import NO_GUIDE, Guide, drawn_beside, guided
-from .manifest import Manifest
 from .protocol import Training
 from .scalars import ScalarReport
 

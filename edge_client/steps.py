@@ -18,10 +18,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
+from edge_client.bundle.chain import Chain, Cut
+from edge_client.bundle.manifest import Manifest, ProgramSpec
+
 from .arrays import Array, Arrays
-from .chain import Chain, Cut
 from .inputs import Inputs
-from .manifest import Manifest, ProgramSpec
 
 GRADIENT = "g:"
 """What stands before a parameter's name in the names of outputs."""

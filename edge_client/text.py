@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
+from edge_client.bundle.manifest import IGNORED
+
 from .errors import ProgramInputError
-from .manifest import IGNORED
 
 Ints = NDArray[np.int64]
 

@@ -14,12 +14,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from edge_client.bundle.manifest import IGNORED, Manifest
+
 from .arrays import Array, Weights
 from .batches import Batch, Batches, in_order
 from .data import Example
 from .errors import TrainingError
 from .estimators import Estimate, trained
-from .manifest import IGNORED, Manifest
 from .optimizers import local_step
 from .protocol import Report, Task, Training
 from .text import Question, TextEncoder, answers

@@ -13,9 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_client.bundle.chain import Chain, first_use
+from edge_client.bundle.manifest import Manifest
+
 from .arrays import Array
-from .chain import Chain, first_use
-from .manifest import Manifest
 from .protocol import Task
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from edge_client.bundle.folder import Bundle
+from edge_client.bundle.manifest import Manifest
+
 from .answers import Tensors
-from .bundle import Bundle
 from .errors import BadAnswer, ServerError
 from .files import parse_tensors
-from .manifest import Manifest
 from .optimizers import FIRST, SECOND
 from .protocol import Task
 from .replay import replay

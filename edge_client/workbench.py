@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .bundle import Bundle
-from .chain import Chain, cost
+from edge_client.bundle.chain import Chain, cost
+from edge_client.bundle.folder import Bundle
+from edge_client.bundle.manifest import Manifest, ProgramSpec
+
 from .errors import ProgramInputError, TrainingError
 from .estimators import kind_of
-from .manifest import Manifest, ProgramSpec
 from .passes import Passes, rows_at_once
 from .protocol import Task
 from .runtimes import CPU, Runtime, open_runtime

@@ -14,7 +14,7 @@ from peft import IA3Config, LoraConfig, PeftConfig, PeftModel, TinyLoraConfig, g
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
-from edge_client.adapters import CORE, FRAME
+from edge_client.bundle.adapters import CORE, FRAME
 from export.alignment import Basis, bases, task_bases, task_pairs
 from export.capture import capture
 from export.errors import ExportError

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from edge_client.manifest import PRECISIONS, TASKS, Check, Manifest
+from edge_client.bundle.manifest import PRECISIONS, TASKS, Check, Manifest
 from edge_client.runtimes import RUNTIMES
 from export.options import DEFAULT_CUTS, METHODS, AdapterOptions, ExportOptions, parse_labels, parse_numbers
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edge_client import __version__
-from edge_client import manifest as m
+from edge_client.bundle import manifest as m
 from export import pack
 from export.adapters import Adapted
 from export.model import Loaded

@@ -3,7 +3,7 @@
 What a model hands to its task layer has a mean as large as its spread, so much of a new layer's gradient is about the
 mean, which says nothing of the task; and features are small, so the bias moves first, towards whatever classes a device
 has. With examples at hand the mean and the spread are known before training. They are folded into the layer's weights
-at the end (`edge_client.adapters.folded`), so an adapter for PEFT knows nothing of it.
+at the end (`edge_client.bundle.adapters.folded`), so an adapter for PEFT knows nothing of it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edge_client.adapters import CENTRE, SCALE
+from edge_client.bundle.adapters import CENTRE, SCALE
 from export.capture import TaskForward
 from export.errors import ExportError
 from export.labelled import Batch

@@ -27,7 +27,7 @@ import psutil
 import torch
 from torch import Tensor
 
-from edge_client.manifest import FileSpec
+from edge_client.bundle.manifest import FileSpec
 from export.errors import ExportError
 from export.lower import Entry, Precision, Shaped, lowering
 from export.slots import slot_of, value_of

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from edge_client.manifest import TASKS
+from edge_client.bundle.manifest import TASKS
 from export.cli import quiet_libraries
 from export.errors import ExportError
 from export.options import parse_labels

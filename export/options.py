@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edge_client.adapters import own_dimension
-from edge_client.manifest import PRECISIONS, TASKS, Precision
+from edge_client.bundle.adapters import own_dimension
+from edge_client.bundle.manifest import PRECISIONS, TASKS, Precision
 from edge_client.runtimes import RUNTIMES
 from export.errors import ExportError
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from safetensors.torch import save
 from torch import Tensor
 
-from edge_client import manifest as manifests
-from edge_client.manifest import FileSpec, Manifest
+from edge_client.bundle import manifest as manifests
+from edge_client.bundle.manifest import FileSpec, Manifest
 from export.errors import ExportError
 from export.jobs import file_sha256
 from export.model import Loaded

@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 from torch import Tensor
 
-from edge_client import manifest as m
+from edge_client.bundle import manifest as m
 from export import pack, verify
 from export.adapters import Adapted, adapt
 from export.capture import Captured, capture

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from edge_client.adapters import CORE
+from edge_client.bundle.adapters import CORE
 from export.segments import Segment
 from export.slots import Role, slot_of, value_of
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edge_client.manifest import Check, Manifest, Precision
+from edge_client.bundle.manifest import Check, Manifest, Precision
 from edge_client.runtimes import open_runtime
 from edge_client.steps import Stepper
 from export.adapters import Adapted

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from safetensors.numpy import load_file, save
 
-from edge_client.adapters import folded
+from edge_client.bundle.adapters import folded
 from server.jobs import Job
 from server.store import Store
 

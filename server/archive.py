@@ -14,7 +14,7 @@ from typing import IO
 
 import msgspec
 
-from edge_client.bundle import CHUNK, safe_path
+from edge_client.bundle.folder import CHUNK, safe_path
 from edge_client.errors import SpryError
 from edge_client.files import sync_folder
 

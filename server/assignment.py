@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from edge_client.chain import Chain, cost, cut_for
+from edge_client.bundle.chain import Chain, cost, cut_for
+from edge_client.bundle.manifest import Manifest
 from edge_client.errors import BundleError
 from edge_client.estimators import kind_of
-from edge_client.manifest import Manifest
 from edge_client.protocol import Training
 from edge_client.turns import directions_at_once
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from sqlalchemy import Connection, make_url, text
 
 from edge_client import __version__
-from edge_client.bundle import sha256
+from edge_client.bundle.folder import sha256
 from edge_client.errors import SpryError
 from edge_client.files import sync_folder
 from server.archive import DUMP, FORMAT, Advance, Entry, Index, write

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from edge_client import manifest as manifests
-from edge_client.bundle import Bundle, safe_path, sha256
+from edge_client.bundle import manifest as manifests
+from edge_client.bundle.folder import Bundle, safe_path, sha256
+from edge_client.bundle.manifest import FILE_NAME, FileSpec, Manifest
 from edge_client.errors import BundleError
 from edge_client.files import sync_folder
-from edge_client.manifest import FILE_NAME, FileSpec, Manifest
 from server.errors import Refusal
 
 

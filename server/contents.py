@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, select
 
-from edge_client import manifest as manifests
-from edge_client.manifest import FILE_NAME
+from edge_client.bundle import manifest as manifests
+from edge_client.bundle.manifest import FILE_NAME
 from server.blobs import Blobs
 from server.tables import bundles, jobs, rounds, tasks, versions
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 from sqlalchemy import and_, func, select
 
-from edge_client.manifest import Manifest
+from edge_client.bundle.manifest import Manifest
 from server.jobs import Job
 from server.store import Store
 from server.tables import devices, jobs, rounds, scalars, tasks, traffic

@@ -11,10 +11,10 @@ from annotated_types import Ge, Gt, Le, Len, Lt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from sqlalchemy import Connection, Row, Select, insert, or_, select, update
 
-from edge_client.chain import Chain
+from edge_client.bundle.chain import Chain
+from edge_client.bundle.manifest import Manifest
 from edge_client.errors import BundleError
 from edge_client.estimators import ScalarEstimator, kind_of
-from edge_client.manifest import Manifest
 from edge_client.protocol import ServerOptimizers, Training
 from edge_client.scalars import LARGEST_REPORT
 from edge_client.stepdirections import counted

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, delete, insert, select, update
 
 from edge_client.arrays import Weights
-from edge_client.manifest import Manifest
+from edge_client.bundle.manifest import Manifest
 from edge_client.optimizers import server_step
 from edge_client.replay import replay
 from edge_client.scalars import StepRecord, decode_records

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Row
 
 from edge_client.arrays import Weights
-from edge_client.manifest import Manifest
+from edge_client.bundle.manifest import Manifest
 from edge_client.scalars import Participant, ScalarReport, StepRecord, as_published, decode_report
 from server.aggregation import Mean
 from server.jobs import Job, JobSettings

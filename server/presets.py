@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from edge_client.manifest import Manifest
+from edge_client.bundle.manifest import Manifest
 
 Preset = Literal["default", "paper", "aligned", "aligned-iteration", "pairs"]
 

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from edge_client.arrays import Weights
-from edge_client.manifest import Manifest, Parameter
+from edge_client.bundle.manifest import Manifest, Parameter
 from edge_client.protocol import REPORT, Report
 from server.errors import Refusal
 

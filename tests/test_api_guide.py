@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from edge_client.bundle import Bundle
+from edge_client.bundle.folder import Bundle
 
 PAGE = (Path(__file__).parent.parent / "docs" / "api.md").read_text()
 SPRY = [sys.executable, "-c", "from edge_client.cli import main; main()"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.bundle import Bundle
+from edge_client.bundle.folder import Bundle
 from edge_client.cli import SUBCOMMANDS, build
 from edge_client.protocol import Training
 from export.options import METHODS

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from edge_client.arrays import Array
+from edge_client.bundle.manifest import ProgramSpec, TensorSpec
 from edge_client.errors import ProgramInputError, RuntimeMissing, SpryError
-from edge_client.manifest import ProgramSpec, TensorSpec
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from edge_client.arrays import Array
+from edge_client.bundle.manifest import ProgramSpec
 from edge_client.errors import BundleError
-from edge_client.manifest import ProgramSpec
 from edge_client.runtimes import CPU, Loaded, Runtime
 
 _KERNELS = ("lib/libexecutorch_kernels_quantized.so", "kernels/quantized/libquantized_ops_aot_lib.so")

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from edge_client.manifest import Precision
+from edge_client.bundle.manifest import Precision
 from export.errors import ExportError
 from export.programs import Program
 

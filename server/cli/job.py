@@ -8,7 +8,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from edge_client.bundle import Bundle
+from edge_client.bundle.folder import Bundle
 from edge_client.format import size
 from edge_client.protocol import Estimator
 from server.admin import AdminError, Administrator, part

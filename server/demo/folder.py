@@ -9,7 +9,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from edge_client.bundle import Bundle
+from edge_client.bundle.folder import Bundle
 from edge_client.errors import SpryError
 from server.demo.intents import Row
 

@@ -11,8 +11,8 @@ from safetensors.numpy import load_file
 
 from edge_client.arrays import Weights
 from edge_client.batches import Batches
-from edge_client.bundle import Bundle
-from edge_client.chain import cut_for
+from edge_client.bundle.chain import cut_for
+from edge_client.bundle.folder import Bundle
 from edge_client.data import Examples, examples_for
 from edge_client.estimators import estimator_for
 from edge_client.protocol import ServerOptimizers, Task, Training

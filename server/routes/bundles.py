@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Message, Receive, Scope, Send
 
-from edge_client.manifest import Manifest
+from edge_client.bundle.manifest import Manifest
 from server.bodies import binary, received
 from server.errors import Refusal
 from server.presets import preset_for, start_of

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edge_client.arrays import Array
+from edge_client.bundle.manifest import Manifest
 from edge_client.directions import block
 from edge_client.estimators import kind_of
-from edge_client.manifest import Manifest
 from edge_client.protocol import Training
 from edge_client.stepdirections import counted
 from server.assignment import cyclic, everything

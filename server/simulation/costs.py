@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from edge_client.chain import cut_for
+from edge_client.bundle.chain import cut_for
+from edge_client.bundle.manifest import Manifest
 from edge_client.estimators import Central, Estimator, ExactGradient
-from edge_client.manifest import Manifest
 from edge_client.protocol import Mode, Task, Training
 from edge_client.stepdirections import own_directions
 from server.simulation.fwdllm import ClosestDirection

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from edge_client.bundle import Bundle
-from edge_client.manifest import Manifest
+from edge_client.bundle.folder import Bundle
+from edge_client.bundle.manifest import Manifest
 from edge_client.protocol import Task, Training
 from server.assignment import Needs, Slot
 from server.errors import SimulationError

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.arrays import Weights
-from edge_client.chain import cut_for
+from edge_client.bundle.chain import cut_for
+from edge_client.bundle.manifest import Manifest
 from edge_client.guide import guide_in, in_state
-from edge_client.manifest import Manifest
 from edge_client.protocol import Task
 from edge_client.scalars import decode_report
 from server.assignment import Slot

@@ -14,8 +14,8 @@ from tokenizers import Tokenizer
 
 from edge_client.arrays import Array, Weights
 from edge_client.batches import Batch
+from edge_client.bundle.manifest import Manifest
 from edge_client.errors import RuntimeMissing
-from edge_client.manifest import Manifest
 from server.errors import SimulationError
 
 

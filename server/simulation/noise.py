@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from edge_client.arrays import Weights
 from edge_client.batches import Batch, Batches, in_order
+from edge_client.bundle.manifest import Manifest
 from edge_client.data import Example
 from edge_client.estimates import shares
 from edge_client.estimators import kind_of
-from edge_client.manifest import Manifest
 from edge_client.protocol import Training
 from edge_client.text import TextEncoder
 from server.assignment import Slot

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_client.chain import first_use
-from edge_client.manifest import Manifest
+from edge_client.bundle.chain import first_use
+from edge_client.bundle.manifest import Manifest
 from server.simulation.choice import Choice, cosine_with, forward_passes, noise
 
 Vector = NDArray[np.float64]

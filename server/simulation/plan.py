@@ -10,9 +10,9 @@ from annotated_types import Ge
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from edge_client import __version__
-from edge_client.adapters import own_dimension
+from edge_client.bundle.adapters import own_dimension
+from edge_client.bundle.manifest import Task
 from edge_client.data import BadRows
-from edge_client.manifest import Task
 from server.errors import SimulationError
 from server.jobs import JobSettings
 from server.presets import PRESETS, Preset, merged, preset_for

@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from edge_client import manifest as manifests
+from edge_client.bundle import manifest as manifests
+from edge_client.bundle.manifest import FILE_NAME
 from edge_client.client import Client
 from edge_client.events import Event
-from edge_client.manifest import FILE_NAME
 from edge_client.protocol import ServerOptimizers, Task, Training
 from tests.edge_client.stage import Stage
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edge_client.manifest import Adapter, Manifest, Model, Parameter, Segment, Unit
+from edge_client.bundle.manifest import Adapter, Manifest, Model, Parameter, Segment, Unit
 from edge_client.scalars import Participant, ScalarReport, as_published
 from edge_client.stepdirections import combine, step_directions
 

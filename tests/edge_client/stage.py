@@ -5,7 +5,7 @@ import json
 import re
 from pathlib import Path
 
-from edge_client.manifest import FILE_NAME
+from edge_client.bundle.manifest import FILE_NAME
 from edge_client.transport import Server
 
 

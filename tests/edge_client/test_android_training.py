@@ -11,12 +11,12 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from edge_client.adapters import folded
 from edge_client.batches import Batches
-from edge_client.bundle import Bundle
+from edge_client.bundle.adapters import folded
+from edge_client.bundle.folder import Bundle
+from edge_client.bundle.manifest import FILE_NAME
 from edge_client.data import examples_for
 from edge_client.estimators import estimator_for
-from edge_client.manifest import FILE_NAME
 from edge_client.optimizers import server_step
 from edge_client.passes import Passes
 from edge_client.replay import changes

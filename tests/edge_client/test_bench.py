@@ -7,8 +7,8 @@ import pytest
 
 from edge_client import cli, stepbench
 from edge_client.bench import EAGER
-from edge_client.bundle import Bundle
-from edge_client.chain import Chain
+from edge_client.bundle.chain import Chain
+from edge_client.bundle.folder import Bundle
 from edge_client.stepbench import DUAL, EXACT, FORWARD, SUFFIX, Bench, Variant, Work, programs_of, variants
 
 

@@ -6,10 +6,10 @@ import re
 import httpx
 import pytest
 
-from edge_client import manifest as manifests
+from edge_client.bundle import manifest as manifests
+from edge_client.bundle.manifest import FILE_NAME
 from edge_client.download import PARTIAL, fetch
 from edge_client.errors import BadAnswer, BundleError, StoreError
-from edge_client.manifest import FILE_NAME
 
 
 @pytest.fixture

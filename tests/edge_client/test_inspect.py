@@ -5,8 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_client import cli, manifest
-from edge_client.manifest import (
+from edge_client import cli
+from edge_client.bundle import manifest
+from edge_client.bundle.manifest import (
     Adapter,
     Check,
     FileSpec,

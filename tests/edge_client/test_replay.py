@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from edge_client.batches import Batches
-from edge_client.bundle import Bundle
+from edge_client.bundle.folder import Bundle
 from edge_client.data import Example
 from edge_client.estimators import estimator_for, trained
 from edge_client.optimizers import server_step

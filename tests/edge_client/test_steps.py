@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from edge_client import BundleError, ProgramInputError
-from edge_client.chain import Chain, cut_for, cuts
+from edge_client.bundle.chain import Chain, cut_for, cuts
 from edge_client.estimates import estimate
 from tests.edge_client.toy import (
     HEAD,

@@ -4,7 +4,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from edge_client import ProgramInputError
-from edge_client.manifest import IGNORED, Adapter, FileSpec, Manifest, Model, Segment
+from edge_client.bundle.manifest import IGNORED, Adapter, FileSpec, Manifest, Model, Segment
 from edge_client.text import Question, TextEncoder, answers
 
 WORDS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", *"abcdefgh"]

@@ -9,7 +9,7 @@ import pytest
 
 from edge_client import protocol
 from edge_client.batches import Batches, shuffled
-from edge_client.bundle import Bundle
+from edge_client.bundle.folder import Bundle
 from edge_client.data import Example
 from edge_client.errors import TrainingError
 from edge_client.estimators import ESTIMATORS, estimator_for, kind_of, trained

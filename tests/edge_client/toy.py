@@ -5,8 +5,7 @@ Its runtime is a real one: programs must be loaded before they run, and it answe
 
 import numpy as np
 
-from edge_client.estimates import directions_for
-from edge_client.manifest import (
+from edge_client.bundle.manifest import (
     Adapter,
     FileSpec,
     Manifest,
@@ -18,6 +17,7 @@ from edge_client.manifest import (
     TensorSpec,
     Unit,
 )
+from edge_client.estimates import directions_for
 from edge_client.steps import Stepper
 
 B, T, H, C, V, K = 3, 4, 5, 2, 7, 2

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from edge_client.adapters import CORE, FRAME, folded
+from edge_client.bundle.adapters import CORE, FRAME, folded
 from export.adapters import adapt
 from export.alignment import bases
 from export.errors import ExportError

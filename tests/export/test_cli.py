@@ -12,7 +12,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from edge_client.bundle import Bundle
+from edge_client.bundle.folder import Bundle
 from export.cli import verification_table
 from tests.conftest import LABELS
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 import transformers
 
-from edge_client.bundle import Bundle
+from edge_client.bundle.folder import Bundle
 from edge_client.runtimes import open_runtime
 from export.options import METHODS, AdapterOptions
 from tests.conftest import LABELS

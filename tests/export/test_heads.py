@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from edge_client.adapters import SCALE, folded
+from edge_client.bundle.adapters import SCALE, folded
 from export.adapters import adapt, head_modules
 from export.errors import ExportError
 from export.heads import standardize_head

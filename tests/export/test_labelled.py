@@ -11,7 +11,7 @@ from peft import PeftModel
 from transformers import AutoModel
 from typer.testing import CliRunner
 
-from edge_client.adapters import CENTRE, CORE, FRAME, SCALE, folded
+from edge_client.bundle.adapters import CENTRE, CORE, FRAME, SCALE, folded
 from edge_client.errors import DataError
 from export.adapters import adapt
 from export.alignment import task_bases, task_pairs

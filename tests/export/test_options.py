@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from edge_client.bundle.manifest import PRECISIONS, TASKS
 from edge_client.errors import SpryError
-from edge_client.manifest import PRECISIONS, TASKS
 from edge_client.runtimes import RUNTIMES
 from export import adapters, tasks
 from export.errors import ExportError

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from edge_client import cli
-from edge_client.bundle import Bundle
+from edge_client.bundle.folder import Bundle
 from export import pack
 from export.errors import ExportError
 

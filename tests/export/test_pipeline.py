@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import transformers
 
-from edge_client.bundle import Bundle
+from edge_client.bundle.folder import Bundle
 from export.errors import ExportError
 from tests.conftest import LABELS
 

@@ -12,8 +12,8 @@ import torch
 from onnx import helper, numpy_helper
 from torch import nn
 
-from edge_client.bundle import Bundle
-from edge_client.manifest import Check
+from edge_client.bundle.folder import Bundle
+from edge_client.bundle.manifest import Check
 from export.adapters import Adapted, adapt
 from export.errors import ExportError
 from export.model import load

@@ -11,8 +11,8 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from torch.func import functional_call, jvp
 
-from edge_client.adapters import folded
-from edge_client.bundle import Bundle
+from edge_client.bundle.adapters import folded
+from edge_client.bundle.folder import Bundle
 from edge_client.steps import Stepper
 from export.tasks import TASKS
 from tests.conftest import LABELS

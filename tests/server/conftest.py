@@ -9,8 +9,8 @@ import pytest
 from safetensors.numpy import load, save
 from starlette.testclient import TestClient
 
-from edge_client import manifest as manifests
-from edge_client.manifest import FILE_NAME
+from edge_client.bundle import manifest as manifests
+from edge_client.bundle.manifest import FILE_NAME
 from server.app import create_app
 from server.settings import Settings
 

@@ -4,8 +4,8 @@ import hashlib
 
 import pytest
 
-from edge_client import manifest as manifests
-from edge_client.manifest import FILE_NAME
+from edge_client.bundle import manifest as manifests
+from edge_client.bundle.manifest import FILE_NAME
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from edge_client.bundle import Bundle
+from edge_client.bundle.folder import Bundle
 from edge_client.runtimes import open_runtime
 from edge_client.steps import Stepper
 from edge_client.text import TextEncoder

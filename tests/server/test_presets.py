@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from edge_client.bundle import Bundle
+from edge_client.bundle.folder import Bundle
 from server.errors import Refusal
 from server.jobs import JobSettings, complete
 from server.presets import PRESETS, Preset, merged, preset_for

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from edge_client.manifest import FILE_NAME
+from edge_client.bundle.manifest import FILE_NAME
 from edge_client.scalars import encode_report
 from server.traffic import Traffic
 from tests.server.test_iterations import SHAPE, scalars, send

@@ -25,8 +25,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from edge_client.batches import shuffled
-from edge_client.errors import SpryError
-from edge_client.manifest import (
+from edge_client.bundle.manifest import (
     Adapter,
     FileSpec,
     Manifest,
@@ -38,6 +37,7 @@ from edge_client.manifest import (
     Unit,
     write,
 )
+from edge_client.errors import SpryError
 from edge_client.optimizers import local_step, server_step
 from edge_client.protocol import AGGREGATIONS, ServerOptimizer, ServerOptimizers, Task, Training
 from edge_client.replay import replay

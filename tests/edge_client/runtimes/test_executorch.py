@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from edge_client.bundle.manifest import ProgramSpec, TensorSpec
 from edge_client.errors import BundleError, ProgramInputError
-from edge_client.manifest import ProgramSpec, TensorSpec
 from edge_client.runtimes import open_runtime
 from edge_client.runtimes.executorch import _library
 from export import ops

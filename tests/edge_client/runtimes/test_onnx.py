@@ -13,8 +13,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from edge_client.bundle.manifest import ProgramSpec, TensorSpec
 from edge_client.errors import BundleError, ProgramInputError, RuntimeMissing, SpryError
-from edge_client.manifest import ProgramSpec, TensorSpec
 from edge_client.runtimes import Runtime, available, open_runtime
 
 WEIGHT = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -193,7 +193,7 @@ def test_a_buffer_is_not_kept_for_a_later_value_of_its_size(tmp_path: Path) -> N
     program = write_sizes_in_turn(tmp_path, [*sizes, *sizes])
     (tmp_path / "program.json").write_bytes(msgspec.json.encode(program))
     script = (
-        "import msgspec, numpy as np; from pathlib import Path; from edge_client.manifest import ProgramSpec\n"
+        "import msgspec, numpy as np; from pathlib import Path; from edge_client.bundle.manifest import ProgramSpec\n"
         "from edge_client.memory import peak_above, resident; from edge_client.runtimes import open_runtime\n"
         f"folder = Path({str(tmp_path)!r})\n"
         "program = msgspec.json.decode((folder / 'program.json').read_bytes(), type=ProgramSpec)\n"

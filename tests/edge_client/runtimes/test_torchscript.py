@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from edge_client.bundle.manifest import ProgramSpec, TensorSpec
 from edge_client.errors import BundleError, ProgramInputError, SpryError
-from edge_client.manifest import ProgramSpec, TensorSpec
 from edge_client.runtimes import open_runtime
 
 FILE = "torchscript/block.0.pt"

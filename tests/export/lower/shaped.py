@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, fx
 
-from edge_client.manifest import ProgramSpec, TensorSpec
+from edge_client.bundle.manifest import ProgramSpec, TensorSpec
 from export import ops
 from export.lower import Entry, Lowering, Precision, Shaped
 from export.programs import Program, input_name, kinds

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.manifest import PRECISIONS
+from edge_client.bundle.manifest import PRECISIONS
 from export.lower import lowering
 from export.lower.torchscript import LOWERING
 from export.lower.torchscript.weights import quantized_linear, quantized_table

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from safetensors.numpy import load_file
 
-from edge_client.bundle import Bundle
+from edge_client.bundle.folder import Bundle
 from edge_client.errors import SpryError
 from server.demo.fleet import runtimes_for
 from server.demo.folder import Folder

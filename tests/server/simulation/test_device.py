@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from edge_client.bundle import Bundle
-from edge_client.chain import Chain, cost
+from edge_client.bundle.chain import Chain, cost
+from edge_client.bundle.folder import Bundle
 from edge_client.estimators import ESTIMATORS
 from edge_client.protocol import ServerOptimizers, Task, Training
 from server.errors import SimulationError

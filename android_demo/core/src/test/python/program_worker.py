@@ -18,9 +18,9 @@ from typing import BinaryIO
 
 import numpy as np
 
-from edge_client import manifest as manifests
 from edge_client.arrays import Array
-from edge_client.manifest import ProgramSpec, TensorSpec
+from edge_client.bundle import manifest as manifests
+from edge_client.bundle.manifest import ProgramSpec, TensorSpec
 from edge_client.runtimes import open_runtime
 
 RUN, FREE = b"R", b"F"

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from .errors import BundleError
+from edge_client.errors import BundleError
+
 from .manifest import Kind, Manifest, ProgramSpec, Unit
 
 Cut = int | str

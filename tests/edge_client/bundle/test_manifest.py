@@ -3,8 +3,9 @@ import json
 import msgspec
 import pytest
 
-from edge_client import BundleError, manifest
-from edge_client.manifest import (
+from edge_client import BundleError
+from edge_client.bundle import manifest
+from edge_client.bundle.manifest import (
     Adapter,
     Check,
     FileSpec,

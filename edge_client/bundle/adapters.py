@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from .arrays import Array
+from edge_client.arrays import Array
 
 CORE, FRAME = "core", "frame"
 """The parts of LoRA's second factor where it is trained in parts: the columns of `frame`, which `core` mixes or, with a

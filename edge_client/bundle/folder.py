@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_client.errors import BundleError
+
 from . import manifest as manifests
-from .errors import BundleError
 from .manifest import FILE_NAME, FileSpec, Manifest, ProgramSpec
 
 if TYPE_CHECKING:

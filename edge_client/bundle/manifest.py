@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from .errors import BundleError
+from edge_client.errors import BundleError
 
 SCHEMA = 1
 FILE_NAME = "manifest.json"

@@ -9,9 +9,10 @@ import pytest
 from safetensors.numpy import save
 from tokenizers import Tokenizer, models
 
-from edge_client import BundleError, manifest
-from edge_client.bundle import Bundle, files_of
-from edge_client.manifest import (
+from edge_client import BundleError
+from edge_client.bundle import manifest
+from edge_client.bundle.folder import Bundle, files_of
+from edge_client.bundle.manifest import (
     Adapter,
     FileSpec,
     Manifest,
