@@ -19,7 +19,7 @@ from fleet import machine
 
 from edge_client.arrays import Weights
 from edge_client.optimizers import server_step
-from edge_client.protocol import ServerOptimizers
+from edge_client.wire.protocol import ServerOptimizers
 from server.aggregation import Mean
 from server.assignment import cyclic
 from server.blobs import Blobs

@@ -28,9 +28,9 @@ from sqlalchemy import select
 from edge_client.batches import Batches
 from edge_client.data import examples_for
 from edge_client.estimators import estimator_for
-from edge_client.protocol import Task
 from edge_client.sources import open_data
 from edge_client.training import State, train, update
+from edge_client.wire.protocol import Task
 from edge_client.workbench import Workbench
 from server.aggregation import Mean
 from server.jobs import Job, find_job

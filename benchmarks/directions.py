@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import get_args
 
 from edge_client.directions import draw
-from edge_client.protocol import DirectionKind
+from edge_client.wire.protocol import DirectionKind
 
 HIDDEN, BLOCKS, TARGETS, BATCH = 384, 6, 2, 8  # MiniLM, LoRA on the attention's query and value projections
 UNIT = 2 * HIDDEN  # weights of a LoRA pair of rank 1

@@ -23,10 +23,10 @@ from edge_client.bundle.chain import cut_for
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest
 from edge_client.passes import Passes
-from edge_client.protocol import ServerOptimizers, Task, Training
 from edge_client.runtimes import open_runtime
 from edge_client.stepdirections import step_directions
 from edge_client.turns import directions_at_once
+from edge_client.wire.protocol import ServerOptimizers, Task, Training
 
 SEED = 7
 

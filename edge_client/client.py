@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from edge_client.wire.protocol import CheckIn, Enrolment, Receipt, Task
+from edge_client.wire.server import Server
+
 from . import __version__
 from .conditions import Conditions
 from .data import BadRows
@@ -25,11 +28,9 @@ from .errors import ServerError, SpryError, StoreError, Unauthorized, Unreachabl
 from .events import Event, Tell, silent
 from .memory import resident, trim_memory
 from .owndata import OwnData
-from .protocol import CheckIn, Enrolment, Receipt, Task
 from .runtimes import CPU, chosen
 from .sources import Row
 from .store import Job, JobStore, Store, default_home
-from .transport import Server
 from .waits import Waits
 from .workbench import Workbench
 

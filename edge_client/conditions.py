@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, time
 from pathlib import Path
 
+from edge_client.wire.protocol import Power
+
 from .errors import SpryError
-from .protocol import Power
 
 _METERED = {"1": True, "2": False, "3": True, "4": False}
 """NetworkManager's yes, no, and its two guesses."""

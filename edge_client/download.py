@@ -13,13 +13,13 @@ import httpx
 
 from edge_client.bundle.folder import Bundle, files_of, safe_path, sha256
 from edge_client.bundle.manifest import FILE_NAME, FileSpec, Manifest
+from edge_client.wire.answers import body_of
+from edge_client.wire.server import Server
 
-from .answers import body_of
 from .bundle import manifest as manifests
 from .errors import BadAnswer, BundleError, StoreError
 from .events import Event, Tell, silent
 from .files import make_folder, write
-from .transport import Server
 
 PARTIAL = ".partial"
 MEGABYTE = 1e6

@@ -13,11 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from edge_client.bundle.chain import unit_at
 from edge_client.bundle.manifest import Manifest, Parameter
+from edge_client.wire.protocol import DirectionKind
 
 from .arrays import Array, Arrays
 from .directions import draw
 from .errors import ProgramInputError
-from .protocol import DirectionKind
 
 
 def directions_for(

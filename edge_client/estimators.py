@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 from edge_client.bundle.chain import Chain
 from edge_client.bundle.manifest import Manifest, ProgramSpec
+from edge_client.wire.protocol import Task, Training
+from edge_client.wire.scalars import ScalarReport, join_head, split_head
 
 from .arrays import Array, Weights
 from .batches import Batch
@@ -27,8 +29,6 @@ from .errors import TrainingError
 from .estimates import shares
 from .guide import NO_GUIDE, Guide
 from .passes import Pass
-from .protocol import Task, Training
-from .scalars import ScalarReport, join_head, split_head
 from .stepdirections import combine, step_directions
 
 

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_client.bundle.manifest import Manifest, Parameter
+from edge_client.wire.protocol import Training
 
 from .arrays import Array, Weights
 from .estimates import parts
-from .protocol import Training
 
 Guide = Mapping[str, Array]
 """[directions, *shape] for each parameter of a unit."""

@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 
 from edge_client.bundle.folder import Bundle
+from edge_client.wire.answers import Tensors
+from edge_client.wire.protocol import Task
+from edge_client.wire.scalars import ScalarReport, StepRecord, decode_records, encode_report
+from edge_client.wire.server import Server
 
-from .answers import Tensors
 from .batches import Batches
 from .errors import ServerError, TrainingError
 from .estimators import Estimator, ScalarEstimator
 from .events import Event, Tell
 from .passes import Passes
-from .protocol import Task
-from .scalars import ScalarReport, StepRecord, decode_records, encode_report
 from .store import JobStore
 from .training import check_finite, steps_in
-from .transport import Server
 from .versions import applied, downloaded, merged, newest_kept
 
 POLL_SECONDS = 25.0

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_client.bundle.manifest import Manifest
+from edge_client.wire.protocol import Task
 
 from .arrays import Array, Weights
 from .batches import Batch
 from .errors import TrainingError
-from .protocol import Task
 from .steps import Programs, States, Stepper
 from .turns import Turn, bytes_behind, directions_at_once, turns
 

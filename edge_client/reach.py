@@ -12,9 +12,10 @@ from typing import Any
 import httpx
 import msgspec
 
-from .addresses import checked_address, travels_open, trusted
+from edge_client.wire.addresses import checked_address, travels_open, trusted
+from edge_client.wire.protocol import VERSION, Enrolled
+
 from .checks import Asked, Finding
-from .protocol import VERSION, Enrolled
 from .store import Store, default_home
 
 _SECONDS = 10.0

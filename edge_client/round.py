@@ -8,6 +8,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from edge_client.wire.protocol import Task
+from edge_client.wire.server import Server
+
 from .arrays import Weights
 from .batches import Batches
 from .data import Examples
@@ -16,10 +19,8 @@ from .events import Event, Tell
 from .iterations import Iterations
 from .memory import peak_above_now
 from .passes import Passes
-from .protocol import Task
 from .store import JobStore, Progress
 from .training import State, evaluate, report, steps_in, train, update
-from .transport import Server
 from .versions import current
 from .workbench import Workbench
 

@@ -13,7 +13,8 @@ from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
 import typer
 
-from .addresses import checked_address
+from edge_client.wire.addresses import checked_address
+
 from .cli import installed, load, missing_extra
 from .errors import SpryError
 from .files import make_folder, write

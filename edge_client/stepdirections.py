@@ -15,13 +15,13 @@ from functools import partial
 import numpy as np
 
 from edge_client.bundle.manifest import Manifest
+from edge_client.wire.protocol import Training
+from edge_client.wire.scalars import ScalarReport
 
 from .arrays import Floats, Weights
 from .directions import block
 from .estimates import directions_for, estimate
 from .guide import NO_GUIDE, Guide, drawn_beside, guided
-from .protocol import Training
-from .scalars import ScalarReport
 
 
 def step_directions(

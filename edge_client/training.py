@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from edge_client.bundle.manifest import IGNORED, Manifest
+from edge_client.wire.protocol import Report, Task, Training
 
 from .arrays import Array, Weights
 from .batches import Batch, Batches, in_order
@@ -22,7 +23,6 @@ from .data import Example
 from .errors import TrainingError
 from .estimators import Estimate, trained
 from .optimizers import local_step
-from .protocol import Report, Task, Training
 from .text import Question, TextEncoder, answers
 
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from edge_client.bundle.chain import Chain, first_use
 from edge_client.bundle.manifest import Manifest
+from edge_client.wire.protocol import Task
 
 from .arrays import Array
-from .protocol import Task
 
 
 class Turn(NamedTuple):

@@ -6,16 +6,16 @@ import numpy as np
 
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest
+from edge_client.wire.answers import Tensors
+from edge_client.wire.protocol import Task
+from edge_client.wire.scalars import StepRecord
+from edge_client.wire.server import Server
 
-from .answers import Tensors
 from .errors import BadAnswer, ServerError
 from .files import parse_tensors
 from .optimizers import FIRST, SECOND
-from .protocol import Task
 from .replay import replay
-from .scalars import StepRecord
 from .store import JobStore, Kept
-from .transport import Server
 
 _SAME_VERSION = "server and device need the same version of spry"
 

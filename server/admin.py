@@ -12,10 +12,10 @@ from urllib.parse import quote
 
 import httpx
 
-from edge_client.addresses import checked_address, trusted
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import FILE_NAME
 from edge_client.errors import SpryError
+from edge_client.wire.addresses import checked_address, trusted
 
 if TYPE_CHECKING:
     from typing_extensions import Self

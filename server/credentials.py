@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Row, and_, func, insert, select, update
 
-from edge_client.protocol import Enrolled, Enrolment
+from edge_client.wire.protocol import Enrolled, Enrolment
 from server.errors import Refusal, not_found
 from server.store import Store
 from server.tables import audit, devices, tokens

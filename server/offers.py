@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from edge_client.protocol import CheckedIn, CheckIn, Task
+from edge_client.wire.protocol import CheckedIn, CheckIn, Task
 from server.assignment import Fit, Needs, Slot, choose
 from server.jobs import RUNNING, Job, find_job, list_jobs
 from server.store import Store

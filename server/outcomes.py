@@ -14,7 +14,7 @@ from sqlalchemy import Row
 
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest
-from edge_client.scalars import Participant, ScalarReport, StepRecord, as_published, decode_report
+from edge_client.wire.scalars import Participant, ScalarReport, StepRecord, as_published, decode_report
 from server.aggregation import Mean
 from server.jobs import Job, JobSettings
 from server.models import Model, moved, repeated

@@ -16,7 +16,7 @@ from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
 
 from edge_client.errors import SpryError
-from edge_client.protocol import PROBLEM, Problem
+from edge_client.wire.protocol import PROBLEM, Problem
 from server.errors import TITLES, Refusal
 
 log = logging.getLogger("spry.server")

@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select, update
 
-from edge_client.protocol import Receipt
-from edge_client.scalars import ScalarError, decode_report
+from edge_client.wire.protocol import Receipt
+from edge_client.wire.scalars import ScalarError, decode_report
 from server.errors import Refusal, not_found
 from server.jobs import Job, find_job
 from server.models import head_names

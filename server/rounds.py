@@ -18,7 +18,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, and_, delete, func, insert, or_, select, update
 
-from edge_client.scalars import decode_records, encode_record
+from edge_client.wire.scalars import decode_records, encode_record
 from server.evaluation import evaluate
 from server.jobs import RUNNING, Job, end_job, find_job
 from server.outcomes import Outcome, aggregate

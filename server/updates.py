@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest, Parameter
-from edge_client.protocol import REPORT, Report
+from edge_client.wire.protocol import REPORT, Report
 from server.errors import Refusal
 
 HEADER_BYTES = 64 << 10

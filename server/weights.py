@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from safetensors.numpy import save
 
-from edge_client.protocol import SAFETENSORS, STEPS
+from edge_client.wire.protocol import SAFETENSORS, STEPS
 from server.errors import Refusal
 from server.jobs import Job
 from server.store import Store

@@ -8,7 +8,7 @@ import pytest
 
 from edge_client.bundle.folder import Bundle
 from edge_client.cli import SUBCOMMANDS, build
-from edge_client.protocol import Training
+from edge_client.wire.protocol import Training
 from export.options import METHODS
 from server.jobs import JobSettings
 from server.settings import Settings

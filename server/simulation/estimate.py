@@ -18,7 +18,7 @@ from server.errors import SimulationError
 from server.simulation import options as shared
 
 if TYPE_CHECKING:
-    from edge_client.protocol import Training
+    from edge_client.wire.protocol import Training
     from server.simulation.choice import Choice
     from server.simulation.plan import Plan
 

@@ -19,8 +19,8 @@ from edge_client.arrays import Weights
 from edge_client.bundle.chain import cut_for
 from edge_client.bundle.manifest import Manifest
 from edge_client.guide import guide_in, in_state
-from edge_client.protocol import Task
-from edge_client.scalars import decode_report
+from edge_client.wire.protocol import Task
+from edge_client.wire.scalars import decode_report
 from server.assignment import Slot
 from server.errors import SimulationError
 from server.jobs import JobSettings, complete

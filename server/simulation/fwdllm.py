@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from edge_client.arrays import Weights
 from edge_client.batches import Batch
 from edge_client.estimators import Central, Estimate
-from edge_client.scalars import ScalarReport
+from edge_client.wire.scalars import ScalarReport
 
 
 class ClosestDirection(Central):

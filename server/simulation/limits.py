@@ -17,7 +17,7 @@ from edge_client.arrays import Weights
 from edge_client.batches import Batch
 from edge_client.estimators import Central, Estimator
 from edge_client.passes import Pass
-from edge_client.scalars import ScalarReport
+from edge_client.wire.scalars import ScalarReport
 from server.simulation.fwdllm import ClosestDirection
 
 

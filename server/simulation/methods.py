@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from edge_client.estimators import Estimator, kind_of
-from edge_client.protocol import Training
+from edge_client.wire.protocol import Training
 from server.errors import SimulationError
 from server.simulation.fwdllm import ClosestDirection
 

@@ -22,8 +22,8 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.data import Example
 from edge_client.estimates import shares
 from edge_client.estimators import kind_of
-from edge_client.protocol import Training
 from edge_client.text import TextEncoder
+from edge_client.wire.protocol import Training
 from server.assignment import Slot
 from server.errors import SimulationError
 from server.simulation.choice import Choice, expected_noise

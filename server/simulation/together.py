@@ -19,7 +19,7 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.estimates import shares
 from edge_client.estimators import trained
 from edge_client.passes import Pass
-from edge_client.protocol import Task
+from edge_client.wire.protocol import Task
 from server.simulation.learner import Differentiated, Learner
 
 Given = TypeVar("Given")

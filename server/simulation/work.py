@@ -17,11 +17,11 @@ from edge_client.arrays import Weights
 from edge_client.batches import Batches
 from edge_client.data import Example, examples_for
 from edge_client.estimators import Estimate, Estimator, ScalarEstimator
-from edge_client.protocol import Task
-from edge_client.scalars import encode_report
 from edge_client.sources import open_data
 from edge_client.text import TextEncoder
 from edge_client.training import State, evaluate, report, train, update
+from edge_client.wire.protocol import Task
+from edge_client.wire.scalars import encode_report
 from server.simulation.columns import Columns
 from server.simulation.dataset import open_dataset
 from server.simulation.fwdllm import ClosestDirection, Spread

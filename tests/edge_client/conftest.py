@@ -14,7 +14,7 @@ from edge_client.bundle import manifest as manifests
 from edge_client.bundle.manifest import FILE_NAME
 from edge_client.client import Client
 from edge_client.events import Event
-from edge_client.protocol import ServerOptimizers, Task, Training
+from edge_client.wire.protocol import ServerOptimizers, Task, Training
 from tests.edge_client.stage import Stage
 
 ADMIN = {"Authorization": "Bearer an-administrator-of-these-tests"}

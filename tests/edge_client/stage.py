@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from edge_client.bundle.manifest import FILE_NAME
-from edge_client.transport import Server
+from edge_client.wire.server import Server
 
 
 class Handler(http.server.BaseHTTPRequestHandler):

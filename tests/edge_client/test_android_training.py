@@ -21,10 +21,10 @@ from edge_client.optimizers import server_step
 from edge_client.passes import Passes
 from edge_client.replay import changes
 from edge_client.runtimes import open_runtime
-from edge_client.scalars import Participant, StepRecord, as_published, decode_report, encode_record
 from edge_client.sources import open_data
 from edge_client.text import TextEncoder
 from edge_client.training import State, evaluate, report, train, update
+from edge_client.wire.scalars import Participant, StepRecord, as_published, decode_report, encode_record
 from export.options import AdapterOptions
 from tests.android import classpath, environment, java
 from tests.edge_client.conftest import ROWS

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from edge_client import DirectionError, directions
 from edge_client.directions import draw, philox
-from edge_client.protocol import DirectionKind
+from edge_client.wire.protocol import DirectionKind
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "directions.json").read_text())
 RANDOM123 = [

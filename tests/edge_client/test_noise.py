@@ -53,10 +53,10 @@ import numpy as np
 import pytest
 
 from edge_client.optimizers import local_step
-from edge_client.protocol import Training
 from edge_client.replay import changes, gradients
-from edge_client.scalars import StepRecord
 from edge_client.stepdirections import combine, step_directions, whole_gradient
+from edge_client.wire.protocol import Training
+from edge_client.wire.scalars import StepRecord
 from server.aggregation import Mean
 from tests.edge_client.regression import STEPS, Client, client, estimates
 

@@ -12,10 +12,11 @@ from edge_client.data import Example
 from edge_client.estimators import estimator_for, trained
 from edge_client.optimizers import server_step
 from edge_client.passes import Passes
-from edge_client.protocol import AGGREGATIONS, ServerOptimizer, ServerOptimizers, Training
 from edge_client.replay import changes, replay
 from edge_client.runtimes import open_runtime
-from edge_client.scalars import (
+from edge_client.text import TextEncoder
+from edge_client.wire.protocol import AGGREGATIONS, ServerOptimizer, ServerOptimizers, Training
+from edge_client.wire.scalars import (
     Participant,
     ScalarError,
     ScalarReport,
@@ -26,7 +27,6 @@ from edge_client.scalars import (
     encode_record,
     encode_report,
 )
-from edge_client.text import TextEncoder
 
 EXAMPLES = [Example(text, None, number % 3) for number, text in enumerate(["a train", "the ice", "is it", "a b", "on"])]
 

@@ -8,8 +8,8 @@ import pytest
 
 from edge_client.errors import StoreError
 from edge_client.files import parse_tensors, safe_name, write
-from edge_client.protocol import Enrolled, Report
 from edge_client.store import Job, Kept, Progress, Store, default_home
+from edge_client.wire.protocol import Enrolled, Report
 
 SERVER = "https://spry.example.org:8443/fleet/"
 WEIGHTS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.float32([np.pi])}

@@ -7,18 +7,18 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from edge_client import protocol
 from edge_client.batches import Batches, shuffled
 from edge_client.bundle.folder import Bundle
 from edge_client.data import Example
 from edge_client.errors import TrainingError
 from edge_client.estimators import ESTIMATORS, estimator_for, kind_of, trained
 from edge_client.passes import Passes, rows_at_once
-from edge_client.protocol import Training
 from edge_client.runtimes import open_runtime
 from edge_client.text import TextEncoder
 from edge_client.training import State, evaluate, report, steps_in, train, update
 from edge_client.turns import directions_at_once
+from edge_client.wire import protocol
+from edge_client.wire.protocol import Training
 from edge_client.workbench import programs_of
 
 TEXTS = ("it is a train", "the ice is on the lake", "is it?", "a b c", "the lake", "on it", "no ice, no train!")

@@ -7,8 +7,8 @@ from torch.func import functional_call
 
 from edge_client.batches import Batch
 from edge_client.estimates import directions_for
-from edge_client.protocol import ServerOptimizers, Task, Training
 from edge_client.stepdirections import step_directions
+from edge_client.wire.protocol import ServerOptimizers, Task, Training
 from export.adapters import AdapterOptions, adapt
 from export.capture import TaskForward
 from export.reference import Reference

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from edge_client.bundle import manifest as manifests
-from edge_client.protocol import Training
+from edge_client.wire.protocol import Training
 from server.assignment import Needs, Slot, choose, contiguous, cyclic, everything, slots
 from server.errors import Refusal
 from server.jobs import check_programs

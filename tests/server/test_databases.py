@@ -112,7 +112,7 @@ def test_one_device_has_one_task_whoever_it_asks(serving, bundle, database):
         barrier = threading.Barrier(4)
 
         def ask(number):
-            from edge_client.protocol import CheckIn
+            from edge_client.wire.protocol import CheckIn
             from server.credentials import authenticate
 
             store = servers[number % 2].store

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from edge_client.protocol import SAFETENSORS, STEPS, ServerOptimizers, Training
 from edge_client.replay import replay
-from edge_client.scalars import ScalarReport, decode_records, encode_report
+from edge_client.wire.protocol import SAFETENSORS, STEPS, ServerOptimizers, Training
+from edge_client.wire.scalars import ScalarReport, decode_records, encode_report
 
 SHAPE = {"batch": 2, "length": 8}
 

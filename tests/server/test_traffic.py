@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edge_client.bundle.manifest import FILE_NAME
-from edge_client.scalars import encode_report
+from edge_client.wire.scalars import encode_report
 from server.traffic import Traffic
 from tests.server.test_iterations import SHAPE, scalars, send
 from tests.server.test_rounds import AVERAGE

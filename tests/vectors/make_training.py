@@ -39,9 +39,9 @@ from edge_client.bundle.manifest import (
 )
 from edge_client.errors import SpryError
 from edge_client.optimizers import local_step, server_step
-from edge_client.protocol import AGGREGATIONS, ServerOptimizer, ServerOptimizers, Task, Training
 from edge_client.replay import replay
-from edge_client.scalars import Participant, ScalarReport, StepRecord, decode_records, encode_record
+from edge_client.wire.protocol import AGGREGATIONS, ServerOptimizer, ServerOptimizers, Task, Training
+from edge_client.wire.scalars import Participant, ScalarReport, StepRecord, decode_records, encode_record
 from edge_client.workbench import plan_for, programs_of
 
 PATH = Path(__file__).with_name("training.json")

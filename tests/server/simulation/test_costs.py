@@ -3,7 +3,7 @@
 import pytest
 
 from edge_client.estimators import Central, ExactGradient, Forward
-from edge_client.protocol import Training
+from edge_client.wire.protocol import Training
 from server.models import Model
 from server.simulation.costs import (
     Shape,

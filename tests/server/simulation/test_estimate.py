@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from edge_client import cli
-from edge_client.protocol import Training
+from edge_client.wire.protocol import Training
 from server.errors import SimulationError
 from server.simulation.choice import Choice, cosine_with, forward_passes, noise
 from server.simulation.folder import Folder

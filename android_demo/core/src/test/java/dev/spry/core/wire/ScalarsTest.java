@@ -18,7 +18,7 @@ import dev.spry.core.BadAnswerException;
 import dev.spry.core.TrainingException;
 
 class ScalarsTest {
-    /** A record as edge_client/scalars.py describes it: two participants, one of them without a head. */
+    /** A record as edge_client/wire/scalars.py describes it: two participants, one of them without a head. */
     private static byte[] record() {
         ByteBuffer out = ByteBuffer.allocate(1000).order(ByteOrder.LITTLE_ENDIAN);
         out.put(new byte[] {'S', 'P', 'R', 'Y'}).putInt(0).putInt(9).putInt(3).putInt(2);

@@ -9,11 +9,11 @@ from email.utils import formatdate
 
 import pytest
 
-from edge_client.addresses import travels_open
-from edge_client.answers import retry_after
 from edge_client.errors import BadAnswer, ServerError, SpryError, Unauthorized, Unreachable
-from edge_client.protocol import CheckedIn, CheckIn, Enrolled, Enrolment
-from edge_client.transport import LONGEST_PAUSE, Server
+from edge_client.wire.addresses import travels_open
+from edge_client.wire.answers import retry_after
+from edge_client.wire.protocol import CheckedIn, CheckIn, Enrolled, Enrolment
+from edge_client.wire.server import LONGEST_PAUSE, Server
 from tests.edge_client.stage import Stage
 
 # --- messages ---

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from .errors import SpryError
+from edge_client.errors import SpryError
 
 
 def checked_address(url: str) -> str:

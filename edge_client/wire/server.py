@@ -20,21 +20,13 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from . import __version__
+from edge_client import __version__
+from edge_client.errors import ServerError, Unreachable
+from edge_client.events import Event, Tell, silent
+
 from .addresses import checked_address, travels_open, trusted
 from .answers import Answer, Tensors, body_of, media_type, parsed, refusal, tensors_of
-from .errors import ServerError, Unreachable
-from .events import Event, Tell, silent
-from .protocol import (
-    SAFETENSORS,
-    VERSION,
-    CheckedIn,
-    CheckIn,
-    Enrolled,
-    Enrolment,
-    Failure,
-    Receipt,
-)
+from .protocol import SAFETENSORS, VERSION, CheckedIn, CheckIn, Enrolled, Enrolment, Failure, Receipt
 
 if TYPE_CHECKING:
     from typing_extensions import Self

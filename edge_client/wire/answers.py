@@ -11,7 +11,8 @@ from typing import TypeVar
 import httpx
 import msgspec
 
-from .errors import BadAnswer, ServerError, Unauthorized
+from edge_client.errors import BadAnswer, ServerError, Unauthorized
+
 from .protocol import PROBLEM, VERSION_HEADER, Problem
 
 T = TypeVar("T")

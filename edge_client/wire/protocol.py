@@ -2,7 +2,7 @@
 
 Plain dataclasses: the device reads them with msgspec, the server with pydantic, which also checks the bounds noted here
 and writes them into the OpenAPI document. Fields may be added with a default; readers ignore those they do not know.
-Tensors travel as safetensors, scalars as the records of `edge_client.scalars`.
+Tensors travel as safetensors, scalars as the records of `edge_client.wire.scalars`.
 
     POST /v1/devices                    Enrolment -> Enrolled
     POST /v1/check-in                   CheckIn -> CheckedIn: a task, or when to come back

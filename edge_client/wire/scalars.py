@@ -28,10 +28,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_client.arrays import Floats
 from edge_client.bundle.manifest import Manifest
+from edge_client.errors import SpryError
 
-from .arrays import Floats
-from .errors import SpryError
 from .protocol import Training
 
 EXACT_HEAD = 1
