@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import get_args
 
-from edge_client.directions import draw
+from edge_client.gradient.philox import draw
 from edge_client.wire.protocol import DirectionKind
 
 HIDDEN, BLOCKS, TARGETS, BATCH = 384, 6, 2, 8  # MiniLM, LoRA on the attention's query and value projections

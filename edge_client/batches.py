@@ -85,7 +85,7 @@ def shuffled(count: int, seed: int, epoch: int) -> list[int]:
 
     Sorted by a hash of each: unlike a generator's methods, the same in every version of every library.
     """
-    from .directions import philox
+    from edge_client.gradient.philox import philox
 
     with np.errstate(over="ignore"):
         index = np.arange(count, dtype=np.uint64)

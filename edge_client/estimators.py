@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 
 from edge_client.bundle.chain import Chain
 from edge_client.bundle.manifest import Manifest, ProgramSpec
+from edge_client.gradient.drawing import combine, step_directions
+from edge_client.gradient.estimate import shares
+from edge_client.gradient.guide import NO_GUIDE, Guide
 from edge_client.wire.protocol import Task, Training
 from edge_client.wire.scalars import ScalarReport, join_head, split_head
 
 from .arrays import Array, Weights
 from .batches import Batch
 from .errors import TrainingError
-from .estimates import shares
-from .guide import NO_GUIDE, Guide
 from .passes import Pass
-from .stepdirections import combine, step_directions
 
 
 class Estimate(NamedTuple):

@@ -7,10 +7,10 @@ from numpy.typing import ArrayLike
 
 from edge_client.bundle.chain import Chain, Cut
 from edge_client.bundle.manifest import IGNORED, ProgramSpec, TensorSpec
+from edge_client.gradient.estimate import shares
 
 from .arrays import Array, Arrays
 from .errors import ProgramInputError
-from .estimates import shares
 
 WEIGHT, DIRECTION = "w:", "v:"
 """What stands before a parameter's name in the names of inputs."""

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_client.bundle.manifest import ProgramSpec, TensorSpec
+from edge_client.gradient.philox import draw
 
 from .bundle import manifest
-from .directions import draw
 from .memory import MeasureError, peak_above, resident
 from .runtimes import Runtime, open_runtime
 

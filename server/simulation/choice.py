@@ -10,9 +10,9 @@ import numpy as np
 
 from edge_client.arrays import Array
 from edge_client.bundle.manifest import Manifest
-from edge_client.directions import block
 from edge_client.estimators import kind_of
-from edge_client.stepdirections import counted
+from edge_client.gradient.drawing import counted
+from edge_client.gradient.philox import block
 from edge_client.wire.protocol import Training
 from server.assignment import cyclic, everything
 from server.simulation.costs import passes
@@ -42,7 +42,7 @@ def forward_passes(manifest: Manifest, units: Sequence[int], training: Training)
     return passes(kind_of(training), training, manifest, units)
 
 
-# --- theory: see tests/edge_client/test_noise.py ---------------------------------------------------------------------
+# --- theory: see tests/edge_client/gradient/test_noise.py ---------------------------------------------------------------------
 
 
 def expected_noise(training: Training, gradients: Array) -> float:

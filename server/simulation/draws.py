@@ -1,7 +1,7 @@
 """Random numbers of a simulation: a function of the seed, and the same whatever the version of numpy.
 
 numpy keeps the streams of its bit generators, but not what its distributions and shuffles make of them. So all numbers
-come from the words of `edge_client.directions.philox`: key, the seed; counter, two indices, the purpose with a number
+come from the words of `edge_client.gradient.philox.philox`: key, the seed; counter, two indices, the purpose with a number
 of its own, and a word that no direction and no batch order has. As with directions, two platforms may differ in the
 last bit of a logarithm.
 """
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_client.directions import Words, philox
 from edge_client.errors import DataError
+from edge_client.gradient.philox import Words, philox
 
 Floats = NDArray[np.float64]
 Order = NDArray[np.int64]

@@ -18,7 +18,7 @@ from typing import Any
 from edge_client.arrays import Weights
 from edge_client.bundle.chain import cut_for
 from edge_client.bundle.manifest import Manifest
-from edge_client.guide import guide_in, in_state
+from edge_client.gradient.guide import guide_in, in_state
 from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import decode_report
 from server.assignment import Slot

@@ -16,8 +16,8 @@ import numpy as np
 from edge_client.arrays import Array, Weights
 from edge_client.batches import Batch
 from edge_client.bundle.manifest import Manifest
-from edge_client.estimates import shares
 from edge_client.estimators import trained
+from edge_client.gradient.estimate import shares
 from edge_client.passes import Pass
 from edge_client.wire.protocol import Task
 from server.simulation.learner import Differentiated, Learner

@@ -21,7 +21,7 @@ from safetensors.numpy import save
 
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest
-from edge_client.guide import guide_in, in_state
+from edge_client.gradient.guide import guide_in, in_state
 from edge_client.wire.protocol import REPORT, Task, Training
 from edge_client.wire.scalars import encode_record
 from server.models import Model

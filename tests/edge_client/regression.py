@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edge_client.bundle.manifest import Adapter, Manifest, Model, Parameter, Segment, Unit
-from edge_client.stepdirections import combine, step_directions
+from edge_client.gradient.drawing import combine, step_directions
 from edge_client.wire.scalars import Participant, ScalarReport, as_published
 
 STEPS = 1000

@@ -6,7 +6,7 @@ import pytest
 
 from edge_client import BundleError, ProgramInputError
 from edge_client.bundle.chain import Chain, cut_for, cuts
-from edge_client.estimates import estimate
+from edge_client.gradient.estimate import estimate
 from tests.edge_client.toy import (
     HEAD,
     SEGMENTS,

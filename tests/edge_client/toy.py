@@ -17,7 +17,7 @@ from edge_client.bundle.manifest import (
     TensorSpec,
     Unit,
 )
-from edge_client.estimates import directions_for
+from edge_client.gradient.estimate import directions_for
 from edge_client.steps import Stepper
 
 B, T, H, C, V, K = 3, 4, 5, 2, 7, 2

@@ -6,8 +6,8 @@ import torch
 from torch.func import functional_call
 
 from edge_client.batches import Batch
-from edge_client.estimates import directions_for
-from edge_client.stepdirections import step_directions
+from edge_client.gradient.drawing import step_directions
+from edge_client.gradient.estimate import directions_for
 from edge_client.wire.protocol import ServerOptimizers, Task, Training
 from export.adapters import AdapterOptions, adapt
 from export.capture import TaskForward

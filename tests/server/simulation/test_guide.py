@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edge_client.batches import Batches
-from edge_client.stepdirections import step_directions
+from edge_client.gradient.drawing import step_directions
 from edge_client.text import TextEncoder
 from server.errors import SimulationError
 from server.models import Model

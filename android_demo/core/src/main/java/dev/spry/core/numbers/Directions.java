@@ -3,7 +3,7 @@ package dev.spry.core.numbers;
 import dev.spry.core.DirectionException;
 
 /**
- * Random directions, the same numbers on the server and in every client; edge_client/directions.py holds the
+ * Random directions, the same numbers on the server and in every client; edge_client/gradient/philox.py holds the
  * definition, tests/vectors/directions.json checks it.
  */
 public final class Directions {

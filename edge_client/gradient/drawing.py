@@ -14,14 +14,14 @@ from functools import partial
 
 import numpy as np
 
+from edge_client.arrays import Floats, Weights
 from edge_client.bundle.manifest import Manifest
 from edge_client.wire.protocol import Training
 from edge_client.wire.scalars import ScalarReport
 
-from .arrays import Floats, Weights
-from .directions import block
-from .estimates import directions_for, estimate
+from .estimate import directions_for, estimate
 from .guide import NO_GUIDE, Guide, drawn_beside, guided
+from .philox import block
 
 
 def step_directions(

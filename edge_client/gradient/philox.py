@@ -50,9 +50,8 @@ from typing import SupportsIndex, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_client.errors import DirectionError
 from edge_client.wire.protocol import DirectionKind
-
-from .errors import DirectionError
 
 Words = NDArray[np.uint64]  # 32-bit words, kept in 64 bits so that a product keeps its high half
 

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from edge_client.arrays import Array, Arrays
 from edge_client.bundle.chain import unit_at
 from edge_client.bundle.manifest import Manifest, Parameter
+from edge_client.errors import ProgramInputError
 from edge_client.wire.protocol import DirectionKind
 
-from .arrays import Array, Arrays
-from .directions import draw
-from .errors import ProgramInputError
+from .philox import draw
 
 
 def directions_for(

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client import DirectionError, directions
-from edge_client.directions import draw, philox
+from edge_client import DirectionError
+from edge_client.gradient import philox as directions
+from edge_client.gradient.philox import draw, philox
 from edge_client.wire.protocol import DirectionKind
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "directions.json").read_text())

@@ -12,11 +12,11 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import Manifest, Parameter
 from edge_client.wire.protocol import Training
 
-from .arrays import Array, Weights
-from .estimates import parts
+from .estimate import parts
 
 Guide = Mapping[str, Array]
 """[directions, *shape] for each parameter of a unit."""

@@ -52,9 +52,9 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
+from edge_client.gradient.drawing import combine, step_directions, whole_gradient
 from edge_client.optimizers import local_step
 from edge_client.replay import changes, gradients
-from edge_client.stepdirections import combine, step_directions, whole_gradient
 from edge_client.wire.protocol import Training
 from edge_client.wire.scalars import StepRecord
 from server.aggregation import Mean
