@@ -31,7 +31,7 @@ PUBLIC = (
         "edge_client.bundle.folder",
         "edge_client.bundle.manifest",
         "edge_client.bundle.chain",
-        "edge_client.runtimes",
+        "edge_client.runtimes.runtime",
         "edge_client.steps",
     ),
     *("edge_client.text", "edge_client.data", "edge_client.gradient.philox", "edge_client.gradient.estimate"),

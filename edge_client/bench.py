@@ -24,9 +24,9 @@ from rich.table import Table
 from edge_client.bundle.chain import Chain
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest
+from edge_client.runtimes.runtime import available
 
 from .errors import SpryError
-from .runtimes import available
 from .stepbench import FORWARD, Measured, Variant, Work, decode, encode, variants
 
 command = typer.Typer(

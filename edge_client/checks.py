@@ -21,10 +21,11 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from edge_client.runtimes.runtime import RUNTIMES, requirement
+
 from . import __version__
 from .conditions import Machine
 from .format import size
-from .runtimes import RUNTIMES, requirement
 from .store import default_home
 
 State = Literal["ok", "warning", "problem"]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from edge_client.runtimes.runtime import CPU, chosen
 from edge_client.wire.protocol import CheckIn, Enrolment, Receipt, Task
 from edge_client.wire.server import Server
 
@@ -28,7 +29,6 @@ from .errors import ServerError, SpryError, StoreError, Unauthorized, Unreachabl
 from .events import Event, Tell, silent
 from .memory import resident, trim_memory
 from .owndata import OwnData
-from .runtimes import CPU, chosen
 from .sources import Row
 from .store import Job, JobStore, Store, default_home
 from .waits import Waits

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from edge_client.runtimes.runtime import CPU
+
 from .client import Client, Idle
 from .conditions import Conditions, parse_hours
 from .data import BadRows
 from .events import Event, Tell
 from .format import parse_bytes
 from .interrupts import end_as_interrupted
-from .runtimes import CPU
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -22,10 +22,10 @@ import numpy as np
 from edge_client.bundle.chain import Chain
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest, ProgramSpec
+from edge_client.runtimes.measure import random_input
+from edge_client.runtimes.runtime import open_runtime
 
-from .measure import random_input
 from .memory import peak_above, resident
-from .runtimes import open_runtime
 from .steps import Stepper
 
 FORWARD, DUAL, SUFFIX, EXACT = "forward", "dual", "suffix", "exact"

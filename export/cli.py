@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from edge_client.bundle.manifest import PRECISIONS, TASKS, Check, Manifest
-from edge_client.runtimes import RUNTIMES
+from edge_client.runtimes.runtime import RUNTIMES
 from export.options import DEFAULT_CUTS, METHODS, AdapterOptions, ExportOptions, parse_labels, parse_numbers
 
 

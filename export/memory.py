@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from edge_client.bundle.manifest import Manifest
-from edge_client.measure import Memory, measure_programs
+from edge_client.runtimes.measure import Memory, measure_programs
 
 _FILE = "memory.json"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from edge_client.bundle.adapters import own_dimension
 from edge_client.bundle.manifest import PRECISIONS, TASKS, Precision
-from edge_client.runtimes import RUNTIMES
+from edge_client.runtimes.runtime import RUNTIMES
 from export.errors import ExportError
 
 METHODS = ("lora", "aligned", "pairs", "tinylora", "ia3", "bitfit", "classifier")

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from edge_client.bundle.manifest import Check, Manifest, Precision
-from edge_client.runtimes import open_runtime
+from edge_client.runtimes.runtime import open_runtime
 from edge_client.steps import Stepper
 from export.adapters import Adapted
 from export.errors import ExportError

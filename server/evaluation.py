@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from edge_client.arrays import Weights
 from edge_client.batches import Batch
 from edge_client.data import examples_for
-from edge_client.runtimes import available, open_runtime
+from edge_client.runtimes.runtime import available, open_runtime
 from edge_client.sources import JsonlSource
 from edge_client.steps import Stepper
 from edge_client.text import TextEncoder

@@ -14,7 +14,7 @@ import torch
 from edge_client.arrays import Array
 from edge_client.bundle.manifest import ProgramSpec
 from edge_client.errors import BundleError
-from edge_client.runtimes import CPU, Loaded, Runtime
+from edge_client.runtimes.runtime import CPU, Loaded, Runtime
 
 _KERNELS = ("lib/libexecutorch_kernels_quantized.so", "kernels/quantized/libquantized_ops_aot_lib.so")
 """Quantized embeddings live in a library of their own: its place from 1.5 on, and before."""

@@ -11,7 +11,7 @@ import onnxruntime
 from edge_client.arrays import Array
 from edge_client.bundle.manifest import ProgramSpec
 from edge_client.errors import BundleError
-from edge_client.runtimes import Loaded, Runtime
+from edge_client.runtimes.runtime import Loaded, Runtime
 
 # The library's types are mostly unknown to checkers; what crosses this module's border is typed.
 ort: Any = onnxruntime

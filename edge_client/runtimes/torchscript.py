@@ -12,7 +12,7 @@ import torch
 from edge_client.arrays import Array
 from edge_client.bundle.manifest import ProgramSpec
 from edge_client.errors import BundleError, SpryError
-from edge_client.runtimes import CPU, Loaded, Runtime
+from edge_client.runtimes.runtime import CPU, Loaded, Runtime
 
 # The library's types are mostly unknown to checkers; what crosses this module's border is typed.
 pt: Any = torch

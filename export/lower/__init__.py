@@ -1,4 +1,4 @@
-"""From a segment's programs to a runtime's files. A new runtime is one module here and one in `edge_client.runtimes`.
+"""From a segment's programs to a runtime's files. A new runtime is one module here and one in `edge_client.runtimes.runtime`.
 
 A lowering receives all programs of one segment at once (every kind, batch size and length), so that it can store the
 segment's weights once. It decides how the operators of `export.ops` are computed in the asked precision.
@@ -86,7 +86,7 @@ class Lowering(Protocol):
 
 
 def lowering(runtime: str) -> Lowering:
-    """The lowering of a runtime of `edge_client.runtimes`."""
+    """The lowering of a runtime of `edge_client.runtimes.runtime`."""
     try:
         found: Lowering = import_module(f"export.lower.{runtime}").LOWERING
     except ModuleNotFoundError as error:

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from edge_client.interrupts import end_as_interrupted
-from edge_client.runtimes import available
+from edge_client.runtimes.runtime import available
 from server.cli.adapter import save_adapter
 from server.demo import intents
 from server.demo.fleet import JOB, Fleet, started

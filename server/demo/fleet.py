@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from edge_client.runtimes import available
+from edge_client.runtimes.runtime import available
 from edge_client.wire.protocol import ServerOptimizer, ServerOptimizers
 from server.admin import Access, Administrator
 from server.demo import intents

@@ -20,7 +20,7 @@ from edge_client.estimators import estimator_for
 from edge_client.optimizers import server_step
 from edge_client.passes import Passes
 from edge_client.replay import changes
-from edge_client.runtimes import open_runtime
+from edge_client.runtimes.runtime import open_runtime
 from edge_client.sources import open_data
 from edge_client.text import TextEncoder
 from edge_client.training import State, evaluate, report, train, update

@@ -9,7 +9,7 @@ import torch
 
 from edge_client.client import Client, Idle
 from edge_client.errors import DataError, SpryError, StoreError, Unauthorized
-from edge_client.runtimes import chosen
+from edge_client.runtimes.runtime import chosen
 from edge_client.store import Store
 from server.jobs import find_job
 from tests.edge_client.conftest import ROWS

@@ -13,7 +13,7 @@ from edge_client.estimators import estimator_for, trained
 from edge_client.optimizers import server_step
 from edge_client.passes import Passes
 from edge_client.replay import changes, replay
-from edge_client.runtimes import open_runtime
+from edge_client.runtimes.runtime import open_runtime
 from edge_client.text import TextEncoder
 from edge_client.wire.protocol import AGGREGATIONS, ServerOptimizer, ServerOptimizers, Training
 from edge_client.wire.scalars import (

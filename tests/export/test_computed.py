@@ -6,7 +6,7 @@ import torch
 import transformers
 
 from edge_client.bundle.folder import Bundle
-from edge_client.runtimes import open_runtime
+from edge_client.runtimes.runtime import open_runtime
 from export.options import METHODS, AdapterOptions
 from tests.conftest import LABELS
 from tests.export.trained import BATCH, LENGTH, Trained

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from edge_client.bundle.folder import Bundle
-from edge_client.runtimes import open_runtime
+from edge_client.runtimes.runtime import open_runtime
 from edge_client.steps import Stepper
 from edge_client.text import TextEncoder
 from tests.conftest import LABELS

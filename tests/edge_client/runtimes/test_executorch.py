@@ -6,8 +6,8 @@ import torch
 
 from edge_client.bundle.manifest import ProgramSpec, TensorSpec
 from edge_client.errors import BundleError, ProgramInputError
-from edge_client.runtimes import open_runtime
 from edge_client.runtimes.executorch import _library
+from edge_client.runtimes.runtime import open_runtime
 from export import ops
 from export.graphs import trace
 from export.lower import Shaped

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from edge_client.bundle.manifest import ProgramSpec, TensorSpec
 from edge_client.errors import BundleError, ProgramInputError, RuntimeMissing, SpryError
-from edge_client.runtimes import Runtime, available, open_runtime
+from edge_client.runtimes.runtime import Runtime, available, open_runtime
 
 WEIGHT = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -148,7 +148,7 @@ def test_every_runtime_has_the_interface(tmp_path: Path) -> None:
 
 def test_the_process_needs_no_torch(tmp_path: Path, program: ProgramSpec) -> None:
     script = (
-        "import sys, pathlib; from edge_client.runtimes import open_runtime;"
+        "import sys, pathlib; from edge_client.runtimes.runtime import open_runtime;"
         f"open_runtime('onnx', pathlib.Path({str(tmp_path)!r}));"
         "print(sorted({'torch', 'onnx', 'transformers'} & set(sys.modules)), 'onnxruntime' in sys.modules)"
     )
@@ -157,7 +157,7 @@ def test_the_process_needs_no_torch(tmp_path: Path, program: ProgramSpec) -> Non
 
 
 def test_the_interface_alone_imports_no_library() -> None:
-    script = "import sys, edge_client.runtimes; print('onnxruntime' in sys.modules, 'torch' in sys.modules)"
+    script = "import sys, edge_client.runtimes.runtime; print('onnxruntime' in sys.modules, 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
 
@@ -194,7 +194,7 @@ def test_a_buffer_is_not_kept_for_a_later_value_of_its_size(tmp_path: Path) -> N
     (tmp_path / "program.json").write_bytes(msgspec.json.encode(program))
     script = (
         "import msgspec, numpy as np; from pathlib import Path; from edge_client.bundle.manifest import ProgramSpec\n"
-        "from edge_client.memory import peak_above, resident; from edge_client.runtimes import open_runtime\n"
+        "from edge_client.memory import peak_above, resident; from edge_client.runtimes.runtime import open_runtime\n"
         f"folder = Path({str(tmp_path)!r})\n"
         "program = msgspec.json.decode((folder / 'program.json').read_bytes(), type=ProgramSpec)\n"
         "runtime = open_runtime('onnx', folder, threads=1)\n"

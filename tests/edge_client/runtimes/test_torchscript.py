@@ -10,7 +10,7 @@ from torch import nn
 
 from edge_client.bundle.manifest import ProgramSpec, TensorSpec
 from edge_client.errors import BundleError, ProgramInputError, SpryError
-from edge_client.runtimes import open_runtime
+from edge_client.runtimes.runtime import open_runtime
 
 FILE = "torchscript/block.0.pt"
 
@@ -132,7 +132,7 @@ def test_programs_run_on_cuda(folder):
 _ALONE = """
 import sys
 from pathlib import Path
-from edge_client.runtimes import open_runtime
+from edge_client.runtimes.runtime import open_runtime
 with open_runtime("torchscript", Path(sys.argv[1]), threads=1) as runtime:
     runtime._module("torchscript/block.0.pt")
 import torch

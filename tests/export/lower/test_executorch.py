@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from edge_client.errors import ProgramInputError
-from edge_client.runtimes import open_runtime
+from edge_client.runtimes.runtime import open_runtime
 from export import ops
 from export.graphs import trace
 from export.lower import Shaped, lowering

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, fx
 
-from edge_client.runtimes import open_runtime
+from edge_client.runtimes.runtime import open_runtime
 from export import ops
 from export.errors import ExportError
 from export.lower import Precision, Shaped, lowering

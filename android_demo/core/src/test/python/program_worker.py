@@ -21,7 +21,7 @@ import numpy as np
 from edge_client.arrays import Array
 from edge_client.bundle import manifest as manifests
 from edge_client.bundle.manifest import ProgramSpec, TensorSpec
-from edge_client.runtimes import open_runtime
+from edge_client.runtimes.runtime import open_runtime
 
 RUN, FREE = b"R", b"F"
 DONE, FAILED = b"\0", b"\1"

@@ -1,6 +1,6 @@
 """What a bundle's programs cost in memory on this machine, each in a process of its own.
 
-    python -m edge_client.measure BUNDLE RUNTIME        one JSON object per program
+    python -m edge_client.runtimes.measure BUNDLE RUNTIME        one JSON object per program
 
 The process forks for every program; the child loads the program, which brings in what the library itself takes, and
 loads it a second time beside that: what it then has more is the program's own. It runs the second one once on random
@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_client.bundle import manifest
 from edge_client.bundle.manifest import ProgramSpec, TensorSpec
 from edge_client.gradient.philox import draw
+from edge_client.memory import MeasureError, peak_above, resident
 
-from .bundle import manifest
-from .memory import MeasureError, peak_above, resident
-from .runtimes import Runtime, open_runtime
+from .runtime import Runtime, open_runtime
 
 _WITHOUT = "close other programs, or export with --no-measure"
 
@@ -52,7 +52,7 @@ def random_input(spec: TensorSpec, seed: int) -> NDArray[Any]:
 
 def measure_programs(folder: Path, runtime: str, timeout: float = 600) -> dict[str, Memory]:
     """Memory of each of a runtime's programs by name, measured by a process of its own."""
-    command = [sys.executable, "-m", "edge_client.measure", str(folder), runtime]
+    command = [sys.executable, "-m", "edge_client.runtimes.measure", str(folder), runtime]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired:

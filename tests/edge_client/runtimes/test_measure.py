@@ -12,8 +12,8 @@ import pytest
 from edge_client.bundle import manifest as manifests
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import TensorSpec
-from edge_client.measure import Memory, in_child, main, measure_programs, random_input
 from edge_client.memory import MeasureError, peak_above, reset_peak, resident
+from edge_client.runtimes.measure import Memory, in_child, main, measure_programs, random_input
 
 MB = 1_000_000
 
