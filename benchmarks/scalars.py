@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from fleet import TOKEN, Client, Server, machine, read_rows, shares, write_rows
 
-from edge_client.store import Store as DeviceStore
+from edge_client.store.jobs import Store as DeviceStore
 from edge_client.wire.scalars import decode_records, encode_report
 from server.jobs import find_job
 from server.settings import Settings

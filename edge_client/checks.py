@@ -22,11 +22,11 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from edge_client.runtimes.runtime import RUNTIMES, requirement
+from edge_client.store.jobs import default_home
 
 from . import __version__
 from .conditions import Machine
 from .format import size
-from .store import default_home
 
 State = Literal["ok", "warning", "problem"]
 LEAST_DISK, LITTLE_DISK = 200 * 10**6, 10**9

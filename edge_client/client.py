@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING
 import httpx
 
 from edge_client.runtimes.runtime import CPU, chosen
+from edge_client.store.download import fetch
+from edge_client.store.jobs import Job, JobStore, Store, default_home
 from edge_client.wire.protocol import CheckIn, Enrolment, Receipt, Task
 from edge_client.wire.server import Server
 
 from . import __version__
 from .conditions import Conditions
 from .data import BadRows
-from .download import fetch
 from .errors import ServerError, SpryError, StoreError, Unauthorized, Unreachable
 from .events import Event, Tell, silent
 from .memory import resident, trim_memory
 from .owndata import OwnData
 from .sources import Row
-from .store import Job, JobStore, Store, default_home
 from .waits import Waits
 from .workbench import Workbench
 

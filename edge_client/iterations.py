@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from edge_client.bundle.folder import Bundle
+from edge_client.store.jobs import JobStore
 from edge_client.wire.answers import Tensors
 from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import ScalarReport, StepRecord, decode_records, encode_report
@@ -15,7 +16,6 @@ from .errors import ServerError, TrainingError
 from .estimators import Estimator, ScalarEstimator
 from .events import Event, Tell
 from .passes import Passes
-from .store import JobStore
 from .training import check_finite, steps_in
 from .versions import applied, downloaded, merged, newest_kept
 

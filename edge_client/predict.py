@@ -8,8 +8,9 @@ from typing import Annotated
 import msgspec
 import typer
 
+from edge_client.store.jobs import Store, default_home
+
 from .predictions import Prediction, predict
-from .store import Store, default_home
 
 
 def command(

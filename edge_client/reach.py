@@ -12,11 +12,11 @@ from typing import Any
 import httpx
 import msgspec
 
+from edge_client.store.jobs import Store, default_home
 from edge_client.wire.addresses import checked_address, travels_open, trusted
 from edge_client.wire.protocol import VERSION, Enrolled
 
 from .checks import Asked, Finding
-from .store import Store, default_home
 
 _SECONDS = 10.0
 _LARGEST_SKEW = 30.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from edge_client.store.jobs import JobStore, Progress
 from edge_client.wire.protocol import Task
 from edge_client.wire.server import Server
 
@@ -19,7 +20,6 @@ from .events import Event, Tell
 from .iterations import Iterations
 from .memory import peak_above_now
 from .passes import Passes
-from .store import JobStore, Progress
 from .training import State, evaluate, report, steps_in, train, update
 from .versions import current
 from .workbench import Workbench

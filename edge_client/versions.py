@@ -6,16 +6,16 @@ import numpy as np
 
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest
+from edge_client.store.files import parse_tensors
+from edge_client.store.jobs import JobStore, Kept
 from edge_client.wire.answers import Tensors
 from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import StepRecord
 from edge_client.wire.server import Server
 
 from .errors import BadAnswer, ServerError
-from .files import parse_tensors
 from .optimizers import FIRST, SECOND
 from .replay import replay
-from .store import JobStore, Kept
 
 _SAME_VERSION = "server and device need the same version of spry"
 

@@ -16,7 +16,7 @@ import msgspec
 
 from edge_client.bundle.folder import CHUNK, safe_path
 from edge_client.errors import SpryError
-from edge_client.files import sync_folder
+from edge_client.store.files import sync_folder
 
 INDEX = "spry-backup.json"
 FORMAT = 1

@@ -25,7 +25,7 @@ from sqlalchemy import Connection, make_url, text
 from edge_client import __version__
 from edge_client.bundle.folder import sha256
 from edge_client.errors import SpryError
-from edge_client.files import sync_folder
+from edge_client.store.files import sync_folder
 from server.archive import DUMP, FORMAT, Advance, Entry, Index, write
 from server.contents import File, contents
 from server.database import Database, database_file

@@ -13,7 +13,7 @@ from pathlib import Path
 from safetensors.numpy import load_file, save
 
 from edge_client.arrays import Weights
-from edge_client.files import sync_folder
+from edge_client.store.files import sync_folder
 
 PARTIAL = ".partial-"
 

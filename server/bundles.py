@@ -9,7 +9,7 @@ from edge_client.bundle import manifest as manifests
 from edge_client.bundle.folder import Bundle, safe_path, sha256
 from edge_client.bundle.manifest import FILE_NAME, FileSpec, Manifest
 from edge_client.errors import BundleError
-from edge_client.files import sync_folder
+from edge_client.store.files import sync_folder
 from server.errors import Refusal
 
 

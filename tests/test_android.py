@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load
 
 from edge_client.predictions import predict
-from edge_client.store import JobStore, Store
+from edge_client.store.jobs import JobStore, Store
 from tests import android
 from tests.benchmarks import script
 

@@ -10,7 +10,7 @@ import torch
 from edge_client.client import Client, Idle
 from edge_client.errors import DataError, SpryError, StoreError, Unauthorized
 from edge_client.runtimes.runtime import chosen
-from edge_client.store import Store
+from edge_client.store.jobs import Store
 from server.jobs import find_job
 from tests.edge_client.conftest import ROWS
 
@@ -147,7 +147,7 @@ def test_interrupted_it_keeps_a_checkpoint(fleet, bundle):
 
 def test_killed_before_the_receipt_it_sends_the_result_again(fleet, bundle, monkeypatch):
     fleet.job(bundle, rounds=1)
-    from edge_client.store import JobStore
+    from edge_client.store.jobs import JobStore
 
     with monkeypatch.context() as patch:
         patch.setattr(JobStore, "finish", lambda self: (_ for _ in ()).throw(Killed) if self.update() else None)

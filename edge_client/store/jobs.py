@@ -29,12 +29,22 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_client.arrays import Weights
+from edge_client.errors import StoreError
+from edge_client.events import Tell, silent
 from edge_client.wire.protocol import REPORT, Enrolled, Report, Task
 
-from .arrays import Weights
-from .errors import StoreError
-from .events import Tell, silent
-from .files import PRIVATE, TEMPORARY, make_folder, parse_tensors, read_json, safe_name, server_folder, set_aside, write
+from .files import (
+    PRIVATE,
+    TEMPORARY,
+    make_folder,
+    parse_tensors,
+    read_json,
+    safe_name,
+    server_folder,
+    set_aside,
+    write,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from edge_client.errors import StoreError
-from edge_client.files import parse_tensors, safe_name, write
-from edge_client.store import Job, Kept, Progress, Store, default_home
+from edge_client.store.files import parse_tensors, safe_name, write
+from edge_client.store.jobs import Job, Kept, Progress, Store, default_home
 from edge_client.wire.protocol import Enrolled, Report
 
 SERVER = "https://spry.example.org:8443/fleet/"
@@ -69,7 +69,7 @@ def test_a_second_client_is_kept_out(store, tmp_path):
         pass
     with store.locked():
         code = (
-            "from pathlib import Path; from edge_client.store import Store\n"
+            "from pathlib import Path; from edge_client.store.jobs import Store\n"
             f"with Store(Path({str(tmp_path)!r}), {SERVER!r}).locked(): pass"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -175,7 +175,7 @@ def test_killed_while_writing_a_reader_sees_the_old_or_the_new(tmp_path):
     code = f"""
 from pathlib import Path
 import numpy as np
-from edge_client.store import Kept, Store
+from edge_client.store.jobs import Kept, Store
 job = Store(Path({str(tmp_path)!r}), {SERVER!r}).job("job")
 version = 0
 print("ready", flush=True)

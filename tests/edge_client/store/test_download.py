@@ -8,8 +8,8 @@ import pytest
 
 from edge_client.bundle import manifest as manifests
 from edge_client.bundle.manifest import FILE_NAME
-from edge_client.download import PARTIAL, fetch
 from edge_client.errors import BadAnswer, BundleError, StoreError
+from edge_client.store.download import PARTIAL, fetch
 
 
 @pytest.fixture

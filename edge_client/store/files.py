@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from .arrays import Weights
-from .events import Event, Tell, silent
+from edge_client.arrays import Weights
+from edge_client.events import Event, Tell, silent
 
 T = TypeVar("T")
 PRIVATE, SHARED = 0o600, 0o644

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import httpx
 
+from edge_client.bundle import manifest as manifests
 from edge_client.bundle.folder import Bundle, files_of, safe_path, sha256
 from edge_client.bundle.manifest import FILE_NAME, FileSpec, Manifest
+from edge_client.errors import BadAnswer, BundleError, StoreError
+from edge_client.events import Event, Tell, silent
 from edge_client.wire.answers import body_of
 from edge_client.wire.server import Server
 
-from .bundle import manifest as manifests
-from .errors import BadAnswer, BundleError, StoreError
-from .events import Event, Tell, silent
 from .files import make_folder, write
 
 PARTIAL = ".partial"
