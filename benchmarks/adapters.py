@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from fleet import machine
 
-from edge_client.batches import encode
-from edge_client.data import Examples, examples_for
-from edge_client.sources import open_data
-from edge_client.text import TextEncoder
+from edge_client.data.batches import encode
+from edge_client.data.encoder import TextEncoder
+from edge_client.data.examples import Examples, examples_for
+from edge_client.data.sources import open_data
 from export.adapters import Adapted, adapt
 from export.capture import TaskForward
 from export.labelled import without_filling

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from edge_client.data import Example, Examples
+from edge_client.data.examples import Example, Examples
 from export.alignment import bases
 from export.model import Loaded, load
 from export.tasks import TASKS

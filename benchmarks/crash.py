@@ -25,10 +25,10 @@ import numpy as np
 from fleet import TOKEN, Client, Server, machine, read_rows, shares, write_rows
 from sqlalchemy import select
 
-from edge_client.batches import Batches
-from edge_client.data import examples_for
+from edge_client.data.batches import Batches
+from edge_client.data.examples import examples_for
+from edge_client.data.sources import open_data
 from edge_client.estimators import estimator_for
-from edge_client.sources import open_data
 from edge_client.training import State, train, update
 from edge_client.wire.protocol import Task
 from edge_client.workbench import Workbench

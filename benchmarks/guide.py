@@ -25,10 +25,10 @@ from adapters import MINILM, parsed
 from fleet import machine
 
 from edge_client.arrays import Weights
-from edge_client.batches import Batches
-from edge_client.data import Example, examples_for
-from edge_client.sources import open_data
-from edge_client.text import TextEncoder
+from edge_client.data.batches import Batches
+from edge_client.data.encoder import TextEncoder
+from edge_client.data.examples import Example, examples_for
+from edge_client.data.sources import open_data
 from server.simulation.guide import GuideMaker, orthonormal
 from server.simulation.learner import Learner, open_learner
 

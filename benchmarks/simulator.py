@@ -32,9 +32,9 @@ import torch
 from fleet import machine, write_rows
 from torch import Tensor
 
-from edge_client.batches import Batch, Batches
+from edge_client.data.batches import Batch, Batches
+from edge_client.data.encoder import TextEncoder
 from edge_client.memory import resident
-from edge_client.text import TextEncoder
 from export.adapters import AdapterOptions, adapt
 from export.model import load
 from export.reference import Reference

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.batches import Batch
 from edge_client.bundle.chain import cut_for
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest
+from edge_client.data.batches import Batch
 from edge_client.gradient.drawing import step_directions
 from edge_client.passes import Passes
 from edge_client.runtimes.runtime import open_runtime

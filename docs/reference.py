@@ -34,7 +34,12 @@ PUBLIC = (
         "edge_client.runtimes.runtime",
         "edge_client.steps",
     ),
-    *("edge_client.text", "edge_client.data", "edge_client.gradient.philox", "edge_client.gradient.estimate"),
+    *(
+        "edge_client.data.encoder",
+        "edge_client.data.examples",
+        "edge_client.gradient.philox",
+        "edge_client.gradient.estimate",
+    ),
     *("edge_client.estimators", "edge_client.predictions", "edge_client.wire.protocol"),
     *("export.options", "export.pipeline", "export.merge", "export.errors"),
     *("server.app", "server.jobs", "server.rounds", "server.aggregation", "server.assignment", "server.settings"),

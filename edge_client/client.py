@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from edge_client.data.examples import BadRows
+from edge_client.data.local import OwnData
+from edge_client.data.sources import Row
 from edge_client.runtimes.runtime import CPU, chosen
 from edge_client.store.download import fetch
 from edge_client.store.jobs import Job, JobStore, Store, default_home
@@ -25,12 +28,9 @@ from edge_client.wire.server import Server
 
 from . import __version__
 from .conditions import Conditions
-from .data import BadRows
 from .errors import ServerError, SpryError, StoreError, Unauthorized, Unreachable
 from .events import Event, Tell, silent
 from .memory import resident, trim_memory
-from .owndata import OwnData
-from .sources import Row
 from .waits import Waits
 from .workbench import Workbench
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from edge_client.bundle.chain import Chain
 from edge_client.bundle.manifest import Manifest, ProgramSpec
+from edge_client.data.batches import Batch
 from edge_client.gradient.drawing import combine, step_directions
 from edge_client.gradient.estimate import shares
 from edge_client.gradient.guide import NO_GUIDE, Guide
@@ -27,7 +28,6 @@ from edge_client.wire.protocol import Task, Training
 from edge_client.wire.scalars import ScalarReport, join_head, split_head
 
 from .arrays import Array, Weights
-from .batches import Batch
 from .errors import TrainingError
 from .passes import Pass
 

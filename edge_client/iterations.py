@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 
 from edge_client.bundle.folder import Bundle
+from edge_client.data.batches import Batches
 from edge_client.store.jobs import JobStore
 from edge_client.wire.answers import Tensors
 from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import ScalarReport, StepRecord, decode_records, encode_report
 from edge_client.wire.server import Server
 
-from .batches import Batches
 from .errors import ServerError, TrainingError
 from .estimators import Estimator, ScalarEstimator
 from .events import Event, Tell

@@ -8,13 +8,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from edge_client.data.batches import Batches
+from edge_client.data.examples import Examples
 from edge_client.store.jobs import JobStore, Progress
 from edge_client.wire.protocol import Task
 from edge_client.wire.server import Server
 
 from .arrays import Weights
-from .batches import Batches
-from .data import Examples
 from .estimators import Estimator, estimator_for
 from .events import Event, Tell
 from .iterations import Iterations

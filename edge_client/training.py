@@ -15,15 +15,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from edge_client.bundle.manifest import IGNORED, Manifest
+from edge_client.data.batches import Batch, Batches, in_order
+from edge_client.data.encoder import Question, TextEncoder, answers
+from edge_client.data.examples import Example
 from edge_client.wire.protocol import Report, Task, Training
 
 from .arrays import Array, Weights
-from .batches import Batch, Batches, in_order
-from .data import Example
 from .errors import TrainingError
 from .estimators import Estimate, trained
 from .optimizers import local_step
-from .text import Question, TextEncoder, answers
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from .passes import Passes, rows_at_once
 from .turns import directions_at_once
 
 if TYPE_CHECKING:
-    from .text import TextEncoder
+    from edge_client.data.encoder import TextEncoder
 
 CACHE_WITHOUT_LIMIT = 256 << 20
 MEGABYTE = 1e6
@@ -45,7 +45,7 @@ class Workbench:
         self._tokenizer = bundle.tokenizer()
 
     def encoder(self, batch: int, length: int) -> TextEncoder:
-        from .text import TextEncoder
+        from edge_client.data.encoder import TextEncoder
 
         return TextEncoder(self._tokenizer, self.manifest, batch, length)
 

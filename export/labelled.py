@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edge_client.batches import in_order, shuffled
-from edge_client.data import examples_for
-from edge_client.sources import open_data
-from edge_client.text import TextEncoder
+from edge_client.data.batches import in_order, shuffled
+from edge_client.data.encoder import TextEncoder
+from edge_client.data.examples import examples_for
+from edge_client.data.sources import open_data
 from export.capture import TaskForward
 from export.errors import ExportError
 from export.model import Loaded

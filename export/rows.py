@@ -24,10 +24,10 @@ from torch.func import functional_call, vmap
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 from edge_client.arrays import Array, Weights
-from edge_client.batches import Batch
 from edge_client.bundle.adapters import folded
 from edge_client.bundle.chain import first_uses
 from edge_client.bundle.manifest import Manifest
+from edge_client.data.batches import Batch
 from export import pack
 from export.adapters import Adapted, adapt
 from export.capture import TaskForward, capture

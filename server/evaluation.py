@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from edge_client.arrays import Weights
-from edge_client.batches import Batch
-from edge_client.data import examples_for
+from edge_client.data.batches import Batch
+from edge_client.data.encoder import TextEncoder
+from edge_client.data.examples import examples_for
+from edge_client.data.sources import JsonlSource
 from edge_client.runtimes.runtime import available, open_runtime
-from edge_client.sources import JsonlSource
 from edge_client.steps import Stepper
-from edge_client.text import TextEncoder
 from edge_client.training import evaluate as count_right
 from server.errors import Refusal
 from server.store import Store
 
 if TYPE_CHECKING:
-    from edge_client.data import Examples
+    from edge_client.data.examples import Examples
     from server.jobs import Job
 
 

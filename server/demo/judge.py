@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from safetensors.numpy import load_file
 
 from edge_client.arrays import Weights
-from edge_client.batches import Batches
 from edge_client.bundle.chain import cut_for
 from edge_client.bundle.folder import Bundle
-from edge_client.data import Examples, examples_for
+from edge_client.data.batches import Batches
+from edge_client.data.examples import Examples, examples_for
+from edge_client.data.sources import open_data
 from edge_client.estimators import estimator_for
-from edge_client.sources import open_data
 from edge_client.training import State, evaluate, train
 from edge_client.wire.protocol import ServerOptimizers, Task, Training
 from edge_client.workbench import Workbench

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from edge_client.data.sources import Located, Row, Source
 from edge_client.errors import DataError
-from edge_client.sources import Located, Row, Source
 
 Fields = dict[str, tuple[str, ...]]
 """Of each field that a device reads, the columns that it is made of."""

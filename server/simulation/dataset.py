@@ -20,9 +20,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from edge_client.data import BadRows, Examples, class_number, examples_for
+from edge_client.data.examples import BadRows, Examples, class_number, examples_for
+from edge_client.data.sources import BadRow, CsvSource, JsonlSource, Located, Row, Source
 from edge_client.errors import DataError
-from edge_client.sources import BadRow, CsvSource, JsonlSource, Located, Row, Source
 from server.simulation import hub
 from server.simulation.columns import GROUP, Columns, MappedSource, fields_of
 from server.simulation.split import Kinds

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_client.arrays import Array, Weights
-from edge_client.batches import Batches
-from edge_client.data import Example
+from edge_client.data.batches import Batches
+from edge_client.data.encoder import TextEncoder
+from edge_client.data.examples import Example
 from edge_client.gradient.estimate import parts
 from edge_client.gradient.guide import flat
-from edge_client.text import TextEncoder
 from server.errors import SimulationError
 from server.simulation.learner import Learner
 

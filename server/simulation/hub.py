@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from edge_client.data.sources import Located, Row, Source
 from edge_client.errors import DataError, RuntimeMissing
-from edge_client.sources import Located, Row, Source
 
 Splits = Mapping[str, Any]
 

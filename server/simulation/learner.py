@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from tokenizers import Tokenizer
 
 from edge_client.arrays import Array, Weights
-from edge_client.batches import Batch
 from edge_client.bundle.manifest import Manifest
+from edge_client.data.batches import Batch
 from edge_client.errors import RuntimeMissing
 from server.errors import SimulationError
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_client.arrays import Weights
-from edge_client.batches import Batch
+from edge_client.data.batches import Batch
 from edge_client.estimators import Central, Estimator
 from edge_client.passes import Pass
 from edge_client.wire.scalars import ScalarReport

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from edge_client import __version__
 from edge_client.bundle.adapters import own_dimension
 from edge_client.bundle.manifest import Task
-from edge_client.data import BadRows
+from edge_client.data.examples import BadRows
 from server.errors import SimulationError
 from server.jobs import JobSettings
 from server.presets import PRESETS, Preset, merged, preset_for

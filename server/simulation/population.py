@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edge_client.data import Example, Examples
+from edge_client.data.examples import Example, Examples
 from edge_client.errors import DataError
 from server.simulation.dataset import Dataset
 from server.simulation.draws import Purpose, order

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from edge_client.arrays import Array, Weights
-from edge_client.batches import Batch, in_order
-from edge_client.data import Example
-from edge_client.text import Question, TextEncoder, answers
+from edge_client.data.batches import Batch, in_order
+from edge_client.data.encoder import Question, TextEncoder, answers
+from edge_client.data.examples import Example
 from edge_client.training import evaluate
 from server.simulation import answers as squad
 from server.simulation.learner import Learner

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from edge_client.arrays import Array, Weights
-from edge_client.batches import Batch
 from edge_client.bundle.manifest import Manifest
+from edge_client.data.batches import Batch
 from edge_client.estimators import trained
 from edge_client.gradient.estimate import shares
 from edge_client.passes import Pass

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from edge_client.arrays import Weights
-from edge_client.batches import Batches
-from edge_client.data import Example, examples_for
+from edge_client.data.batches import Batches
+from edge_client.data.encoder import TextEncoder
+from edge_client.data.examples import Example, examples_for
+from edge_client.data.sources import open_data
 from edge_client.estimators import Estimate, Estimator, ScalarEstimator
-from edge_client.sources import open_data
-from edge_client.text import TextEncoder
 from edge_client.training import State, evaluate, report, train, update
 from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import encode_report

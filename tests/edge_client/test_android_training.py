@@ -11,18 +11,18 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from edge_client.batches import Batches
 from edge_client.bundle.adapters import folded
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import FILE_NAME
-from edge_client.data import examples_for
+from edge_client.data.batches import Batches
+from edge_client.data.encoder import TextEncoder
+from edge_client.data.examples import examples_for
+from edge_client.data.sources import open_data
 from edge_client.estimators import estimator_for
 from edge_client.optimizers import server_step
 from edge_client.passes import Passes
 from edge_client.replay import changes
 from edge_client.runtimes.runtime import open_runtime
-from edge_client.sources import open_data
-from edge_client.text import TextEncoder
 from edge_client.training import State, evaluate, report, train, update
 from edge_client.wire.scalars import Participant, StepRecord, as_published, decode_report, encode_record
 from export.options import AdapterOptions

@@ -7,14 +7,14 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from edge_client.batches import Batches, shuffled
 from edge_client.bundle.folder import Bundle
-from edge_client.data import Example
+from edge_client.data.batches import Batches, shuffled
+from edge_client.data.encoder import TextEncoder
+from edge_client.data.examples import Example
 from edge_client.errors import TrainingError
 from edge_client.estimators import ESTIMATORS, estimator_for, kind_of, trained
 from edge_client.passes import Passes, rows_at_once
 from edge_client.runtimes.runtime import open_runtime
-from edge_client.text import TextEncoder
 from edge_client.training import State, evaluate, report, steps_in, train, update
 from edge_client.turns import directions_at_once
 from edge_client.wire import protocol

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.func import functional_call
 
-from edge_client.batches import Batch
+from edge_client.data.batches import Batch
 from edge_client.gradient.drawing import step_directions
 from edge_client.gradient.estimate import directions_for
 from edge_client.wire.protocol import ServerOptimizers, Task, Training

@@ -24,7 +24,6 @@ import msgspec
 import numpy as np
 from safetensors.numpy import save
 
-from edge_client.batches import shuffled
 from edge_client.bundle.manifest import (
     Adapter,
     FileSpec,
@@ -37,6 +36,7 @@ from edge_client.bundle.manifest import (
     Unit,
     write,
 )
+from edge_client.data.batches import shuffled
 from edge_client.errors import SpryError
 from edge_client.optimizers import local_step, server_step
 from edge_client.replay import replay

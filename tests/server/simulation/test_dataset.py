@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from edge_client.data import Example
+from edge_client.data.examples import Example
 from edge_client.errors import DataError, RuntimeMissing
 from server.simulation.columns import Columns
 from server.simulation.dataset import open_dataset

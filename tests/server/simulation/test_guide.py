@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from edge_client.batches import Batches
+from edge_client.data.batches import Batches
+from edge_client.data.encoder import TextEncoder
 from edge_client.gradient.drawing import step_directions
-from edge_client.text import TextEncoder
 from server.errors import SimulationError
 from server.models import Model
 from server.simulation.crews import Alone

@@ -14,7 +14,7 @@ import org.junit.jupiter.api.Test;
 import dev.spry.core.ProgramInputException;
 import dev.spry.core.text.Tokenizer;
 
-/** The cases of tests/edge_client/test_text.py. */
+/** The cases of tests/edge_client/data/test_encoder.py. */
 class EncoderTest {
     private static final List<String> INPUTS = Arrays.asList("input_ids", "attention_mask", "token_type_ids");
     private static final String TOKENIZER = "{\"pre_tokenizer\": {\"type\": \"BertPreTokenizer\"},"

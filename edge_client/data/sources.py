@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 import msgspec
 
-from .errors import DataError
+from edge_client.errors import DataError
 
 Row = Mapping[str, object]
 

@@ -5,7 +5,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from edge_client import ProgramInputError
 from edge_client.bundle.manifest import IGNORED, Adapter, FileSpec, Manifest, Model, Segment
-from edge_client.text import Question, TextEncoder, answers
+from edge_client.data.encoder import Question, TextEncoder, answers
 
 WORDS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", *"abcdefgh"]
 PAD, CLS, SEP, UNK = range(4)

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from edge_client.bundle.manifest import Model
+from edge_client.errors import DataError
+from edge_client.events import Event, Tell, silent
 
-from .data import BadRows, Examples, examples_for
-from .errors import DataError
-from .events import Event, Tell, silent
+from .examples import BadRows, Examples, examples_for
 from .sources import Row, count_rows, open_data
 
 

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import Array
-from .data import Example
+from edge_client.arrays import Array
+
+from .examples import Example
 
 if TYPE_CHECKING:
-    from .text import Encoded, TextEncoder
+    from .encoder import Encoded, TextEncoder
 
 
 class Batch(NamedTuple):
@@ -70,7 +71,7 @@ def in_order(
 
 def encode(encoder: TextEncoder, examples: Sequence[Example], task: str) -> tuple[Encoded, Array]:
     """Arrays of at most a batch of examples, with their labels."""
-    from .text import Question
+    from .encoder import Question
 
     if task == "qa":
         return encoder.questions([Question(e.text, e.pair or "", e.answer, e.answer_start) for e in examples])

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.data import Example, examples_for
+from edge_client.data.examples import Example, examples_for
+from edge_client.data.sources import LONGEST_LINE, count_rows, open_data
 from edge_client.errors import DataError
-from edge_client.sources import LONGEST_LINE, count_rows, open_data
 
 LABELS = ("no", "yes")
 

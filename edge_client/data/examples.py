@@ -18,7 +18,8 @@ from typing import Literal, NamedTuple, overload
 
 import msgspec
 
-from .errors import DataError
+from edge_client.errors import DataError
+
 from .sources import BadRow, Row, Source, bad_row
 
 BadRows = Literal["refuse", "skip"]

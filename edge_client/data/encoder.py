@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
 from edge_client.bundle.manifest import IGNORED
-
-from .errors import ProgramInputError
+from edge_client.errors import ProgramInputError
 
 Ints = NDArray[np.int64]
 
