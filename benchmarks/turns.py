@@ -23,9 +23,9 @@ from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest
 from edge_client.data.batches import Batch
 from edge_client.gradient.drawing import step_directions
-from edge_client.passes import Passes
 from edge_client.runtimes.runtime import open_runtime
-from edge_client.turns import directions_at_once
+from edge_client.step.passes import Passes
+from edge_client.step.turns import directions_at_once
 from edge_client.wire.protocol import ServerOptimizers, Task, Training
 
 SEED = 7

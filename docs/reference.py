@@ -32,7 +32,7 @@ PUBLIC = (
         "edge_client.bundle.manifest",
         "edge_client.bundle.chain",
         "edge_client.runtimes.runtime",
-        "edge_client.steps",
+        "edge_client.step.stepper",
     ),
     *(
         "edge_client.data.encoder",

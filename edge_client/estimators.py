@@ -24,12 +24,12 @@ from edge_client.data.batches import Batch
 from edge_client.gradient.drawing import combine, step_directions
 from edge_client.gradient.estimate import shares
 from edge_client.gradient.guide import NO_GUIDE, Guide
+from edge_client.step.passes import Pass
 from edge_client.wire.protocol import Task, Training
 from edge_client.wire.scalars import ScalarReport, join_head, split_head
 
 from .arrays import Array, Weights
 from .errors import TrainingError
-from .passes import Pass
 
 
 class Estimate(NamedTuple):
@@ -40,7 +40,7 @@ class Estimate(NamedTuple):
 
 
 class Derivatives(Protocol):
-    """Where passes are computed: on a device by its programs (`edge_client.passes.Passes`)."""
+    """Where passes are computed: on a device by its programs (`edge_client.step.passes.Passes`)."""
 
     def dual(self, batch: Batch, weights: Weights, directions: Mapping[str, Array], /) -> Pass:
         """Derivatives along the units' directions, and the head's exact gradient."""

@@ -6,6 +6,7 @@ import time
 
 from edge_client.bundle.folder import Bundle
 from edge_client.data.batches import Batches
+from edge_client.step.passes import Passes
 from edge_client.store.jobs import JobStore
 from edge_client.wire.answers import Tensors
 from edge_client.wire.protocol import Task
@@ -15,7 +16,6 @@ from edge_client.wire.server import Server
 from .errors import ServerError, TrainingError
 from .estimators import Estimator, ScalarEstimator
 from .events import Event, Tell
-from .passes import Passes
 from .training import check_finite, steps_in
 from .versions import applied, downloaded, merged, newest_kept
 

@@ -13,11 +13,11 @@ from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import FILE_NAME, Manifest
 from edge_client.data.encoder import Encoded, Question, answers
 from edge_client.runtimes.runtime import available
+from edge_client.step.stepper import Stepper
 from edge_client.store.jobs import Job, JobStore, Store
 
 from .arrays import Weights
 from .errors import SpryError, StoreError
-from .steps import Stepper
 from .workbench import Workbench, fitting_shape
 
 Text = str | tuple[str, str]

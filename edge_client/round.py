@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from edge_client.data.batches import Batches
 from edge_client.data.examples import Examples
+from edge_client.step.passes import Passes
 from edge_client.store.jobs import JobStore, Progress
 from edge_client.wire.protocol import Task
 from edge_client.wire.server import Server
@@ -19,7 +20,6 @@ from .estimators import Estimator, estimator_for
 from .events import Event, Tell
 from .iterations import Iterations
 from .memory import peak_above_now
-from .passes import Passes
 from .training import State, evaluate, report, steps_in, train, update
 from .versions import current
 from .workbench import Workbench

@@ -24,9 +24,9 @@ from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest, ProgramSpec
 from edge_client.runtimes.measure import random_input
 from edge_client.runtimes.runtime import open_runtime
+from edge_client.step.stepper import Stepper
 
 from .memory import peak_above, resident
-from .steps import Stepper
 
 FORWARD, DUAL, SUFFIX, EXACT = "forward", "dual", "suffix", "exact"
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from edge_client.bundle.manifest import Check, Manifest, Precision
 from edge_client.runtimes.runtime import open_runtime
-from edge_client.steps import Stepper
+from edge_client.step.stepper import Stepper
 from export.adapters import Adapted
 from export.errors import ExportError
 from export.model import Loaded

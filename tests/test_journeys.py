@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from edge_client.bundle.folder import Bundle
-from edge_client.steps import Stepper
+from edge_client.step.stepper import Stepper
 from edge_client.workbench import Workbench
 from tests.benchmarks import script
 

@@ -18,7 +18,7 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.data.batches import Batch
 from edge_client.estimators import trained
 from edge_client.gradient.estimate import shares
-from edge_client.passes import Pass
+from edge_client.step.passes import Pass
 from edge_client.wire.protocol import Task
 from server.simulation.learner import Differentiated, Learner
 
@@ -139,7 +139,7 @@ def _answers(learner: Learner, questions: Sequence[Question]) -> list[Any]:
 
 
 class JoinedPasses:
-    """What `edge_client.passes.Passes` is on a device: the passes of one client's task.
+    """What `edge_client.step.passes.Passes` is on a device: the passes of one client's task.
 
     Directional derivatives are products of the examples' gradients with the directions, from one backward pass for any
     number of directions; they are what a device's forward pass gives, to rounding.

@@ -12,9 +12,9 @@ from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example
 from edge_client.estimators import estimator_for, trained
 from edge_client.optimizers import server_step
-from edge_client.passes import Passes
 from edge_client.replay import changes, replay
 from edge_client.runtimes.runtime import open_runtime
+from edge_client.step.passes import Passes
 from edge_client.wire.protocol import AGGREGATIONS, ServerOptimizer, ServerOptimizers, Training
 from edge_client.wire.scalars import (
     Participant,

@@ -13,10 +13,10 @@ from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example
 from edge_client.errors import TrainingError
 from edge_client.estimators import ESTIMATORS, estimator_for, kind_of, trained
-from edge_client.passes import Passes, rows_at_once
 from edge_client.runtimes.runtime import open_runtime
+from edge_client.step.passes import Passes, rows_at_once
+from edge_client.step.turns import directions_at_once
 from edge_client.training import State, evaluate, report, steps_in, train, update
-from edge_client.turns import directions_at_once
 from edge_client.wire import protocol
 from edge_client.wire.protocol import Training
 from edge_client.workbench import programs_of

@@ -18,7 +18,7 @@ from edge_client.bundle.manifest import (
     Unit,
 )
 from edge_client.gradient.estimate import directions_for
-from edge_client.steps import Stepper
+from edge_client.step.stepper import Stepper
 
 B, T, H, C, V, K = 3, 4, 5, 2, 7, 2
 SEGMENTS = ("embed", "block.0", "block.1", "head")

@@ -13,7 +13,7 @@ from torch.func import functional_call, jvp
 
 from edge_client.bundle.adapters import folded
 from edge_client.bundle.folder import Bundle
-from edge_client.steps import Stepper
+from edge_client.step.stepper import Stepper
 from export.tasks import TASKS
 from tests.conftest import LABELS
 

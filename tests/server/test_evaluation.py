@@ -9,7 +9,7 @@ import pytest
 from edge_client.bundle.folder import Bundle
 from edge_client.data.encoder import TextEncoder
 from edge_client.runtimes.runtime import open_runtime
-from edge_client.steps import Stepper
+from edge_client.step.stepper import Stepper
 from tests.conftest import LABELS
 
 TEXTS = ["the ice is on the lake", "it is the train", "on it", "a train is on the ice", "lake", "is it the lake"]

@@ -18,10 +18,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
+from edge_client.arrays import Array, Arrays
 from edge_client.bundle.chain import Chain, Cut
 from edge_client.bundle.manifest import Manifest, ProgramSpec
 
-from .arrays import Array, Arrays
 from .inputs import Inputs
 
 GRADIENT = "g:"

@@ -13,13 +13,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import Manifest
 from edge_client.data.batches import Batch
+from edge_client.errors import TrainingError
 from edge_client.wire.protocol import Task
 
-from .arrays import Array, Weights
-from .errors import TrainingError
-from .steps import Programs, States, Stepper
+from .stepper import Programs, States, Stepper
 from .turns import Turn, bytes_behind, directions_at_once, turns
 
 _NONE = np.arange(0)

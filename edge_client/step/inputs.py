@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from edge_client.arrays import Array, Arrays
 from edge_client.bundle.chain import Chain, Cut
 from edge_client.bundle.manifest import IGNORED, ProgramSpec, TensorSpec
+from edge_client.errors import ProgramInputError
 from edge_client.gradient.estimate import shares
-
-from .arrays import Array, Arrays
-from .errors import ProgramInputError
 
 WEIGHT, DIRECTION = "w:", "v:"
 """What stands before a parameter's name in the names of inputs."""

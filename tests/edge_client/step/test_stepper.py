@@ -7,20 +7,7 @@ import pytest
 from edge_client import BundleError, ProgramInputError
 from edge_client.bundle.chain import Chain, cut_for, cuts
 from edge_client.gradient.estimate import estimate
-from tests.edge_client.toy import (
-    HEAD,
-    SEGMENTS,
-    B,
-    C,
-    H,
-    K,
-    T,
-    Toy,
-    draw,
-    gradients,
-    stepper,
-    table,
-)
+from tests.edge_client.toy import HEAD, SEGMENTS, B, C, H, K, T, Toy, draw, gradients, stepper, table
 
 
 @pytest.fixture(params=[False, True], ids=["own weights", "shared weights"])

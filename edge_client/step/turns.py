@@ -13,11 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_client.arrays import Array
 from edge_client.bundle.chain import Chain, first_use
 from edge_client.bundle.manifest import Manifest
 from edge_client.wire.protocol import Task
-
-from .arrays import Array
 
 
 class Turn(NamedTuple):
