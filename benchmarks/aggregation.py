@@ -18,7 +18,7 @@ import psutil
 from fleet import machine
 
 from edge_client.arrays import Weights
-from edge_client.optimizers import server_step
+from edge_client.training.optimizers import server_step
 from edge_client.wire.protocol import ServerOptimizers
 from server.aggregation import Mean
 from server.assignment import cyclic

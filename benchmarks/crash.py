@@ -28,10 +28,10 @@ from sqlalchemy import select
 from edge_client.data.batches import Batches
 from edge_client.data.examples import examples_for
 from edge_client.data.sources import open_data
-from edge_client.estimators import estimator_for
-from edge_client.training import State, train, update
+from edge_client.training.epoch import State, train, update
+from edge_client.training.estimators import estimator_for
+from edge_client.training.plan import Workbench
 from edge_client.wire.protocol import Task
-from edge_client.workbench import Workbench
 from server.aggregation import Mean
 from server.jobs import Job, find_job
 from server.models import Model, moved

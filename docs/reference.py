@@ -40,7 +40,7 @@ PUBLIC = (
         "edge_client.gradient.philox",
         "edge_client.gradient.estimate",
     ),
-    *("edge_client.estimators", "edge_client.predictions", "edge_client.wire.protocol"),
+    *("edge_client.training.estimators", "edge_client.predictions", "edge_client.wire.protocol"),
     *("export.options", "export.pipeline", "export.merge", "export.errors"),
     *("server.app", "server.jobs", "server.rounds", "server.aggregation", "server.assignment", "server.settings"),
 )

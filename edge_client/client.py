@@ -23,6 +23,7 @@ from edge_client.data.sources import Row
 from edge_client.runtimes.runtime import CPU, chosen
 from edge_client.store.download import fetch
 from edge_client.store.jobs import Job, JobStore, Store, default_home
+from edge_client.training.plan import Workbench
 from edge_client.wire.protocol import CheckIn, Enrolment, Receipt, Task
 from edge_client.wire.server import Server
 
@@ -32,7 +33,6 @@ from .errors import ServerError, SpryError, StoreError, Unauthorized, Unreachabl
 from .events import Event, Tell, silent
 from .memory import resident, trim_memory
 from .waits import Waits
-from .workbench import Workbench
 
 if TYPE_CHECKING:
     from .predictions import Prediction
@@ -214,7 +214,7 @@ class Client:
             bench = self._workbench(task)
             job.save_about(Job(task.job, task.job_name, task.bundle, task.runtime))
             examples, held_back = self._data.fitting(bench.manifest.model)
-            from .round import Round
+            from edge_client.training.round import Round
 
             part = Round(task, self.server, job, bench, examples, held_back, self._tell, self.conditions.memory())
             self._step_seconds = part.run()

@@ -15,10 +15,10 @@ from edge_client.data.encoder import Encoded, Question, answers
 from edge_client.runtimes.runtime import available
 from edge_client.step.stepper import Stepper
 from edge_client.store.jobs import Job, JobStore, Store
+from edge_client.training.plan import Workbench, fitting_shape
 
 from .arrays import Weights
 from .errors import SpryError, StoreError
-from .workbench import Workbench, fitting_shape
 
 Text = str | tuple[str, str]
 

@@ -11,7 +11,7 @@ from edge_client.data.examples import examples_for
 from edge_client.data.sources import JsonlSource
 from edge_client.runtimes.runtime import available, open_runtime
 from edge_client.step.stepper import Stepper
-from edge_client.training import evaluate as count_right
+from edge_client.training.epoch import evaluate as count_right
 from server.errors import Refusal
 from server.store import Store
 

@@ -14,10 +14,10 @@ from sqlalchemy import Connection, Row, Select, insert, or_, select, update
 from edge_client.bundle.chain import Chain
 from edge_client.bundle.manifest import Manifest
 from edge_client.errors import BundleError
-from edge_client.estimators import ScalarEstimator, kind_of
 from edge_client.gradient.drawing import counted
 from edge_client.step.turns import directions_at_once
-from edge_client.training import steps_in
+from edge_client.training.epoch import steps_in
+from edge_client.training.estimators import ScalarEstimator, kind_of
 from edge_client.wire.protocol import ServerOptimizers, Training
 from edge_client.wire.scalars import LARGEST_REPORT
 from server.assignment import Assignment, Slot, slots

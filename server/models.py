@@ -15,8 +15,8 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest
-from edge_client.optimizers import server_step
-from edge_client.replay import replay
+from edge_client.training.optimizers import server_step
+from edge_client.training.replay import replay
 from edge_client.wire.scalars import StepRecord, decode_records
 from server.blobs import Blobs
 from server.bundles import BundleFiles

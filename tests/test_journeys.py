@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from edge_client.bundle.folder import Bundle
 from edge_client.step.stepper import Stepper
-from edge_client.workbench import Workbench
+from edge_client.training.plan import Workbench
 from tests.benchmarks import script
 
 WORDS = ["the ice", "the lake", "it", "a train", "on the lake", "a b c", "the ice is on the lake"]

@@ -15,10 +15,10 @@ from edge_client.bundle.folder import Bundle
 from edge_client.data.batches import Batches
 from edge_client.data.examples import Examples, examples_for
 from edge_client.data.sources import open_data
-from edge_client.estimators import estimator_for
-from edge_client.training import State, evaluate, train
+from edge_client.training.epoch import State, evaluate, train
+from edge_client.training.estimators import estimator_for
+from edge_client.training.plan import Workbench
 from edge_client.wire.protocol import ServerOptimizers, Task, Training
-from edge_client.workbench import Workbench
 from server.demo.intents import Row
 
 if TYPE_CHECKING:

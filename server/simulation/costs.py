@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from edge_client.bundle.chain import cut_for
 from edge_client.bundle.manifest import Manifest
-from edge_client.estimators import Central, Estimator, ExactGradient
 from edge_client.gradient.drawing import own_directions
+from edge_client.training.estimators import Central, Estimator, ExactGradient
 from edge_client.wire.protocol import Mode, Task, Training
 from server.simulation.fwdllm import ClosestDirection
 from server.simulation.methods import Family, Method

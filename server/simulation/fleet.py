@@ -3,7 +3,7 @@
     select → assign → train → aggregate → evaluate
 
 Selection apart, these are the server's own rules (`server.assignment`, `server.outcomes`) and the devices' own training
-(`edge_client.training`); what a real round also does, waiting and validating, has nothing to do here.
+(`edge_client.training.epoch`); what a real round also does, waiting and validating, has nothing to do here.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from edge_client.arrays import Weights
 from edge_client.data.batches import Batch
-from edge_client.estimators import Central, Estimate
+from edge_client.training.estimators import Central, Estimate
 from edge_client.wire.scalars import ScalarReport
 
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from edge_client.arrays import Weights
 from edge_client.data.batches import Batch
-from edge_client.estimators import Central, Estimator
 from edge_client.step.passes import Pass
+from edge_client.training.estimators import Central, Estimator
 from edge_client.wire.scalars import ScalarReport
 from server.simulation.fwdllm import ClosestDirection
 

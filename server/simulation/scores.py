@@ -9,7 +9,7 @@ from edge_client.arrays import Array, Weights
 from edge_client.data.batches import Batch, in_order
 from edge_client.data.encoder import Question, TextEncoder, answers
 from edge_client.data.examples import Example
-from edge_client.training import evaluate
+from edge_client.training.epoch import evaluate
 from server.simulation import answers as squad
 from server.simulation.learner import Learner
 

@@ -18,8 +18,8 @@ from edge_client.data.batches import Batches
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example, examples_for
 from edge_client.data.sources import open_data
-from edge_client.estimators import Estimate, Estimator, ScalarEstimator
-from edge_client.training import State, evaluate, report, train, update
+from edge_client.training.epoch import State, evaluate, report, train, update
+from edge_client.training.estimators import Estimate, Estimator, ScalarEstimator
 from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import encode_report
 from server.simulation.columns import Columns

@@ -18,12 +18,12 @@ from edge_client.data.batches import Batches
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import examples_for
 from edge_client.data.sources import open_data
-from edge_client.estimators import estimator_for
-from edge_client.optimizers import server_step
-from edge_client.replay import changes
 from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.passes import Passes
-from edge_client.training import State, evaluate, report, train, update
+from edge_client.training.epoch import State, evaluate, report, train, update
+from edge_client.training.estimators import estimator_for
+from edge_client.training.optimizers import server_step
+from edge_client.training.replay import changes
 from edge_client.wire.scalars import Participant, StepRecord, as_published, decode_report, encode_record
 from export.options import AdapterOptions
 from tests.android import classpath, environment, java

@@ -115,7 +115,7 @@ class Killed(BaseException):
 
 
 def test_killed_in_training_it_goes_on_where_it_was(fleet, bundle, monkeypatch):
-    monkeypatch.setattr("edge_client.round.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("edge_client.training.round.CHECKPOINT_SECONDS", 0.0)
     fleet.job(bundle, rounds=1, training={"epochs": 4})
 
     def kill(event):
@@ -296,7 +296,7 @@ def test_memory_that_holds_no_program_gives_the_task_back(fleet, bundle, monkeyp
     def too_little(*_):
         raise TrainingError("the task needs 9 MB for its largest program")
 
-    monkeypatch.setattr("edge_client.workbench.plan_for", too_little)
+    monkeypatch.setattr("edge_client.training.plan.plan_for", too_little)
     fleet.job(bundle, rounds=1)
     assert fleet.client().run(once=True).failures == 1
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from edge_client.replay import replay
+from edge_client.training.replay import replay
 from edge_client.wire.protocol import SAFETENSORS, STEPS, ServerOptimizers, Training
 from edge_client.wire.scalars import ScalarReport, decode_records, encode_report
 

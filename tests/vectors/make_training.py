@@ -38,11 +38,11 @@ from edge_client.bundle.manifest import (
 )
 from edge_client.data.batches import shuffled
 from edge_client.errors import SpryError
-from edge_client.optimizers import local_step, server_step
-from edge_client.replay import replay
+from edge_client.training.optimizers import local_step, server_step
+from edge_client.training.plan import plan_for, programs_of
+from edge_client.training.replay import replay
 from edge_client.wire.protocol import AGGREGATIONS, ServerOptimizer, ServerOptimizers, Task, Training
 from edge_client.wire.scalars import Participant, ScalarReport, StepRecord, decode_records, encode_record
-from edge_client.workbench import plan_for, programs_of
 
 PATH = Path(__file__).with_name("training.json")
 ORDERS = [(1, 0, 0), (2, 1, 3), (7, 2**64 - 1, 1), (40, 0x0123456789ABCDEF, 2)]

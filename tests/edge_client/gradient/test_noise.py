@@ -53,8 +53,8 @@ import numpy as np
 import pytest
 
 from edge_client.gradient.drawing import combine, step_directions, whole_gradient
-from edge_client.optimizers import local_step
-from edge_client.replay import changes, gradients
+from edge_client.training.optimizers import local_step
+from edge_client.training.replay import changes, gradients
 from edge_client.wire.protocol import Training
 from edge_client.wire.scalars import StepRecord
 from server.aggregation import Mean

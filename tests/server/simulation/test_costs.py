@@ -2,7 +2,7 @@
 
 import pytest
 
-from edge_client.estimators import Central, ExactGradient, Forward
+from edge_client.training.estimators import Central, ExactGradient, Forward
 from edge_client.wire.protocol import Training
 from server.models import Model
 from server.simulation.costs import (

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from edge_client.estimators import Central, Forward
+from edge_client.training.estimators import Central, Forward
 from server.simulation.fleet import Fleet
 from server.simulation.limits import ClosestLimit, at_limit
 from server.simulation.methods import METHODS

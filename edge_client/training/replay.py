@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest
 from edge_client.gradient.drawing import combine, step_directions
 from edge_client.gradient.guide import NO_GUIDE, Guide, guide_in
 from edge_client.wire.protocol import ServerOptimizers, Training
 from edge_client.wire.scalars import Participant, StepRecord, split_head
 
-from .arrays import Weights
 from .optimizers import server_step
 
 

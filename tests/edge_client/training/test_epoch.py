@@ -12,14 +12,14 @@ from edge_client.data.batches import Batches, shuffled
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example
 from edge_client.errors import TrainingError
-from edge_client.estimators import ESTIMATORS, estimator_for, kind_of, trained
 from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.passes import Passes, rows_at_once
 from edge_client.step.turns import directions_at_once
-from edge_client.training import State, evaluate, report, steps_in, train, update
+from edge_client.training.epoch import State, evaluate, report, steps_in, train, update
+from edge_client.training.estimators import ESTIMATORS, estimator_for, kind_of, trained
+from edge_client.training.plan import programs_of
 from edge_client.wire import protocol
 from edge_client.wire.protocol import Training
-from edge_client.workbench import programs_of
 
 TEXTS = ("it is a train", "the ice is on the lake", "is it?", "a b c", "the lake", "on it", "no ice, no train!")
 EXAMPLES = [Example(text, None, number % 3) for number, text in enumerate(TEXTS)]

@@ -8,21 +8,21 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from edge_client.arrays import Weights
 from edge_client.data.batches import Batches
 from edge_client.data.examples import Examples
+from edge_client.events import Event, Tell
+from edge_client.memory import peak_above_now
 from edge_client.step.passes import Passes
 from edge_client.store.jobs import JobStore, Progress
 from edge_client.wire.protocol import Task
 from edge_client.wire.server import Server
 
-from .arrays import Weights
+from .epoch import State, evaluate, report, steps_in, train, update
 from .estimators import Estimator, estimator_for
-from .events import Event, Tell
 from .iterations import Iterations
-from .memory import peak_above_now
-from .training import State, evaluate, report, steps_in, train, update
+from .plan import Workbench
 from .versions import current
-from .workbench import Workbench
 
 CHECKPOINT_SECONDS = 30.0
 """Between two savings of a training's progress: what a crash can cost, and how much flash is worn."""

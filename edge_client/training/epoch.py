@@ -14,14 +14,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import IGNORED, Manifest
 from edge_client.data.batches import Batch, Batches, in_order
 from edge_client.data.encoder import Question, TextEncoder, answers
 from edge_client.data.examples import Example
+from edge_client.errors import TrainingError
 from edge_client.wire.protocol import Report, Task, Training
 
-from .arrays import Array, Weights
-from .errors import TrainingError
 from .estimators import Estimate, trained
 from .optimizers import local_step
 

@@ -18,18 +18,17 @@ from typing import ClassVar, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_client.arrays import Array, Weights
 from edge_client.bundle.chain import Chain
 from edge_client.bundle.manifest import Manifest, ProgramSpec
 from edge_client.data.batches import Batch
+from edge_client.errors import TrainingError
 from edge_client.gradient.drawing import combine, step_directions
 from edge_client.gradient.estimate import shares
 from edge_client.gradient.guide import NO_GUIDE, Guide
 from edge_client.step.passes import Pass
 from edge_client.wire.protocol import Task, Training
 from edge_client.wire.scalars import ScalarReport, join_head, split_head
-
-from .arrays import Array, Weights
-from .errors import TrainingError
 
 
 class Estimate(NamedTuple):

@@ -6,6 +6,7 @@ import numpy as np
 
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest
+from edge_client.errors import BadAnswer, ServerError
 from edge_client.store.files import parse_tensors
 from edge_client.store.jobs import JobStore, Kept
 from edge_client.wire.answers import Tensors
@@ -13,7 +14,6 @@ from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import StepRecord
 from edge_client.wire.server import Server
 
-from .errors import BadAnswer, ServerError
 from .optimizers import FIRST, SECOND
 from .replay import replay
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from edge_client.bundle.chain import Chain, cost
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest, ProgramSpec
+from edge_client.errors import ProgramInputError, TrainingError
 from edge_client.runtimes.runtime import CPU, Runtime, open_runtime
 from edge_client.step.passes import Passes, rows_at_once
 from edge_client.step.turns import directions_at_once
 from edge_client.wire.protocol import Task
 
-from .errors import ProgramInputError, TrainingError
 from .estimators import kind_of
 
 if TYPE_CHECKING:

@@ -6,6 +6,8 @@ import time
 
 from edge_client.bundle.folder import Bundle
 from edge_client.data.batches import Batches
+from edge_client.errors import ServerError, TrainingError
+from edge_client.events import Event, Tell
 from edge_client.step.passes import Passes
 from edge_client.store.jobs import JobStore
 from edge_client.wire.answers import Tensors
@@ -13,10 +15,8 @@ from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import ScalarReport, StepRecord, decode_records, encode_report
 from edge_client.wire.server import Server
 
-from .errors import ServerError, TrainingError
+from .epoch import check_finite, steps_in
 from .estimators import Estimator, ScalarEstimator
-from .events import Event, Tell
-from .training import check_finite, steps_in
 from .versions import applied, downloaded, merged, newest_kept
 
 POLL_SECONDS = 25.0
