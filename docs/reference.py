@@ -26,7 +26,13 @@ from server.app import create_app
 
 FOLDER = Path(__file__).parent
 PUBLIC = (
-    *("edge_client", "edge_client.client", "edge_client.conditions", "edge_client.events", "edge_client.errors"),
+    *(
+        "edge_client",
+        "edge_client.client.client",
+        "edge_client.client.conditions",
+        "edge_client.events",
+        "edge_client.errors",
+    ),
     *(
         "edge_client.bundle.folder",
         "edge_client.bundle.manifest",
@@ -40,7 +46,7 @@ PUBLIC = (
         "edge_client.gradient.philox",
         "edge_client.gradient.estimate",
     ),
-    *("edge_client.training.estimators", "edge_client.predictions", "edge_client.wire.protocol"),
+    *("edge_client.training.estimators", "edge_client.client.predictions", "edge_client.wire.protocol"),
     *("export.options", "export.pipeline", "export.merge", "export.errors"),
     *("server.app", "server.jobs", "server.rounds", "server.aggregation", "server.assignment", "server.settings"),
 )

@@ -21,11 +21,11 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from edge_client.client.conditions import Machine
 from edge_client.runtimes.runtime import RUNTIMES, requirement
 from edge_client.store.jobs import default_home
 
 from . import __version__
-from .conditions import Machine
 from .format import size
 
 State = Literal["ok", "warning", "problem"]

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from edge_client.client.client import Client, Idle
+from edge_client.client.conditions import Conditions, parse_hours
 from edge_client.data.examples import BadRows
 from edge_client.runtimes.runtime import CPU
 
-from .client import Client, Idle
-from .conditions import Conditions, parse_hours
 from .events import Event, Tell
 from .format import parse_bytes
 from .interrupts import end_as_interrupted

@@ -8,9 +8,8 @@ from typing import Annotated
 import msgspec
 import typer
 
+from edge_client.client.predictions import Prediction, predict
 from edge_client.store.jobs import Store, default_home
-
-from .predictions import Prediction, predict
 
 
 def command(

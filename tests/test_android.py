@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from edge_client.predictions import predict
+from edge_client.client.predictions import predict
 from edge_client.store.jobs import JobStore, Store
 from tests import android
 from tests.benchmarks import script

@@ -12,7 +12,7 @@ import pytest
 
 from edge_client.bundle import manifest as manifests
 from edge_client.bundle.manifest import FILE_NAME
-from edge_client.client import Client
+from edge_client.client.client import Client
 from edge_client.events import Event
 from edge_client.wire.protocol import ServerOptimizers, Task, Training
 from tests.edge_client.stage import Stage

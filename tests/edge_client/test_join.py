@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.client import Idle
+from edge_client.client.client import Idle
 from edge_client.events import Event
 from edge_client.join import IDLE_VARIABLE, Reporter, handed_over, start_anew
 from tests.edge_client.conftest import PATIENCE
@@ -101,7 +101,7 @@ def test_a_client_that_waits_after_training_starts_itself_anew(fleet, trainable,
     fleet.job(fleet.upload(trainable), rounds=2)
     data.write_text("".join(json.dumps(row) + "\n" for row in fleet.rows))
     log = tmp_path / "log"
-    short = "import edge_client.waits as waits; waits.LONG_SECONDS = 0.1; " + RUN.format("join", "join")
+    short = "import edge_client.client.waits as waits; waits.LONG_SECONDS = 0.1; " + RUN.format("join", "join")
     options = "--server", fleet.address, "--token", fleet.token(), "--data", str(data), "--home", str(tmp_path / "h")
     with log.open("w") as out:
         running = subprocess.Popen([sys.executable, "-c", short, *options, "--json"], stdout=out)

@@ -9,7 +9,7 @@ import pytest
 import uvicorn
 
 from edge_client import cli
-from edge_client.client import Client
+from edge_client.client.client import Client
 from server.app import create_app
 from server.settings import Settings
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from edge_client import cli
-from edge_client.client import Client
+from edge_client.client.client import Client
 from edge_client.format import size
 from tests.server.cli.conftest import ROWS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from .events import Event, Tell
+from edge_client.events import Event, Tell
 
 IDLE_SECONDS = 5.0
 """A wait of this length is worth giving the runtime's memory back."""

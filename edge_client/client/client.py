@@ -17,9 +17,13 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from edge_client import __version__
 from edge_client.data.examples import BadRows
 from edge_client.data.local import OwnData
 from edge_client.data.sources import Row
+from edge_client.errors import ServerError, SpryError, StoreError, Unauthorized, Unreachable
+from edge_client.events import Event, Tell, silent
+from edge_client.memory import resident, trim_memory
 from edge_client.runtimes.runtime import CPU, chosen
 from edge_client.store.download import fetch
 from edge_client.store.jobs import Job, JobStore, Store, default_home
@@ -27,11 +31,7 @@ from edge_client.training.plan import Workbench
 from edge_client.wire.protocol import CheckIn, Enrolment, Receipt, Task
 from edge_client.wire.server import Server
 
-from . import __version__
 from .conditions import Conditions
-from .errors import ServerError, SpryError, StoreError, Unauthorized, Unreachable
-from .events import Event, Tell, silent
-from .memory import resident, trim_memory
 from .waits import Waits
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from edge_client.client import Client, Idle
+from edge_client.client.client import Client, Idle
 from edge_client.errors import DataError, SpryError, StoreError, Unauthorized
 from edge_client.runtimes.runtime import chosen
 from edge_client.store.jobs import Store
@@ -162,7 +162,7 @@ def test_killed_before_the_receipt_it_sends_the_result_again(fleet, bundle, monk
 
 def test_a_long_wait_may_end_the_process(fleet, bundle, monkeypatch):
     """What goes on in its place waits first, and counts no rows: the file may be half written at that moment."""
-    monkeypatch.setattr("edge_client.waits.LONG_SECONDS", 0.0)
+    monkeypatch.setattr("edge_client.client.waits.LONG_SECONDS", 0.0)
     fleet.job(bundle, rounds=2)
     path = fleet.folder / "my.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in fleet.rows))
@@ -193,7 +193,7 @@ def test_a_long_wait_may_end_the_process(fleet, bundle, monkeypatch):
 
 @pytest.mark.parametrize("mode", ["epoch", "iteration"])
 def test_it_tells_how_it_does_and_does_not_forget_over_a_long_wait(fleet, bundle, monkeypatch, mode):
-    monkeypatch.setattr("edge_client.waits.LONG_SECONDS", 0.0)
+    monkeypatch.setattr("edge_client.client.waits.LONG_SECONDS", 0.0)
     fleet.job(bundle, rounds=5, training={"mode": mode, "iterations": 3})
     offers = fleet.app.state.services.offers
     said = []

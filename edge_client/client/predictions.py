@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_client.arrays import Weights
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import FILE_NAME, Manifest
 from edge_client.data.encoder import Encoded, Question, answers
+from edge_client.errors import SpryError, StoreError
 from edge_client.runtimes.runtime import available
 from edge_client.step.stepper import Stepper
 from edge_client.store.jobs import Job, JobStore, Store
 from edge_client.training.plan import Workbench, fitting_shape
-
-from .arrays import Weights
-from .errors import SpryError, StoreError
 
 Text = str | tuple[str, str]
 

@@ -2,7 +2,7 @@ from datetime import datetime, time
 
 import pytest
 
-from edge_client.conditions import Conditions, Machine, parse_hours
+from edge_client.client.conditions import Conditions, Machine, parse_hours
 from edge_client.errors import SpryError
 
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, time
 from pathlib import Path
 
+from edge_client.errors import SpryError
 from edge_client.wire.protocol import Power
-
-from .errors import SpryError
 
 _METERED = {"1": True, "2": False, "3": True, "4": False}
 """NetworkManager's yes, no, and its two guesses."""
