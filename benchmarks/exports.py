@@ -25,7 +25,7 @@ Rows = list[dict[str, Any]]
 
 
 def spry(*arguments: str) -> str:
-    command = [sys.executable, "-c", "from edge_client.cli import main; main()", *arguments]
+    command = [sys.executable, "-c", "from edge_client.commands.cli import main; main()", *arguments]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 

@@ -16,7 +16,7 @@ from server.admin import Access, Administrator
 from server.demo import processes
 
 TOKEN = "a-token-for-benchmarks-on-this-machine"
-SPRY = [sys.executable, "-c", "from edge_client.cli import main; main()"]
+SPRY = [sys.executable, "-c", "from edge_client.commands.cli import main; main()"]
 
 
 def machine() -> str:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tables import DESK, TABLES
 
-SPRY = [sys.executable, "-c", "from edge_client.cli import main; main()"]
+SPRY = [sys.executable, "-c", "from edge_client.commands.cli import main; main()"]
 RESULTS = Path(__file__).parent / "results"
 RECORDS = RESULTS / "runs"
 """What finished runs found, without their weights."""

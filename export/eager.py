@@ -20,9 +20,9 @@ from peft import PeftModel, get_peft_config, get_peft_model
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
-from edge_client.bench import EAGER
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest
+from edge_client.commands.bench.command import EAGER
 from edge_client.memory import peak_above, resident
 from export.baselines import BACKPROP, JVP
 from export.capture import TaskForward

@@ -13,9 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edge_client.checks import Asked, Finding, disk, writable
+from edge_client.commands.doctor.machine import Asked, Finding, disk, writable
+from edge_client.commands.doctor.network import expiry
 from edge_client.errors import SpryError
-from edge_client.reach import expiry
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

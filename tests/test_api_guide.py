@@ -17,7 +17,7 @@ import pytest
 from edge_client.bundle.folder import Bundle
 
 PAGE = (Path(__file__).parent.parent / "docs" / "api.md").read_text()
-SPRY = [sys.executable, "-c", "from edge_client.cli import main; main()"]
+SPRY = [sys.executable, "-c", "from edge_client.commands.cli import main; main()"]
 PATIENCE = 600
 """Seconds until something hangs; a busy machine is slow."""
 

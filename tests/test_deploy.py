@@ -12,7 +12,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from edge_client.service import understood
+from edge_client.commands.service.command import understood
 from server.settings import Settings
 from tests.server.conftest import bundle_name, server, serving  # noqa: F401 -- fixtures
 

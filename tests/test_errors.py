@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.cli import MACHINE_ERRORS
+from edge_client.commands.cli import MACHINE_ERRORS
 from tests.messages import PACKAGES, ROOT, TROUBLE, Module, messages, normal
 
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()

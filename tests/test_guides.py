@@ -22,7 +22,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from edge_client.cli import UsageError, build, installed, load, run
+from edge_client.commands.cli import UsageError, build, installed, load, run
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

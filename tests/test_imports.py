@@ -79,11 +79,11 @@ def python(code: str) -> str:
 def test_the_light_package_imports_nothing_heavy():
     code = f"""
 import importlib, pkgutil, sys
-import edge_client, edge_client.cli
+import edge_client, edge_client.commands.cli
 for module in pkgutil.walk_packages(edge_client.__path__, "edge_client."):
     if not module.name.startswith("edge_client.runtimes.runtime."):
         importlib.import_module(module.name)
-edge_client.cli.run(["--help"])
+edge_client.commands.cli.run(["--help"])
 print(*(name for name in {HEAVY!r} if name in sys.modules), sep=",")
 """
     assert python(code).splitlines()[-1] == ""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edge_client.bundle.folder import Bundle
-from edge_client.cli import SUBCOMMANDS, build
+from edge_client.commands.cli import SUBCOMMANDS, build
 from edge_client.wire.protocol import Training
 from export.options import METHODS
 from server.jobs import JobSettings
@@ -27,7 +27,7 @@ def options(command) -> set[str]:
 
 
 def loaded(name: str):
-    from edge_client.cli import installed, load
+    from edge_client.commands.cli import installed, load
 
     return load(installed()[name])
 

@@ -15,13 +15,13 @@ from unittest.mock import patch
 import pytest
 from starlette.testclient import TestClient
 
-from edge_client import cli
+from edge_client.commands import cli
 from server.app import create_app
 from server.errors import ServerConfigError
 from server.settings import Settings
 from server.store import Store
 
-SPRY = [sys.executable, "-c", "from edge_client.cli import main; main()"]
+SPRY = [sys.executable, "-c", "from edge_client.commands.cli import main; main()"]
 # The administrator of a machine may read everything; these tests are about users who may not.
 UNPRIVILEGED = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 NOWHERE = "http://127.0.0.1:9"

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from edge_client.interrupts import end_as_interrupted
+from edge_client.commands.interrupts import end_as_interrupted
 from edge_client.runtimes.runtime import available
 from server.cli.adapter import save_adapter
 from server.demo import intents

@@ -39,7 +39,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
-    from edge_client.cli import main as spry
+    from edge_client.commands.cli import main as spry
 
     spry()
 

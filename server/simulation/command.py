@@ -15,8 +15,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from edge_client.commands.interrupts import end_as_interrupted
 from edge_client.format import size
-from edge_client.interrupts import end_as_interrupted
 from server.errors import SimulationError
 from server.presets import PRESETS, merged
 from server.simulation import options as shared

@@ -20,7 +20,7 @@ SMALL = ["--batch", "2", "--seq", "8", "--labels", ",".join(LABELS), "--workers"
 
 
 def command(*args) -> list[str]:
-    return [sys.executable, "-c", "from edge_client.cli import main; main()", *map(str, args)]
+    return [sys.executable, "-c", "from edge_client.commands.cli import main; main()", *map(str, args)]
 
 
 def spry(*args, **env) -> subprocess.CompletedProcess[str]:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_client import cli
 from edge_client.bundle.folder import Bundle
+from edge_client.commands import cli
 from export import pack
 from export.errors import ExportError
 

@@ -5,7 +5,7 @@ import resource
 
 import pytest
 
-from edge_client.checks import Asked
+from edge_client.commands.doctor.machine import Asked
 from server.checks import server
 from tests.test_journeys import certificates
 

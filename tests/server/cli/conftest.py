@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import uvicorn
 
-from edge_client import cli
 from edge_client.client.client import Client
+from edge_client.commands import cli
 from server.app import create_app
 from server.settings import Settings
 

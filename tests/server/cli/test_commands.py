@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from edge_client import cli
 from edge_client.client.client import Client
+from edge_client.commands import cli
 from edge_client.format import size
 from tests.server.cli.conftest import ROWS
 
@@ -164,7 +164,7 @@ def test_merging(ok, taken_part, model_folder, tmp_path):
     adapter, out = tmp_path / "adapter", tmp_path / "merged"
     ok("adapter", "download", taken_part, "--out", adapter)
     words = "merge", adapter, model_folder, "--labels", "no,maybe,yes", "--out", out
-    command = [sys.executable, "-c", "from edge_client.cli import main; main()", *map(str, words)]
+    command = [sys.executable, "-c", "from edge_client.commands.cli import main; main()", *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     merged = AutoModelForSequenceClassification.from_pretrained(out)

@@ -20,7 +20,7 @@ from server.demo.fleet import runtimes_for
 from server.demo.folder import Folder
 from server.demo.plan import plan_for
 
-SPRY = [sys.executable, "-c", "from edge_client.cli import main; main()"]
+SPRY = [sys.executable, "-c", "from edge_client.commands.cli import main; main()"]
 PATIENCE = 150
 
 

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from edge_client.cli import run
+from edge_client.commands.cli import run
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install 'spry[test]'")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.cli import installed, load, run
+from edge_client.commands.cli import installed, load, run
 from export.options import AdapterOptions
 from server.simulation.methods import METHODS
 from server.simulation.plan import plan_for
@@ -204,7 +204,7 @@ def test_what_is_printed_where_nobody_watches(words, capsys, tmp_path):
 
 def test_a_terminal_sees_a_bar_with_the_time_left_and_nothing_else(words):
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", "from edge_client.cli import main; main()", *words()]
+    command = [sys.executable, "-c", "from edge_client.commands.cli import main; main()", *words()]
     environment = os.environ | {"COLUMNS": "120", "TERM": "xterm"}
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs, env=environment)
     os.close(theirs)

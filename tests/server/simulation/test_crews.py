@@ -31,7 +31,7 @@ def started(tmp_path):
 
     def start(plan, *more):
         words = [*arguments(plan), "--out", str(tmp_path / "run"), *more]
-        command = [sys.executable, "-c", "from edge_client.cli import main; main()", *words]
+        command = [sys.executable, "-c", "from edge_client.commands.cli import main; main()", *words]
         environment = os.environ | {"PYTHONWARNINGS": "ignore"}
         running.append(subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, start_new_session=True))
         return running[-1]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from edge_client import cli
+from edge_client.commands import cli
 from edge_client.wire.protocol import Training
 from server.errors import SimulationError
 from server.simulation.choice import Choice, cosine_with, forward_passes, noise

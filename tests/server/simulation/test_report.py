@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from edge_client.cli import run
+from edge_client.commands.cli import run
 from server.simulation.comparison import compare
 from server.simulation.runs import find_runs
 from server.simulation.tables import overview, tables
@@ -216,7 +216,7 @@ def test_a_folder_that_holds_no_run_is_one_line(tmp_path, capsys, where):
 
 def test_nothing_heavy_is_imported_until_something_is_drawn(sweep):
     code = (
-        "import sys; from edge_client.cli import run; "
+        "import sys; from edge_client.commands.cli import run; "
         f"assert run(['report', {str(sweep)!r}, '--json']) == 0; "
         "print([name for name in ('matplotlib', 'jinja2', 'torch', 'fastapi') if name in sys.modules], file=sys.stderr)"
     )

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.checks import Asked
-from edge_client.reach import expiry, server
+from edge_client.commands.doctor.machine import Asked
+from edge_client.commands.doctor.network import expiry, server
 from tests.test_journeys import certificates
 
 DAY = 86_400

@@ -24,10 +24,10 @@ from rich.table import Table
 from edge_client.bundle.chain import Chain
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest
+from edge_client.errors import SpryError
 from edge_client.runtimes.runtime import available
 
-from .errors import SpryError
-from .stepbench import FORWARD, Measured, Variant, Work, decode, encode, variants
+from .worker import FORWARD, Measured, Variant, Work, decode, encode, variants
 
 command = typer.Typer(
     help="Measure a bundle on this machine, or the noise of gradients.", add_completion=False, rich_markup_mode=None
@@ -166,7 +166,10 @@ def _mb(value: int | None) -> float | None:
 
 def _worker(work: Work) -> list[Measured]:
     done = subprocess.run(
-        [sys.executable, "-m", "edge_client.stepbench", encode(work)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "edge_client.commands.bench.worker", encode(work)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]

@@ -13,8 +13,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from . import checks, reach
-from .checks import Asked, Finding
+from . import machine as checks
+from . import network as reach
+from .machine import Asked, Finding
 
 Check = Callable[[Asked], Iterable[Finding]]
 GROUP = "spry.checks"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_client import cli
+from edge_client.commands import cli
+from edge_client.commands.service.command import SYSTEMD, Place, install, service, understood
 from edge_client.errors import SpryError
-from edge_client.service import SYSTEMD, Place, install, service, understood
 
 URL = "https://spry.example.org"
 
@@ -112,7 +112,7 @@ def test_a_machine_without_systemd(spry, tmp_path):
 
 
 def test_the_whole_machine_needs_root(spry, monkeypatch, tmp_path):
-    monkeypatch.setattr("edge_client.service.SYSTEMD", tmp_path)
+    monkeypatch.setattr("edge_client.commands.service.command.SYSTEMD", tmp_path)
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     code, _, err = spry(*JOIN)
     assert code == 2
@@ -121,7 +121,7 @@ def test_the_whole_machine_needs_root(spry, monkeypatch, tmp_path):
 
 
 def test_a_users_service(spry, monkeypatch, tmp_path):
-    monkeypatch.setattr("edge_client.service.SYSTEMD", tmp_path)
+    monkeypatch.setattr("edge_client.commands.service.command.SYSTEMD", tmp_path)
     code, _, err = spry(*JOIN, "--user")
     assert (code, "give --token, or --home" in err) == (2, True)
     assert not (tmp_path / ".config").exists()
@@ -150,7 +150,7 @@ def test_starting_tells_what_systemctl_says(spry, monkeypatch, tmp_path):
     systemctl.write_text("#!/bin/sh\necho Failed to connect to bus >&2\nexit 1\n")
     systemctl.chmod(0o755)
     monkeypatch.setenv("PATH", f"{systemctl.parent}:{os.environ['PATH']}")
-    monkeypatch.setattr("edge_client.service.SYSTEMD", tmp_path)
+    monkeypatch.setattr("edge_client.commands.service.command.SYSTEMD", tmp_path)
     enrolled = tmp_path / ".local" / "share" / "spry" / "spry.example.org" / "identity.json"
     enrolled.parent.mkdir(parents=True)
     enrolled.touch()
@@ -173,7 +173,7 @@ def test_a_machines_service(spry, tmp_path):
 
 def test_a_server_where_its_libraries_are_missing(tmp_path):
     """In a process that cannot import them."""
-    code = "import sys; sys.modules['starlette'] = None; from edge_client.cli import main; main()"
+    code = "import sys; sys.modules['starlette'] = None; from edge_client.commands.cli import main; main()"
     command = [sys.executable, "-c", code, "install-service", "serve", "--print", "--run-as", "daemon"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)
     assert (done.returncode, done.stdout) == (2, "")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from edge_client.client.client import Idle
+from edge_client.commands.join import IDLE_VARIABLE, Reporter, handed_over, start_anew
 from edge_client.events import Event
-from edge_client.join import IDLE_VARIABLE, Reporter, handed_over, start_anew
 from tests.edge_client.conftest import PATIENCE
 
 RUN = "import sys; from edge_client.{} import *; import typer; app = typer.Typer(); app.command()({}); app()"

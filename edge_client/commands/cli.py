@@ -18,8 +18,8 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from . import __version__
-from .errors import RuntimeMissing, SpryError
+from edge_client import __version__
+from edge_client.errors import RuntimeMissing, SpryError
 
 BAD_INPUT = 2
 INTERRUPTED = 130  # what a shell reports for a process ended by Ctrl-C

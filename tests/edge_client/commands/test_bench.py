@@ -5,11 +5,22 @@ import shutil
 
 import pytest
 
-from edge_client import cli, stepbench
-from edge_client.bench import EAGER
 from edge_client.bundle.chain import Chain
 from edge_client.bundle.folder import Bundle
-from edge_client.stepbench import DUAL, EXACT, FORWARD, SUFFIX, Bench, Variant, Work, programs_of, variants
+from edge_client.commands import cli
+from edge_client.commands.bench import worker as stepbench
+from edge_client.commands.bench.command import EAGER
+from edge_client.commands.bench.worker import (
+    DUAL,
+    EXACT,
+    FORWARD,
+    SUFFIX,
+    Bench,
+    Variant,
+    Work,
+    programs_of,
+    variants,
+)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from edge_client import cli
+from edge_client.commands import cli
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ DEVICE = """
 import sys
 for name in ("torch", "executorch", "fastapi", "sqlalchemy", "pydantic_settings", "uvicorn"):
     sys.modules[name] = None
-from edge_client.cli import main
+from edge_client.commands.cli import main
 main()
 """
 

@@ -1,6 +1,6 @@
 """Timing and memory of whole steps of one runtime, as a worker process of `spry bench step`.
 
-    python -m edge_client.stepbench '{"bundle": …, "runtime": …, "variants": […], …}'
+    python -m edge_client.commands.bench.worker '{"bundle": …, "runtime": …, "variants": […], …}'
 
 Times are CPU time on the asked number of threads, the variants interleaved so that a change of the machine's speed
 meets them all. Memory is that of a process which loads one variant's programs and takes steps.
@@ -22,11 +22,10 @@ import numpy as np
 from edge_client.bundle.chain import Chain
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest, ProgramSpec
+from edge_client.memory import peak_above, resident
 from edge_client.runtimes.measure import random_input
 from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.stepper import Stepper
-
-from .memory import peak_above, resident
 
 FORWARD, DUAL, SUFFIX, EXACT = "forward", "dual", "suffix", "exact"
 

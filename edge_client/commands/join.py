@@ -17,10 +17,10 @@ import typer
 from edge_client.client.client import Client, Idle
 from edge_client.client.conditions import Conditions, parse_hours
 from edge_client.data.examples import BadRows
+from edge_client.events import Event, Tell
+from edge_client.format import parse_bytes
 from edge_client.runtimes.runtime import CPU
 
-from .events import Event, Tell
-from .format import parse_bytes
 from .interrupts import end_as_interrupted
 
 if TYPE_CHECKING:

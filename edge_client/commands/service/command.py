@@ -13,14 +13,14 @@ from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
 import typer
 
+from edge_client.commands.cli import installed, load, missing_extra
+from edge_client.errors import SpryError
+from edge_client.format import parse_bytes
 from edge_client.store.files import make_folder, write
 from edge_client.store.jobs import default_home
 from edge_client.wire.addresses import checked_address
 
-from .cli import installed, load, missing_extra
-from .errors import SpryError
-from .format import parse_bytes
-from .units import Service, variable
+from .systemd import Service, variable
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 SYSTEMD = Path("/run/systemd/system")

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import edge_client
-from edge_client import RuntimeMissing, SpryError, cli
+from edge_client import RuntimeMissing, SpryError
+from edge_client.commands import cli
 
 # A distribution that adds commands, as anybody's could: the real discovery, loading and error handling are tested.
 PLUGIN = '''

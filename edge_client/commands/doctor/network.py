@@ -16,7 +16,7 @@ from edge_client.store.jobs import Store, default_home
 from edge_client.wire.addresses import checked_address, travels_open, trusted
 from edge_client.wire.protocol import VERSION, Enrolled
 
-from .checks import Asked, Finding
+from .machine import Asked, Finding
 
 _SECONDS = 10.0
 _LARGEST_SKEW = 30.0

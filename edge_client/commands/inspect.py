@@ -16,8 +16,7 @@ from rich.table import Table
 from edge_client.bundle.chain import CutCost, cuts
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest, RuntimeSpec, write
-
-from .format import count, size
+from edge_client.format import count, size
 
 
 def command(

@@ -5,7 +5,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_client import cli
 from edge_client.bundle import manifest
 from edge_client.bundle.manifest import (
     Adapter,
@@ -19,6 +18,7 @@ from edge_client.bundle.manifest import (
     Segment,
     Unit,
 )
+from edge_client.commands import cli
 
 
 def program(segment: str, kind: str, directions: int) -> ProgramSpec:

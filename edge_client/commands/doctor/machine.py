@@ -21,12 +21,11 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from edge_client import __version__
 from edge_client.client.conditions import Machine
+from edge_client.format import size
 from edge_client.runtimes.runtime import RUNTIMES, requirement
 from edge_client.store.jobs import default_home
-
-from . import __version__
-from .format import size
 
 State = Literal["ok", "warning", "problem"]
 LEAST_DISK, LITTLE_DISK = 200 * 10**6, 10**9

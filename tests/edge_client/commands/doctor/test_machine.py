@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge_client import checks
-from edge_client.checks import Asked, cpu_features, disk, machine, writable
+from edge_client.commands.doctor import machine as checks
+from edge_client.commands.doctor.machine import Asked, cpu_features, disk, machine, writable
 
 PI_5 = (
     "processor\t: 0\nFeatures\t: fp asimd evtstrm aes crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp\n"

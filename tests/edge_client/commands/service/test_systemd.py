@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.units import Service, plain, quoted, variable
+from edge_client.commands.service.systemd import Service, plain, quoted, variable
 
 ODD = "a \"quoted\" 100% folder; with #, $HOME, \\ and 'apostrophes'"
 SERVICE = Service(
