@@ -42,7 +42,7 @@ def forward_passes(manifest: Manifest, units: Sequence[int], training: Training)
     return passes(kind_of(training), training, manifest, units)
 
 
-# --- theory: see tests/edge_client/gradient/test_noise.py ---------------------------------------------------------------------
+# --- theory: see tests/edge_client/gradient/test_noise.py ------------------------------------------------------------
 
 
 def expected_noise(training: Training, gradients: Array) -> float:

@@ -1,9 +1,9 @@
 """Random numbers of a simulation: a function of the seed, and the same whatever the version of numpy.
 
 numpy keeps the streams of its bit generators, but not what its distributions and shuffles make of them. So all numbers
-come from the words of `edge_client.gradient.philox.philox`: key, the seed; counter, two indices, the purpose with a number
-of its own, and a word that no direction and no batch order has. As with directions, two platforms may differ in the
-last bit of a logarithm.
+come from the words of `edge_client.gradient.philox.philox`: key, the seed; counter, two indices, the purpose with a
+number of its own, and a word that no direction and no batch order has. As with directions, two platforms may differ in
+the last bit of a logarithm.
 """
 
 from __future__ import annotations

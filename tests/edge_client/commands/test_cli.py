@@ -78,7 +78,7 @@ def spry(plugin):
 
     def command(*args: str, extra: str | None) -> list[str]:
         row = f"cli.SUBCOMMANDS[{args[0]!r}] = cli.Subcommand('', {extra!r})" if extra else ""
-        return [sys.executable, "-c", f"import sys\nfrom edge_client import cli\n{row}\ncli.main()", *args]
+        return [sys.executable, "-c", f"import sys\nfrom edge_client.commands import cli\n{row}\ncli.main()", *args]
 
     env = os.environ | {"PYTHONPATH": str(plugin)}
     run.command, run.env = command, env
