@@ -28,7 +28,7 @@ from edge_client.data.sources import open_data
 from export.adapters import Adapted, adapt
 from export.capture import TaskForward
 from export.labelled import without_filling
-from export.model import Loaded, load
+from export.model.loading import Loaded, load
 from export.options import AdapterOptions
 from export.slots import Role
 from export.tasks import TASKS

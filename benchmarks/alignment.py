@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from edge_client.data.examples import Example, Examples
 from export.alignment import bases
-from export.model import Loaded, load
+from export.model.loading import Loaded, load
 from export.tasks import TASKS
 from server.simulation.dataset import open_dataset
 

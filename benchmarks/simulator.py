@@ -36,7 +36,7 @@ from edge_client.data.batches import Batch, Batches
 from edge_client.data.encoder import TextEncoder
 from edge_client.memory import resident
 from export.adapters import AdapterOptions, adapt
-from export.model import load
+from export.model.loading import load
 from export.reference import Reference
 from export.rows import ARITHMETIC
 from export.tasks import TASKS

@@ -20,7 +20,7 @@ from export.capture import capture
 from export.errors import ExportError
 from export.heads import standardize_head
 from export.labelled import Batch, read_batches
-from export.model import Loaded
+from export.model.loading import Loaded
 from export.options import AdapterOptions
 from export.slots import Role, Slot
 from export.targets import Projections, find_projections, shortest_patterns

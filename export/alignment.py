@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from export.capture import TaskForward
 from export.labelled import Batch, fitted_head, lent_head
-from export.model import Loaded
-from export.samples import SENTENCES, sample_inputs
+from export.model.loading import Loaded
+from export.model.samples import SENTENCES, sample_inputs
 
 PULLS = 8
 """Random pulls at the result of each sentence."""

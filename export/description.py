@@ -6,7 +6,7 @@ from edge_client import __version__
 from edge_client.bundle import manifest as m
 from export import pack
 from export.adapters import Adapted
-from export.model import Loaded
+from export.model.loading import Loaded
 from export.segments import Segment
 from export.units import find_head, find_units
 

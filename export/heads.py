@@ -18,7 +18,7 @@ from edge_client.bundle.adapters import CENTRE, SCALE
 from export.capture import TaskForward
 from export.errors import ExportError
 from export.labelled import Batch
-from export.model import Loaded
+from export.model.loading import Loaded
 
 _LEAST = 0.1
 """Of the usual spread: a feature that hardly moves here may move elsewhere."""

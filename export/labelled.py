@@ -16,7 +16,7 @@ from edge_client.data.examples import examples_for
 from edge_client.data.sources import open_data
 from export.capture import TaskForward
 from export.errors import ExportError
-from export.model import Loaded
+from export.model.loading import Loaded
 
 MOST = 512
 """Of the file, drawn at random; more tell little more."""

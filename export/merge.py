@@ -40,7 +40,7 @@ def _merge(adapter: Path, model: str, out: Path, task: str, labels: str) -> None
     from peft import PeftModel  # the libraries behind it take seconds to import
     from safetensors import SafetensorError
 
-    from export.model import load
+    from export.model.loading import load
     from export.tasks import TASKS as MODEL_TASKS
 
     loaded = load(model, MODEL_TASKS[task], parse_labels(labels))

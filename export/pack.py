@@ -20,7 +20,7 @@ from edge_client.bundle import manifest as manifests
 from edge_client.bundle.manifest import FileSpec, Manifest
 from export.errors import ExportError
 from export.jobs import file_sha256
-from export.model import Loaded
+from export.model.loading import Loaded
 
 ADAPTER_FOLDER, ADAPTER_WEIGHTS = "adapter", "adapter_model.safetensors"
 ADAPTER_FILE = f"{ADAPTER_FOLDER}/{ADAPTER_WEIGHTS}"

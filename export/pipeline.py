@@ -22,7 +22,7 @@ from export.flops import count_flops
 from export.jobs import Job, Result, lower_all, prune
 from export.lower import Precision, Shaped, lowering
 from export.memory import memory_of
-from export.model import Loaded, load
+from export.model.loading import Loaded, load
 from export.narrow import narrow
 from export.options import ExportOptions
 from export.programs import Program, ProgramBuilder, input_name, kinds

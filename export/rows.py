@@ -33,7 +33,7 @@ from export.adapters import Adapted, adapt
 from export.capture import TaskForward, capture
 from export.description import describe
 from export.errors import ExportError
-from export.model import Loaded, load
+from export.model.loading import Loaded, load
 from export.options import AdapterOptions
 from export.segments import boundaries, split
 from export.tasks import TASKS

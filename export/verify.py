@@ -22,9 +22,9 @@ from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.stepper import Stepper
 from export.adapters import Adapted
 from export.errors import ExportError
-from export.model import Loaded
+from export.model.loading import Loaded
+from export.model.samples import sample_inputs
 from export.reference import Reference
-from export.samples import sample_inputs
 
 JVP_BOUND: dict[Precision, float] = {"none": 1e-4, "int8": 0.05, "int4": 0.25}
 """Root-mean-square error of the directional derivatives, relative to their root mean square."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from export.capture import Captured, capture
-from export.model import Loaded
+from export.model.loading import Loaded
 from export.slots import Role, slot_of
 from export.tasks import TASKS
 

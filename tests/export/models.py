@@ -30,7 +30,7 @@ from transformers import (
 
 from export.adapters import Adapted, AdapterOptions, adapt
 from export.capture import Captured, TaskForward, capture
-from export.model import Loaded
+from export.model.loading import Loaded
 from export.programs import DUAL, ENTER, PLAIN, SCALAR, VJP, ProgramBuilder, input_name
 from export.segments import Segment, split
 from export.slots import Role, Slot, slot_of

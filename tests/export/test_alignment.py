@@ -7,9 +7,9 @@ from edge_client.bundle.adapters import CORE, FRAME, folded
 from export.adapters import adapt
 from export.alignment import bases
 from export.errors import ExportError
+from export.model.samples import sample_inputs
 from export.options import AdapterOptions
 from export.reference import Reference
-from export.samples import sample_inputs
 from tests.export.models import projections, tiny
 
 RANK = 4

@@ -7,9 +7,9 @@ from edge_client.bundle.adapters import SCALE, folded
 from export.adapters import adapt, head_modules
 from export.errors import ExportError
 from export.heads import standardize_head
+from export.model.samples import sample_inputs
 from export.options import AdapterOptions
 from export.reference import Reference
-from export.samples import sample_inputs
 from tests.export.models import projections, tiny
 
 HEADS = {

@@ -12,7 +12,7 @@ import torch
 from export import jobs
 from export.adapters import adapt
 from export.errors import ExportError
-from export.model import load
+from export.model.loading import load
 from export.options import ExportOptions
 from export.pipeline import Silent, _differentiate, _jobs
 from export.tasks import TASKS

@@ -20,7 +20,7 @@ from export.cli import export
 from export.errors import ExportError
 from export.heads import standardize_head
 from export.labelled import MOST, fitted_head, read_batches
-from export.model import load
+from export.model.loading import load
 from export.options import AdapterOptions
 from export.reference import Reference
 from export.tasks import TASKS

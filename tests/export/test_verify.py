@@ -16,10 +16,10 @@ from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Check
 from export.adapters import Adapted, adapt
 from export.errors import ExportError
-from export.model import load
+from export.model.loading import load
+from export.model.samples import SENTENCES, sample_inputs
 from export.options import AdapterOptions, ExportOptions
 from export.reference import Reference
-from export.samples import SENTENCES, sample_inputs
 from export.tasks import IGNORED, TASKS
 from export.verify import Truth, _line, make_sample, refuse_failures, verify
 from tests.conftest import LABELS

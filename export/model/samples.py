@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from export.model import Loaded
+from export.model.loading import Loaded
 from export.tasks import IGNORED
 
 SENTENCES = (

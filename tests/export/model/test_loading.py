@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from transformers import BertForSequenceClassification
 
 from export.errors import ExportError
-from export.model import load
+from export.model.loading import load
 from export.tasks import TASKS
 from tests.conftest import LABELS, VOCABULARY
 from tests.export.models import tiny
