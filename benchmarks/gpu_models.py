@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.func import functional_call
 from transformers.initialization import no_init_weights
 
-from export.capture import TaskForward
+from export.graph.capture import TaskForward
 from export.lower.torchscript.weights import GROUP, Int4
 from export.tasks import TASKS
 

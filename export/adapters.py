@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from edge_client.bundle.adapters import CORE, FRAME
 from export.alignment import Basis, bases, task_bases, task_pairs
-from export.capture import capture
 from export.errors import ExportError
+from export.graph.capture import capture
+from export.graph.slots import Role, Slot
 from export.heads import standardize_head
 from export.labelled import Batch, read_batches
 from export.model.loading import Loaded
 from export.options import AdapterOptions
-from export.slots import Role, Slot
 from export.targets import Projections, find_projections, shortest_patterns
 from export.tasks import Task
 

@@ -6,9 +6,9 @@ from edge_client import __version__
 from edge_client.bundle import manifest as m
 from export import pack
 from export.adapters import Adapted
+from export.graph.segments import Segment
+from export.graph.units import find_head, find_units
 from export.model.loading import Loaded
-from export.segments import Segment
-from export.units import find_head, find_units
 
 
 def describe(loaded: Loaded, adapted: Adapted, segments: list[Segment], method: str) -> m.Manifest:

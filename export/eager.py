@@ -25,7 +25,7 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.commands.bench.command import EAGER
 from edge_client.memory import peak_above, resident
 from export.baselines import BACKPROP, JVP
-from export.capture import TaskForward
+from export.graph.capture import TaskForward
 from export.tasks import TASKS
 
 

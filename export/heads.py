@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from edge_client.bundle.adapters import CENTRE, SCALE
-from export.capture import TaskForward
 from export.errors import ExportError
+from export.graph.capture import TaskForward
 from export.labelled import Batch
 from export.model.loading import Loaded
 

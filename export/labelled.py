@@ -14,8 +14,8 @@ from edge_client.data.batches import in_order, shuffled
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import examples_for
 from edge_client.data.sources import open_data
-from export.capture import TaskForward
 from export.errors import ExportError
+from export.graph.capture import TaskForward
 from export.model.loading import Loaded
 
 MOST = 512

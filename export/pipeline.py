@@ -15,21 +15,21 @@ from torch import Tensor
 from edge_client.bundle import manifest as m
 from export import pack, verify
 from export.adapters import Adapted, adapt
-from export.capture import Captured, capture
 from export.description import describe
 from export.errors import ExportError
-from export.flops import count_flops
+from export.graph.capture import Captured, capture
+from export.graph.flops import count_flops
+from export.graph.narrow import narrow
+from export.graph.segments import Segment, boundaries, split
+from export.graph.slots import Role, slot_of, value_of
 from export.jobs import Job, Result, lower_all, prune
 from export.lower import Precision, Shaped, lowering
 from export.memory import memory_of
 from export.model.loading import Loaded, load
-from export.narrow import narrow
 from export.options import ExportOptions
 from export.programs import Program, ProgramBuilder, input_name, kinds
 from export.quantized import dequantized_weights, tied_weights
 from export.reference import Reference
-from export.segments import Segment, boundaries, split
-from export.slots import Role, slot_of, value_of
 from export.tasks import TASKS
 
 CACHE_LIMIT = 20_000_000_000

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, fx
 
 from export.dual import Directions, Dual, DualInterpreter
-from export.graphs import trace
-from export.segments import EMBED, HEAD, Segment
-from export.slots import STORED, Role, Slot, slot_of, value_of
+from export.graph.editing import trace
+from export.graph.segments import EMBED, HEAD, Segment
+from export.graph.slots import STORED, Role, Slot, slot_of, value_of
 
 PLAIN, ENTER, DUAL, SCALAR, VJP = "plain", "enter", "dual", "scalar", "vjp"
 

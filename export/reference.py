@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
 from export.adapters import Adapted
-from export.capture import TaskForward
 from export.errors import ExportError
-from export.slots import Slot
+from export.graph.capture import TaskForward
+from export.graph.slots import Slot
 from export.tasks import Task
 
 

@@ -30,12 +30,12 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.data.batches import Batch
 from export import pack
 from export.adapters import Adapted, adapt
-from export.capture import TaskForward, capture
 from export.description import describe
 from export.errors import ExportError
+from export.graph.capture import TaskForward, capture
+from export.graph.segments import boundaries, split
 from export.model.loading import Loaded, load
 from export.options import AdapterOptions
-from export.segments import boundaries, split
 from export.tasks import TASKS
 
 Integers = NDArray[np.intp]

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from export import ops
-from export.capture import Captured
 from export.errors import ExportError
-from export.rewrites import VIEWS
-from export.segments import block_calls
-from export.slots import slot_of
+from export.graph import ops
+from export.graph.capture import Captured
+from export.graph.rewrites import VIEWS
+from export.graph.segments import block_calls
+from export.graph.slots import slot_of
 
 aten = torch.ops.aten
 

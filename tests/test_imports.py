@@ -54,7 +54,7 @@ def test_packages_import_only_downwards(package):
         "import json, server.app",
         "from export.cli import export",
         "def lazy():\n    if True:\n        from server import rounds",
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import export.units",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import export.graph.units",
         "import importlib\nimportlib.import_module('server.app')",
         "__import__('export')",
         "from tests import helpers",

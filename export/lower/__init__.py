@@ -1,7 +1,7 @@
 """From a segment's programs to a runtime's files. A new runtime is one module here and one in `edge_client.runtimes`.
 
 A lowering receives all programs of one segment at once (every kind, batch size and length), so that it can store the
-segment's weights once. It decides how the operators of `export.ops` are computed in the asked precision.
+segment's weights once. It decides how the operators of `export.graph.ops` are computed in the asked precision.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor, nn
 
-from export.capture import Captured, capture
+from export.graph.capture import Captured, capture
+from export.graph.slots import Role, slot_of
 from export.model.loading import Loaded
-from export.slots import Role, slot_of
 from export.tasks import TASKS
 
 

@@ -29,14 +29,14 @@ from transformers import (
 )
 
 from export.adapters import Adapted, AdapterOptions, adapt
-from export.capture import Captured, TaskForward, capture
+from export.graph.capture import Captured, TaskForward, capture
+from export.graph.segments import Segment, split
+from export.graph.slots import Role, Slot, slot_of
+from export.graph.units import Unit, find_units
 from export.model.loading import Loaded
 from export.programs import DUAL, ENTER, PLAIN, SCALAR, VJP, ProgramBuilder, input_name
-from export.segments import Segment, split
-from export.slots import Role, Slot, slot_of
 from export.targets import Projections, find_projections
 from export.tasks import IGNORED, TASKS
-from export.units import Unit, find_units
 
 VOCABULARY = 100
 LAYERS = 2

@@ -11,7 +11,7 @@ from torch.func import functional_call, jvp
 
 from export.adapters import METHODS as ADAPTERS
 from export.errors import ExportError
-from export.slots import Role
+from export.graph.slots import Role
 from tests.export.models import CONFIGS, Chain, batch_of, combinations
 
 BATCH, LENGTH = 2, 7

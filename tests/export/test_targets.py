@@ -4,8 +4,8 @@ import pytest
 
 from export.adapters import METHODS, adapt
 from export.errors import ExportError
+from export.graph.slots import Role
 from export.options import AdapterOptions
-from export.slots import Role
 from export.targets import find_projections, shortest_patterns
 from tests.export.graphs import toy
 from tests.export.models import LAYERS, projections, tiny

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from export import ops
 from export.dual.rule import Directions, Dual, pair_of, tangent, tangent_of, total, value
+from export.graph import ops
 
 aten = torch.ops.aten
 

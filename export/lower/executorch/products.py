@@ -1,4 +1,4 @@
-"""The operators of `export.ops` as XNNPACK computes them, for each form in which a weight is stored.
+"""The operators of `export.graph.ops` as XNNPACK computes them, for each form in which a weight is stored.
 
 The chains of quantizing and dequantizing are torchao's; XNNPACK takes each as one kernel with integer arithmetic. The
 exact gradient multiplies with the very codes that the forward stores: dequantized inside the delegate, since no
@@ -12,9 +12,9 @@ import importlib
 import torch
 from torch import Tensor, fx
 
+from export.graph.slots import value_of
 from export.lower.executorch.graph import EdgeGraph
 from export.lower.executorch.weights import Quantized
-from export.slots import value_of
 
 # Importing these registers the operators below, and the embeddings' kernels.
 for _module in (

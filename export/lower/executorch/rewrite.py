@@ -1,7 +1,7 @@
 """A program's graph written again in the formulations that XNNPACK's delegate takes.
 
 What spans several ops happens on the graph first; then every op goes through its formulation, traced down to core
-operators. The operators of `export.ops` stay whole: how they are computed is decided with their weights (`edge`).
+operators. The operators of `export.graph.ops` stay whole: how they are computed is decided with their weights (`edge`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, fx
 from torch.fx.node import map_aggregate
 
-from export import ops
-from export.graphs import clean, trace
+from export.graph import ops
+from export.graph.editing import clean, trace
+from export.graph.slots import STORED, slot_of, value_of
 from export.lower.executorch.formulation import TINY, plain
 from export.lower.executorch.formulations import FORMULATIONS
 from export.programs import Program
-from export.slots import STORED, slot_of, value_of
 
 aten = torch.ops.aten
 

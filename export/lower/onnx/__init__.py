@@ -12,11 +12,11 @@ from importlib.metadata import version
 import torch
 from torch import Tensor
 
+from export.graph.slots import slot_of
 from export.lower import Entry, Lowered, Precision, Shaped
 from export.lower.onnx.frozen import dequantized
 from export.lower.onnx.graph import WeightFile
 from export.lower.onnx.translate import SegmentWeights, Translator
-from export.slots import slot_of
 
 __all__ = ["LOWERING", "OnnxLowering"]
 

@@ -13,7 +13,7 @@ from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 from torch import fx
 
 from edge_client.arrays import Array
-from export.slots import value_of
+from export.graph.slots import value_of
 
 Operand = str | fx.Node | float | Array | None
 """A value by name, a node's value, a constant, or an optional input that is left out."""

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import fx
 
+from export.graph.slots import value_of
 from export.lower.onnx.graph import DTYPES, NUMPY, Graph, Operand
-from export.slots import value_of
 
 Rule = Callable[..., str | list[str]]
 RULES: dict[Any, Rule] = {}

@@ -8,14 +8,14 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor, fx
 
-from export import ops
 from export.errors import ExportError
+from export.graph import ops
+from export.graph.slots import STORED, Role, Slot, slot_of, value_of
 from export.lower import Precision
 from export.lower.onnx.frozen import Float, Frozen, Rows8, encoding_of
 from export.lower.onnx.graph import Graph, Reference, WeightFile
 from export.lower.onnx.rules import RULES
 from export.programs import Program
-from export.slots import STORED, Role, Slot, slot_of, value_of
 
 aten = torch.ops.aten
 
@@ -45,7 +45,7 @@ class SegmentWeights:
         self._frozen: dict[str, Frozen] = {}
 
     def frozen(self, slot: Slot) -> Frozen:
-        """A weight of the operators in `export.ops`."""
+        """A weight of the operators in `export.graph.ops`."""
         name = slot.name
         if name not in self._frozen:
             weight = self.stored[name]

@@ -27,7 +27,7 @@ GROUP = 32
 
 
 class Weight(Protocol):
-    """A frozen weight [out, in] in its stored form, and what `export.ops` does with it."""
+    """A frozen weight [out, in] in its stored form, and what `export.graph.ops` does with it."""
 
     def tensors(self) -> list[Tensor]:
         """What is stored."""

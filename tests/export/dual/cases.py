@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from export import ops
 from export.dual.rule import Target
+from export.graph import ops
 from tests.export.dual.oracle import Case, Chooser, constant
 
 aten = torch.ops.aten

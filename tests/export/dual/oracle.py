@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor, fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from export import ops
 from export.dual import Directions, Dual, DualInterpreter
+from export.graph import ops
 
 _ORACLES = {ops.linear: torch.nn.functional.linear}
 """What torch can differentiate in place of an op of our own."""

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from export.capture import Captured, capture
 from export.dual import Directions, Dual, DualInterpreter
 from export.dual.rule import TANGENTS, tangent_of
 from export.errors import ExportError, MissingRuleError
-from export.slots import Role, Slot
+from export.graph.capture import Captured, capture
+from export.graph.slots import Role, Slot
 from export.tasks import TASKS
 
 aten = torch.ops.aten

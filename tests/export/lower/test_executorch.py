@@ -14,8 +14,9 @@ from torch import fx
 
 from edge_client.errors import ProgramInputError
 from edge_client.runtimes.runtime import open_runtime
-from export import ops
-from export.graphs import trace
+from export.graph import ops
+from export.graph.editing import trace
+from export.graph.slots import Role, Slot, slot_of
 from export.lower import Shaped, lowering
 from export.lower.executorch import LOWERING
 from export.lower.executorch.formulation import plain
@@ -26,7 +27,6 @@ from export.lower.executorch.rewrite import rewritten
 from export.lower.executorch.translate import StoredWeights, translated
 from export.lower.executorch.weights import effective, quantize, quantize_table
 from export.programs import DUAL, PLAIN, VJP, Program
-from export.slots import Role, Slot, slot_of
 from tests.export.lower.shaped import BATCH, LENGTH, as_stored, random_inputs, segment_programs, spec_of, write
 from tests.export.models import VOCABULARY, Chain
 

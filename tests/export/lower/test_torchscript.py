@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_client.bundle.manifest import PRECISIONS
+from export.graph.slots import slot_of
 from export.lower import lowering
 from export.lower.torchscript import LOWERING
 from export.lower.torchscript.weights import quantized_linear, quantized_table
-from export.slots import slot_of
 from tests.export.lower.shaped import BATCH, LENGTH, as_stored, programs_of, random_inputs
 from tests.export.models import Chain
 

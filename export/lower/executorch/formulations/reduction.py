@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from export import ops
+from export.graph import ops
 from export.lower.executorch.formulation import Mask, dims_of, formulation
 
 aten = torch.ops.aten

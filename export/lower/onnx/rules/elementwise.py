@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from export.graph.slots import value_of
 from export.lower.onnx.graph import Graph
 from export.lower.onnx.rule import RULES, Rule, as_type, rule
-from export.slots import value_of
 
 aten = torch.ops.aten
 

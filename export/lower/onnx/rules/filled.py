@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import fx
 
+from export.graph.slots import value_of
 from export.lower.onnx.graph import NUMPY, Graph
 from export.lower.onnx.rule import rule, shape_of
-from export.slots import value_of
 
 aten = torch.ops.aten
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import fx
 
+from export.graph.slots import value_of
 from export.lower.onnx.graph import Graph
 from export.lower.onnx.rule import RULES, Rule, as_type, rank_of, rule
-from export.slots import value_of
 
 aten = torch.ops.aten
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from export.graph.slots import value_of
 from export.lower.onnx.graph import Graph
 from export.lower.onnx.rule import as_type, rank_of, rule, shape_of
-from export.slots import value_of
 
 aten = torch.ops.aten
 

@@ -11,7 +11,7 @@ from torch._decomp import core_aten_decompositions
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from export.slots import Slot
+from export.graph.slots import Slot
 
 aten = torch.ops.aten
 

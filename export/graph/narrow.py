@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from export import ops
-from export.capture import Captured
-from export.graphs import share_equal_nodes
-from export.slots import value_of
+from export.graph import ops
+from export.graph.capture import Captured
+from export.graph.editing import share_equal_nodes
+from export.graph.slots import value_of
 
 aten = torch.ops.aten
 

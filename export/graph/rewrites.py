@@ -1,6 +1,6 @@
 """One spelling of what models write in several ways, so that rules and runtimes know fewer operators.
 
-linear, addmm, embedding of a frozen weight     the operators of `export.ops`, a bias added behind
+linear, addmm, embedding of a frozen weight     the operators of `export.graph.ops`, a bias added behind
 baddbmm                                         bmm, scaled, and the addend added
 chunk                                           split_with_sizes
 unbind                                          a select per part
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from export import ops
 from export.errors import ExportError
-from export.slots import STORED, Slot, slot_of, value_of
+from export.graph import ops
+from export.graph.slots import STORED, Slot, slot_of, value_of
 
 if TYPE_CHECKING:
-    from export.capture import Captured
+    from export.graph.capture import Captured
 
 aten = torch.ops.aten
 

@@ -2,7 +2,7 @@
 
 `capture` runs `torch.export` at the level of composite operators (linear, matmul, softmax, layer_norm stay whole) and
 then normalizes: operators that do nothing are dropped, whatever depends on no input and no weight is computed once and
-stored, and what models spell in several ways is put in one (`export.rewrites`).
+stored, and what models spell in several ways is put in one (`export.graph.rewrites`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export.graph_signature import InputKind
 
-from export.graphs import share_equal_nodes
-from export.rewrites import rewrite
-from export.slots import STORED, Role, Slot, slot_of, value_of
+from export.graph.editing import share_equal_nodes
+from export.graph.rewrites import rewrite
+from export.graph.slots import STORED, Role, Slot, slot_of, value_of
 from export.tasks import Task
 
 aten = torch.ops.aten

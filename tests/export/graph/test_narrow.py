@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from export import ops
-from export.flops import count_flops
-from export.narrow import narrow
-from export.segments import block_calls
-from export.slots import value_of
+from export.graph import ops
+from export.graph.flops import count_flops
+from export.graph.narrow import narrow
+from export.graph.segments import block_calls
+from export.graph.slots import value_of
 from tests.export.graphs import captured, evaluate, text_of, toy
 from tests.export.models import LAYERS, batch_of, tiny
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from export.errors import ExportError
-from export.segments import EMBED, HEAD, block_calls, boundaries, split
-from export.slots import STORED, Role, slot_of
+from export.graph.segments import EMBED, HEAD, block_calls, boundaries, split
+from export.graph.slots import STORED, Role, slot_of
 from tests.export.graphs import captured, evaluate, toy
 from tests.export.models import CONFIGS, LAYERS, batch_of, tiny
 

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import fx
 
-from export import ops
-from export.slots import value_of
+from export.graph import ops
+from export.graph.slots import value_of
 
 aten = torch.ops.aten
 

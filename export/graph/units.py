@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torch import fx
 
 from edge_client.bundle.adapters import CORE
-from export.segments import Segment
-from export.slots import Role, slot_of, value_of
+from export.graph.segments import Segment
+from export.graph.slots import Role, slot_of, value_of
 
 
 @dataclass(frozen=True)

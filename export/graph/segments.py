@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from export.capture import Captured
 from export.errors import ExportError
-from export.slots import Role, Slot, slot_of, value_of
+from export.graph.capture import Captured
+from export.graph.slots import Role, Slot, slot_of, value_of
 
 EMBED, HEAD = "embed", "head"
 
