@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from edge_client.data.examples import Example, Examples
-from export.alignment import bases
+from export.adapt.alignment import bases
 from export.model.loading import Loaded, load
 from export.tasks import TASKS
 from server.simulation.dataset import open_dataset

@@ -35,7 +35,7 @@ from torch import Tensor
 from edge_client.data.batches import Batch, Batches
 from edge_client.data.encoder import TextEncoder
 from edge_client.memory import resident
-from export.adapters import AdapterOptions, adapt
+from export.adapt.methods import AdapterOptions, adapt
 from export.model.loading import load
 from export.reference import Reference
 from export.rows import ARITHMETIC

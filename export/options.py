@@ -14,7 +14,7 @@ from edge_client.runtimes.runtime import RUNTIMES
 from export.errors import ExportError
 
 METHODS = ("lora", "aligned", "pairs", "tinylora", "ia3", "bitfit", "classifier")
-"""The adapters of `export.adapters`, named here so that the command's help costs no torch."""
+"""The adapters of `export.adapt.methods`, named here so that the command's help costs no torch."""
 DEFAULT_CUTS = 6
 """Segments between embedding and head: more cuts than this cost programs and gain little."""
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from edge_client.bundle import manifest as m
 from export import pack, verify
-from export.adapters import Adapted, adapt
+from export.adapt.methods import Adapted, adapt
 from export.description import describe
 from export.errors import ExportError
 from export.graph.capture import Captured, capture

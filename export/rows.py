@@ -29,7 +29,7 @@ from edge_client.bundle.chain import first_uses
 from edge_client.bundle.manifest import Manifest
 from edge_client.data.batches import Batch
 from export import pack
-from export.adapters import Adapted, adapt
+from export.adapt.methods import Adapted, adapt
 from export.description import describe
 from export.errors import ExportError
 from export.graph.capture import TaskForward, capture

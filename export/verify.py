@@ -20,7 +20,7 @@ from torch import Tensor
 from edge_client.bundle.manifest import Check, Manifest, Precision
 from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.stepper import Stepper
-from export.adapters import Adapted
+from export.adapt.methods import Adapted
 from export.errors import ExportError
 from export.model.loading import Loaded
 from export.model.samples import sample_inputs

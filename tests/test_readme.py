@@ -71,7 +71,7 @@ def test_every_subcommand_and_method_stands_in_the_readme():
 
 
 def test_methods_named_for_the_help_are_those_that_exist():
-    from export.adapters import METHODS as DEFINED
+    from export.adapt.methods import METHODS as DEFINED
 
     assert tuple(DEFINED) == METHODS
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.func import functional_call, jvp
 
-from export.adapters import METHODS as ADAPTERS
+from export.adapt.methods import METHODS as ADAPTERS
 from export.errors import ExportError
 from export.graph.slots import Role
 from tests.export.models import CONFIGS, Chain, batch_of, combinations

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from export import jobs
-from export.adapters import adapt
+from export.adapt.methods import adapt
 from export.errors import ExportError
 from export.model.loading import load
 from export.options import ExportOptions

@@ -9,7 +9,8 @@ import pytest
 from edge_client.bundle.manifest import PRECISIONS, TASKS
 from edge_client.errors import SpryError
 from edge_client.runtimes.runtime import RUNTIMES
-from export import adapters, tasks
+from export import tasks
+from export.adapt import methods as adapters
 from export.errors import ExportError
 from export.options import METHODS, AdapterOptions, ExportOptions, parse_labels, parse_numbers
 

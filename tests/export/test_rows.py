@@ -9,7 +9,7 @@ from edge_client.data.batches import Batch
 from edge_client.gradient.drawing import step_directions
 from edge_client.gradient.estimate import directions_for
 from edge_client.wire.protocol import ServerOptimizers, Task, Training
-from export.adapters import AdapterOptions, adapt
+from export.adapt.methods import AdapterOptions, adapt
 from export.graph.capture import TaskForward
 from export.reference import Reference
 from export.rows import RowModel

@@ -14,7 +14,7 @@ from torch import nn
 
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Check
-from export.adapters import Adapted, adapt
+from export.adapt.methods import Adapted, adapt
 from export.errors import ExportError
 from export.model.loading import load
 from export.model.samples import SENTENCES, sample_inputs

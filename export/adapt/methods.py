@@ -15,15 +15,15 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
 from edge_client.bundle.adapters import CORE, FRAME
-from export.alignment import Basis, bases, task_bases, task_pairs
+from export.adapt.alignment import Basis, bases, task_bases, task_pairs
+from export.adapt.heads import standardize_head
+from export.adapt.labelled import Batch, read_batches
+from export.adapt.targets import Projections, find_projections, shortest_patterns
 from export.errors import ExportError
 from export.graph.capture import capture
 from export.graph.slots import Role, Slot
-from export.heads import standardize_head
-from export.labelled import Batch, read_batches
 from export.model.loading import Loaded
 from export.options import AdapterOptions
-from export.targets import Projections, find_projections, shortest_patterns
 from export.tasks import Task
 
 _ADAPTER = "default"

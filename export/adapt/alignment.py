@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from export.adapt.labelled import Batch, fitted_head, lent_head
 from export.graph.capture import TaskForward
-from export.labelled import Batch, fitted_head, lent_head
 from export.model.loading import Loaded
 from export.model.samples import SENTENCES, sample_inputs
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from edge_client.bundle.adapters import SCALE, folded
-from export.adapters import adapt, head_modules
+from export.adapt.heads import standardize_head
+from export.adapt.methods import adapt, head_modules
 from export.errors import ExportError
-from export.heads import standardize_head
 from export.model.samples import sample_inputs
 from export.options import AdapterOptions
 from export.reference import Reference

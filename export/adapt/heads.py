@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from edge_client.bundle.adapters import CENTRE, SCALE
+from export.adapt.labelled import Batch
 from export.errors import ExportError
 from export.graph.capture import TaskForward
-from export.labelled import Batch
 from export.model.loading import Loaded
 
 _LEAST = 0.1

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from edge_client.bundle.adapters import CORE, FRAME, folded
-from export.adapters import adapt
-from export.alignment import bases
+from export.adapt.alignment import bases
+from export.adapt.methods import adapt
 from export.errors import ExportError
 from export.model.samples import sample_inputs
 from export.options import AdapterOptions
