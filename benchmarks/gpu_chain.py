@@ -16,12 +16,12 @@ from gpu_models import INPUTS, TASK, Case, Shape, untouched
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from export.dual.programs import DUAL, ENTER, PLAIN, Program, ProgramBuilder
 from export.graph import ops
 from export.graph.capture import capture
 from export.graph.segments import split
 from export.graph.slots import Role, Slot, slot_of
 from export.lower.torchscript.weights import Int4
-from export.programs import DUAL, ENTER, PLAIN, Program, ProgramBuilder
 
 aten = torch.ops.aten
 

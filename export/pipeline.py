@@ -16,6 +16,7 @@ from edge_client.bundle import manifest as m
 from export import pack, verify
 from export.adapt.methods import Adapted, adapt
 from export.description import describe
+from export.dual.programs import Program, ProgramBuilder, input_name, kinds
 from export.errors import ExportError
 from export.graph.capture import Captured, capture
 from export.graph.flops import count_flops
@@ -27,7 +28,6 @@ from export.lower import Precision, Shaped, lowering
 from export.memory import memory_of
 from export.model.loading import Loaded, load
 from export.options import ExportOptions
-from export.programs import Program, ProgramBuilder, input_name, kinds
 from export.quantized import dequantized_weights, tied_weights
 from export.reference import Reference
 from export.tasks import TASKS

@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from export.dual.programs import PLAIN
 from export.graph import ops
 from export.graph.slots import Role, slot_of
 from export.lower import Precision, Shaped, lowering
-from export.programs import PLAIN
 
 
 def dequantized_weights(

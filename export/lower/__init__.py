@@ -14,8 +14,8 @@ from typing import Protocol
 from torch import Tensor
 
 from edge_client.bundle.manifest import Precision
+from export.dual.programs import Program
 from export.errors import ExportError
-from export.programs import Program
 
 __all__ = ["Entry", "Lowered", "Lowering", "Precision", "Shaped", "lowering"]
 

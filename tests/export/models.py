@@ -30,12 +30,12 @@ from transformers import (
 
 from export.adapt.methods import Adapted, AdapterOptions, adapt
 from export.adapt.targets import Projections, find_projections
+from export.dual.programs import DUAL, ENTER, PLAIN, SCALAR, VJP, ProgramBuilder, input_name
 from export.graph.capture import Captured, TaskForward, capture
 from export.graph.segments import Segment, split
 from export.graph.slots import Role, Slot, slot_of
 from export.graph.units import Unit, find_units
 from export.model.loading import Loaded
-from export.programs import DUAL, ENTER, PLAIN, SCALAR, VJP, ProgramBuilder, input_name
 from export.tasks import IGNORED, TASKS
 
 VOCABULARY = 100

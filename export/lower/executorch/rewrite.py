@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, fx
 from torch.fx.node import map_aggregate
 
+from export.dual.programs import Program
 from export.graph import ops
 from export.graph.editing import clean, trace
 from export.graph.slots import STORED, slot_of, value_of
 from export.lower.executorch.formulation import TINY, plain
 from export.lower.executorch.formulations import FORMULATIONS
-from export.programs import Program
 
 aten = torch.ops.aten
 

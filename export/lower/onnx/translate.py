@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor, fx
 
+from export.dual.programs import Program
 from export.errors import ExportError
 from export.graph import ops
 from export.graph.slots import STORED, Role, Slot, slot_of, value_of
@@ -15,7 +16,6 @@ from export.lower import Precision
 from export.lower.onnx.frozen import Float, Frozen, Rows8, encoding_of
 from export.lower.onnx.graph import Graph, Reference, WeightFile
 from export.lower.onnx.rules import RULES
-from export.programs import Program
 
 aten = torch.ops.aten
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_map
 
+from export.dual.programs import Program
 from export.graph import ops
 from export.graph.slots import slot_of, value_of
 from export.lower import Precision
 from export.lower.torchscript.weights import Float, Weight, quantized_linear, quantized_table
-from export.programs import Program
 
 aten = torch.ops.aten
 native: Any = torch._C  # pyright: ignore[reportPrivateUsage] - what torch.jit.trace_module is made of

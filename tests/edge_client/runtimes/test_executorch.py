@@ -8,12 +8,12 @@ from edge_client.bundle.manifest import ProgramSpec, TensorSpec
 from edge_client.errors import BundleError, ProgramInputError
 from edge_client.runtimes.executorch import _library
 from edge_client.runtimes.runtime import open_runtime
+from export.dual.programs import DUAL, PLAIN, Program
 from export.graph import ops
 from export.graph.editing import trace
 from export.graph.slots import Role, Slot
 from export.lower import Shaped
 from export.lower.executorch import LOWERING
-from export.programs import DUAL, PLAIN, Program
 
 FILE = "executorch/block.0.pte"
 WEIGHTS = {

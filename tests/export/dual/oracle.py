@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from export.dual import Directions, Dual, DualInterpreter
+from export.dual.interpreter import Directions, Dual, DualInterpreter
 from export.graph import ops
 
 _ORACLES = {ops.linear: torch.nn.functional.linear}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from export.dual import Directions, Dual
+from export.dual.interpreter import Directions, Dual
 from tests.export.dual.oracle import Case, run
 
 aten = torch.ops.aten

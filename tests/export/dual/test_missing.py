@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from export.dual import Directions, Dual, DualInterpreter
+from export.dual.interpreter import Directions, Dual, DualInterpreter
 from export.dual.rule import TANGENTS, tangent_of
 from export.errors import ExportError, MissingRuleError
 from export.graph.capture import Captured, capture

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, fx
 
 from edge_client.bundle.manifest import ProgramSpec, TensorSpec
+from export.dual.programs import Program, input_name, kinds
 from export.graph import ops
 from export.graph.slots import Role, slot_of, value_of
 from export.lower import Entry, Lowering, Precision, Shaped
-from export.programs import Program, input_name, kinds
 from tests.export.models import VOCABULARY, Chain
 
 BATCH, LENGTH = 3, 7

@@ -14,6 +14,7 @@ from torch import fx
 
 from edge_client.errors import ProgramInputError
 from edge_client.runtimes.runtime import open_runtime
+from export.dual.programs import DUAL, PLAIN, VJP, Program
 from export.graph import ops
 from export.graph.editing import trace
 from export.graph.slots import Role, Slot, slot_of
@@ -26,7 +27,6 @@ from export.lower.executorch.partition import SegmentPartitioner, undelegated
 from export.lower.executorch.rewrite import rewritten
 from export.lower.executorch.translate import StoredWeights, translated
 from export.lower.executorch.weights import effective, quantize, quantize_table
-from export.programs import DUAL, PLAIN, VJP, Program
 from tests.export.lower.shaped import BATCH, LENGTH, as_stored, random_inputs, segment_programs, spec_of, write
 from tests.export.models import VOCABULARY, Chain
 

@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 import torch
 
+from export.dual.programs import DUAL, ENTER, PLAIN, SCALAR, VJP, kinds
 from export.graph import ops
 from export.graph.slots import Role, slot_of, value_of
-from export.programs import DUAL, ENTER, PLAIN, SCALAR, VJP, kinds
 from tests.export.models import Chain
 
 BATCH, LENGTH = 2, 6

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from export.dual import Directions, Dual, DualInterpreter
+from export.dual.interpreter import Directions, Dual, DualInterpreter
 from export.graph.editing import trace
 from export.graph.segments import EMBED, HEAD, Segment
 from export.graph.slots import STORED, Role, Slot, slot_of, value_of
