@@ -19,7 +19,7 @@ from torch import Tensor
 from edge_client.bundle import manifest as manifests
 from edge_client.bundle.manifest import FileSpec, Manifest
 from export.errors import ExportError
-from export.jobs import file_sha256
+from export.lower.lowering import file_sha256
 from export.model.loading import Loaded
 
 ADAPTER_FOLDER, ADAPTER_WEIGHTS = "adapter", "adapter_model.safetensors"

@@ -23,8 +23,8 @@ from export.graph.flops import count_flops
 from export.graph.narrow import narrow
 from export.graph.segments import Segment, boundaries, split
 from export.graph.slots import Role, slot_of, value_of
-from export.jobs import Job, Result, lower_all, prune
-from export.lower import Precision, Shaped, lowering
+from export.lower.lowering import Job, Result, lower_all, prune
+from export.lower.target import Precision, Shaped, lowering
 from export.memory import memory_of
 from export.model.loading import Loaded, load
 from export.options import ExportOptions

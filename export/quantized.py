@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from export.dual.programs import PLAIN
 from export.graph import ops
 from export.graph.slots import Role, slot_of
-from export.lower import Precision, Shaped, lowering
+from export.lower.target import Precision, Shaped, lowering
 
 
 def dequantized_weights(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from export.lower import Entry, Lowered, Precision, Shaped
+from export.lower.target import Entry, Lowered, Precision, Shaped
 
 with warnings.catch_warnings():  # the library's, about its own code
     warnings.simplefilter("ignore")
@@ -37,7 +37,7 @@ _BORROWED_INPUTS = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPa
 
 
 class ExecuTorchLowering:
-    """See `export.lower.Lowering`."""
+    """See `export.lower.target.Lowering`."""
 
     def lower(
         self,

@@ -12,10 +12,10 @@ from torch.export import ExportedProgram
 
 from export.graph import ops
 from export.graph.slots import STORED, slot_of, value_of
-from export.lower import Precision
 from export.lower.executorch import products
 from export.lower.executorch.graph import EdgeGraph
 from export.lower.executorch.weights import Quantized, effective, quantize, quantize_table
+from export.lower.target import Precision
 
 aten = torch.ops.aten
 _ARITHMETIC = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from export.lower import Precision
+from export.lower.target import Precision
 
 _SMALLEST = 32
 GROUP = 32

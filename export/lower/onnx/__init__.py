@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from export.graph.slots import slot_of
-from export.lower import Entry, Lowered, Precision, Shaped
 from export.lower.onnx.frozen import dequantized
 from export.lower.onnx.graph import WeightFile
 from export.lower.onnx.translate import SegmentWeights, Translator
+from export.lower.target import Entry, Lowered, Precision, Shaped
 
 __all__ = ["LOWERING", "OnnxLowering"]
 

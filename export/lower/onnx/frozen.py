@@ -19,9 +19,9 @@ from onnx import TensorProto
 from torch import Tensor, fx
 
 from export.graph.slots import value_of
-from export.lower import Precision
 from export.lower.onnx.encodings import BLOCK, MIDDLE, Floats, decode_blocks, decode_rows, encode_blocks, encode_rows
 from export.lower.onnx.graph import MICROSOFT, Array, Graph, Operand, Reference, WeightFile
+from export.lower.target import Precision
 
 _SMALLEST = 32
 _AT_ONCE = 16_000_000

@@ -12,10 +12,10 @@ from export.dual.programs import Program
 from export.errors import ExportError
 from export.graph import ops
 from export.graph.slots import STORED, Role, Slot, slot_of, value_of
-from export.lower import Precision
 from export.lower.onnx.frozen import Float, Frozen, Rows8, encoding_of
 from export.lower.onnx.graph import Graph, Reference, WeightFile
 from export.lower.onnx.rules import RULES
+from export.lower.target import Precision
 
 aten = torch.ops.aten
 

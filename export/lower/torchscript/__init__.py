@@ -11,7 +11,7 @@ from importlib.metadata import version
 import torch
 from torch import Tensor
 
-from export.lower import Entry, Lowered, Precision, Shaped
+from export.lower.target import Entry, Lowered, Precision, Shaped
 from export.lower.torchscript.archive import archive
 from export.lower.torchscript.methods import Methods
 from export.lower.torchscript.weights import quantized_linear, quantized_table
@@ -20,7 +20,7 @@ __all__ = ["LOWERING", "TorchscriptLowering"]
 
 
 class TorchscriptLowering:
-    """See `export.lower.Lowering`."""
+    """See `export.lower.target.Lowering`."""
 
     def lower(
         self,

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 from export.dual.programs import Program
 from export.graph import ops
 from export.graph.slots import slot_of, value_of
-from export.lower import Precision
+from export.lower.target import Precision
 from export.lower.torchscript.weights import Float, Weight, quantized_linear, quantized_table
 
 aten = torch.ops.aten

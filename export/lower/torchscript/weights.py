@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 from torchao.quantization.quant_primitives import MappingType, choose_qparams_affine, quantize_affine
 
-from export.lower import Precision
+from export.lower.target import Precision
 
 _SMALLEST = 32
 GROUP = 32

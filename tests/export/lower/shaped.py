@@ -12,7 +12,7 @@ from edge_client.bundle.manifest import ProgramSpec, TensorSpec
 from export.dual.programs import Program, input_name, kinds
 from export.graph import ops
 from export.graph.slots import Role, slot_of, value_of
-from export.lower import Entry, Lowering, Precision, Shaped
+from export.lower.target import Entry, Lowering, Precision, Shaped
 from tests.export.models import VOCABULARY, Chain
 
 BATCH, LENGTH = 3, 7

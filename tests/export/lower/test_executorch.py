@@ -18,7 +18,6 @@ from export.dual.programs import DUAL, PLAIN, VJP, Program
 from export.graph import ops
 from export.graph.editing import trace
 from export.graph.slots import Role, Slot, slot_of
-from export.lower import Shaped, lowering
 from export.lower.executorch import LOWERING
 from export.lower.executorch.formulation import plain
 from export.lower.executorch.formulations import FORMULATIONS
@@ -27,6 +26,7 @@ from export.lower.executorch.partition import SegmentPartitioner, undelegated
 from export.lower.executorch.rewrite import rewritten
 from export.lower.executorch.translate import StoredWeights, translated
 from export.lower.executorch.weights import effective, quantize, quantize_table
+from export.lower.target import Shaped, lowering
 from tests.export.lower.shaped import BATCH, LENGTH, as_stored, random_inputs, segment_programs, spec_of, write
 from tests.export.models import VOCABULARY, Chain
 

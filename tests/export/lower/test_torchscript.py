@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from edge_client.bundle.manifest import PRECISIONS
 from export.graph.slots import slot_of
-from export.lower import lowering
+from export.lower.target import lowering
 from export.lower.torchscript import LOWERING
 from export.lower.torchscript.weights import quantized_linear, quantized_table
 from tests.export.lower.shaped import BATCH, LENGTH, as_stored, programs_of, random_inputs

@@ -9,9 +9,9 @@ import time
 import pytest
 import torch
 
-from export import jobs
 from export.adapt.methods import adapt
 from export.errors import ExportError
+from export.lower import lowering as jobs
 from export.model.loading import load
 from export.options import ExportOptions
 from export.pipeline import Silent, _differentiate, _jobs

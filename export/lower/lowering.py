@@ -30,7 +30,7 @@ from torch import Tensor
 from edge_client.bundle.manifest import FileSpec
 from export.errors import ExportError
 from export.graph.slots import slot_of, value_of
-from export.lower import Entry, Precision, Shaped, lowering
+from export.lower.target import Entry, Precision, Shaped, lowering
 
 _INDEX = "index.json"
 _PARTIAL = ".lowering-"

@@ -1,0 +1,94 @@
+"""From a segment's programs to a runtime's files. A new runtime is one module here and one in `edge_client.runtimes`.
+
+A lowering receives all programs of one segment at once (every kind, batch size and length), so that it can store the
+segment's weights once. It decides how the operators of `export.graph.ops` are computed in the asked precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Protocol
+
+from torch import Tensor
+
+from edge_client.bundle.manifest import Precision
+from export.dual.programs import Program
+from export.errors import ExportError
+
+__all__ = ["Entry", "Lowered", "Lowering", "Precision", "Shaped", "lowering"]
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """One program to lower: a kind at one batch size and length."""
+
+    program: Program
+    batch: int
+    length: int
+
+    @property
+    def name(self) -> str:
+        """Unique within a segment, and a valid method name."""
+        directions = f"_k{self.program.directions}" if self.program.directions else ""
+        return f"{self.program.kind}_{self.batch}x{self.length}{directions}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a lowered program is found."""
+
+    file: str
+    method: str = ""
+    """The method of a file that holds several programs."""
+
+
+@dataclass
+class Lowered:
+    """A segment's files, as they will lie in the bundle, and its programs' entries by `Shaped.name`."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    entries: dict[str, Entry] = field(default_factory=dict)
+    fallbacks: list[str] = field(default_factory=list)
+    """Large ops that the runtime would run with a slow kernel, as 'op of program: why'."""
+
+
+class Lowering(Protocol):
+    """What a runtime's module offers under the name LOWERING."""
+
+    def lower(
+        self,
+        segment: str,
+        programs: Sequence[Shaped],
+        stored: Mapping[str, Tensor],
+        precision: Precision,
+        *,
+        tied: Collection[str] = (),
+    ) -> Lowered:
+        """Lower a segment.
+
+        `stored` holds the frozen weights and constants that its programs name, in float32; `tied` names weights that
+        one segment looks up and another multiplies by, which a runtime may store once for both.
+        """
+        ...
+
+    def dequantized(self, name: str, weight: Tensor, precision: Precision, *, embedding: bool) -> Tensor:
+        """The weight [out, in] as the runtime will see it, in float32: the reference of verification.
+
+        `embedding` is true of a table that is only looked up.
+        """
+        ...
+
+    def versions(self) -> dict[str, str]:
+        """Versions of the libraries that wrote the files."""
+        ...
+
+
+def lowering(runtime: str) -> Lowering:
+    """The lowering of a runtime of `edge_client.runtimes.runtime`."""
+    try:
+        found: Lowering = import_module(f"export.lower.target.{runtime}").LOWERING
+    except ModuleNotFoundError as error:
+        raise ExportError(f"the target {runtime} needs {error.name}: pip install 'spry[export]'") from error
+    return found
