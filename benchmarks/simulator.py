@@ -36,8 +36,8 @@ from edge_client.data.batches import Batch, Batches
 from edge_client.data.encoder import TextEncoder
 from edge_client.memory import resident
 from export.adapt.methods import AdapterOptions, adapt
+from export.check.reference import Reference
 from export.model.loading import load
-from export.reference import Reference
 from export.rows import ARITHMETIC
 from export.tasks import TASKS
 from server.assignment import slots

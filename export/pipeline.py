@@ -13,8 +13,12 @@ import msgspec
 from torch import Tensor
 
 from edge_client.bundle import manifest as m
-from export import pack, verify
+from export import pack
 from export.adapt.methods import Adapted, adapt
+from export.check import verify
+from export.check.memory import memory_of
+from export.check.quantized import dequantized_weights, tied_weights
+from export.check.reference import Reference
 from export.description import describe
 from export.dual.programs import Program, ProgramBuilder, input_name, kinds
 from export.errors import ExportError
@@ -25,11 +29,8 @@ from export.graph.segments import Segment, boundaries, split
 from export.graph.slots import Role, slot_of, value_of
 from export.lower.lowering import Job, Result, lower_all, prune
 from export.lower.target import Precision, Shaped, lowering
-from export.memory import memory_of
 from export.model.loading import Loaded, load
 from export.options import ExportOptions
-from export.quantized import dequantized_weights, tied_weights
-from export.reference import Reference
 from export.tasks import TASKS
 
 CACHE_LIMIT = 20_000_000_000

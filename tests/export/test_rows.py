@@ -10,8 +10,8 @@ from edge_client.gradient.drawing import step_directions
 from edge_client.gradient.estimate import directions_for
 from edge_client.wire.protocol import ServerOptimizers, Task, Training
 from export.adapt.methods import AdapterOptions, adapt
+from export.check.reference import Reference
 from export.graph.capture import TaskForward
-from export.reference import Reference
 from export.rows import RowModel
 from server.simulation.together import run_together
 from tests.export.models import batch_of, projections, tiny

@@ -6,10 +6,10 @@ import torch
 from edge_client.bundle.adapters import CORE, FRAME, folded
 from export.adapt.alignment import bases
 from export.adapt.methods import adapt
+from export.check.reference import Reference
 from export.errors import ExportError
 from export.model.samples import sample_inputs
 from export.options import AdapterOptions
-from export.reference import Reference
 from tests.export.models import projections, tiny
 
 RANK = 4

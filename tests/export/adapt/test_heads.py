@@ -6,10 +6,10 @@ import torch
 from edge_client.bundle.adapters import SCALE, folded
 from export.adapt.heads import standardize_head
 from export.adapt.methods import adapt, head_modules
+from export.check.reference import Reference
 from export.errors import ExportError
 from export.model.samples import sample_inputs
 from export.options import AdapterOptions
-from export.reference import Reference
 from tests.export.models import projections, tiny
 
 HEADS = {

@@ -15,13 +15,13 @@ from torch import nn
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Check
 from export.adapt.methods import Adapted, adapt
+from export.check.reference import Reference
+from export.check.verify import Truth, _line, make_sample, refuse_failures, verify
 from export.errors import ExportError
 from export.model.loading import load
 from export.model.samples import SENTENCES, sample_inputs
 from export.options import AdapterOptions, ExportOptions
-from export.reference import Reference
 from export.tasks import IGNORED, TASKS
-from export.verify import Truth, _line, make_sample, refuse_failures, verify
 from tests.conftest import LABELS
 from tests.export.models import tiny
 
@@ -154,7 +154,7 @@ def test_a_value_that_is_no_number_fails():
 
 def test_a_failed_verification_leaves_nothing(exporting, tmp_path, monkeypatch):
     """A bound that nothing meets: the export refuses its own bundle."""
-    from export import verify as module
+    from export.check import verify as module
 
     monkeypatch.setitem(module.JVP_BOUND, "none", 0.0)
     with pytest.raises(ExportError, match=r"verification failed: onnx none: jvp, RMS error .*; nothing was written"):

@@ -1,6 +1,6 @@
 """What eager PyTorch costs on a bundle's shapes: LoRA backprop, `torch.func.jvp`, two-pass central difference.
 
-Each runs in a process of its own (`export.eager`), so that this module costs nothing to import.
+Each runs in a process of its own (`export.check.eager`), so that this module costs nothing to import.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BASELINES = (BACKPROP, JVP, CENTRAL)
 def measure(bundle: Path, batch: int, length: int, rounds: int, threads: int) -> list[dict[str, Any]]:
     """Rows of `spry bench step`."""
     sizes = [str(number) for number in (batch, length, rounds, threads)]
-    return [_row([sys.executable, "-m", "export.eager", str(bundle), name, *sizes], name) for name in BASELINES]
+    return [_row([sys.executable, "-m", "export.check.eager", str(bundle), name, *sizes], name) for name in BASELINES]
 
 
 def _row(command: list[str], name: str) -> dict[str, Any]:

@@ -21,10 +21,10 @@ from edge_client.bundle.manifest import Check, Manifest, Precision
 from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.stepper import Stepper
 from export.adapt.methods import Adapted
+from export.check.reference import Reference
 from export.errors import ExportError
 from export.model.loading import Loaded
 from export.model.samples import sample_inputs
-from export.reference import Reference
 
 JVP_BOUND: dict[Precision, float] = {"none": 1e-4, "int8": 0.05, "int4": 0.25}
 """Root-mean-square error of the directional derivatives, relative to their root mean square."""

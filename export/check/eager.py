@@ -1,4 +1,4 @@
-"""Steps of eager PyTorch on a bundle's shapes, as a worker process of `export.baselines`.
+"""Steps of eager PyTorch on a bundle's shapes, as a worker process of `export.check.baselines`.
 
 The bundle's architecture with random weights and the same adapter; attention is fused (sdpa) wherever it differentiates
 that way, which forward mode does not.
@@ -24,7 +24,7 @@ from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest
 from edge_client.commands.bench.command import EAGER
 from edge_client.memory import peak_above, resident
-from export.baselines import BACKPROP, JVP
+from export.check.baselines import BACKPROP, JVP
 from export.graph.capture import TaskForward
 from export.tasks import TASKS
 
