@@ -13,13 +13,11 @@ import msgspec
 from torch import Tensor
 
 from edge_client.bundle import manifest as m
-from export import pack
 from export.adapt.methods import Adapted, adapt
 from export.check import verify
 from export.check.memory import memory_of
 from export.check.quantized import dequantized_weights, tied_weights
 from export.check.reference import Reference
-from export.description import describe
 from export.dual.programs import Program, ProgramBuilder, input_name, kinds
 from export.errors import ExportError
 from export.graph.capture import Captured, capture
@@ -32,6 +30,8 @@ from export.lower.target import Precision, Shaped, lowering
 from export.model.loading import Loaded, load
 from export.options import ExportOptions
 from export.tasks import TASKS
+from export.write import pack
+from export.write.description import describe
 
 CACHE_LIMIT = 20_000_000_000
 

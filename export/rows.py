@@ -28,15 +28,15 @@ from edge_client.bundle.adapters import folded
 from edge_client.bundle.chain import first_uses
 from edge_client.bundle.manifest import Manifest
 from edge_client.data.batches import Batch
-from export import pack
 from export.adapt.methods import Adapted, adapt
-from export.description import describe
 from export.errors import ExportError
 from export.graph.capture import TaskForward, capture
 from export.graph.segments import boundaries, split
 from export.model.loading import Loaded, load
 from export.options import AdapterOptions
 from export.tasks import TASKS
+from export.write import pack
+from export.write.description import describe
 
 Integers = NDArray[np.intp]
 Arithmetic = Literal["float32", "bfloat16"]

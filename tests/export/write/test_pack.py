@@ -15,8 +15,8 @@ import pytest
 
 from edge_client.bundle.folder import Bundle
 from edge_client.commands import cli
-from export import pack
 from export.errors import ExportError
+from export.write import pack
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from edge_client import __version__
 from edge_client.bundle import manifest as m
-from export import pack
 from export.adapt.methods import Adapted
 from export.graph.segments import Segment
 from export.graph.units import find_head, find_units
 from export.model.loading import Loaded
+from export.write import pack
 
 
 def describe(loaded: Loaded, adapted: Adapted, segments: list[Segment], method: str) -> m.Manifest:
