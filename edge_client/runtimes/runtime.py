@@ -4,7 +4,7 @@
         outputs = runtime.run(program, {"hidden": hidden, ...})
 
 A library is imported only when its runtime is opened. A new runtime is one module here and one row in the table below
-(and, on the exporting side, one module in `export.lower.target`).
+(and, on the exporting side, one module in `export.lower`).
 """
 
 from __future__ import annotations

@@ -214,7 +214,7 @@ def _key(job: Job) -> str:
 
 def _code_version() -> str:
     digest = hashlib.sha256()
-    for path in sorted((Path(__file__).parent / "lower").rglob("*.py")):
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

@@ -293,7 +293,8 @@ def test_what_cannot_be_measured_is_one_line(estimate, options, message):
 
 
 def test_without_the_simulators_libraries():
-    code = "import sys; sys.modules['sqlalchemy'] = None; from edge_client.commands import cli; sys.exit(cli.run(sys.argv[1:]))"
+    code = "import sys; sys.modules['sqlalchemy'] = None; import edge_client.commands.cli as cli"
+    code += "; sys.exit(cli.run(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "bench", "estimate", "--model", "m", "--data", "d"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
