@@ -34,10 +34,10 @@ from edge_client.training.plan import Workbench
 from edge_client.wire.protocol import Task
 from server.aggregation import Mean
 from server.jobs import Job, find_job
-from server.models import Model, moved
 from server.settings import Settings
-from server.store import Store
-from server.tables import devices, rounds, tasks
+from server.storage.models import Model, moved
+from server.storage.store import Store
+from server.storage.tables import devices, rounds, tasks
 
 CLIENTS = 4
 

@@ -21,7 +21,7 @@ from edge_client.store.jobs import Store as DeviceStore
 from edge_client.wire.scalars import decode_records, encode_report
 from server.jobs import find_job
 from server.settings import Settings
-from server.store import Store
+from server.storage.store import Store
 
 UPLINK, DOWNLINK, EACH, DIFFERENCE = 100, 200, 64, 1e-6
 

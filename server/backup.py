@@ -28,9 +28,9 @@ from edge_client.errors import SpryError
 from edge_client.store.files import sync_folder
 from server.archive import DUMP, FORMAT, Advance, Entry, Index, write
 from server.contents import File, contents
-from server.database import Database, database_file
 from server.settings import Settings
-from server.store import ADMIN_TOKEN_FILE
+from server.storage.database import Database, database_file
+from server.storage.store import ADMIN_TOKEN_FILE
 
 PG_DUMP = "pg_dump --format=custom"
 _HELD = ".backup"

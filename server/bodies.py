@@ -13,9 +13,9 @@ from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.blobs import Blobs
 from server.errors import Refusal
 from server.problems import problem
+from server.storage.blobs import Blobs
 
 _STREAMED = ("/update", "/v1/bundles/", "/v1/held-out/")
 """Routes that bound their bodies themselves."""

@@ -66,7 +66,7 @@ def _open_files() -> Finding:
 
 
 def _admin_token(folder: Path, settings: Settings) -> Finding:
-    from server.store import ADMIN_TOKEN_FILE
+    from server.storage.store import ADMIN_TOKEN_FILE
 
     name, path = "administrator's token", folder / ADMIN_TOKEN_FILE
     if settings.admin_token.get_secret_value():
@@ -87,7 +87,7 @@ def _admin_token(folder: Path, settings: Settings) -> Finding:
 def _kept(folder: Path, settings: Settings) -> Iterator[Finding]:
     from sqlalchemy.exc import DatabaseError
 
-    from server.database import Database, database_file
+    from server.storage.database import Database, database_file
 
     if not settings.database_url and not database_file(folder).is_file():
         yield Finding("database", "ok", "made at the first start")
@@ -111,7 +111,7 @@ def _kept(folder: Path, settings: Settings) -> Iterator[Finding]:
 def _database(connection: Connection, *, is_sqlite: bool) -> Finding:
     from sqlalchemy import func, select
 
-    from server.tables import SCHEMA, devices, jobs
+    from server.storage.tables import SCHEMA, devices, jobs
 
     if is_sqlite and (found := connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()) != "ok":
         return Finding("database", "problem", f"damaged: {found}", "restore a backup (spry restore)")

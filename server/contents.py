@@ -11,8 +11,8 @@ from sqlalchemy import Connection, select
 
 from edge_client.bundle import manifest as manifests
 from edge_client.bundle.manifest import FILE_NAME
-from server.blobs import Blobs
-from server.tables import bundles, jobs, rounds, tasks, versions
+from server.storage.blobs import Blobs
+from server.storage.tables import bundles, jobs, rounds, tasks, versions
 
 BLOBS, BUNDLES = "blobs", "bundles"
 

@@ -14,8 +14,8 @@ from sqlalchemy import Row, and_, func, insert, select, update
 
 from edge_client.wire.protocol import Enrolled, Enrolment
 from server.errors import Refusal, not_found
-from server.store import Store
-from server.tables import audit, devices, tokens
+from server.storage.store import Store
+from server.storage.tables import audit, devices, tokens
 
 _MINUTE = 60.0
 ENROLMENT, ENROLMENT_REFUSED = "enrol", "enrol-refused"

@@ -13,7 +13,7 @@ from edge_client.runtimes.runtime import available, open_runtime
 from edge_client.step.stepper import Stepper
 from edge_client.training.epoch import evaluate as count_right
 from server.errors import Refusal
-from server.store import Store
+from server.storage.store import Store
 
 if TYPE_CHECKING:
     from edge_client.data.examples import Examples

@@ -12,8 +12,8 @@ from sqlalchemy import func, select
 from edge_client import __version__
 from server import views
 from server.jobs import ENDED, list_jobs
-from server.store import Store
-from server.tables import devices, jobs, refusals, rounds, tasks, traffic
+from server.storage.store import Store
+from server.storage.tables import devices, jobs, refusals, rounds, tasks, traffic
 
 _RECENT = 300.0
 

@@ -9,8 +9,8 @@ from sqlalchemy import and_, func, select
 
 from edge_client.bundle.manifest import Manifest
 from server.jobs import Job
-from server.store import Store
-from server.tables import devices, jobs, rounds, scalars, tasks, traffic
+from server.storage.store import Store
+from server.storage.tables import devices, jobs, rounds, scalars, tasks, traffic
 
 _AWAY_AFTER = 3.0
 """How many retry times a device may be silent; it waits at most about two."""

@@ -23,8 +23,8 @@ from edge_client.wire.scalars import LARGEST_REPORT
 from server.assignment import Assignment, Slot, slots
 from server.errors import Refusal, not_found
 from server.evaluation import check_held_out
-from server.store import Store
-from server.tables import bundles, jobs, rounds, tasks
+from server.storage.store import Store
+from server.storage.tables import bundles, jobs, rounds, tasks
 
 _EXACT_HEAD_RATE = 10.0
 """An exact gradient has no noise that a larger step would carry into the weights."""

@@ -16,8 +16,8 @@ from sqlalchemy.exc import IntegrityError
 from edge_client.wire.protocol import CheckedIn, CheckIn, Task
 from server.assignment import Fit, Needs, Slot, choose
 from server.jobs import RUNNING, Job, find_job, list_jobs
-from server.store import Store
-from server.tables import devices, rounds, tasks
+from server.storage.store import Store
+from server.storage.tables import devices, rounds, tasks
 
 _REMEMBERED = 0.5
 """Seconds for which the state of rounds is not read again, to answer fleets that ask all at once."""

@@ -17,9 +17,9 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.wire.scalars import Participant, ScalarReport, StepRecord, as_published, decode_report
 from server.aggregation import Mean
 from server.jobs import Job, JobSettings
-from server.models import Model, moved, repeated
 from server.outliers import Norms, beyond, usual_in
-from server.store import Store
+from server.storage.models import Model, moved, repeated
+from server.storage.store import Store
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from sqlalchemy import or_, select
 
 from edge_client.arrays import Weights
-from server.database import Database
-from server.tables import tasks
+from server.storage.database import Database
+from server.storage.tables import tasks
 
 Norms = dict[str, float]
 """Root mean square of a change, of the units ("units") and of the head ("head")."""

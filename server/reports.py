@@ -12,10 +12,10 @@ from edge_client.wire.protocol import Receipt
 from edge_client.wire.scalars import ScalarError, decode_report
 from server.errors import Refusal, not_found
 from server.jobs import Job, find_job
-from server.models import head_names
 from server.outliers import Norms, beyond, norms, usual_in
-from server.store import Store
-from server.tables import refusals, rounds, scalars, tasks
+from server.storage.models import head_names
+from server.storage.store import Store
+from server.storage.tables import refusals, rounds, scalars, tasks
 from server.updates import largest, parameters_of, read_update
 
 

@@ -22,8 +22,8 @@ from edge_client.wire.scalars import decode_records, encode_record
 from server.evaluation import evaluate
 from server.jobs import RUNNING, Job, end_job, find_job
 from server.outcomes import Outcome, aggregate
-from server.store import Store
-from server.tables import jobs, metrics, rounds, scalars, tasks
+from server.storage.store import Store
+from server.storage.tables import jobs, metrics, rounds, scalars, tasks
 
 log = logging.getLogger("spry.server")
 

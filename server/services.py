@@ -14,7 +14,7 @@ from sqlalchemy import Row
 from server.credentials import authenticate, require_admin
 from server.offers import Offers
 from server.reports import Reports
-from server.store import Store
+from server.storage.store import Store
 
 
 @dataclass(frozen=True)

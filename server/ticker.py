@@ -12,8 +12,8 @@ from server.errors import Refusal
 from server.jobs import ENDED
 from server.offers import Offers
 from server.rounds import advance
-from server.store import Store
-from server.tables import jobs
+from server.storage.store import Store
+from server.storage.tables import jobs
 
 log = logging.getLogger("spry.server")
 

@@ -8,8 +8,8 @@ from pydantic import BaseModel
 from sqlalchemy import and_, func, select
 
 from server.jobs import Job, JobSettings
-from server.store import Store
-from server.tables import audit, metrics, refusals, rounds, scalars, tasks, traffic
+from server.storage.store import Store
+from server.storage.tables import audit, metrics, refusals, rounds, scalars, tasks, traffic
 
 
 class Progress(BaseModel):

@@ -7,7 +7,7 @@ from safetensors.numpy import save
 from edge_client.wire.protocol import SAFETENSORS, STEPS
 from server.errors import Refusal
 from server.jobs import Job
-from server.store import Store
+from server.storage.store import Store
 
 
 def weights_since(store: Store, job: Job, since: int) -> bytes:

@@ -19,7 +19,7 @@ from edge_client.commands import cli
 from server.app import create_app
 from server.errors import ServerConfigError
 from server.settings import Settings
-from server.store import Store
+from server.storage.store import Store
 
 SPRY = [sys.executable, "-c", "from edge_client.commands.cli import main; main()"]
 # The administrator of a machine may read everything; these tests are about users who may not.

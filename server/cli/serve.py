@@ -14,7 +14,7 @@ import typer
 from server import logs
 from server.errors import ServerConfigError
 from server.settings import read_settings
-from server.store import Store
+from server.storage.store import Store
 
 
 def serve(

@@ -17,7 +17,7 @@ from server.demo.folder import Folder
 from server.demo.plan import Plan
 from server.demo.processes import Process, Processes, free_port, wait_for_server
 from server.demo.screen import Screen
-from server.store import ADMIN_TOKEN_FILE
+from server.storage.store import ADMIN_TOKEN_FILE
 
 JOB = "demo"
 _LOOK = 0.3

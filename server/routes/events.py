@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from server import fleet, views
 from server.jobs import Job, find_job, list_jobs
 from server.services import Admin, UseServices
-from server.store import Store
+from server.storage.store import Store
 from server.streams import Event, News, stream
 
 router = APIRouter(prefix="/v1", tags=["operations"])

@@ -13,7 +13,7 @@ from server import views
 from server.errors import Refusal
 from server.exposition import exposition
 from server.services import Admin, UseServices
-from server.tables import about
+from server.storage.tables import about
 from server.views import AuditView
 
 router = APIRouter(tags=["operations"])

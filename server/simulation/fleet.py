@@ -24,7 +24,6 @@ from edge_client.wire.scalars import decode_report
 from server.assignment import Slot
 from server.errors import SimulationError
 from server.jobs import JobSettings, complete
-from server.models import Model, head_names
 from server.offers import seed_of
 from server.outcomes import Outcome, Step, Update, mean_of_updates, step_of_scalars
 from server.outliers import norms, usual
@@ -36,6 +35,7 @@ from server.simulation.population import sampled
 from server.simulation.scores import Score, combined
 from server.simulation.traffic import Traffic
 from server.simulation.work import Member, Trained, rows_together
+from server.storage.models import Model, head_names
 
 JOB = "simulation"
 SCORED_TOGETHER = 256

@@ -23,8 +23,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from server.errors import SimulationError
-from server.models import Model
 from server.simulation.fleet import State
+from server.storage.models import Model
 
 _OURS = {"checkpoint", ".config.json.partial"}
 """What there is before `config.json`."""

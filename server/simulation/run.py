@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from server.jobs import complete
-from server.models import Model
 from server.simulation import convergence
 from server.simulation.crews import Engine, open_crew
 from server.simulation.curves import write_curves
@@ -17,6 +16,7 @@ from server.simulation.fleet import Fleet, State
 from server.simulation.folder import Folder
 from server.simulation.plan import Plan
 from server.simulation.work import Worker
+from server.storage.models import Model
 
 TRAFFIC = ("bytes_up", "bytes_down", "numbers_up", "numbers_down", "numbers_down_own")
 Tell = Callable[[Mapping[str, Any]], None]

@@ -1,6 +1,6 @@
 """What a round moves between server and clients: in bytes as they go over the wire, and in numbers as papers count.
 
-Bytes are those of the bodies that a server counts too (`server.traffic`), without HTTP's headers and the few hundred
+Bytes are those of the bodies that a server counts too (`server.storage.traffic`), without HTTP's headers and the few hundred
 bytes of a check-in. Weights are safetensors: four bytes for each number, 120 to 170 for each tensor's name and shape,
 and in an update some 150 for the client's report. Numbers are weights, derivatives and seeds; losses and counts of
 examples, a few for each message, are left out.
@@ -24,9 +24,9 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.gradient.guide import guide_in, in_state
 from edge_client.wire.protocol import REPORT, Task, Training
 from edge_client.wire.scalars import encode_record
-from server.models import Model
 from server.outcomes import Outcome
 from server.simulation.work import Trained
+from server.storage.models import Model
 
 _SEED = 1
 """A number that a client's directions are drawn from."""

@@ -10,7 +10,7 @@ from server.app import create_app
 from server.credentials import digest
 from server.errors import ServerConfigError
 from server.settings import Settings, read_settings
-from server.store import Store
+from server.storage.store import Store
 
 OPEN = {("get", "/"), ("get", "/healthz"), ("get", "/metrics"), ("post", "/v1/devices")}
 

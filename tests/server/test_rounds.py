@@ -297,7 +297,7 @@ def test_a_claim_belongs_to_one_worker(server, bundle_name, monkeypatch):
     from sqlalchemy import update
 
     from server import rounds
-    from server.tables import rounds as table
+    from server.storage.tables import rounds as table
 
     job = server.create_job(bundle_name, per_round=1, over_selection=1)
     server.advance()

@@ -4,7 +4,6 @@ import pytest
 
 from edge_client.training.estimators import Central, ExactGradient, Forward
 from edge_client.wire.protocol import Training
-from server.models import Model
 from server.simulation.costs import (
     Shape,
     behind,
@@ -21,6 +20,7 @@ from server.simulation.fwdllm import ClosestDirection
 from server.simulation.methods import METHODS
 from server.simulation.plan import plan_for
 from server.simulation.work import Worker
+from server.storage.models import Model
 
 CLIENTS, BATCH = 16, 4
 TABLE = {"spry", "fedavg", "fedyogi", "fedsgd", "fedmezo", "baffle+", "fwdllm+"}

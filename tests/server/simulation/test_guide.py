@@ -9,12 +9,12 @@ from edge_client.data.batches import Batches
 from edge_client.data.encoder import TextEncoder
 from edge_client.gradient.drawing import step_directions
 from server.errors import SimulationError
-from server.models import Model
 from server.simulation.crews import Alone
 from server.simulation.fleet import Fleet, State
 from server.simulation.guide import orthonormal
 from server.simulation.plan import plan_for
 from server.simulation.work import Worker
+from server.storage.models import Model
 
 DIRECTIONS = 5
 

@@ -12,13 +12,13 @@ from safetensors.numpy import save
 from sqlalchemy import func, select
 
 from server.jobs import find_job
-from server.models import Model
 from server.simulation.crews import Alone
 from server.simulation.fleet import Fleet, State
 from server.simulation.plan import plan_for
 from server.simulation.population import sampled
 from server.simulation.work import Worker
-from server.tables import tasks
+from server.storage.models import Model
+from server.storage.tables import tasks
 from tests.edge_client import conftest as devices
 
 fleet = devices.fleet

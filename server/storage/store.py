@@ -11,14 +11,14 @@ from pathlib import Path
 
 from sqlalchemy import Connection, insert
 
-from server.blobs import Blobs
-from server.bundles import BundleFiles
-from server.database import Database
 from server.errors import ServerConfigError
-from server.models import Models
 from server.settings import Settings
-from server.tables import audit
-from server.traffic import Traffic
+from server.storage.blobs import Blobs
+from server.storage.bundles import BundleFiles
+from server.storage.database import Database
+from server.storage.models import Models
+from server.storage.tables import audit
+from server.storage.traffic import Traffic
 
 ADMIN_TOKEN_FILE = "admin-token"  # noqa: S105 -- the file's name
 

@@ -17,8 +17,8 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from server.database import Database
-from server.tables import tasks, traffic
+from server.storage.database import Database
+from server.storage.tables import tasks, traffic
 
 Where = tuple[str, int]
 """A job and a round of it."""

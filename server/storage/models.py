@@ -18,11 +18,11 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.training.optimizers import server_step
 from edge_client.training.replay import replay
 from edge_client.wire.scalars import StepRecord, decode_records
-from server.blobs import Blobs
-from server.bundles import BundleFiles
-from server.database import Database
 from server.errors import Refusal
-from server.tables import steps, versions
+from server.storage.blobs import Blobs
+from server.storage.bundles import BundleFiles
+from server.storage.database import Database
+from server.storage.tables import steps, versions
 
 if TYPE_CHECKING:
     from server.jobs import Job, JobSettings

@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 from server.offers import Offers
 from server.rounds import advance
 from server.routes.events import Feed
-from server.tables import rounds, tasks, versions
+from server.storage.tables import rounds, tasks, versions
 from tests.server.test_iterations import SHAPE, scalars, send
 from tests.server.test_rounds import AVERAGE
 
@@ -130,8 +130,8 @@ def test_a_database_of_a_newer_server_is_refused(serving, tmp_path):
 
     from server.errors import ServerConfigError
     from server.settings import Settings
-    from server.store import Store
-    from server.tables import about
+    from server.storage.store import Store
+    from server.storage.tables import about
 
     with serving() as server, server.store.database.write() as connection:
         connection.execute(update(about).values(value="99"))
@@ -142,7 +142,7 @@ def test_a_database_of_a_newer_server_is_refused(serving, tmp_path):
 def test_a_database_that_does_not_answer_is_told_of(tmp_path):
     from server.errors import ServerConfigError
     from server.settings import Settings
-    from server.store import Store
+    from server.storage.store import Store
 
     url = "postgresql://nobody@127.0.0.1:1/none"
     with pytest.raises(ServerConfigError, match="SPRY_DATABASE_URL"):

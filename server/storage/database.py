@@ -18,7 +18,7 @@ from sqlalchemy import Connection, create_engine, event, insert, select
 from sqlalchemy.exc import OperationalError
 
 from server.errors import ServerConfigError
-from server.tables import SCHEMA, about, schema
+from server.storage.tables import SCHEMA, about, schema
 
 _WRITES = "spry_writes"
 _CONNECTIONS = 50
