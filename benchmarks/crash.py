@@ -33,7 +33,7 @@ from edge_client.training.estimators import estimator_for
 from edge_client.training.plan import Workbench
 from edge_client.wire.protocol import Task
 from server.aggregation import Mean
-from server.jobs import Job, find_job
+from server.jobs.jobs import Job, find_job
 from server.settings import Settings
 from server.storage.models import Model, moved
 from server.storage.store import Store

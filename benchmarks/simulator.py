@@ -40,7 +40,7 @@ from export.check.reference import Reference
 from export.model.loading import load
 from export.rows import ARITHMETIC
 from export.tasks import TASKS
-from server.assignment import slots
+from server.jobs.assignment import slots
 from server.offers import seed_of
 from server.simulation.crews import Alone
 from server.simulation.fleet import Fleet, State

@@ -48,7 +48,14 @@ PUBLIC = (
     ),
     *("edge_client.training.estimators", "edge_client.client.predictions", "edge_client.wire.protocol"),
     *("export.options", "export.pipeline", "export.merge", "export.errors"),
-    *("server.app", "server.jobs", "server.rounds", "server.aggregation", "server.assignment", "server.settings"),
+    *(
+        "server.app",
+        "server.jobs.jobs",
+        "server.rounds",
+        "server.aggregation",
+        "server.jobs.assignment",
+        "server.settings",
+    ),
 )
 """What a program of one's own may import; the rest may change without notice."""
 FEW = 2

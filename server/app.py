@@ -14,7 +14,7 @@ from edge_client import __version__
 from server import logs, problems, reference
 from server.bodies import BodyLimit
 from server.errors import ServerConfigError
-from server.jobs import list_jobs
+from server.jobs.jobs import list_jobs
 from server.offers import Offers
 from server.reports import Reports
 from server.routes import bundles, dashboard, devices, events, jobs, operations, tasks

@@ -17,7 +17,7 @@ from server.storage.store import Store
 
 if TYPE_CHECKING:
     from edge_client.data.examples import Examples
-    from server.jobs import Job
+    from server.jobs.jobs import Job
 
 
 def evaluate(store: Store, job: Job, weights: Weights) -> dict[str, float]:

@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 
 from edge_client import __version__
 from server import views
-from server.jobs import ENDED, list_jobs
+from server.jobs.jobs import ENDED, list_jobs
 from server.storage.store import Store
 from server.storage.tables import devices, jobs, refusals, rounds, tasks, traffic
 

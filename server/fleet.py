@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from sqlalchemy import and_, func, select
 
 from edge_client.bundle.manifest import Manifest
-from server.jobs import Job
+from server.jobs.jobs import Job
 from server.storage.store import Store
 from server.storage.tables import devices, jobs, rounds, scalars, tasks, traffic
 

@@ -14,8 +14,8 @@ from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from edge_client.wire.protocol import CheckedIn, CheckIn, Task
-from server.assignment import Fit, Needs, Slot, choose
-from server.jobs import RUNNING, Job, find_job, list_jobs
+from server.jobs.assignment import Fit, Needs, Slot, choose
+from server.jobs.jobs import RUNNING, Job, find_job, list_jobs
 from server.storage.store import Store
 from server.storage.tables import devices, rounds, tasks
 

@@ -16,7 +16,7 @@ from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest
 from edge_client.wire.scalars import Participant, ScalarReport, StepRecord, as_published, decode_report
 from server.aggregation import Mean
-from server.jobs import Job, JobSettings
+from server.jobs.jobs import Job, JobSettings
 from server.outliers import Norms, beyond, usual_in
 from server.storage.models import Model, moved, repeated
 from server.storage.store import Store

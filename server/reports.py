@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, insert, select, update
 from edge_client.wire.protocol import Receipt
 from edge_client.wire.scalars import ScalarError, decode_report
 from server.errors import Refusal, not_found
-from server.jobs import Job, find_job
+from server.jobs.jobs import Job, find_job
 from server.outliers import Norms, beyond, norms, usual_in
 from server.storage.models import head_names
 from server.storage.store import Store

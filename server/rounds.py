@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Row, and_, delete, func, insert, or_, select,
 
 from edge_client.wire.scalars import decode_records, encode_record
 from server.evaluation import evaluate
-from server.jobs import RUNNING, Job, end_job, find_job
+from server.jobs.jobs import RUNNING, Job, end_job, find_job
 from server.outcomes import Outcome, aggregate
 from server.storage.store import Store
 from server.storage.tables import jobs, metrics, rounds, scalars, tasks

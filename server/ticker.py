@@ -9,7 +9,7 @@ import time
 from sqlalchemy import select
 
 from server.errors import Refusal
-from server.jobs import ENDED
+from server.jobs.jobs import ENDED
 from server.offers import Offers
 from server.rounds import advance
 from server.storage.store import Store

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 from sqlalchemy import and_, func, select
 
-from server.jobs import Job, JobSettings
+from server.jobs.jobs import Job, JobSettings
 from server.storage.store import Store
 from server.storage.tables import audit, metrics, refusals, rounds, scalars, tasks, traffic
 

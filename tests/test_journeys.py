@@ -135,7 +135,7 @@ def logits_of_programs(folder: Path, weights: dict[str, np.ndarray]) -> np.ndarr
 
 
 def test_nothing_is_lost_by_kills(started, tmp_path):
-    from server.jobs import find_job
+    from server.jobs.jobs import find_job
     from server.settings import Settings
     from server.storage.store import Store
 

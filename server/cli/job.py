@@ -24,7 +24,7 @@ from server.cli.common import (
     show_table,
     transfer,
 )
-from server.presets import PRESETS, merged, preset_for, start_of
+from server.jobs.presets import PRESETS, merged, preset_for, start_of
 
 app = typer.Typer(
     help="Jobs: a bundle to train, how, and when to stop.",

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from server import fleet, views
-from server.jobs import Job, find_job, list_jobs
+from server.jobs.jobs import Job, find_job, list_jobs
 from server.services import Admin, UseServices
 from server.storage.store import Store
 from server.streams import Event, News, stream

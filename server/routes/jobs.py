@@ -13,10 +13,11 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from starlette.concurrency import run_in_threadpool
 
 from edge_client.wire.protocol import SAFETENSORS, STEPS, VERSION_HEADER
-from server import jobs, views
+from server import views
 from server.adapters import adapter_archive
 from server.errors import Refusal
-from server.jobs import ENDED, PAUSED, RUNNING, Job, JobSettings
+from server.jobs import jobs
+from server.jobs.jobs import ENDED, PAUSED, RUNNING, Job, JobSettings
 from server.services import Admin, Device, Services, UseServices
 from server.streams import Event, News, stream
 from server.views import JobView, MetricView, RefusalView, RoundView, TrafficView

@@ -14,7 +14,7 @@ from edge_client.gradient.drawing import counted
 from edge_client.gradient.philox import block
 from edge_client.training.estimators import kind_of
 from edge_client.wire.protocol import Training
-from server.assignment import cyclic, everything
+from server.jobs.assignment import cyclic, everything
 from server.simulation.costs import passes
 
 

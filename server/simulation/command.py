@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from edge_client.commands.interrupts import end_as_interrupted
 from edge_client.format import size
 from server.errors import SimulationError
-from server.presets import PRESETS, merged
+from server.jobs.presets import PRESETS, merged
 from server.simulation import options as shared
 from server.simulation.arithmetic import tell_if_slow
 from server.simulation.methods import METHODS, check_method

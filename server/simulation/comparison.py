@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from server.jobs import JobSettings
+from server.jobs.jobs import JobSettings
 from server.simulation.convergence import INTERVAL
 from server.simulation.measures import main_score, metrics
 from server.simulation.methods import ADAPTER_OPTIONS

@@ -8,8 +8,8 @@ from pathlib import Path
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest
 from edge_client.wire.protocol import Task, Training
-from server.assignment import Needs, Slot
 from server.errors import SimulationError
+from server.jobs.assignment import Needs, Slot
 
 
 class DeviceMemory:

@@ -2,7 +2,7 @@
 
     select → assign → train → aggregate → evaluate
 
-Selection apart, these are the server's own rules (`server.assignment`, `server.outcomes`) and the devices' own training
+Selection apart, these are the server's own rules (`server.jobs.assignment`, `server.outcomes`) and the devices' own training
 (`edge_client.training.epoch`); what a real round also does, waiting and validating, has nothing to do here.
 """
 
@@ -21,9 +21,9 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.gradient.guide import guide_in, in_state
 from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import decode_report
-from server.assignment import Slot
 from server.errors import SimulationError
-from server.jobs import JobSettings, complete
+from server.jobs.assignment import Slot
+from server.jobs.jobs import JobSettings, complete
 from server.offers import seed_of
 from server.outcomes import Outcome, Step, Update, mean_of_updates, step_of_scalars
 from server.outliers import norms, usual

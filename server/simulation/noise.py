@@ -24,8 +24,8 @@ from edge_client.data.examples import Example
 from edge_client.gradient.estimate import shares
 from edge_client.training.estimators import kind_of
 from edge_client.wire.protocol import Training
-from server.assignment import Slot
 from server.errors import SimulationError
+from server.jobs.assignment import Slot
 from server.simulation.choice import Choice, expected_noise
 from server.simulation.fleet import task_of
 from server.simulation.learner import Differentiated, Learner

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from server.jobs import complete
+from server.jobs.jobs import complete
 from server.simulation import convergence
 from server.simulation.crews import Engine, open_crew
 from server.simulation.curves import write_curves

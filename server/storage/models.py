@@ -25,7 +25,7 @@ from server.storage.database import Database
 from server.storage.tables import steps, versions
 
 if TYPE_CHECKING:
-    from server.jobs import Job, JobSettings
+    from server.jobs.jobs import Job, JobSettings
 
 
 AVERAGE = "a:"

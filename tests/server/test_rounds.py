@@ -9,7 +9,7 @@ from safetensors.numpy import load
 
 from edge_client.training.optimizers import server_step
 from edge_client.wire.protocol import ServerOptimizer, ServerOptimizers
-from server.jobs import find_job
+from server.jobs.jobs import find_job
 from server.rounds import advance
 
 AVERAGE = {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}}

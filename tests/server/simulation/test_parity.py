@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save
 from sqlalchemy import func, select
 
-from server.jobs import find_job
+from server.jobs.jobs import find_job
 from server.simulation.crews import Alone
 from server.simulation.fleet import Fleet, State
 from server.simulation.plan import plan_for

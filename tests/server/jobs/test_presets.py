@@ -8,8 +8,8 @@ import pytest
 
 from edge_client.bundle.folder import Bundle
 from server.errors import Refusal
-from server.jobs import JobSettings, complete
-from server.presets import PRESETS, Preset, merged, preset_for
+from server.jobs.jobs import JobSettings, complete
+from server.jobs.presets import PRESETS, Preset, merged, preset_for
 from server.simulation.plan import plan_for
 
 

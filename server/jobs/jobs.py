@@ -20,9 +20,9 @@ from edge_client.training.epoch import steps_in
 from edge_client.training.estimators import ScalarEstimator, kind_of
 from edge_client.wire.protocol import ServerOptimizers, Training
 from edge_client.wire.scalars import LARGEST_REPORT
-from server.assignment import Assignment, Slot, slots
 from server.errors import Refusal, not_found
 from server.evaluation import check_held_out
+from server.jobs.assignment import Assignment, Slot, slots
 from server.storage.store import Store
 from server.storage.tables import bundles, jobs, rounds, tasks
 
