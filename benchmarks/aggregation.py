@@ -20,8 +20,8 @@ from fleet import machine
 from edge_client.arrays import Weights
 from edge_client.training.optimizers import server_step
 from edge_client.wire.protocol import ServerOptimizers
-from server.aggregation import Mean
 from server.jobs.assignment import cyclic
+from server.rounds.aggregation import Mean
 from server.storage.blobs import Blobs
 
 UNITS, WIDTH, LABELS = 48, 1024, 4

@@ -32,8 +32,8 @@ from edge_client.training.epoch import State, train, update
 from edge_client.training.estimators import estimator_for
 from edge_client.training.plan import Workbench
 from edge_client.wire.protocol import Task
-from server.aggregation import Mean
 from server.jobs.jobs import Job, find_job
+from server.rounds.aggregation import Mean
 from server.settings import Settings
 from server.storage.models import Model, moved
 from server.storage.store import Store

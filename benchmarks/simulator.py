@@ -41,7 +41,7 @@ from export.model.loading import load
 from export.rows import ARITHMETIC
 from export.tasks import TASKS
 from server.jobs.assignment import slots
-from server.offers import seed_of
+from server.rounds.offers import seed_of
 from server.simulation.crews import Alone
 from server.simulation.fleet import Fleet, State
 from server.simulation.plan import Plan, plan_for

@@ -51,8 +51,8 @@ PUBLIC = (
     *(
         "server.app",
         "server.jobs.jobs",
-        "server.rounds",
-        "server.aggregation",
+        "server.rounds.rounds",
+        "server.rounds.aggregation",
         "server.jobs.assignment",
         "server.settings",
     ),

@@ -15,14 +15,14 @@ from server import logs, problems, reference
 from server.bodies import BodyLimit
 from server.errors import ServerConfigError
 from server.jobs.jobs import list_jobs
-from server.offers import Offers
-from server.reports import Reports
+from server.rounds.offers import Offers
+from server.rounds.reports import Reports
+from server.rounds.ticker import Ticker
 from server.routes import bundles, dashboard, devices, events, jobs, operations, tasks
 from server.services import Services
 from server.settings import Settings, read_settings
 from server.signals import hear_signals
 from server.storage.store import ADMIN_TOKEN_FILE, Store
-from server.ticker import Ticker
 
 log = logging.getLogger("uvicorn.error")  # where uvicorn's own start-up lines go
 

@@ -12,8 +12,8 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sqlalchemy import Row
 
 from server.credentials import authenticate, require_admin
-from server.offers import Offers
-from server.reports import Reports
+from server.rounds.offers import Offers
+from server.rounds.reports import Reports
 from server.storage.store import Store
 
 

@@ -21,8 +21,8 @@ from edge_client.training.estimators import ScalarEstimator, kind_of
 from edge_client.wire.protocol import ServerOptimizers, Training
 from edge_client.wire.scalars import LARGEST_REPORT
 from server.errors import Refusal, not_found
-from server.evaluation import check_held_out
 from server.jobs.assignment import Assignment, Slot, slots
+from server.rounds.evaluation import check_held_out
 from server.storage.store import Store
 from server.storage.tables import bundles, jobs, rounds, tasks
 

@@ -18,10 +18,10 @@ from server.adapters import adapter_archive
 from server.errors import Refusal
 from server.jobs import jobs
 from server.jobs.jobs import ENDED, PAUSED, RUNNING, Job, JobSettings
+from server.rounds.weights import steps_since, weights_since
 from server.services import Admin, Device, Services, UseServices
 from server.streams import Event, News, stream
 from server.views import JobView, MetricView, RefusalView, RoundView, TrafficView
-from server.weights import steps_since, weights_since
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 

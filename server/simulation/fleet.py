@@ -2,7 +2,7 @@
 
     select → assign → train → aggregate → evaluate
 
-Selection apart, these are the server's own rules (`server.jobs.assignment`, `server.outcomes`) and the devices' own training
+Selection apart, these are the server's own rules (`server.jobs.assignment`, `server.rounds.outcomes`) and the devices' own training
 (`edge_client.training.epoch`); what a real round also does, waiting and validating, has nothing to do here.
 """
 
@@ -24,9 +24,9 @@ from edge_client.wire.scalars import decode_report
 from server.errors import SimulationError
 from server.jobs.assignment import Slot
 from server.jobs.jobs import JobSettings, complete
-from server.offers import seed_of
-from server.outcomes import Outcome, Step, Update, mean_of_updates, step_of_scalars
-from server.outliers import norms, usual
+from server.rounds.offers import seed_of
+from server.rounds.outcomes import Outcome, Step, Update, mean_of_updates, step_of_scalars
+from server.rounds.outliers import norms, usual
 from server.simulation.costs import mean_passes
 from server.simulation.crews import Crew
 from server.simulation.device import DeviceMemory

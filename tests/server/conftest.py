@@ -57,7 +57,7 @@ class Server:
 
     def advance(self) -> None:
         """What the background does, now."""
-        from server.rounds import advance
+        from server.rounds.rounds import advance
 
         for job in self.call("GET", "/v1/jobs").json():
             while advance(self.store, job["id"]):

@@ -10,7 +10,7 @@ import pytest
 
 from server.routes import events
 from server.routes.events import Feed
-from tests.server.test_rounds import AVERAGE, play
+from tests.server.rounds.test_rounds import AVERAGE, play
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from contextlib import ExitStack
 import pytest
 from sqlalchemy import func, select
 
-from server.offers import Offers
-from server.rounds import advance
+from server.rounds.offers import Offers
+from server.rounds.rounds import advance
 from server.routes.events import Feed
 from server.storage.tables import rounds, tasks, versions
-from tests.server.test_iterations import SHAPE, scalars, send
-from tests.server.test_rounds import AVERAGE
+from tests.server.rounds.test_iterations import SHAPE, scalars, send
+from tests.server.rounds.test_rounds import AVERAGE
 
 
 def test_rounds_in_both_modes(serving, bundle, database):

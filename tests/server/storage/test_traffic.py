@@ -10,8 +10,8 @@ import pytest
 from edge_client.bundle.manifest import FILE_NAME
 from edge_client.wire.scalars import encode_report
 from server.storage.traffic import Traffic
-from tests.server.test_iterations import SHAPE, scalars, send
-from tests.server.test_rounds import AVERAGE
+from tests.server.rounds.test_iterations import SHAPE, scalars, send
+from tests.server.rounds.test_rounds import AVERAGE
 
 
 def traffic(server, job: str = "job") -> dict[tuple[int, str], tuple[int, int]]:

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from server.outliers import FIRST_ROUNDS, beyond, norms, usual
-from tests.server.test_rounds import AVERAGE, play
+from server.rounds.outliers import FIRST_ROUNDS, beyond, norms, usual
+from tests.server.rounds.test_rounds import AVERAGE, play
 
 START = {"a": np.zeros(2, np.float32), "b": np.ones(1, np.float32), "head": np.zeros(1, np.float32)}
 

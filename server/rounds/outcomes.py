@@ -15,9 +15,9 @@ from sqlalchemy import Row
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest
 from edge_client.wire.scalars import Participant, ScalarReport, StepRecord, as_published, decode_report
-from server.aggregation import Mean
 from server.jobs.jobs import Job, JobSettings
-from server.outliers import Norms, beyond, usual_in
+from server.rounds.aggregation import Mean
+from server.rounds.outliers import Norms, beyond, usual_in
 from server.storage.models import Model, moved, repeated
 from server.storage.store import Store
 

@@ -12,11 +12,11 @@ from edge_client.wire.protocol import Receipt
 from edge_client.wire.scalars import ScalarError, decode_report
 from server.errors import Refusal, not_found
 from server.jobs.jobs import Job, find_job
-from server.outliers import Norms, beyond, norms, usual_in
+from server.rounds.outliers import Norms, beyond, norms, usual_in
+from server.rounds.updates import largest, parameters_of, read_update
 from server.storage.models import head_names
 from server.storage.store import Store
 from server.storage.tables import refusals, rounds, scalars, tasks
-from server.updates import largest, parameters_of, read_update
 
 
 class Reports:

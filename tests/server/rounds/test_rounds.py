@@ -10,7 +10,7 @@ from safetensors.numpy import load
 from edge_client.training.optimizers import server_step
 from edge_client.wire.protocol import ServerOptimizer, ServerOptimizers
 from server.jobs.jobs import find_job
-from server.rounds import advance
+from server.rounds.rounds import advance
 
 AVERAGE = {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}}
 
@@ -296,7 +296,7 @@ def test_a_claim_belongs_to_one_worker(server, bundle_name, monkeypatch):
     """A dead worker's round is taken over; a living one's is left alone."""
     from sqlalchemy import update
 
-    from server import rounds
+    from server.rounds import rounds
     from server.storage.tables import rounds as table
 
     job = server.create_job(bundle_name, per_round=1, over_selection=1)

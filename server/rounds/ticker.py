@@ -10,8 +10,8 @@ from sqlalchemy import select
 
 from server.errors import Refusal
 from server.jobs.jobs import ENDED
-from server.offers import Offers
-from server.rounds import advance
+from server.rounds.offers import Offers
+from server.rounds.rounds import advance
 from server.storage.store import Store
 from server.storage.tables import jobs
 

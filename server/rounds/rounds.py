@@ -2,8 +2,8 @@
 
     select → assign → train → collect → validate → aggregate → evaluate → publish
 
-Devices select themselves by checking in, are assigned a slot (`server.offers`), train, and report
-(`server.reports`, which validates what arrives). `advance` carries on from there whenever a round is complete or its
+Devices select themselves by checking in, are assigned a slot (`server.rounds.offers`), train, and report
+(`server.rounds.reports`, which validates what arrives). `advance` carries on from there whenever a round is complete or its
 time is up. Every stage leaves its result in the database, so a process that is killed loses nothing: the next one, or
 another worker, claims the round and goes on.
 """
@@ -19,9 +19,9 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, delete, func, insert, or_, select, update
 
 from edge_client.wire.scalars import decode_records, encode_record
-from server.evaluation import evaluate
 from server.jobs.jobs import RUNNING, Job, end_job, find_job
-from server.outcomes import Outcome, aggregate
+from server.rounds.evaluation import evaluate
+from server.rounds.outcomes import Outcome, aggregate
 from server.storage.store import Store
 from server.storage.tables import jobs, metrics, rounds, scalars, tasks
 
