@@ -11,7 +11,7 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sqlalchemy import Row
 
-from server.credentials import authenticate, require_admin
+from server.control.credentials import authenticate, require_admin
 from server.rounds.offers import Offers
 from server.rounds.reports import Reports
 from server.storage.store import Store

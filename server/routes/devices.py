@@ -9,8 +9,9 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict
 
 from edge_client.wire.protocol import CheckedIn, CheckIn, Enrolled, Enrolment
-from server import credentials, fleet
-from server.fleet import DeviceView
+from server.control import credentials
+from server.control import devices as fleet
+from server.control.devices import DeviceView
 from server.services import Admin, Device, UseServices, address
 
 router = APIRouter(prefix="/v1", tags=["devices"])

@@ -11,7 +11,8 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
-from server import fleet, views
+from server.control import devices as fleet
+from server.control import views
 from server.jobs.jobs import Job, find_job, list_jobs
 from server.services import Admin, UseServices
 from server.storage.store import Store

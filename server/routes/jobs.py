@@ -13,15 +13,15 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from starlette.concurrency import run_in_threadpool
 
 from edge_client.wire.protocol import SAFETENSORS, STEPS, VERSION_HEADER
-from server import views
-from server.adapters import adapter_archive
+from server.control import views
+from server.control.adapters import adapter_archive
+from server.control.views import JobView, MetricView, RefusalView, RoundView, TrafficView
 from server.errors import Refusal
 from server.jobs import jobs
 from server.jobs.jobs import ENDED, PAUSED, RUNNING, Job, JobSettings
 from server.rounds.weights import steps_since, weights_since
 from server.services import Admin, Device, Services, UseServices
 from server.streams import Event, News, stream
-from server.views import JobView, MetricView, RefusalView, RoundView, TrafficView
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 

@@ -9,12 +9,12 @@ from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from sqlalchemy import select
 
-from server import views
+from server.control import views
+from server.control.exposition import exposition
+from server.control.views import AuditView
 from server.errors import Refusal
-from server.exposition import exposition
 from server.services import Admin, UseServices
 from server.storage.tables import about
-from server.views import AuditView
 
 router = APIRouter(tags=["operations"])
 

@@ -113,7 +113,7 @@ def test_one_device_has_one_task_whoever_it_asks(serving, bundle, database):
 
         def ask(number):
             from edge_client.wire.protocol import CheckIn
-            from server.credentials import authenticate
+            from server.control.credentials import authenticate
 
             store = servers[number % 2].store
             known = authenticate(store, device.headers["Authorization"].removeprefix("Bearer "))

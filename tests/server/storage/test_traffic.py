@@ -132,6 +132,6 @@ def test_what_could_not_be_written_is_written_later(server, monkeypatch):
             counter.save()
     counter.add(("", 0), "d-1", up=2)
     counter.save()
-    from server.fleet import device_totals
+    from server.control.devices import device_totals
 
     assert device_totals(server.store) == {"d-1": (7, 0)}

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from sqlalchemy import func, select
 
 from edge_client import __version__
-from server import views
+from server.control import views
 from server.jobs.jobs import ENDED, list_jobs
 from server.storage.store import Store
 from server.storage.tables import devices, jobs, refusals, rounds, tasks, traffic

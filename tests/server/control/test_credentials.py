@@ -7,7 +7,7 @@ import pytest
 
 from edge_client.errors import SpryError
 from server.app import create_app
-from server.credentials import digest
+from server.control.credentials import digest
 from server.errors import ServerConfigError
 from server.settings import Settings, read_settings
 from server.storage.store import Store
