@@ -11,18 +11,19 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edge_client import __version__
-from server import logs, problems, reference
-from server.bodies import BodyLimit
+from server import logs
 from server.errors import ServerConfigError
 from server.jobs.jobs import list_jobs
 from server.rounds.offers import Offers
 from server.rounds.reports import Reports
 from server.rounds.ticker import Ticker
-from server.routes import bundles, dashboard, devices, events, jobs, operations, tasks
-from server.services import Services
 from server.settings import Settings, read_settings
-from server.signals import hear_signals
 from server.storage.store import ADMIN_TOKEN_FILE, Store
+from server.web import problems, reference
+from server.web.bodies import BodyLimit
+from server.web.routes import bundles, dashboard, devices, events, jobs, operations, tasks
+from server.web.services import Services
+from server.web.signals import hear_signals
 
 log = logging.getLogger("uvicorn.error")  # where uvicorn's own start-up lines go
 

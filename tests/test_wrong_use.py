@@ -306,7 +306,7 @@ def test_settings_that_cannot_be_read(wrong, tmp_path):
 def test_names_that_fit_no_address(tmp_path):
     from pydantic import ValidationError
 
-    from server.routes.jobs import NewJob
+    from server.web.routes.jobs import NewJob
 
     for name in ("a/b", "..", "two\nlines"):
         with pytest.raises(ValidationError, match="becomes a part of addresses"):

@@ -10,8 +10,8 @@ from sqlalchemy import func, select
 
 from server.rounds.offers import Offers
 from server.rounds.rounds import advance
-from server.routes.events import Feed
 from server.storage.tables import rounds, tasks, versions
+from server.web.routes.events import Feed
 from tests.server.rounds.test_iterations import SHAPE, scalars, send
 from tests.server.rounds.test_rounds import AVERAGE
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from server.routes import events
-from server.routes.events import Feed
+from server.web.routes import events
+from server.web.routes.events import Feed
 from tests.server.rounds.test_rounds import AVERAGE, play
 
 

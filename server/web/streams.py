@@ -10,7 +10,7 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from server.services import Services
+from server.web.services import Services
 
 _KEEP_ALIVE = 15.0
 """Seconds of silence after which a proxy might close the connection."""

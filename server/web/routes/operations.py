@@ -13,8 +13,8 @@ from server.control import views
 from server.control.exposition import exposition
 from server.control.views import AuditView
 from server.errors import Refusal
-from server.services import Admin, UseServices
 from server.storage.tables import about
+from server.web.services import Admin, UseServices
 
 router = APIRouter(tags=["operations"])
 

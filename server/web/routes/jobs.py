@@ -20,8 +20,8 @@ from server.errors import Refusal
 from server.jobs import jobs
 from server.jobs.jobs import ENDED, PAUSED, RUNNING, Job, JobSettings
 from server.rounds.weights import steps_since, weights_since
-from server.services import Admin, Device, Services, UseServices
-from server.streams import Event, News, stream
+from server.web.services import Admin, Device, Services, UseServices
+from server.web.streams import Event, News, stream
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 

@@ -14,8 +14,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.errors import Refusal
-from server.problems import problem
 from server.storage.blobs import Blobs
+from server.web.problems import problem
 
 _STREAMED = ("/update", "/v1/bundles/", "/v1/held-out/")
 """Routes that bound their bodies themselves."""

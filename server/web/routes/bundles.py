@@ -12,10 +12,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Message, Receive, Scope, Send
 
 from edge_client.bundle.manifest import Manifest
-from server.bodies import binary, received
 from server.errors import Refusal
 from server.jobs.presets import preset_for, start_of
-from server.services import Admin, DeviceOrAdmin, UseServices
+from server.web.bodies import binary, received
+from server.web.services import Admin, DeviceOrAdmin, UseServices
 
 router = APIRouter(prefix="/v1", tags=["bundles"])
 

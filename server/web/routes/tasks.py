@@ -8,9 +8,9 @@ from fastapi import APIRouter, Body, Path, Request
 from starlette.concurrency import run_in_threadpool
 
 from edge_client.wire.protocol import SAFETENSORS, Failure, Receipt
-from server.bodies import binary, received
 from server.errors import Refusal
-from server.services import Device, UseServices
+from server.web.bodies import binary, received
+from server.web.services import Device, UseServices
 
 router = APIRouter(prefix="/v1/tasks/{task}", tags=["tasks"])
 

@@ -14,9 +14,9 @@ from starlette.concurrency import run_in_threadpool
 from server.control import devices as fleet
 from server.control import views
 from server.jobs.jobs import Job, find_job, list_jobs
-from server.services import Admin, UseServices
 from server.storage.store import Store
-from server.streams import Event, News, stream
+from server.web.services import Admin, UseServices
+from server.web.streams import Event, News, stream
 
 router = APIRouter(prefix="/v1", tags=["operations"])
 

@@ -8,7 +8,7 @@ from urllib.parse import urljoin
 import pytest
 
 from edge_client import __version__
-from server.routes.dashboard import FOLDER
+from server.web.routes.dashboard import FOLDER
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 OWN = sorted(path for path in FOLDER.iterdir() if path.is_file())

@@ -12,7 +12,7 @@ from edge_client.wire.protocol import CheckedIn, CheckIn, Enrolled, Enrolment
 from server.control import credentials
 from server.control import devices as fleet
 from server.control.devices import DeviceView
-from server.services import Admin, Device, UseServices, address
+from server.web.services import Admin, Device, UseServices, address
 
 router = APIRouter(prefix="/v1", tags=["devices"])
 
