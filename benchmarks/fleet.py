@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from server.admin import Access, Administrator
+from server.cli.connection import Access, Administrator
 from server.demo import processes
 
 TOKEN = "a-token-for-benchmarks-on-this-machine"

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from fleet import Client, Server, machine, read_rows, write_rows
 
-from server.admin import Administrator
+from server.cli.connection import Administrator
 
 IDLE_MB, TRAINING_MB, DRIFT = 60.0, 170.0, 0.05
 EVERY = 50

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from server.admin import AdminError, Administrator, part
 from server.cli.common import CaOption, NameArgument, ServerOption, TokenOption, connect
+from server.cli.connection import AdminError, Administrator, part
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
 

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from edge_client.format import size
-from server.archive import DUMP, unpack
-from server.backup import PG_DUMP, back_up, describe
 from server.cli.common import JsonOption, show_json, transfer
+from server.ops.archive import DUMP, unpack
+from server.ops.backup import PG_DUMP, back_up, describe
 from server.settings import read_settings
 
 

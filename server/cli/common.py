@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from rich.table import Table
 
-from server.admin import Access, Administrator
+from server.cli.connection import Access, Administrator
 
 ServerOption = Annotated[
     str | None, typer.Option("--server", help="The server's address; $SPRY_SERVER, or this machine's port 8000.")

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from edge_client.format import size
-from server.admin import part
 from server.cli.common import CaOption, JsonOption, ServerOption, TokenOption, ago, connect, show_json, show_table
+from server.cli.connection import part
 
 app = typer.Typer(
     help="Devices: who enrolled, and with what.", add_completion=False, rich_markup_mode=None, no_args_is_help=True

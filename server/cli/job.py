@@ -11,7 +11,6 @@ import typer
 from edge_client.bundle.folder import Bundle
 from edge_client.format import size
 from edge_client.wire.protocol import Estimator
-from server.admin import AdminError, Administrator, part
 from server.cli.common import (
     CaOption,
     JsonOption,
@@ -24,6 +23,7 @@ from server.cli.common import (
     show_table,
     transfer,
 )
+from server.cli.connection import AdminError, Administrator, part
 from server.jobs.presets import PRESETS, merged, preset_for, start_of
 
 app = typer.Typer(

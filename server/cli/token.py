@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from server.admin import AdminError, part
 from server.cli.common import CaOption, JsonOption, ServerOption, TokenOption, connect, show_json, show_table, span
+from server.cli.connection import AdminError, part
 
 app = typer.Typer(
     help="Enrolment tokens: what a device needs to join.",

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from edge_client.runtimes.runtime import available
 from edge_client.wire.protocol import ServerOptimizer, ServerOptimizers
-from server.admin import Access, Administrator
+from server.cli.connection import Access, Administrator
 from server.demo import intents
 from server.demo.folder import Folder
 from server.demo.plan import Plan

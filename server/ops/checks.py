@@ -122,7 +122,7 @@ def _database(connection: Connection, *, is_sqlite: bool) -> Finding:
 
 def _files(connection: Connection, folder: Path) -> Iterator[Finding]:
     """The files that the database names: all there, of the right size."""
-    from server.contents import contents
+    from server.ops.contents import contents
 
     files = contents(connection, folder)
     for name, kept in (("bundles", files.bundles), ("blobs", files.blobs)):

@@ -6,7 +6,7 @@ import resource
 import pytest
 
 from edge_client.commands.doctor.machine import Asked
-from server.checks import server
+from server.ops.checks import server
 from tests.test_journeys import certificates
 
 

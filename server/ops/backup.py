@@ -26,8 +26,8 @@ from edge_client import __version__
 from edge_client.bundle.folder import sha256
 from edge_client.errors import SpryError
 from edge_client.store.files import sync_folder
-from server.archive import DUMP, FORMAT, Advance, Entry, Index, write
-from server.contents import File, contents
+from server.ops.archive import DUMP, FORMAT, Advance, Entry, Index, write
+from server.ops.contents import File, contents
 from server.settings import Settings
 from server.storage.database import Database, database_file
 from server.storage.store import ADMIN_TOKEN_FILE

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from edge_client.errors import SpryError
-from server.archive import INDEX, unpack
-from server.backup import back_up
-from server.contents import contents
+from server.ops.archive import INDEX, unpack
+from server.ops.backup import back_up
+from server.ops.contents import contents
 from server.settings import Settings
 from tests.server.conftest import ADMIN
 from tests.test_journeys import Fleet, fleet, spry
