@@ -3,9 +3,9 @@
     select → assign → train → collect → validate → aggregate → evaluate → publish
 
 Devices select themselves by checking in, are assigned a slot (`server.rounds.offers`), train, and report
-(`server.rounds.reports`, which validates what arrives). `advance` carries on from there whenever a round is complete or its
-time is up. Every stage leaves its result in the database, so a process that is killed loses nothing: the next one, or
-another worker, claims the round and goes on.
+(`server.rounds.reports`, which validates what arrives). `advance` carries on from there whenever a round is complete or
+its time is up. Every stage leaves its result in the database, so a process that is killed loses nothing: the next one,
+or another worker, claims the round and goes on.
 """
 
 from __future__ import annotations

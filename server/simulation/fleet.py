@@ -2,8 +2,9 @@
 
     select → assign → train → aggregate → evaluate
 
-Selection apart, these are the server's own rules (`server.jobs.assignment`, `server.rounds.outcomes`) and the devices' own training
-(`edge_client.training.epoch`); what a real round also does, waiting and validating, has nothing to do here.
+Selection apart, these are the server's own rules (`server.jobs.assignment`, `server.rounds.outcomes`) and the devices'
+own training (`edge_client.training.epoch`); what a real round also does, waiting and validating, has nothing to do
+here.
 """
 
 from __future__ import annotations

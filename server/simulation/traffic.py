@@ -1,7 +1,7 @@
 """What a round moves between server and clients: in bytes as they go over the wire, and in numbers as papers count.
 
-Bytes are those of the bodies that a server counts too (`server.storage.traffic`), without HTTP's headers and the few hundred
-bytes of a check-in. Weights are safetensors: four bytes for each number, 120 to 170 for each tensor's name and shape,
+Bytes are those of the bodies that a server counts too (`server.storage.traffic`), without HTTP's headers and the few
+hundred bytes of a check-in. Weights are safetensors: four bytes for each number, 120 to 170 for each tensor's name and shape,
 and in an update some 150 for the client's report. Numbers are weights, derivatives and seeds; losses and counts of
 examples, a few for each message, are left out.
 

@@ -1,1 +1,0 @@
-"""The HTTP API, a router for each noun. Routes translate; what they ask for is done elsewhere."""
