@@ -23,7 +23,7 @@ from edge_client.data.examples import Example, Examples
 from export.adapt.alignment import bases
 from export.model.loading import Loaded, load
 from export.tasks import TASKS
-from server.simulation.dataset import open_dataset
+from server.simulation.data.dataset import open_dataset
 
 Pair = tuple[Tensor, Tensor]
 BATCH, LENGTH = 64, 48

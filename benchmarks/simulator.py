@@ -43,9 +43,9 @@ from export.tasks import TASKS
 from server.jobs.assignment import slots
 from server.rounds.offers import seed_of
 from server.simulation.crews import Alone
+from server.simulation.data.population import sampled
 from server.simulation.fleet import Fleet, State
 from server.simulation.plan import Plan, plan_for
-from server.simulation.population import sampled
 from server.simulation.work import Worker
 from server.storage.models import Model
 

@@ -30,9 +30,9 @@ from server.rounds.outcomes import Outcome, Step, Update, mean_of_updates, step_
 from server.rounds.outliers import norms, usual
 from server.simulation.costs import mean_passes
 from server.simulation.crews import Crew
+from server.simulation.data.population import sampled
 from server.simulation.device import DeviceMemory
 from server.simulation.plan import Plan
-from server.simulation.population import sampled
 from server.simulation.scores import Score, combined
 from server.simulation.traffic import Traffic
 from server.simulation.work import Member, Trained, rows_together

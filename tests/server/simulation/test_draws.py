@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.errors import DataError
-from server.simulation.draws import Purpose, log_gammas, order
+from server.simulation.data.draws import Purpose, log_gammas, order
 
 
 def test_numbers_are_pinned():

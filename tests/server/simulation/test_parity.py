@@ -13,9 +13,9 @@ from sqlalchemy import func, select
 
 from server.jobs.jobs import find_job
 from server.simulation.crews import Alone
+from server.simulation.data.population import sampled
 from server.simulation.fleet import Fleet, State
 from server.simulation.plan import plan_for
-from server.simulation.population import sampled
 from server.simulation.work import Worker
 from server.storage.models import Model
 from server.storage.tables import tasks

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.errors import DataError
-from server.simulation.dataset import open_dataset
-from server.simulation.population import Population, sampled
+from server.simulation.data.dataset import open_dataset
+from server.simulation.data.population import Population, sampled
 
 
 @pytest.fixture

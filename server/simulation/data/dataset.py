@@ -23,9 +23,9 @@ import numpy as np
 from edge_client.data.examples import BadRows, Examples, class_number, examples_for
 from edge_client.data.sources import BadRow, CsvSource, JsonlSource, Located, Row, Source
 from edge_client.errors import DataError
-from server.simulation import hub
-from server.simulation.columns import GROUP, Columns, MappedSource, fields_of
-from server.simulation.split import Kinds
+from server.simulation.data import hub
+from server.simulation.data.columns import GROUP, Columns, MappedSource, fields_of
+from server.simulation.data.split import Kinds
 
 LABELS_FILE = "labels.json"
 MOST_LABELS = 1000

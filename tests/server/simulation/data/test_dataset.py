@@ -6,8 +6,8 @@ import pytest
 
 from edge_client.data.examples import Example
 from edge_client.errors import DataError, RuntimeMissing
-from server.simulation.columns import Columns
-from server.simulation.dataset import open_dataset
+from server.simulation.data.columns import Columns
+from server.simulation.data.dataset import open_dataset
 
 ROWS = [{"text": "ice", "label": "no"}, {"text": "a lake", "label": "yes"}, {"text": "on it", "label": "no"}]
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from edge_client.data.examples import Example, Examples
 from edge_client.errors import DataError
-from server.simulation.dataset import Dataset
-from server.simulation.draws import Purpose, order
-from server.simulation.split import Indices, by_kind, by_mix, held_back
+from server.simulation.data.dataset import Dataset
+from server.simulation.data.draws import Purpose, order
+from server.simulation.data.split import Indices, by_kind, by_mix, held_back
 
 OWN_TEST = 0.2
 """Of a client's rows, those that its personal model is tested on."""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.errors import DataError
-from server.simulation.split import Kinds, by_kind, by_mix, held_back
+from server.simulation.data.split import Kinds, by_kind, by_mix, held_back
 
 RNG = np.random.default_rng
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_client.errors import DataError
-from server.simulation.draws import Floats, Purpose, log_gammas, order
+from server.simulation.data.draws import Floats, Purpose, log_gammas, order
 
 Indices = NDArray[np.int64]
 
