@@ -13,7 +13,7 @@ import msgspec
 from server.jobs.jobs import JobSettings
 from server.simulation.convergence import INTERVAL
 from server.simulation.measures import main_score, metrics
-from server.simulation.methods import ADAPTER_OPTIONS
+from server.simulation.methods.methods import ADAPTER_OPTIONS
 from server.simulation.runs import Config, Run, RunError
 
 Kind = Literal["backprop", "forward", "zero-order", "head alone"]

@@ -21,8 +21,8 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.gradient.drawing import own_directions
 from edge_client.training.estimators import Central, Estimator, ExactGradient
 from edge_client.wire.protocol import Mode, Task, Training
-from server.simulation.fwdllm import ClosestDirection
-from server.simulation.methods import Family, Method
+from server.simulation.methods.fwdllm import ClosestDirection
+from server.simulation.methods.methods import Family, Method
 
 TANGENT = 1.0
 """What a direction adds, in forward passes over the part of the model behind the cut. Measured (`docs/programs.md`, cut

@@ -16,7 +16,7 @@ from edge_client.data.examples import BadRows
 from server.errors import SimulationError
 from server.jobs.jobs import JobSettings
 from server.jobs.presets import PRESETS, Preset, merged, preset_for
-from server.simulation.methods import ADAPTER_OPTIONS, PAPER_DATA, Method, method_named
+from server.simulation.methods.methods import ADAPTER_OPTIONS, PAPER_DATA, Method, method_named
 
 Arithmetic = Literal["float32", "bfloat16"]
 Differences = Literal["taken", "limit"]

@@ -25,10 +25,10 @@ from edge_client.wire.scalars import encode_report
 from server.simulation.data.columns import Columns
 from server.simulation.data.dataset import open_dataset
 from server.simulation.data.population import Population
-from server.simulation.fwdllm import ClosestDirection, Spread
 from server.simulation.guide import GuideMaker
 from server.simulation.learner import Learner, open_learner
-from server.simulation.limits import at_limit
+from server.simulation.methods.fwdllm import ClosestDirection, Spread
+from server.simulation.methods.limits import at_limit
 from server.simulation.plan import Plan
 from server.simulation.scores import Score, score
 from server.simulation.together import JoinedPasses, run_together

@@ -16,7 +16,7 @@ import pytest
 
 from edge_client.commands.cli import installed, load, run
 from export.options import AdapterOptions
-from server.simulation.methods import METHODS
+from server.simulation.methods.methods import METHODS
 from server.simulation.plan import plan_for
 from tests.server.simulation.runs import bits
 

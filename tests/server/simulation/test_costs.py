@@ -16,8 +16,8 @@ from server.simulation.costs import (
 )
 from server.simulation.crews import Alone
 from server.simulation.fleet import Fleet, State
-from server.simulation.fwdllm import ClosestDirection
-from server.simulation.methods import METHODS
+from server.simulation.methods.fwdllm import ClosestDirection
+from server.simulation.methods.methods import METHODS
 from server.simulation.plan import plan_for
 from server.simulation.work import Worker
 from server.storage.models import Model

@@ -5,8 +5,8 @@ import pytest
 
 from edge_client.training.estimators import Central, Forward
 from server.simulation.fleet import Fleet
-from server.simulation.limits import ClosestLimit, at_limit
-from server.simulation.methods import METHODS
+from server.simulation.methods.limits import ClosestLimit, at_limit
+from server.simulation.methods.methods import METHODS
 from server.simulation.plan import plan_for
 from server.simulation.work import Worker
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edge_client.commands.cli import installed, load
-from server.simulation.methods import check_method
+from server.simulation.methods.methods import check_method
 from server.simulation.runs import find_runs
 from tests.benchmarks import script
 

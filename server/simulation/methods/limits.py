@@ -18,7 +18,7 @@ from edge_client.data.batches import Batch
 from edge_client.step.passes import Pass
 from edge_client.training.estimators import Central, Estimator
 from edge_client.wire.scalars import ScalarReport
-from server.simulation.fwdllm import ClosestDirection
+from server.simulation.methods.fwdllm import ClosestDirection
 
 
 class CentralLimit(Central):

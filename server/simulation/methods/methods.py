@@ -14,7 +14,7 @@ from typing import Any, Literal
 from edge_client.training.estimators import Estimator, kind_of
 from edge_client.wire.protocol import Training
 from server.errors import SimulationError
-from server.simulation.fwdllm import ClosestDirection
+from server.simulation.methods.fwdllm import ClosestDirection
 
 Settings = Mapping[str, Any]
 Family = Literal["forward", "backprop", "zero-order"]
