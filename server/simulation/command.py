@@ -20,7 +20,7 @@ from edge_client.format import size
 from server.errors import SimulationError
 from server.jobs.presets import PRESETS, merged
 from server.simulation import options as shared
-from server.simulation.arithmetic import tell_if_slow
+from server.simulation.compute.arithmetic import tell_if_slow
 from server.simulation.methods.methods import METHODS, check_method
 from server.simulation.plan import plan_for
 from server.simulation.quiet import quiet_libraries

@@ -77,13 +77,13 @@ def estimate(
     --adapter tinylora:rank=8,dimension=16 --directions 1,8,64
     """
     try:
-        from server.simulation.arithmetic import tell_if_slow
+        from server.simulation.compute.arithmetic import tell_if_slow
+        from server.simulation.compute.work import learner_of, population_of
         from server.simulation.noise import measure
         from server.simulation.noisetable import Found, as_dictionary, show
         from server.simulation.plan import plan_for
         from server.simulation.quiet import quiet_libraries
         from server.simulation.weights import weights_in
-        from server.simulation.work import learner_of, population_of
     except ModuleNotFoundError as error:
         raise RuntimeMissing("spry bench estimate", "simulate", f"{error.name} is not installed") from error
 

@@ -28,14 +28,14 @@ from server.jobs.jobs import JobSettings, complete
 from server.rounds.offers import seed_of
 from server.rounds.outcomes import Outcome, Step, Update, mean_of_updates, step_of_scalars
 from server.rounds.outliers import norms, usual
+from server.simulation.compute.crews import Crew
+from server.simulation.compute.scores import Score, combined
+from server.simulation.compute.work import Member, Trained, rows_together
 from server.simulation.costs import mean_passes
-from server.simulation.crews import Crew
 from server.simulation.data.population import sampled
 from server.simulation.device import DeviceMemory
 from server.simulation.plan import Plan
-from server.simulation.scores import Score, combined
 from server.simulation.traffic import Traffic
-from server.simulation.work import Member, Trained, rows_together
 from server.storage.models import Model, head_names
 
 JOB = "simulation"

@@ -27,13 +27,13 @@ from edge_client.wire.protocol import Training
 from server.errors import SimulationError
 from server.jobs.assignment import Slot
 from server.simulation.choice import Choice, expected_noise
+from server.simulation.compute.learner import Differentiated, Learner
+from server.simulation.compute.together import JoinedPasses, Question
+from server.simulation.compute.work import rows_together
 from server.simulation.data.population import Population, sampled
 from server.simulation.fleet import task_of
-from server.simulation.learner import Differentiated, Learner
 from server.simulation.noiserows import Row, Sample, cosine, row
 from server.simulation.plan import Plan
-from server.simulation.together import JoinedPasses, Question
-from server.simulation.work import rows_together
 
 Vector = NDArray[np.float64]
 Vectors = dict[int, Vector]

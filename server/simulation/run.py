@@ -10,12 +10,12 @@ from typing import Any
 
 from server.jobs.jobs import complete
 from server.simulation import convergence
-from server.simulation.crews import Engine, open_crew
+from server.simulation.compute.crews import Engine, open_crew
+from server.simulation.compute.work import Worker
 from server.simulation.curves import write_curves
 from server.simulation.fleet import Fleet, State
 from server.simulation.folder import Folder
 from server.simulation.plan import Plan
-from server.simulation.work import Worker
 from server.storage.models import Model
 
 TRAFFIC = ("bytes_up", "bytes_down", "numbers_up", "numbers_down", "numbers_down_own")

@@ -25,7 +25,7 @@ from edge_client.gradient.guide import guide_in, in_state
 from edge_client.wire.protocol import REPORT, Task, Training
 from edge_client.wire.scalars import encode_record
 from server.rounds.outcomes import Outcome
-from server.simulation.work import Trained
+from server.simulation.compute.work import Trained
 from server.storage.models import Model
 
 _SEED = 1

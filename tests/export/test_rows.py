@@ -13,7 +13,7 @@ from export.adapt.methods import AdapterOptions, adapt
 from export.check.reference import Reference
 from export.graph.capture import TaskForward
 from export.rows import RowModel
-from server.simulation.together import run_together
+from server.simulation.compute.together import run_together
 from tests.export.models import batch_of, projections, tiny
 
 LENGTH, SIZE, CLIENTS = 9, 4, 3

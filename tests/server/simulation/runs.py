@@ -4,10 +4,10 @@ import json
 import random
 from pathlib import Path
 
+from server.simulation.compute.work import Worker
 from server.simulation.fleet import Fleet, State
 from server.simulation.plan import Plan, plan_for
 from server.simulation.run import simulate
-from server.simulation.work import Worker
 from server.storage.models import Model
 
 WORDS = ("the", "ice", "on", "lake", "is", "it", "train", "a", "b", "c")

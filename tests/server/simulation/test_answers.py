@@ -1,6 +1,6 @@
 import pytest
 
-from server.simulation.answers import Scores, exact_match, f1, scores, words
+from server.simulation.compute.answers import Scores, exact_match, f1, scores, words
 
 
 @pytest.mark.parametrize(

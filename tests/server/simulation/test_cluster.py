@@ -8,7 +8,7 @@ import pytest
 
 from edge_client.errors import DataError, RuntimeMissing
 from server.errors import SimulationError
-from server.simulation.cluster import Cluster
+from server.simulation.compute.cluster import Cluster
 from tests.server.simulation.runs import bits, done, first_round, small
 
 

@@ -4,6 +4,8 @@ import pytest
 
 from edge_client.training.estimators import Central, ExactGradient, Forward
 from edge_client.wire.protocol import Training
+from server.simulation.compute.crews import Alone
+from server.simulation.compute.work import Worker
 from server.simulation.costs import (
     Shape,
     behind,
@@ -14,12 +16,10 @@ from server.simulation.costs import (
     passes,
     server_work,
 )
-from server.simulation.crews import Alone
 from server.simulation.fleet import Fleet, State
 from server.simulation.methods.fwdllm import ClosestDirection
 from server.simulation.methods.methods import METHODS
 from server.simulation.plan import plan_for
-from server.simulation.work import Worker
 from server.storage.models import Model
 
 CLIENTS, BATCH = 16, 4

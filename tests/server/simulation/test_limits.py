@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from edge_client.training.estimators import Central, Forward
+from server.simulation.compute.work import Worker
 from server.simulation.fleet import Fleet
 from server.simulation.methods.limits import ClosestLimit, at_limit
 from server.simulation.methods.methods import METHODS
 from server.simulation.plan import plan_for
-from server.simulation.work import Worker
 
 LENGTH = 8
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from edge_client.errors import RuntimeMissing, SpryError
 from server.errors import SimulationError
+from server.simulation.compute.work import Worker
 from server.simulation.plan import Plan
 from server.simulation.quiet import quiet_libraries
-from server.simulation.work import Worker
 
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anybody

@@ -19,7 +19,7 @@ from edge_client.data.examples import Example
 from edge_client.gradient.estimate import parts
 from edge_client.gradient.guide import flat
 from server.errors import SimulationError
-from server.simulation.learner import Learner
+from server.simulation.compute.learner import Learner
 
 GROUP = 8
 """Examples of a direction at most: as many as a client's usual batch."""

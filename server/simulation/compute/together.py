@@ -20,7 +20,7 @@ from edge_client.gradient.estimate import shares
 from edge_client.step.passes import Pass
 from edge_client.training.estimators import trained
 from edge_client.wire.protocol import Task
-from server.simulation.learner import Differentiated, Learner
+from server.simulation.compute.learner import Differentiated, Learner
 
 Given = TypeVar("Given")
 

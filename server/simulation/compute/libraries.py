@@ -1,6 +1,6 @@
 """What a worker's process has loaded as it begins, as loading takes many times as long as a small round."""
 
-from server.simulation.learner import exporter
+from server.simulation.compute.learner import exporter
 from server.simulation.quiet import quiet_libraries
 
 quiet_libraries()  # some log as they load

@@ -10,8 +10,8 @@ from edge_client.data.batches import Batch, in_order
 from edge_client.data.encoder import Question, TextEncoder, answers
 from edge_client.data.examples import Example
 from edge_client.training.epoch import evaluate
-from server.simulation import answers as squad
-from server.simulation.learner import Learner
+from server.simulation.compute import answers as squad
+from server.simulation.compute.learner import Learner
 
 
 class Score(NamedTuple):

@@ -12,7 +12,7 @@ import pytest
 
 from edge_client.errors import DataError
 from server.errors import SimulationError
-from server.simulation.processes import Processes
+from server.simulation.compute.processes import Processes
 from tests.server.simulation.runs import arguments, bits, done, first_round, lines, small
 
 PATIENCE = 300

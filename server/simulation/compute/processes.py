@@ -17,9 +17,9 @@ from typing import Any
 
 from edge_client.errors import SpryError
 from server.errors import SimulationError
+from server.simulation.compute.work import Worker
 from server.simulation.plan import Plan
 from server.simulation.quiet import quiet_libraries
-from server.simulation.work import Worker
 
 
 class Processes:
@@ -28,7 +28,7 @@ class Processes:
     def __init__(self, plan: Plan, count: int) -> None:
         context = multiprocessing.get_context("forkserver")
         # Once for all of them, and in memory that they share.
-        context.set_forkserver_preload(["server.simulation.libraries", "server.simulation.processes"])
+        context.set_forkserver_preload(["server.simulation.compute.libraries", "server.simulation.compute.processes"])
         self._workers: dict[Connection, Any] = {}
         threads = max(1, len(os.sched_getaffinity(0)) // count)
         with _uninterrupted():

@@ -9,11 +9,11 @@ from edge_client.data.batches import Batches
 from edge_client.data.encoder import TextEncoder
 from edge_client.gradient.drawing import step_directions
 from server.errors import SimulationError
-from server.simulation.crews import Alone
+from server.simulation.compute.crews import Alone
+from server.simulation.compute.guide import orthonormal
+from server.simulation.compute.work import Worker
 from server.simulation.fleet import Fleet, State
-from server.simulation.guide import orthonormal
 from server.simulation.plan import plan_for
-from server.simulation.work import Worker
 from server.storage.models import Model
 
 DIRECTIONS = 5

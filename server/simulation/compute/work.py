@@ -22,16 +22,16 @@ from edge_client.training.epoch import State, evaluate, report, train, update
 from edge_client.training.estimators import Estimate, Estimator, ScalarEstimator
 from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import encode_report
+from server.simulation.compute.guide import GuideMaker
+from server.simulation.compute.learner import Learner, open_learner
+from server.simulation.compute.scores import Score, score
+from server.simulation.compute.together import JoinedPasses, run_together
 from server.simulation.data.columns import Columns
 from server.simulation.data.dataset import open_dataset
 from server.simulation.data.population import Population
-from server.simulation.guide import GuideMaker
-from server.simulation.learner import Learner, open_learner
 from server.simulation.methods.fwdllm import ClosestDirection, Spread
 from server.simulation.methods.limits import at_limit
 from server.simulation.plan import Plan
-from server.simulation.scores import Score, score
-from server.simulation.together import JoinedPasses, run_together
 
 ROWS = {"cpu": 32, "cuda": 256}
 """Examples whose passes are computed together: of more, a processor's caches hold too little."""

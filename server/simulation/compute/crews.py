@@ -10,10 +10,10 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 
-from server.simulation.cluster import Cluster
+from server.simulation.compute.cluster import Cluster
+from server.simulation.compute.processes import Processes
+from server.simulation.compute.work import Worker
 from server.simulation.plan import Plan
-from server.simulation.processes import Processes
-from server.simulation.work import Worker
 
 Engine = Literal["local", "ray"]
 
