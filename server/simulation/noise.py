@@ -31,9 +31,9 @@ from server.simulation.compute.learner import Differentiated, Learner
 from server.simulation.compute.together import JoinedPasses, Question
 from server.simulation.compute.work import rows_together
 from server.simulation.data.population import Population, sampled
-from server.simulation.fleet import task_of
 from server.simulation.noiserows import Row, Sample, cosine, row
 from server.simulation.plan import Plan
+from server.simulation.run.fleet import task_of
 
 Vector = NDArray[np.float64]
 Vectors = dict[int, Vector]

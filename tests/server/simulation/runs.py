@@ -5,9 +5,9 @@ import random
 from pathlib import Path
 
 from server.simulation.compute.work import Worker
-from server.simulation.fleet import Fleet, State
 from server.simulation.plan import Plan, plan_for
-from server.simulation.run import simulate
+from server.simulation.run.fleet import Fleet, State
+from server.simulation.run.run import simulate
 from server.storage.models import Model
 
 WORDS = ("the", "ice", "on", "lake", "is", "it", "train", "a", "b", "c")

@@ -9,9 +9,9 @@ from edge_client.bundle.folder import Bundle
 from edge_client.training.estimators import ESTIMATORS
 from edge_client.wire.protocol import ServerOptimizers, Task, Training
 from server.errors import SimulationError
-from server.simulation.device import DeviceMemory
 from server.simulation.plan import plan_for
-from server.simulation.run import simulate
+from server.simulation.run.device import DeviceMemory
+from server.simulation.run.run import simulate
 
 
 def task_of(units, training):

@@ -15,11 +15,11 @@ from edge_client.wire.protocol import Training
 from server.errors import SimulationError
 from server.simulation.choice import Choice, cosine_with, forward_passes, noise
 from server.simulation.compute.work import learner_of, population_of
-from server.simulation.folder import Folder
 from server.simulation.noise import measure
 from server.simulation.plan import plan_for
-from server.simulation.run import simulate
-from server.simulation.weights import weights_in
+from server.simulation.run.folder import Folder
+from server.simulation.run.run import simulate
+from server.simulation.run.weights import weights_in
 from tests.server.simulation.runs import write_data
 
 BATCH, LENGTH = 4, 8

@@ -5,10 +5,10 @@ import pytest
 
 from edge_client.training.estimators import Central, Forward
 from server.simulation.compute.work import Worker
-from server.simulation.fleet import Fleet
 from server.simulation.methods.limits import ClosestLimit, at_limit
 from server.simulation.methods.methods import METHODS
 from server.simulation.plan import plan_for
+from server.simulation.run.fleet import Fleet
 
 LENGTH = 8
 

@@ -12,8 +12,8 @@ from server.errors import SimulationError
 from server.simulation.compute.crews import Alone
 from server.simulation.compute.guide import orthonormal
 from server.simulation.compute.work import Worker
-from server.simulation.fleet import Fleet, State
 from server.simulation.plan import plan_for
+from server.simulation.run.fleet import Fleet, State
 from server.storage.models import Model
 
 DIRECTIONS = 5

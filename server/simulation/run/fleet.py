@@ -31,11 +31,11 @@ from server.rounds.outliers import norms, usual
 from server.simulation.compute.crews import Crew
 from server.simulation.compute.scores import Score, combined
 from server.simulation.compute.work import Member, Trained, rows_together
-from server.simulation.costs import mean_passes
 from server.simulation.data.population import sampled
-from server.simulation.device import DeviceMemory
 from server.simulation.plan import Plan
-from server.simulation.traffic import Traffic
+from server.simulation.run.costs import mean_passes
+from server.simulation.run.device import DeviceMemory
+from server.simulation.run.traffic import Traffic
 from server.storage.models import Model, head_names
 
 JOB = "simulation"

@@ -15,8 +15,8 @@ from server.jobs.jobs import find_job
 from server.simulation.compute.crews import Alone
 from server.simulation.compute.work import Worker
 from server.simulation.data.population import sampled
-from server.simulation.fleet import Fleet, State
 from server.simulation.plan import plan_for
+from server.simulation.run.fleet import Fleet, State
 from server.storage.models import Model
 from server.storage.tables import tasks
 from tests.edge_client import conftest as devices

@@ -13,9 +13,9 @@ from server.simulation import convergence
 from server.simulation.compute.crews import Engine, open_crew
 from server.simulation.compute.work import Worker
 from server.simulation.curves import write_curves
-from server.simulation.fleet import Fleet, State
-from server.simulation.folder import Folder
 from server.simulation.plan import Plan
+from server.simulation.run.fleet import Fleet, State
+from server.simulation.run.folder import Folder
 from server.storage.models import Model
 
 TRAFFIC = ("bytes_up", "bytes_down", "numbers_up", "numbers_down", "numbers_down_own")

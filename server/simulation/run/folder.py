@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from server.errors import SimulationError
-from server.simulation.fleet import State
+from server.simulation.run.fleet import State
 from server.storage.models import Model
 
 _OURS = {"checkpoint", ".config.json.partial"}

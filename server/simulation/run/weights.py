@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 
 from edge_client.arrays import Weights
 from server.errors import SimulationError
-from server.simulation.folder import Folder
+from server.simulation.run.folder import Folder
 
 ADAPTER_FILE = "adapter_model.safetensors"
 

@@ -1,7 +1,7 @@
 """What a round costs: by the paper's tables (appendix "Communication and Computation Costs"), and in forward passes.
 
 The tables know L layers with the same number of weights each, M clients, and none but the layers' weights. What is
-counted of a simulated round (`server.simulation.traffic`) has more in it, each part of which a client needs:
+counted of a simulated round (`server.simulation.run.traffic`) has more in it, each part of which a client needs:
 
 - the head's weights, of every client and in both directions, or the head's own derivatives;
 - on the way down all units' newest weights, where the tables count a Spry client's own: no client can run the forward

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from server.errors import SimulationError
-from server.simulation.run import simulate
+from server.simulation.run.run import simulate
 from tests.server.simulation.runs import bits, done, ignore, lines, small, write_data
 
 CASES = {

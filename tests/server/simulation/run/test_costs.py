@@ -6,7 +6,10 @@ from edge_client.training.estimators import Central, ExactGradient, Forward
 from edge_client.wire.protocol import Training
 from server.simulation.compute.crews import Alone
 from server.simulation.compute.work import Worker
-from server.simulation.costs import (
+from server.simulation.methods.fwdllm import ClosestDirection
+from server.simulation.methods.methods import METHODS
+from server.simulation.plan import plan_for
+from server.simulation.run.costs import (
     Shape,
     behind,
     client_work,
@@ -16,10 +19,7 @@ from server.simulation.costs import (
     passes,
     server_work,
 )
-from server.simulation.fleet import Fleet, State
-from server.simulation.methods.fwdllm import ClosestDirection
-from server.simulation.methods.methods import METHODS
-from server.simulation.plan import plan_for
+from server.simulation.run.fleet import Fleet, State
 from server.storage.models import Model
 
 CLIENTS, BATCH = 16, 4
