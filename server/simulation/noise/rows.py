@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from edge_client.bundle.chain import first_use
 from edge_client.bundle.manifest import Manifest
-from server.simulation.choice import Choice, cosine_with, forward_passes, noise
+from server.simulation.noise.choice import Choice, cosine_with, forward_passes, noise
 
 Vector = NDArray[np.float64]
 

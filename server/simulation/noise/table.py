@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from server.simulation.noiserows import WAY, Row, summarised
+from server.simulation.noise.rows import WAY, Row, summarised
 from server.simulation.plan import Adapter, Plan
 
 _CAPTION = """\

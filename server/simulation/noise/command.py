@@ -19,7 +19,7 @@ from server.simulation import options as shared
 
 if TYPE_CHECKING:
     from edge_client.wire.protocol import Training
-    from server.simulation.choice import Choice
+    from server.simulation.noise.choice import Choice
     from server.simulation.plan import Plan
 
 START = "start"
@@ -79,8 +79,8 @@ def estimate(
     try:
         from server.simulation.compute.arithmetic import tell_if_slow
         from server.simulation.compute.work import learner_of, population_of
-        from server.simulation.noise import measure
-        from server.simulation.noisetable import Found, as_dictionary, show
+        from server.simulation.noise.measurement import measure
+        from server.simulation.noise.table import Found, as_dictionary, show
         from server.simulation.plan import plan_for
         from server.simulation.quiet import quiet_libraries
         from server.simulation.run.weights import weights_in
@@ -153,7 +153,7 @@ def _trainings(
 
 def _choices(trainings: Sequence[Training], per_client: Sequence[int], holders: Sequence[int]) -> list[Choice]:
     """Central differences move all units, as the methods do that use them."""
-    from server.simulation.choice import Choice
+    from server.simulation.noise.choice import Choice
 
     return [
         Choice(training, units, tuple(holders))

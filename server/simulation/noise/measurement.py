@@ -26,12 +26,12 @@ from edge_client.training.estimators import kind_of
 from edge_client.wire.protocol import Training
 from server.errors import SimulationError
 from server.jobs.assignment import Slot
-from server.simulation.choice import Choice, expected_noise
 from server.simulation.compute.learner import Differentiated, Learner
 from server.simulation.compute.together import JoinedPasses, Question
 from server.simulation.compute.work import rows_together
 from server.simulation.data.population import Population, sampled
-from server.simulation.noiserows import Row, Sample, cosine, row
+from server.simulation.noise.choice import Choice, expected_noise
+from server.simulation.noise.rows import Row, Sample, cosine, row
 from server.simulation.plan import Plan
 from server.simulation.run.fleet import task_of
 

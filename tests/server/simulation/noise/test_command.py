@@ -13,9 +13,9 @@ from safetensors.numpy import load_file, save_file
 from edge_client.commands import cli
 from edge_client.wire.protocol import Training
 from server.errors import SimulationError
-from server.simulation.choice import Choice, cosine_with, forward_passes, noise
 from server.simulation.compute.work import learner_of, population_of
-from server.simulation.noise import measure
+from server.simulation.noise.choice import Choice, cosine_with, forward_passes, noise
+from server.simulation.noise.measurement import measure
 from server.simulation.plan import plan_for
 from server.simulation.run.folder import Folder
 from server.simulation.run.run import simulate
