@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from server.jobs.jobs import complete
-from server.simulation import convergence
+from server.simulation.compare import convergence
+from server.simulation.compare.curves import write_curves
 from server.simulation.compute.crews import Engine, open_crew
 from server.simulation.compute.work import Worker
-from server.simulation.curves import write_curves
 from server.simulation.plan import Plan
 from server.simulation.run.fleet import Fleet, State
 from server.simulation.run.folder import Folder

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from edge_client.commands.cli import installed, load
+from server.simulation.compare.runs import find_runs
 from server.simulation.methods.methods import check_method
-from server.simulation.runs import find_runs
 from tests.benchmarks import script
 
 tables, paper = script("tables"), script("paper")

@@ -4,8 +4,19 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from server.simulation.comparison import Spread
-from server.simulation.curves import CARD, DARK, DASHES, INK, LINES, MUTED, Line, Panel, draw, write_curves
+from server.simulation.compare.comparison import Spread
+from server.simulation.compare.curves import (
+    CARD,
+    DARK,
+    DASHES,
+    INK,
+    LINES,
+    MUTED,
+    Line,
+    Panel,
+    draw,
+    write_curves,
+)
 from tests.server.simulation.conftest import config, rounds, write_run
 
 SVG = "{http://www.w3.org/2000/svg}"

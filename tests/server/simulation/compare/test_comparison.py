@@ -3,9 +3,9 @@ from statistics import fmean
 
 import pytest
 
-from server.simulation.comparison import Spread, compare, kind_of
-from server.simulation.runs import RunError, find_runs, read_run
-from server.simulation.tables import Table, compact, curve_figures, overview, show, tables, unfinished
+from server.simulation.compare.comparison import Spread, compare, kind_of
+from server.simulation.compare.runs import RunError, find_runs, read_run
+from server.simulation.compare.tables import Table, compact, curve_figures, overview, show, tables, unfinished
 from tests.server.simulation.conftest import config, rounds, write_run
 
 MINUS = "\N{MINUS SIGN}"

@@ -2,7 +2,14 @@ import random
 
 import pytest
 
-from server.simulation.convergence import best, converged_round, fall, last, round_of_share, seconds_until
+from server.simulation.compare.convergence import (
+    best,
+    converged_round,
+    fall,
+    last,
+    round_of_share,
+    seconds_until,
+)
 
 
 def curve(*windows, interval=10):

@@ -11,10 +11,10 @@ from typing import Any, Literal, cast
 import msgspec
 
 from server.jobs.jobs import JobSettings
-from server.simulation.convergence import INTERVAL
-from server.simulation.measures import main_score, metrics
+from server.simulation.compare.convergence import INTERVAL
+from server.simulation.compare.measures import main_score, metrics
+from server.simulation.compare.runs import Config, Run, RunError
 from server.simulation.methods.methods import ADAPTER_OPTIONS
-from server.simulation.runs import Config, Run, RunError
 
 Kind = Literal["backprop", "forward", "zero-order", "head alone"]
 KINDS: dict[str, Kind] = {"exact": "backprop", "forward": "forward", "central": "zero-order"}

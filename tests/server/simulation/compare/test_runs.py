@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from server.simulation.runs import RunError, find_runs, read_run
+from server.simulation.compare.runs import RunError, find_runs, read_run
 from tests.server.simulation.conftest import config, rounds, write_run
 
 

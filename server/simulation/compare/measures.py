@@ -9,8 +9,15 @@ from typing import Literal
 
 import msgspec
 
-from server.simulation.convergence import best, converged_round, fall, last, round_of_share, seconds_until
-from server.simulation.runs import Run
+from server.simulation.compare.convergence import (
+    best,
+    converged_round,
+    fall,
+    last,
+    round_of_share,
+    seconds_until,
+)
+from server.simulation.compare.runs import Run
 
 Unit = Literal["percent", "points", "seconds", "bytes", "number"]
 Section = Literal["score", "time", "cost"]

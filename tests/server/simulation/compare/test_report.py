@@ -9,9 +9,9 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from edge_client.commands.cli import run
-from server.simulation.comparison import compare
-from server.simulation.runs import find_runs
-from server.simulation.tables import overview, tables
+from server.simulation.compare.comparison import compare
+from server.simulation.compare.runs import find_runs
+from server.simulation.compare.tables import overview, tables
 from tests.server.simulation.conftest import config, rounds, write_run
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}

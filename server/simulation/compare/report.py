@@ -12,12 +12,12 @@ from rich.console import Console
 
 from edge_client.errors import SpryError
 from server.cli.common import JsonOption, show_json, show_table
-from server.simulation.comparison import RIVALS, Comparison, Group, Row, compare
-from server.simulation.convergence import INTERVAL
-from server.simulation.measures import SCORES
-from server.simulation.page import MADE_BY, Report, html, markdown
-from server.simulation.runs import find_runs
-from server.simulation.tables import Table, compact, overview, unfinished
+from server.simulation.compare.comparison import RIVALS, Comparison, Group, Row, compare
+from server.simulation.compare.convergence import INTERVAL
+from server.simulation.compare.measures import SCORES
+from server.simulation.compare.page import MADE_BY, Report, html, markdown
+from server.simulation.compare.runs import find_runs
+from server.simulation.compare.tables import Table, compact, overview, unfinished
 
 
 class ReportError(SpryError):

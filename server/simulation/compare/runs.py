@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from edge_client.errors import SpryError
-from server.simulation.convergence import Point
+from server.simulation.compare.convergence import Point
 
 CONFIG, ROUNDS, SUMMARY = "config.json", "rounds.jsonl", "summary.json"
 

@@ -7,10 +7,10 @@ from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
-from server.simulation.comparison import Comparison, Group
-from server.simulation.curves import Line, Panel, draw, style_sheet
-from server.simulation.measures import SCORES
-from server.simulation.tables import (
+from server.simulation.compare.comparison import Comparison, Group
+from server.simulation.compare.curves import Line, Panel, draw, style_sheet
+from server.simulation.compare.measures import SCORES
+from server.simulation.compare.tables import (
     MARK,
     Table,
     curve_figures,

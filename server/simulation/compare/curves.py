@@ -13,9 +13,9 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree import ElementTree as ET
 
-from server.simulation.comparison import Spread
-from server.simulation.measures import SCORES
-from server.simulation.runs import Run, read_run
+from server.simulation.compare.comparison import Spread
+from server.simulation.compare.measures import SCORES
+from server.simulation.compare.runs import Run, read_run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from edge_client.format import size
-from server.simulation.comparison import RIVALS, Comparison, Group, Kind, Row, Spread
-from server.simulation.convergence import INTERVAL
-from server.simulation.measures import SCORES, Metric, Section, Unit, metrics
+from server.simulation.compare.comparison import RIVALS, Comparison, Group, Kind, Row, Spread
+from server.simulation.compare.convergence import INTERVAL
+from server.simulation.compare.measures import SCORES, Metric, Section, Unit, metrics
 
 TITLES: dict[Section, str] = {
     "score": "Scores, %",
