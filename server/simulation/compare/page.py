@@ -81,7 +81,7 @@ class Report(NamedTuple):
 def html(report: Report) -> str:
     from jinja2 import Environment
 
-    source = resources.files("server.simulation").joinpath("report.html").read_text(encoding="utf-8")
+    source = resources.files("server.simulation.compare").joinpath("report.html").read_text(encoding="utf-8")
     template = Environment(autoescape=True, keep_trailing_newline=True).from_string(source)
     return template.render(report=report, mark=MADE_BY, dagger=MARK, colours=style_sheet())
 
