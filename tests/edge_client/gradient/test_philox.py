@@ -13,7 +13,7 @@ from edge_client.gradient import philox as directions
 from edge_client.gradient.philox import draw, philox
 from edge_client.wire.protocol import DirectionKind
 
-VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "directions.json").read_text())
+VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "directions.json").read_text())
 RANDOM123 = [
     ((0, 0, 0, 0), 0, (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
     ((2**32 - 1,) * 4, 2**64 - 1, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
