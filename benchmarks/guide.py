@@ -72,7 +72,7 @@ class Trial:
             )  # fmt: skip
         manifest = self.learner.manifest
         self.length = length
-        self.head = {parameter.name for parameter in manifest.head}
+        self.head = manifest.head_names
         self.units = [parameter.name for unit in manifest.units for parameter in unit.parameters]
         self._encoder = TextEncoder(self.learner.tokenizer, manifest, BATCH, length)
 

@@ -147,9 +147,7 @@ def canned_update(bundle: Path) -> Canned:
     def content(units: list[int]) -> bytes:
         key = tuple(units)
         if key not in known:
-            names = [p.name for unit in units for p in manifest.units[unit].parameters] + [
-                p.name for p in manifest.head
-            ]
+            names = [parameter.name for parameter in manifest.trained_with(units)]
             moved = {n: weights[n] + rng.normal(0, 1e-3, weights[n].shape).astype(np.float32) for n in names}
             known[key] = save(moved, {"report": report})
         return known[key]

@@ -110,8 +110,7 @@ class OneByOne:
         places = slots("cyclic", len(manifest.units), PER_ROUND, PER_ROUND)
         chosen = sampled(self._plan.seed, number, self._worker.population.clients, PER_ROUND)
         for client, slot in zip(chosen, places, strict=True):
-            units = [manifest.units[unit] for unit in slot.units]
-            names = [p.name for p in (*(p for unit in units for p in unit.parameters), *manifest.head)]
+            names = [parameter.name for parameter in manifest.trained_with(slot.units)]
             rows = self._worker.population.client(client).train
             batches = Batches(rows, self._encoder, self._plan.task, seed_of(self._plan.seed, number, slot.number))
             values = {name: torch.from_numpy(value) for name, value in weights.items()}

@@ -70,7 +70,7 @@ class RowModel:
         self._adapted = adapted
         self._loaded = loaded
         self._forward = TaskForward(adapted.model, loaded.task, self.manifest.inputs).to(self.device)
-        trained = [*(p for unit in self.manifest.units for p in unit.parameters), *self.manifest.head]
+        trained = self.manifest.trained
         self.initial: Weights = {p.name: adapted.initial[p.name].numpy().copy() for p in trained}
         last = len(self.manifest.segments) - 1
         self._first = {parameter.name: last for parameter in self.manifest.head} | first_uses(self.manifest)

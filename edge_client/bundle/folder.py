@@ -104,7 +104,7 @@ class Bundle:
         except (OSError, SafetensorError) as error:
             raise BundleError(f"{path} cannot be read as safetensors ({error}); copy the bundle again") from None
         values = {name: np.array(value, np.float32) for name, value in loaded.items()}
-        for parameter in [*(p for unit in self.manifest.units for p in unit.parameters), *self.manifest.head]:
+        for parameter in self.manifest.trained:
             shape = values[parameter.name].shape if parameter.name in values else None
             if shape != parameter.shape:
                 raise BundleError(

@@ -9,7 +9,7 @@ older reader would misunderstand the file.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -181,6 +181,23 @@ class Manifest(_Record, frozen=True, kw_only=True):
     runtimes: dict[str, RuntimeSpec]
     verification: tuple[Check, ...]
     files: tuple[FileSpec, ...]
+
+    @property
+    def trained(self) -> tuple[Parameter, ...]:
+        """All that is trained: the units' parameters in their order, then the head's."""
+        return self.trained_with(range(len(self.units)))
+
+    def trained_with(self, units: Iterable[int]) -> tuple[Parameter, ...]:
+        """What a client trains that was given these units: their parameters, and the head's, which is everybody's."""
+        return *(parameter for unit in units for parameter in self.units[unit].parameters), *self.head
+
+    @property
+    def head_names(self) -> frozenset[str]:
+        return frozenset(parameter.name for parameter in self.head)
+
+    @property
+    def head_size(self) -> int:
+        return sum(parameter.size for parameter in self.head)
 
 
 class _Schema(msgspec.Struct):

@@ -95,7 +95,7 @@ def _summary(bundle: Bundle, checked: str) -> Table:
     )
     table.add_row("task", f"{model.task}: {', '.join(model.labels)}" if model.labels else model.task)
     trained = sum(unit.size for unit in manifest.units)
-    head = sum(parameter.size for parameter in manifest.head)
+    head = manifest.head_size
     table.add_row(
         "adapter",
         f"{manifest.adapter.method}: {len(manifest.units)} units, {count(trained)} weights; head {count(head)}",

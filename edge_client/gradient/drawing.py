@@ -103,7 +103,7 @@ def combine(report: ScalarReport, drawn: Mapping[str, Floats], manifest: Manifes
     """The gradient that derivatives along these directions stand for; the head's only where it takes directions."""
     weight = np.zeros(training.rows, np.float32)
     weight[: report.examples] = 1
-    head = {parameter.name for parameter in manifest.head}
+    head = manifest.head_names
     head_jvp = np.zeros_like(report.jvp) if report.head_jvp is None else report.head_jvp
     if training.head == "joint":
         return estimate(report.jvp + head_jvp, drawn, weight)

@@ -8,11 +8,9 @@ from numpy.typing import ArrayLike
 from edge_client.arrays import Array, Arrays
 from edge_client.bundle.chain import Chain, Cut
 from edge_client.bundle.manifest import IGNORED, ProgramSpec, TensorSpec
+from edge_client.bundle.names import DIRECTION, WEIGHT, prefix_of, under
 from edge_client.errors import ProgramInputError
 from edge_client.gradient.estimate import shares
-
-WEIGHT, DIRECTION = "w:", "v:"
-"""What stands before a parameter's name in the names of inputs."""
 
 
 class Inputs:
@@ -20,8 +18,7 @@ class Inputs:
 
     def __init__(self, chain: Chain) -> None:
         self._chain = chain
-        self.head = {parameter.name for parameter in chain.manifest.head}
-        """Its parameters' names."""
+        self.head = chain.manifest.head_names
         self._zeros: dict[tuple[int, ...], Array] = {}
 
     # --- of a step ---
@@ -42,8 +39,8 @@ class Inputs:
             **tokens,
             **({} if labels is None else {"labels": labels}),
             "example_weight": shares(example_weight, self._chain.batch),
-            **{WEIGHT + name: value for name, value in weights.items()},
-            **{DIRECTION + name: value for name, value in (directions or {}).items()},
+            **under(WEIGHT, weights),
+            **under(DIRECTION, directions or {}),
         }
 
     def start(self, hidden: Array | None, cut: Cut) -> int:
@@ -112,4 +109,5 @@ class Inputs:
 
 def _called(name: str) -> str:
     kinds = {WEIGHT: "weight", DIRECTION: "direction of"}
-    return f"{kinds[name[:2]]} {name[2:]}" if name[:2] in kinds else name
+    prefix = prefix_of(name, kinds)
+    return f"{kinds[prefix]} {name.removeprefix(prefix)}" if prefix else name

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_client.arrays import Weights
+from edge_client.bundle.names import under, within
 from edge_client.errors import StoreError
 from edge_client.events import Tell, silent
 from edge_client.wire.protocol import REPORT, Enrolled, Report, Task
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _WEIGHT, _OPTIMIZER = "w/", "o/"
+"""Before the names of weights and of an optimizer's state in the files of this room."""
 
 
 @dataclass(frozen=True)
@@ -256,7 +258,7 @@ class JobStore:
     def _save(self, name: str, mark: _Mark, weights: Weights, optimizer: Weights) -> None:
         from safetensors.numpy import save
 
-        tensors = {_WEIGHT + n: v for n, v in weights.items()} | {_OPTIMIZER + n: v for n, v in optimizer.items()}
+        tensors = under(_WEIGHT, weights) | under(_OPTIMIZER, optimizer)
         contiguous = {n: np.ascontiguousarray(value) for n, value in tensors.items()}
         data = save(contiguous, {"mark": msgspec.json.encode(mark).decode()})
         # safetensors tells a file that is too short from a whole one, not one with other bytes
@@ -273,5 +275,5 @@ class JobStore:
             set_aside(path, "its digest is wrong", self.tell)
             return None
         tensors, metadata = parse_tensors(data)
-        parts = [{n[2:]: v for n, v in tensors.items() if n.startswith(part)} for part in (_WEIGHT, _OPTIMIZER)]
-        return msgspec.json.decode(metadata["mark"], type=_Mark), parts[0], parts[1]
+        mark = msgspec.json.decode(metadata["mark"], type=_Mark)
+        return mark, within(tensors, _WEIGHT), within(tensors, _OPTIMIZER)

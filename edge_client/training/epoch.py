@@ -58,7 +58,7 @@ def steps_in(training: Training, batches: int) -> int:
 
 def train(task: Task, manifest: Manifest, estimator: Gradients, batches: Batches, state: State) -> Iterator[State]:
     """The states after each step that is left of the round."""
-    head = {parameter.name for parameter in manifest.head}
+    head = manifest.head_names
     for step in range(state.step, steps_in(task.training, len(batches))):
         started = time.monotonic()
         batch = batches.at(step)
@@ -72,7 +72,7 @@ def train(task: Task, manifest: Manifest, estimator: Gradients, batches: Batches
         yield state
 
 
-def _next(training: Training, estimator: Gradients, batch: Batch, state: State, head: set[str]) -> State:
+def _next(training: Training, estimator: Gradients, batch: Batch, state: State, head: frozenset[str]) -> State:
     found = estimator.gradient(batch, state.weights, state.step)
     check_finite(found.loss, found.gradients, state.step)
     weights, optimizer = dict(state.weights), dict(state.optimizer)

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from edge_client.arrays import Array, Weights
+from edge_client.bundle.names import COUNT, FIRST, SECOND
 from edge_client.wire.protocol import ServerOptimizer, ServerOptimizers, Training
 
-FIRST, SECOND, COUNT = "m:", "v:", "t:"
 ADAMW_BETA1, ADAMW_BETA2, ADAMW_EPSILON = 0.9, 0.999, 1e-8
 
 

@@ -25,7 +25,7 @@ def replay(
 ) -> frozenset[str]:
     """Apply one step to weights of version `record.version - 1`, in place; the names of the parameters that moved."""
     moved = changes(record, manifest, training, guide_in(state))
-    server_step(weights, moved, state, optimizers, frozenset(parameter.name for parameter in manifest.head))
+    server_step(weights, moved, state, optimizers, manifest.head_names)
     return frozenset(moved)
 
 
@@ -41,7 +41,7 @@ def changes(record: StepRecord, manifest: Manifest, training: Training, guide: G
     found = {name: totals[name] / holders[name] for name in totals}
     if record.head_gradient is not None:
         found.update(split_head(record.head_gradient.astype(np.float64), manifest))
-    head = {parameter.name for parameter in manifest.head}
+    head = manifest.head_names
     rates = training.learning_rate, training.head_learning_rate or training.learning_rate
     return {name: (-rates[name in head] * value).astype(np.float32) for name, value in found.items()}
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest
+from edge_client.bundle.names import REPEATED, prefix_of
 from edge_client.errors import BadAnswer, ServerError
 from edge_client.store.files import parse_tensors
 from edge_client.store.jobs import JobStore, Kept
@@ -14,7 +15,6 @@ from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import StepRecord
 from edge_client.wire.server import Server
 
-from .optimizers import FIRST, SECOND
 from .replay import replay
 
 _SAME_VERSION = "server and device need the same version of spry"
@@ -55,11 +55,11 @@ def merged(kept: Kept, found: Tensors, manifest: Manifest) -> Kept:
         tensors, _ = parse_tensors(found.data)
     except ValueError as error:
         raise BadAnswer(f"the server's weights cannot be read ({error}); {_SAME_VERSION}", status=200) from None
-    shapes = {p.name: p.shape for p in [*(p for unit in manifest.units for p in unit.parameters), *manifest.head]}
+    shapes = {parameter.name: parameter.shape for parameter in manifest.trained}
     weights, optimizer = dict(kept.weights), dict(kept.optimizer)
     for name, value in tensors.items():
-        slot = name[:2] if name[:2] in (FIRST, SECOND) else ""
-        if shapes.get(name[len(slot) :]) != value.shape or value.dtype != np.float32:
+        slot = prefix_of(name, REPEATED)
+        if shapes.get(name.removeprefix(slot)) != value.shape or value.dtype != np.float32:
             raise BadAnswer(
                 f"the server sends {name} as {value.dtype} {list(value.shape)}, which the bundle does not train; "
                 f"{_SAME_VERSION}"

@@ -103,7 +103,7 @@ def decode_report(data: bytes, manifest: Manifest, training: Training) -> Scalar
             f"a report of this job holds {training.rows} derivatives of each direction, got {report.jvp.shape[1]}"
         )
     exact = training.head == "exact" and bool(manifest.head)
-    expected = sum(parameter.size for parameter in manifest.head) * 4 if exact else 0
+    expected = 4 * manifest.head_size if exact else 0
     if len(data) != end + expected:
         raise ScalarError(f"a report of this job has {end + expected} bytes, got {len(data)}")
     if exact:

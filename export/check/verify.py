@@ -49,7 +49,7 @@ class Sample:
 def make_sample(loaded: Loaded, adapted: Adapted, manifest: Manifest, directions: int, seed: int) -> Sample:
     batch, length = manifest.shapes[0]
     generator = torch.Generator().manual_seed(seed)
-    keys = [p.name for unit in manifest.units for p in unit.parameters] + [p.name for p in manifest.head]
+    keys = [parameter.name for parameter in manifest.trained]
     initial = {key: adapted.initial[key].float() for key in keys}
     values = {key: value + _SPREAD * torch.randn(value.shape, generator=generator) for key, value in initial.items()}
     moving = [p.name for unit in manifest.units for p in unit.parameters]
@@ -144,7 +144,7 @@ def _jvp(
         name: np.ascontiguousarray(np.broadcast_to(value.numpy(), (rows, *value.shape)))
         for name, value in direction.items()
     }
-    found: np.ndarray = stepper.dual(tokens, labels, weights, repeated, _first_cut(stepper)).jvp[0]
+    found: np.ndarray = stepper.along(tokens, labels, weights, repeated, _first_cut(stepper)).jvp[0]
     return found
 
 

@@ -12,13 +12,14 @@ direction instead, `vjp` the gradients that start the way back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from edge_client.bundle.names import DIRECTION, GRADIENT, WEIGHT, prefix_of
 from export.dual.interpreter import Directions, Dual, DualInterpreter
 from export.graph.editing import trace
 from export.graph.segments import EMBED, HEAD, Segment
@@ -59,7 +60,7 @@ class Program:
 
 def input_name(slot: Slot) -> str:
     """The name under which a client passes a tensor to a program."""
-    prefix = {Role.DIRECTION: "v:", Role.ADAPTER: "w:", Role.HEAD: "w:"}.get(slot.role, "")
+    prefix = {Role.DIRECTION: DIRECTION, Role.ADAPTER: WEIGHT, Role.HEAD: WEIGHT}.get(slot.role, "")
     return prefix + slot.name
 
 
@@ -124,8 +125,13 @@ def _renamed(program: Program, segment: Segment) -> Program:
             copy.meta = {**node.meta, "slot": other or replace(slot, name=names.get(slot.name, slot.name))}
     module = fx.GraphModule({}, graph)
     module.meta["segment_slots"] = own
-    outputs = tuple("g:" + names[o[2:]] if o.startswith("g:") else o for o in program.outputs)
+    outputs = tuple(_renamed_output(name, names) for name in program.outputs)
     return Program(segment.name, program.kind, program.directions, module, outputs)
+
+
+def _renamed_output(name: str, names: Mapping[str, str]) -> str:
+    prefix = prefix_of(name, (GRADIENT,))
+    return prefix + names[name.removeprefix(prefix)] if prefix else name
 
 
 class _Tracer:
@@ -250,7 +256,7 @@ _EXAMPLE_WEIGHT = Slot(Role.EXAMPLE_WEIGHT, "example_weight")
 
 
 def _gradient_name(slot: Slot) -> str:
-    return "gradient" if slot.role is Role.STATE else "g:" + slot.name
+    return "gradient" if slot.role is Role.STATE else GRADIENT + slot.name
 
 
 def _tangent(result: Dual) -> Tensor:

@@ -147,26 +147,22 @@ class JoinedPasses:
 
     def __init__(self, manifest: Manifest, task: Task, meeting: Answering, member: int) -> None:
         self._training = task.training
-        self._head = frozenset(parameter.name for parameter in manifest.head)
+        self._head = manifest.head_names
         self._trained = frozenset(trained(manifest, task))
         self._meeting = meeting
         self._member = member
 
-    def dual(self, batch: Batch, weights: Weights, directions: Mapping[str, Array]) -> Pass:
-        """Derivatives along the units' directions, and the head's exact gradient."""
-        found = self._examples(batch, weights, directions.keys() | self._head)
-        share = shares(batch.weight, len(batch.weight))
-        head = {name: np.tensordot(share, found.gradients[name], 1) for name in self._head}
-        jvp = self._along(found, batch, directions)
-        return Pass(found.loss * batch.weight, jvp, np.zeros_like(jvp), head)
-
-    def scalars(self, batch: Batch, weights: Weights, directions: Mapping[str, Array]) -> Pass:
-        """Derivatives along the units' and the head's directions."""
-        found = self._examples(batch, weights, directions.keys())
+    def along(
+        self, batch: Batch, weights: Weights, directions: Mapping[str, Array], *, scalar_head: bool = False
+    ) -> Pass:
+        """Derivatives along the units' directions; of the head its exact gradient, or its own derivative."""
         units = {name: values for name, values in directions.items() if name not in self._head}
-        head = {name: values for name, values in directions.items() if name in self._head}
-        jvp, head_jvp = self._along(found, batch, units), self._along(found, batch, head)
-        return Pass(found.loss * batch.weight, jvp, head_jvp, {})
+        own = {name: values for name, values in directions.items() if name in self._head}
+        each = self._examples(batch, weights, units.keys() | (own.keys() if scalar_head else self._head))
+        jvp, head_jvp = self._products(each, batch, units), self._products(each, batch, own)
+        share = shares(batch.weight, len(batch.weight))
+        exact = {name: np.tensordot(share, each.gradients[name], 1) for name in self._head if not scalar_head}
+        return Pass(each.loss * batch.weight, jvp, head_jvp, exact)
 
     def exact(self, batch: Batch, weights: Weights) -> Pass:
         """True gradients of the task's units and the head."""
@@ -187,12 +183,12 @@ class JoinedPasses:
     def _examples(self, batch: Batch, weights: Weights, names: Collection[str]) -> Differentiated:
         return self._meeting.ask(self._member, Question(weights, batch, frozenset(names), per_example=True))
 
-    def _along(self, found: Differentiated, batch: Batch, directions: Mapping[str, Array]) -> Array:
+    def _products(self, each: Differentiated, batch: Batch, directions: Mapping[str, Array]) -> Array:
         """Products of each example's gradient with its directions, or with those that all share, [K, batch]."""
         count, rows = self._training.directions, len(batch.weight)
         jvp = np.zeros((count, rows), np.float32)
         for name, values in directions.items():
-            gradient = found.gradients[name].reshape(rows, -1)
+            gradient = each.gradients[name].reshape(rows, -1)
             along = values.reshape(count, -1, gradient.shape[1])  # shared: one for all examples
             jvp += np.einsum("kbn,bn->kb", along, gradient, dtype=np.float32)
         return jvp * batch.weight

@@ -22,6 +22,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from edge_client.bundle.names import under, within
 from server.errors import SimulationError
 from server.simulation.run.fleet import State
 from server.storage.models import Model
@@ -111,10 +112,7 @@ class Folder:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 -- not a dictionary
         except (SafetensorError, OSError) as error:
             raise SimulationError(f"{self._checkpoint} cannot be read ({error}); remove {self.path}") from None
-        weights, optimizer, change = (
-            {name.removeprefix(kind): value for name, value in tensors.items() if name.startswith(kind)}
-            for kind in (_WEIGHTS, _OPTIMIZER, _CHANGE)
-        )
+        weights, optimizer, change = (within(tensors, part) for part in (_WEIGHTS, _OPTIMIZER, _CHANGE))
         return State(Model(noted["version"], weights, optimizer), noted["round"], change or None)
 
     def save(self, state: State, line: Mapping[str, Any]) -> None:
@@ -123,15 +121,8 @@ class Folder:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        tensors = {
-            kind + name: value
-            for kind, values in (
-                (_WEIGHTS, state.model.weights),
-                (_OPTIMIZER, state.model.optimizer),
-                (_CHANGE, state.last_change or {}),
-            )
-            for name, value in values.items()
-        }
+        tensors = under(_WEIGHTS, state.model.weights) | under(_OPTIMIZER, state.model.optimizer)
+        tensors |= under(_CHANGE, state.last_change or {})
         noted = {"round": state.round, "version": state.model.version}
         _write(self._checkpoint, save(tensors, {_NOTED: json.dumps(noted)}))  # several keys would get a random order
 

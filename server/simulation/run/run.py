@@ -71,7 +71,7 @@ def _config(plan: Plan, worker: Worker) -> dict[str, Any]:
         "numbers": {
             "units": len(manifest.units),
             "unit_weights": sum(unit.size for unit in manifest.units),
-            "head_weights": sum(parameter.size for parameter in manifest.head),
+            "head_weights": manifest.head_size,
         },
     }
 

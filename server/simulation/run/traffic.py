@@ -36,7 +36,7 @@ class Traffic:
     def __init__(self, manifest: Manifest, training: Training) -> None:
         self._manifest = manifest
         self._training = training
-        self._head = sum(parameter.size for parameter in manifest.head)
+        self._head = manifest.head_size
         self.bytes_up = self.bytes_down = self.numbers_up = self.numbers_down = self.numbers_down_own = 0
         self._sizes: dict[frozenset[str], tuple[int, int]] = {}
 

@@ -1,0 +1,44 @@
+"""What stands before a parameter's name where a tensor belongs to it: the one table of these prefixes.
+
+Programs name their inputs and outputs so, and files keep the server optimizer's state so, beside the weights, which
+have the plain name. A prefix means one thing in a program and may mean another in a state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
+
+# of a program's inputs and outputs
+WEIGHT = "w:"
+DIRECTION = "v:"
+GRADIENT = "g:"
+
+# of an optimizer's state
+FIRST = "m:"
+"""The first moment."""
+SECOND = "v:"
+"""The second."""
+COUNT = "t:"
+"""The steps of a parameter so far."""
+AVERAGE = "a:"
+"""The running average of a job's weights, which the server alone keeps."""
+REPEATED = (FIRST, SECOND)
+"""What devices need of the server's state to take its steps themselves; it sends no other, and they take no other."""
+
+
+def prefix_of(name: str, prefixes: Collection[str]) -> str:
+    """The one of these that a name begins with; nothing where it has none."""
+    return next((prefix for prefix in prefixes if name.startswith(prefix)), "")
+
+
+def within(tensors: Mapping[str, T], prefix: str) -> dict[str, T]:
+    """Those whose names begin with a prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def under(prefix: str, tensors: Mapping[str, T]) -> dict[str, T]:
+    """The inverse: all of them with the prefix before their names."""
+    return {prefix + name: value for name, value in tensors.items()}
