@@ -90,7 +90,7 @@ def measure(folder: Path, runtime: str, directions: int, repeats: int) -> Figure
         def step(task: Task) -> Callable[[], object]:
             passes = Passes(manifest, programs, task, cache_bytes=1 << 30)
             drawn = step_directions(manifest, task.units, task.seed, task.training, 0)
-            return lambda: passes.dual(batch, weights, drawn)
+            return lambda: passes.along(batch, weights, drawn)
 
         passes = Passes(manifest, programs, joint)
         works = {

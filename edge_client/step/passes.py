@@ -109,29 +109,20 @@ class Passes:
 
     # --- steps ---
 
-    def dual(self, batch: Batch, weights: Weights, directions: Mapping[str, Array]) -> Pass:
-        """Derivatives along the units' directions, and the head's exact gradient."""
-        found = self._empty()
-        for piece, turn, states, part in self._along(batch, weights, directions):
-            step = self._stepper.suffix(
-                states[turn.begin], piece.tokens, piece.labels, weights, part,
-                self.cut, piece.weight, begin=turn.begin, states=states,
+    def along(
+        self, batch: Batch, weights: Weights, directions: Mapping[str, Array], *, scalar_head: bool = False
+    ) -> Pass:
+        """Derivatives along the units' directions; of the head its exact gradient, or its own derivative."""
+        whole = self._empty()
+        for piece, turn, states, part in self._taking_turns(batch, weights, directions):
+            step = self._stepper.along(
+                piece.tokens, piece.labels, weights, part, self.cut, piece.weight,
+                scalar_head=scalar_head, hidden=states[turn.begin], begin=turn.begin, states=states,
             )  # fmt: skip
-            self._fill(found, piece, turn.numbers, step.loss, step.jvp)
+            self._fill(whole, piece, turn.numbers, step.loss, step.jvp, step.head_jvp)
             if 0 in turn.numbers:  # the head's gradient is the same in every turn
-                _add(found.gradients, step.gradients, piece.share)
-        return found
-
-    def scalars(self, batch: Batch, weights: Weights, directions: Mapping[str, Array]) -> Pass:
-        """Derivatives along the units' and the head's directions."""
-        found = self._empty()
-        for piece, turn, states, part in self._along(batch, weights, directions):
-            step = self._stepper.scalars(
-                piece.tokens, piece.labels, weights, part,
-                self.cut, hidden=states[turn.begin], begin=turn.begin, states=states,
-            )  # fmt: skip
-            self._fill(found, piece, turn.numbers, step.loss, step.jvp, step.head_jvp)
-        return found
+                _add(whole.gradients, step.gradients, piece.share)
+        return whole
 
     def exact(self, batch: Batch, weights: Weights) -> Pass:
         """True gradients of units and head."""
@@ -172,7 +163,7 @@ class Passes:
 
     # --- pieces and turns ---
 
-    def _along(
+    def _taking_turns(
         self, batch: Batch, weights: Weights, directions: Mapping[str, Array]
     ) -> Iterator[tuple[_Piece, Turn, States, dict[str, Array]]]:
         """Each piece's turns, with what enters the segments where turns begin, and their part of the directions."""

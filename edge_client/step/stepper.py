@@ -1,8 +1,8 @@
 """Steps of training, each a chain of programs that a runtime runs one after the other.
 
     forward   plain programs from end to end
-    dual      plain before the cut, tangents from there: losses, directional derivatives, the head's exact gradient
-    scalars   the same with the head's directional derivative in place of its gradient
+    along     plain before the cut, tangents from there: losses, directional derivatives, the head's exact gradient or
+              its own directional derivative in place of it
     exact     a plain pass that keeps what crosses segments, then vjp programs from the head down to the cut
 
 Everything before the cut can be computed once (`prefix`), kept, and its programs released (`release_prefix`); steps
@@ -21,11 +21,9 @@ from numpy.typing import ArrayLike
 from edge_client.arrays import Array, Arrays
 from edge_client.bundle.chain import Chain, Cut
 from edge_client.bundle.manifest import Manifest, ProgramSpec
+from edge_client.bundle.names import GRADIENT
 
 from .inputs import Inputs
-
-GRADIENT = "g:"
-"""What stands before a parameter's name in the names of outputs."""
 
 States = dict[int, Array | None]
 """What enters segments, by their positions."""
@@ -60,22 +58,13 @@ class Step(NamedTuple):
 
     loss: Array
     """[batch]"""
-    jvp: Array
-    """[K, batch]: the derivative of each example's loss along each of its directions."""
     logits: Array
-    gradients: dict[str, Array]
-    """The head's exact gradient, weighted over the examples."""
-
-
-class Scalars(NamedTuple):
-    """A forward-mode step of which nothing but numbers is sent."""
-
-    loss: Array
     jvp: Array
-    """[K, batch], along the units' directions alone."""
+    """[K, batch]: the derivative of each example's loss along each of its directions of the units."""
     head_jvp: Array
-    """[K, batch], along the head's directions alone; zero where the head has none."""
-    logits: Array
+    """[K, batch], along the head's directions alone; zero where the head has none or gives its gradient."""
+    gradients: dict[str, Array]
+    """The head's exact gradient, weighted over the examples; empty where the head takes directions."""
 
 
 class Exact(NamedTuple):
@@ -128,19 +117,6 @@ class Stepper:
         found = self._follow(self.chain.forward(first), values, hidden=hidden)
         return Forward(found["loss"], found["logits"])
 
-    def dual(
-        self,
-        tokens: Arrays,
-        labels: Array,
-        weights: Arrays,
-        directions: Arrays,
-        cut: Cut,
-        example_weight: ArrayLike | None = None,
-    ) -> Step:
-        """A forward-mode step: losses, and their derivatives along the directions of units at or after the cut."""
-        hidden = self.prefix(tokens, weights, cut)
-        return self.suffix(hidden, tokens, labels, weights, directions, cut, example_weight)
-
     def prefix(self, tokens: Arrays, weights: Arrays, cut: Cut) -> Array | None:
         """The hidden states that enter the cut; None where nothing lies before it."""
         programs = self.chain.prefix(self.chain.position(cut))
@@ -148,9 +124,8 @@ class Stepper:
             return None
         return self._follow(programs, self._inputs.values(tokens, weights))["hidden"]
 
-    def suffix(
+    def along(
         self,
-        hidden: Array | None,
         tokens: Arrays,
         labels: Array,
         weights: Arrays,
@@ -158,46 +133,27 @@ class Stepper:
         cut: Cut,
         example_weight: ArrayLike | None = None,
         *,
-        begin: int | None = None,
+        scalar_head: bool = False,
+        hidden: Array | None = None,
+        begin: Cut | None = None,
         states: States | None = None,
     ) -> Step:
-        """The step that `dual` takes, from what `prefix` gave.
+        """A forward-mode step: losses, and their derivatives along the directions of units at or after the cut.
 
-        It may begin behind the cut where no direction moves anything before: `hidden` is what enters there. `states` is
-        told what enters those of its segments that the step comes to.
+        With `scalar_head` the head moves along directions too, and gives a derivative in place of its gradient. From
+        `hidden`, a prefix's result, only what follows the cut is computed. A step may begin behind the cut where no
+        direction moves anything before: `hidden` is then what enters there. `states` is told what enters those of its
+        segments that the step comes to.
         """
-        start = self._inputs.start(hidden, cut if begin is None else begin)
-        self._inputs.check_directions(directions, start, head=False)
-        values = self._inputs.values(tokens, weights, directions, labels=labels, example_weight=example_weight)
-        found = self._follow(self._programs(cut, start, scalar=False), values, hidden=hidden, states=states)
-        return Step(
-            found["loss"], self._by_direction(found.get("jvp")), found["logits"], self._named(found, self._inputs.head)
-        )
-
-    def scalars(
-        self,
-        tokens: Arrays,
-        labels: Array,
-        weights: Arrays,
-        directions: Arrays,
-        cut: Cut,
-        *,
-        hidden: Array | None = None,
-        begin: int | None = None,
-        states: States | None = None,
-    ) -> Scalars:
-        """A step whose head moves along directions too; `hidden` is a prefix's result, where there is one.
-
-        `begin` and `states` are those of `suffix`.
-        """
-        start = self.chain.position(cut if begin is None else begin)
-        self._inputs.check_directions(directions, start, head=True)
+        begin = self.chain.position(cut if begin is None else begin)
+        self._inputs.check_directions(directions, begin, head=scalar_head)
         if hidden is None:
-            hidden = self.prefix(tokens, weights, start)
-        values = self._inputs.values(tokens, weights, directions, labels=labels)
-        found = self._follow(self._programs(cut, start, scalar=True), values, hidden=hidden, states=states)
+            hidden = self.prefix(tokens, weights, begin)
+        start = self._inputs.start(hidden, begin)
+        values = self._inputs.values(tokens, weights, directions, labels=labels, example_weight=example_weight)
+        found = self._follow(self._programs(cut, start, scalar=scalar_head), values, hidden=hidden, states=states)
         jvp, head_jvp = self._by_direction(found.get("jvp")), self._by_direction(found.get("head_jvp"))
-        return Scalars(found["loss"], jvp, head_jvp, found["logits"])
+        return Step(found["loss"], found["logits"], jvp, head_jvp, self._named(found, self._inputs.head))
 
     def exact(
         self,

@@ -41,12 +41,10 @@ class Estimate(NamedTuple):
 class Derivatives(Protocol):
     """Where passes are computed: on a device by its programs (`edge_client.step.passes.Passes`)."""
 
-    def dual(self, batch: Batch, weights: Weights, directions: Mapping[str, Array], /) -> Pass:
-        """Derivatives along the units' directions, and the head's exact gradient."""
-        ...
-
-    def scalars(self, batch: Batch, weights: Weights, directions: Mapping[str, Array], /) -> Pass:
-        """Derivatives along the units' and the head's directions."""
+    def along(
+        self, batch: Batch, weights: Weights, directions: Mapping[str, Array], /, *, scalar_head: bool = False
+    ) -> Pass:
+        """Derivatives along the units' directions; of the head its exact gradient, or its own derivative."""
         ...
 
     def exact(self, batch: Batch, weights: Weights, /) -> Pass:
@@ -139,13 +137,13 @@ class Forward(ScalarEstimator):
         return [*chain.prefix(cut), *chain.suffix(cut, scalar=training.head != "exact")]
 
     def report(self, batch: Batch, weights: Weights, iteration: int) -> ScalarReport:
-        directions = self.directions(iteration)
-        if self.training.head == "exact":
-            found = self.passes.dual(batch, weights, directions)
-            head = join_head(found.gradients, self.manifest) if self.manifest.head else None
-            return self.told(batch, found.loss, found.jvp, head_gradient=head)
-        found = self.passes.scalars(batch, weights, directions)
-        return self.told(batch, found.loss, found.jvp, head_jvp=found.head_jvp if self.manifest.head else None)
+        scalar_head = self.training.head != "exact"
+        step = self.passes.along(batch, weights, self.directions(iteration), scalar_head=scalar_head)
+        if not self.manifest.head:
+            return self.told(batch, step.loss, step.jvp)
+        if scalar_head:
+            return self.told(batch, step.loss, step.jvp, head_jvp=step.head_jvp)
+        return self.told(batch, step.loss, step.jvp, head_gradient=join_head(step.gradients, self.manifest))
 
 
 class Central(ScalarEstimator):
@@ -211,8 +209,7 @@ def _mean(loss: Array, batch: Batch) -> float:
 
 def trained(manifest: Manifest, task: Task) -> set[str]:
     """The parameters that a task moves: its units' and the head's."""
-    units = [manifest.units[number] for number in task.units]
-    return {p.name for unit in units for p in unit.parameters} | {p.name for p in manifest.head}
+    return {parameter.name for parameter in manifest.trained_with(task.units)}
 
 
 ESTIMATORS: dict[str, type[Estimator]] = {

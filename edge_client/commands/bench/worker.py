@@ -22,6 +22,7 @@ import numpy as np
 from edge_client.bundle.chain import Chain
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest, ProgramSpec
+from edge_client.bundle.names import DIRECTION, WEIGHT, within
 from edge_client.memory import peak_above, resident
 from edge_client.runtimes.measure import random_input
 from edge_client.runtimes.runtime import open_runtime
@@ -97,7 +98,7 @@ class Bench:
         arrays = {name: random_input(spec, seed) for seed, (name, spec) in enumerate(specs.items())}
         self.tokens = {name: arrays[name] for name in self.manifest.inputs if name in arrays}
         self.labels = np.zeros_like(arrays["labels"])
-        self.weights = {name[2:]: 0.1 * array for name, array in arrays.items() if name.startswith("w:")}
+        self.weights = {name: 0.1 * array for name, array in within(arrays, WEIGHT).items()}
 
     def _chain(self, directions: int) -> Chain:
         offered = self.manifest.directions
@@ -114,15 +115,15 @@ class Bench:
         if variant.kind == EXACT:
             return lambda: stepper.exact(*inputs, variant.cut)
         programs = stepper.chain.suffix(variant.cut)
-        specs = [spec for program in programs for spec in program.inputs if spec.name.startswith("v:")]
-        directions = {spec.name[2:]: random_input(spec, seed) for seed, spec in enumerate(specs)}
+        specs = [spec for program in programs for spec in program.inputs if spec.name.startswith(DIRECTION)]
+        directions = {spec.name.removeprefix(DIRECTION): random_input(spec, seed) for seed, spec in enumerate(specs)}
         if variant.kind == DUAL:
-            return lambda: stepper.dual(*inputs, directions, variant.cut)
+            return lambda: stepper.along(*inputs, directions, variant.cut)
         hidden = None
         if variant.cut:
             state = next(spec for spec in programs[0].inputs if spec.name == "hidden")
             hidden = random_input(state, 0)
-        return lambda: stepper.suffix(hidden, *inputs, directions, variant.cut)
+        return lambda: stepper.along(*inputs, directions, variant.cut, hidden=hidden)
 
     def times(self) -> list[Measured]:
         steps = [(variant, self.step(variant)) for variant in self.work.variants]

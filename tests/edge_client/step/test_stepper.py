@@ -32,7 +32,7 @@ def test_forward(toy):
 def test_dual_gives_derivatives_and_the_heads_gradient(toy):
     steps, runtime = stepper(toy)
     directions = draw(toy)
-    found = steps.dual(toy.tokens, toy.labels, toy.weights, directions, 1, WEIGHTS)
+    found = steps.along(toy.tokens, toy.labels, toy.weights, directions, 1, WEIGHTS)
     assert runtime.ran == ["embed.plain", "block.0.enter", "block.1.dual", "head.dual"]
     np.testing.assert_allclose(found.loss, toy.losses(toy.weights), rtol=1e-5)
     np.testing.assert_allclose(found.jvp, table(toy, directions), rtol=1e-4, atol=1e-5)
@@ -46,7 +46,7 @@ def test_a_parameter_without_a_direction_does_not_move():
     directions = draw(toy, [1])
     expected = table(toy, directions)
     for cut in ("block.0", "block.1"):
-        found = steps.dual(toy.tokens, toy.labels, toy.weights, directions, cut)
+        found = steps.along(toy.tokens, toy.labels, toy.weights, directions, cut)
         np.testing.assert_allclose(found.jvp, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -54,12 +54,12 @@ def test_a_kept_prefix_gives_the_same_step_and_frees_its_programs():
     toy = Toy()
     steps, runtime = stepper(toy)
     directions = draw(toy, [1])
-    whole = steps.dual(toy.tokens, toy.labels, toy.weights, directions, "block.1")
+    whole = steps.along(toy.tokens, toy.labels, toy.weights, directions, "block.1")
     hidden = steps.prefix(toy.tokens, toy.weights, "block.1")
     steps.release_prefix("block.1")
     assert not {name for name in runtime.loaded if name.startswith(("embed", "block.0"))}
     runtime.ran.clear()
-    found = steps.suffix(hidden, toy.tokens, toy.labels, toy.weights, directions, "block.1")
+    found = steps.along(toy.tokens, toy.labels, toy.weights, directions, "block.1", hidden=hidden)
     assert runtime.ran == ["block.1.enter", "head.dual"]
     np.testing.assert_array_equal(found.jvp, whole.jvp)
     np.testing.assert_array_equal(found.gradients[HEAD], whole.gradients[HEAD])
@@ -71,13 +71,13 @@ def test_scalars_move_the_head_on_its_own():
     toy = Toy()
     steps, runtime = stepper(toy)
     directions = draw(toy, [1], head=True)
-    found = steps.scalars(toy.tokens, toy.labels, toy.weights, directions, "block.1")
+    found = steps.along(toy.tokens, toy.labels, toy.weights, directions, "block.1", scalar_head=True)
     assert runtime.ran[-1] == "head.scalar"
     units = {name: value for name, value in directions.items() if name != HEAD}
     np.testing.assert_allclose(found.jvp, table(toy, units), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found.head_jvp, table(toy, {HEAD: directions[HEAD]}), rtol=1e-4, atol=1e-5)
     hidden = steps.prefix(toy.tokens, toy.weights, "block.1")
-    again = steps.scalars(toy.tokens, toy.labels, toy.weights, directions, "block.1", hidden=hidden)
+    again = steps.along(toy.tokens, toy.labels, toy.weights, directions, "block.1", hidden=hidden, scalar_head=True)
     np.testing.assert_array_equal(again.head_jvp, found.head_jvp)
 
 
@@ -85,7 +85,7 @@ def test_scalars_at_the_head():
     toy = Toy()
     steps, _ = stepper(toy)
     directions = draw(toy, [], head=True)
-    found = steps.scalars(toy.tokens, toy.labels, toy.weights, directions, "head")
+    found = steps.along(toy.tokens, toy.labels, toy.weights, directions, "head", scalar_head=True)
     np.testing.assert_allclose(found.head_jvp, table(toy, directions), rtol=1e-4, atol=1e-5)
     assert not found.jvp.any()
 
@@ -121,13 +121,13 @@ def test_a_shared_unit_used_before_the_cut_has_no_whole_gradient():
     assert steps.exact(toy.tokens, toy.labels, toy.weights, "block.1").gradients.keys() == {HEAD}
     assert runtime.ran[-1] == "head.vjp"
     with pytest.raises(ProgramInputError, match=r"shared.A is used in block.0, before the cut block.1"):
-        steps.dual(toy.tokens, toy.labels, toy.weights, draw(toy), "block.1")
+        steps.along(toy.tokens, toy.labels, toy.weights, draw(toy), "block.1")
 
 
 def test_a_head_without_units_is_trained_by_its_own_gradient():
     toy = Toy()
     steps, runtime = stepper(toy)
-    found = steps.dual(toy.tokens, toy.labels, toy.weights, {}, "head", WEIGHTS)
+    found = steps.along(toy.tokens, toy.labels, toy.weights, {}, "head", WEIGHTS)
     assert runtime.ran[-1] == "head.vjp"
     np.testing.assert_array_equal(found.jvp, np.zeros((K, B)))
     np.testing.assert_allclose(found.gradients[HEAD], gradients(toy, WEIGHTS / 4)[HEAD], rtol=1e-4, atol=1e-6)
@@ -136,7 +136,7 @@ def test_a_head_without_units_is_trained_by_its_own_gradient():
 
 def test_low_memory_holds_one_program_at_a_time(toy):
     steps, runtime = stepper(toy, low_memory=True)
-    steps.dual(toy.tokens, toy.labels, toy.weights, draw(toy), "block.0")
+    steps.along(toy.tokens, toy.labels, toy.weights, draw(toy), "block.0")
     assert runtime.most_loaded == 1
 
 
@@ -169,7 +169,7 @@ def test_cuts_that_are_none():
     toy = Toy()
     steps, _ = stepper(toy)
     with pytest.raises(BundleError, match=r"no tangent can start at embed; the bundle's cuts: block.0, block.1"):
-        steps.dual(toy.tokens, toy.labels, toy.weights, {}, "embed")
+        steps.along(toy.tokens, toy.labels, toy.weights, {}, "embed")
     for cut in ("block.7", 4, -1):
         with pytest.raises(BundleError, match="has no segment"):
             steps.prefix(toy.tokens, toy.weights, cut)
@@ -190,7 +190,7 @@ def test_wrong_inputs_are_one_clear_line():
 
     def refused(message, *, tokens=tokens, labels=labels, weights=weights, directions=directions, example_weight=None):
         with pytest.raises(ProgramInputError, match=message):
-            steps.dual(tokens, labels, weights, directions, "block.0", example_weight)
+            steps.along(tokens, labels, weights, directions, "block.0", example_weight)
 
     refused(r"input_ids, an input of embed.plain \[3x4\], is missing; expected int64 \[3, 4\]", tokens={})
     refused(r"must be int64, got int32: convert it with .astype", tokens={"input_ids": np.zeros((B, T), np.int32)})
@@ -239,7 +239,7 @@ def test_estimates_approach_the_gradient():
     hidden = steps.prefix(toy.tokens, toy.weights, "block.0")
     for iteration in range(rounds):
         directions = draw(toy, iteration=iteration)
-        found = steps.suffix(hidden, toy.tokens, toy.labels, toy.weights, directions, "block.0")
+        found = steps.along(toy.tokens, toy.labels, toy.weights, directions, "block.0", hidden=hidden)
         for name, part in estimate(found.jvp, directions).items():
             total[name] += part / rounds
     exact = steps.exact(toy.tokens, toy.labels, toy.weights, "block.0").gradients

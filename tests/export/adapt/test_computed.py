@@ -39,7 +39,7 @@ def test_a_step_from_every_cut(trained, runtime, cut, count):
     along = trained.directions(first, count)
     shares = np.array([0.25, 0.75], np.float32)
     given = trained.tokens, trained.labels, trained.weights, along, cut, shares
-    step = stepper.dual(*given)
+    step = stepper.along(*given)
     assert step.jvp.shape == (count, BATCH)
     for k in range(count):
         expected = trained.jvp({name: value[k * BATCH : (k + 1) * BATCH] for name, value in along.items()})
@@ -51,7 +51,7 @@ def test_a_step_from_every_cut(trained, runtime, cut, count):
 
     hidden = stepper.prefix(trained.tokens, trained.weights, cut)
     stepper.release_prefix(cut)
-    again = stepper.suffix(hidden, *given)
+    again = stepper.along(*given, hidden=hidden)
     np.testing.assert_array_equal(again.jvp, step.jvp)
     np.testing.assert_array_equal(again.loss, step.loss)
 
@@ -60,7 +60,7 @@ def test_a_step_from_every_cut(trained, runtime, cut, count):
 def test_a_step_of_scalars_from_every_cut(trained, runtime, cut):
     stepper = trained.stepper(runtime)
     along = trained.directions(stepper.chain.position(cut), 1, head=True)
-    found = stepper.scalars(trained.tokens, trained.labels, trained.weights, along, cut)
+    found = stepper.along(trained.tokens, trained.labels, trained.weights, along, cut, scalar_head=True)
     head = {parameter.name for parameter in trained.manifest.head}
     units = {name: value for name, value in along.items() if name not in head}
     np.testing.assert_allclose(found.jvp[0], trained.jvp(units), **CLOSE)
@@ -86,7 +86,7 @@ def test_the_other_shape(bundle, model_folder, runtime, tmp_path):
     found = single.stepper(runtime).forward(single.tokens, single.labels, single.weights)
     np.testing.assert_allclose(found.loss, single.losses().detach(), **CLOSE)
     along = single.directions(1, 2)
-    step = single.stepper(runtime, 2).dual(single.tokens, single.labels, single.weights, along, "block.0")
+    step = single.stepper(runtime, 2).along(single.tokens, single.labels, single.weights, along, "block.0")
     expected = single.jvp({name: value[1:] for name, value in along.items()})
     np.testing.assert_allclose(step.jvp[1], expected, **CLOSE)
 
@@ -120,7 +120,7 @@ def test_spans(exporting, model_folder, tmp_path):
         np.testing.assert_allclose(found.loss, trained.losses().detach(), **CLOSE)
         assert found.logits.shape == (BATCH, LENGTH, 2)
         along = trained.directions(1, 1)
-        step = stepper.dual(trained.tokens, trained.labels, trained.weights, along, 1)
+        step = stepper.along(trained.tokens, trained.labels, trained.weights, along, 1)
         np.testing.assert_allclose(step.jvp[0], trained.jvp(along), **CLOSE)
 
 
@@ -152,7 +152,7 @@ def test_quantized(exporting, bundle, model_folder, tmp_path, precision, rough):
         stepper = trained.stepper(opened, 2)
         for seed in range(8):
             along = trained.directions(1, 2, seed=seed)
-            step = stepper.dual(trained.tokens, trained.labels, trained.weights, along, 1)
+            step = stepper.along(trained.tokens, trained.labels, trained.weights, along, 1)
             found.append(step.jvp)
             expected += [trained.jvp({n: v[k * BATCH : (k + 1) * BATCH] for n, v in along.items()}) for k in range(2)]
     error = np.concatenate(found) - expected
