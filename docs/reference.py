@@ -26,38 +26,15 @@ from server.app import create_app
 
 FOLDER = Path(__file__).parent
 PUBLIC = (
-    *(
-        "edge_client",
-        "edge_client.client.client",
-        "edge_client.client.conditions",
-        "edge_client.events",
-        "edge_client.errors",
-    ),
-    *(
-        "edge_client.bundle.folder",
-        "edge_client.bundle.manifest",
-        "edge_client.bundle.chain",
-        "edge_client.runtimes.runtime",
-        "edge_client.step.stepper",
-    ),
-    *(
-        "edge_client.data.encoder",
-        "edge_client.data.examples",
-        "edge_client.gradient.philox",
-        "edge_client.gradient.estimate",
-    ),
-    *("edge_client.training.estimators", "edge_client.client.predictions", "edge_client.wire.protocol"),
+    "edge_client",
+    *("edge_client.bundle.manifest", "edge_client.bundle.chain", "edge_client.data.examples"),
+    *("edge_client.client.client", "edge_client.client.conditions", "edge_client.client.predictions"),
+    *("edge_client.runtimes.runtime", "edge_client.training.estimators", "edge_client.wire.protocol"),
     *("export.options", "export.pipeline", "export.merge", "export.errors"),
-    *(
-        "server.app",
-        "server.jobs.jobs",
-        "server.rounds.rounds",
-        "server.rounds.aggregation",
-        "server.jobs.assignment",
-        "server.settings",
-    ),
+    *("server.app", "server.jobs.jobs", "server.rounds.rounds", "server.rounds.aggregation"),
+    *("server.jobs.assignment", "server.settings"),
 )
-"""What a program of one's own may import; the rest may change without notice."""
+"""The surface of the device's SDK, and the modules that say what its parts and the server's are."""
 FEW = 2
 """A method that takes fewer arguments may go by its name and types."""
 

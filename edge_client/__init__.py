@@ -1,17 +1,73 @@
 """The device SDK: what a client runs and what it writes on the wire.
 
-Importing it is cheap. Inference runtimes, and torch with them, are imported only when one is chosen.
+    from edge_client import Client
+
+    Client("https://spry.example.org", data="my.jsonl", token="T").run()
+
+What stands here is its public surface; the modules behind it may change without notice. Importing it is cheap: a name
+is looked up when it is first used, and inference runtimes, torch with them, are imported only when one is opened.
 """
 
-from .errors import BundleError, DirectionError, ProgramInputError, RuntimeMissing, SpryError
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .bundle.chain import cut_for
+    from .bundle.folder import Bundle
+    from .client.client import Client
+    from .client.conditions import Conditions, parse_hours
+    from .data.encoder import TextEncoder
+    from .errors import (
+        BadAnswer,
+        BundleError,
+        DataError,
+        DirectionError,
+        ProgramInputError,
+        RuntimeMissing,
+        ServerError,
+        SpryError,
+        StoreError,
+        TrainingError,
+        Unauthorized,
+        Unreachable,
+    )
+    from .events import Event
+    from .gradient.estimate import directions_for, estimate
+    from .runtimes.runtime import open_runtime
+    from .step.stepper import Stepper
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "BundleError",
-    "DirectionError",
-    "ProgramInputError",
-    "RuntimeMissing",
-    "SpryError",
-    "__version__",
-]
+    "BadAnswer", "Bundle", "BundleError", "Client", "Conditions", "DataError", "DirectionError", "Event",
+    "ProgramInputError", "RuntimeMissing", "ServerError", "SpryError", "Stepper", "StoreError", "TextEncoder",
+    "TrainingError", "Unauthorized", "Unreachable", "__version__", "cut_for", "directions_for", "estimate",
+    "open_runtime", "parse_hours",
+]  # fmt: skip
+
+_PLACES = {
+    "bundle.chain": ("cut_for",),
+    "bundle.folder": ("Bundle",),
+    "client.client": ("Client",),
+    "client.conditions": ("Conditions", "parse_hours"),
+    "data.encoder": ("TextEncoder",),
+    "events": ("Event",),
+    "gradient.estimate": ("directions_for", "estimate"),
+    "runtimes.runtime": ("open_runtime",),
+    "step.stepper": ("Stepper",),
+}
+_HOMES = {name: module for module, names in _PLACES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)
+    globals()[name] = value  # the next look-up finds it at once
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -3,7 +3,9 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,9 @@ MAY_IMPORT = {
     "server": {"edge_client"},
 }
 NEVER = {"benchmarks", "tests"}
+CROWDED = 11
+"""Modules of a room."""
+REGISTERS = {"export/dual/rules", "export/lower/onnx/rules", "export/lower/executorch/formulations"}
 HEAVY = ("torch", "transformers", "peft", "torchao", "fastapi", "sqlalchemy", "onnx", "onnxruntime", "executorch")
 
 
@@ -68,6 +73,74 @@ def test_the_scan_lets_permitted_imports_pass():
     source = "import numpy\nfrom edge_client import errors\nfrom . import server\nfrom .export import x\n"
     assert forbidden("export", source) == []
     assert forbidden("edge_client", source) == []
+
+
+# --- rooms -----------------------------------------------------------------------------------------------------------
+
+
+def modules_of(package: str) -> dict[str, Path]:
+    """Every module below a package, by its dotted name."""
+    found = {}
+    for path in (ROOT / package.replace(".", "/")).rglob("*.py"):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def targets(module: str, path: Path, known: Iterable[str]) -> Iterator[str]:
+    """The modules that one imports, wherever the import stands."""
+    base = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names if name.name in known)
+        if isinstance(node, ast.ImportFrom):
+            above = base[: len(base) - node.level + 1] if node.level else []
+            source = ".".join([*above, *([node.module] if node.module else [])])
+            for name in node.names:
+                whole = f"{source}.{name.name}"
+                yield whole if whole in known else source
+
+
+def rooms_of(package: str) -> dict[str, set[str]]:
+    """A package's folders and single modules, each with those that it takes from."""
+    depth, modules = package.count(".") + 1, modules_of(package)
+    graph: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        for target in targets(module, path, modules):
+            own, other = module.split(".")[depth:], target.split(".")[depth:]
+            if target in modules and own and other and own[0] != other[0]:
+                graph.setdefault(own[0], set()).add(other[0])
+    return graph
+
+
+@pytest.mark.parametrize("package", ["edge_client", "export", "server", "server.simulation"])
+def test_rooms_form_no_circle(package):
+    TopologicalSorter(rooms_of(package)).prepare()  # raises CycleError, which names the circle
+
+
+def test_a_circle_of_rooms_is_found(tmp_path, monkeypatch):
+    for name, source in {"a": "from house.b.y import z", "b": "def later():\n    from ..a import x"}.items():
+        (tmp_path / "house" / name).mkdir(parents=True)
+        (tmp_path / "house" / name / "x.py").write_text(source)
+        (tmp_path / "house" / name / "y.py").write_text("z = 1")
+    monkeypatch.setattr("tests.test_imports.ROOT", tmp_path)
+    assert rooms_of("house") == {"a": {"b"}, "b": {"a"}}
+    with pytest.raises(CycleError):
+        test_rooms_form_no_circle("house")
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_a_rooms_door_holds_nothing(package):
+    """What a room has stands in its modules; a family of rules is registered where its package is imported."""
+    doors = sorted(path for path in (ROOT / package).rglob("__init__.py") if path.parent.name != package)
+    full = {str(path.parent.relative_to(ROOT)) for path in doors if path.read_text().strip()}
+    assert full <= REGISTERS
+
+
+def test_no_room_of_the_device_is_crowded():
+    modules = [path for path in (ROOT / "edge_client").rglob("*.py") if path.name != "__init__.py"]
+    crowded = {folder: count for folder, count in Counter(path.parent for path in modules).items() if count > CROWDED}
+    assert not crowded
 
 
 def python(code: str) -> str:
