@@ -12,7 +12,7 @@ from export.dual.programs import DUAL, PLAIN, Program
 from export.graph import ops
 from export.graph.editing import trace
 from export.graph.slots import Role, Slot
-from export.lower.executorch import LOWERING
+from export.lower.executorch.lowering import LOWERING
 from export.lower.target import Shaped
 
 FILE = "executorch/block.0.pte"

@@ -18,10 +18,10 @@ from export.dual.programs import DUAL, PLAIN, VJP, Program
 from export.graph import ops
 from export.graph.editing import trace
 from export.graph.slots import Role, Slot, slot_of
-from export.lower.executorch import LOWERING
 from export.lower.executorch.formulation import plain
 from export.lower.executorch.formulations import FORMULATIONS
 from export.lower.executorch.graph import EdgeGraph
+from export.lower.executorch.lowering import LOWERING
 from export.lower.executorch.partition import SegmentPartitioner, undelegated
 from export.lower.executorch.rewrite import rewritten
 from export.lower.executorch.translate import StoredWeights, translated

@@ -18,8 +18,8 @@ from export.dual.programs import DUAL, PLAIN, Program, input_name
 from export.errors import ExportError
 from export.graph import ops
 from export.graph.slots import Role, Slot, slot_of, value_of
-from export.lower.onnx import LOWERING
 from export.lower.onnx.encodings import decode_blocks, decode_rows, encode_blocks, encode_rows
+from export.lower.onnx.lowering import LOWERING
 from export.lower.target import Precision, Shaped, lowering
 from tests.export.lower.shaped import BATCH, LENGTH, programs_of, spec_of, write
 from tests.export.models import Chain

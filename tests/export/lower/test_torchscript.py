@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from edge_client.bundle.manifest import PRECISIONS
 from export.graph.slots import slot_of
 from export.lower.target import lowering
-from export.lower.torchscript import LOWERING
+from export.lower.torchscript.lowering import LOWERING
 from export.lower.torchscript.weights import quantized_linear, quantized_table
 from tests.export.lower.shaped import BATCH, LENGTH, as_stored, programs_of, random_inputs
 from tests.export.models import Chain
@@ -104,7 +104,7 @@ def test_bytes_depend_on_the_input_alone(block):
 
 _IN_ANOTHER_PROCESS = """
 import hashlib, sys, torch
-from export.lower.torchscript import LOWERING
+from export.lower.torchscript.lowering import LOWERING
 from tests.export.lower.shaped import BATCH, LENGTH, programs_of
 from tests.export.models import Chain
 
