@@ -88,7 +88,7 @@ class Lowering(Protocol):
 def lowering(runtime: str) -> Lowering:
     """The lowering of a runtime of `edge_client.runtimes`."""
     try:
-        found: Lowering = import_module(f"export.lower.{runtime}").LOWERING
+        found: Lowering = import_module(f"export.lower.{runtime}.lowering").LOWERING
     except ModuleNotFoundError as error:
         raise ExportError(f"the target {runtime} needs {error.name}: pip install 'spry[export]'") from error
     return found

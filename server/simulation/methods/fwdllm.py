@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from edge_client.arrays import Weights
 from edge_client.data.batches import Batch
 from edge_client.training.estimators import Central, Estimate
+from edge_client.wire.protocol import Training
 from edge_client.wire.scalars import ScalarReport
 
 
@@ -23,6 +24,11 @@ class ClosestDirection(Central):
 
     last_change: Weights | None = None
     """The server's, of the round before; without one, the first direction is as good as any."""
+
+    @classmethod
+    def in_passes(cls, training: Training, *, tangents: float, behind: float) -> float:  # noqa: ARG003
+        """Of its directions one is walked, forth and back."""
+        return 2.0
 
     def report(self, batch: Batch, weights: Weights, iteration: int) -> ScalarReport:
         directions = self.directions(iteration)

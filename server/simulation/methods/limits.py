@@ -47,6 +47,7 @@ class ClosestLimit(CentralLimit, ClosestDirection):
 
 def at_limit(kind: type[Estimator]) -> type[Estimator]:
     """An estimator of central differences without the differences; others as they are."""
-    if not issubclass(kind, Central):
-        return kind
-    return ClosestLimit if issubclass(kind, ClosestDirection) else CentralLimit
+    return _LIMITS.get(kind, kind)
+
+
+_LIMITS: dict[type[Estimator], type[Estimator]] = {Central: CentralLimit, ClosestDirection: ClosestLimit}

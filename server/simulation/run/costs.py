@@ -19,16 +19,9 @@ from typing import NamedTuple
 from edge_client.bundle.chain import cut_for
 from edge_client.bundle.manifest import Manifest
 from edge_client.gradient.drawing import own_directions
-from edge_client.training.estimators import Central, Estimator, ExactGradient
+from edge_client.training.estimators import Estimator
 from edge_client.wire.protocol import Mode, Task, Training
-from server.simulation.methods.fwdllm import ClosestDirection
 from server.simulation.methods.methods import Family, Method
-
-TANGENT = 1.0
-"""What a direction adds, in forward passes over the part of the model behind the cut. Measured (`docs/programs.md`, cut
-at the middle block): 0.96 to 1.02 with ONNX Runtime and ExecuTorch in float32 for K = 1, 0.93 to 1.04 for K = 4."""
-REVERSE = 2.0
-"""A reverse pass, which computes each block again: 1.94 in float32."""
 
 
 class Shape(NamedTuple):
@@ -117,13 +110,8 @@ def server_work(family: Family, frequency: Mode, shape: Shape) -> float:
 
 def passes(estimator: type[Estimator], training: Training, manifest: Manifest, units: Sequence[int]) -> float:
     """The step of a client with these units, in forward passes."""
-    if issubclass(estimator, ClosestDirection):
-        return 2.0  # of its directions one is walked, forth and back
-    if issubclass(estimator, Central):
-        return 2.0 * training.directions
-    if issubclass(estimator, ExactGradient):
-        return 1 + REVERSE * behind(manifest, units)
-    return 1 + TANGENT * tangents(manifest, units, training)
+    through = tangents(manifest, units, training)
+    return estimator.in_passes(training, tangents=through, behind=behind(manifest, units))
 
 
 def tangents(manifest: Manifest, units: Sequence[int], training: Training) -> float:
