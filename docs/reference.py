@@ -50,7 +50,8 @@ PUBLIC = (
     *("export.options", "export.pipeline", "export.merge", "export.errors"),
     *(
         "server.app",
-        "server.jobs.jobs",
+        "server.jobs.job",
+        "server.jobs.settings",
         "server.rounds.rounds",
         "server.rounds.aggregation",
         "server.jobs.assignment",
