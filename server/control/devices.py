@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from edge_client.bundle.manifest import Manifest
 from server.jobs.job import Job
 from server.storage import devices, parts, rounds, traffic
-from server.storage.parts import Named
+from server.storage.parts import NamedPart
 from server.storage.rows import Device, Volume
 from server.storage.store import Store
 
@@ -118,7 +118,7 @@ def assignment(store: Store, job: Job) -> AssignmentView | None:
     return AssignmentView(round=round_.number, state=round_.state, iteration=round_.iteration, units=units, parts=given)
 
 
-def _part(named: Named) -> PartView:
+def _part(named: NamedPart) -> PartView:
     part = named.part
     return PartView(
         task=part.id,

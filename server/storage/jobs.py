@@ -1,4 +1,4 @@
-"""Jobs as the database has them."""
+"""Jobs as the database has them. To find and to list them is a transaction; all else is a step of its caller's."""
 
 from __future__ import annotations
 

@@ -77,11 +77,11 @@ def _of(round_: Round) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
     return tasks.c.job == round_.job, tasks.c.round == round_.number
 
 
-# --- told to administrators ------------------------------------------------------------------------------------------
+# --- named, and counted ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedPart:
     """A part, and the name of its device."""
 
     part: Part
@@ -90,7 +90,7 @@ class Named:
     """Whether its report of the open iteration has come."""
 
 
-def named(connection: Connection, round_: Round) -> list[Named]:
+def named(connection: Connection, round_: Round) -> list[NamedPart]:
     """In the order of their slots, and those of a slot as they were given out."""
     query = (
         select(tasks, devices.c.name, scalars.c.task.label("sent"))
@@ -99,7 +99,7 @@ def named(connection: Connection, round_: Round) -> list[Named]:
         .where(*_of(round_))
         .order_by(tasks.c.slot, tasks.c.created)
     )
-    return [Named(part_in(row), row.name, row.sent is not None) for row in connection.execute(query)]
+    return [NamedPart(part_in(row), row.name, row.sent is not None) for row in connection.execute(query)]
 
 
 def count_accepted(connection: Connection, round_: Round) -> int:

@@ -81,7 +81,7 @@ def start_clock(connection: Connection, round_: Round, now: float, deadline: flo
 
 
 def claim(connection: Connection, round_: Round, owner: str, now: float, lease: float, *, take_over: bool) -> bool:
-    """Close it to devices: an open one, one whose lease is over, or that of the owner it was read with."""
+    """Close an open one, or one whose lease is over; `take_over` also one that still has the owner it was read with."""
     free = [rounds.c.state == "open", rounds.c.lease < now]
     if take_over:
         free.append(rounds.c.owner == round_.owner)
