@@ -138,4 +138,4 @@ def count(connection: Connection) -> int:
 
 def count_by_state(connection: Connection) -> dict[str, int]:
     query = select(jobs.c.state, func.count()).group_by(jobs.c.state)
-    return dict(connection.execute(query).tuples().all())
+    return dict(connection.execute(query).all())

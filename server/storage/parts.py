@@ -109,7 +109,7 @@ def count_accepted(connection: Connection, round_: Round) -> int:
 
 def count_by_state(connection: Connection) -> dict[str, int]:
     query = select(tasks.c.state, func.count()).group_by(tasks.c.state)
-    return dict(connection.execute(query).tuples().all())
+    return dict(connection.execute(query).all())
 
 
 def count_in(connection: Connection, job: str, numbers: Sequence[int]) -> dict[int, dict[str, int]]:

@@ -34,4 +34,4 @@ def count_by_code(connection: Connection, job: str | None = None) -> dict[str, i
     query = select(refusals.c.code, func.count()).group_by(refusals.c.code)
     if job is not None:
         query = query.where(refusals.c.job == job)
-    return dict(connection.execute(query).tuples().all())
+    return dict(connection.execute(query).all())

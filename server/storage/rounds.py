@@ -54,7 +54,7 @@ def since(connection: Connection, job: str, number: int) -> dict[int, Round]:
 
 def count_by_state(connection: Connection) -> dict[str, int]:
     query = select(rounds.c.state, func.count()).group_by(rounds.c.state)
-    return dict(connection.execute(query).tuples().all())
+    return dict(connection.execute(query).all())
 
 
 def _is(job: str, number: int) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
