@@ -32,9 +32,10 @@ from edge_client.training.epoch import State, train, update
 from edge_client.training.estimators import estimator_for
 from edge_client.training.plan import Workbench
 from edge_client.wire.protocol import Task
-from server.jobs.jobs import Job, find_job
+from server.jobs.job import Job
 from server.rounds.aggregation import Mean
 from server.settings import Settings
+from server.storage.jobs import find_job
 from server.storage.models import Model, moved
 from server.storage.store import Store
 from server.storage.tables import devices, rounds, tasks
@@ -149,7 +150,7 @@ def repeated(store: Store, job: Job, parts: list[Path]) -> Model:
             for following in train(task, manifest, estimator, batches, state):
                 state = following
             mean.add(update(task, manifest, state), state.examples)
-        model = moved(model, mean.changes(model.weights), job, manifest)
+        model = moved(model, mean.changes(model.weights), job.settings, manifest)
     return model
 
 

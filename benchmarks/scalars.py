@@ -19,8 +19,8 @@ from fleet import TOKEN, Client, Server, machine, read_rows, shares, write_rows
 
 from edge_client.store.jobs import Store as DeviceStore
 from edge_client.wire.scalars import decode_records, encode_report
-from server.jobs.jobs import find_job
 from server.settings import Settings
+from server.storage.jobs import find_job
 from server.storage.store import Store
 
 UPLINK, DOWNLINK, EACH, DIFFERENCE = 100, 200, 64, 1e-6

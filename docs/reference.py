@@ -31,8 +31,8 @@ PUBLIC = (
     *("edge_client.client.client", "edge_client.client.conditions", "edge_client.client.predictions"),
     *("edge_client.runtimes.runtime", "edge_client.training.estimators", "edge_client.wire.protocol"),
     *("export.options", "export.pipeline", "export.merge", "export.errors"),
-    *("server.app", "server.jobs.jobs", "server.rounds.rounds", "server.rounds.aggregation"),
-    *("server.jobs.assignment", "server.settings"),
+    *("server.app", "server.jobs.job", "server.jobs.settings", "server.jobs.assignment", "server.rounds.rounds"),
+    *("server.rounds.aggregation", "server.settings"),
 )
 """The surface of the device's SDK, and the modules that say what its parts and the server's are."""
 FEW = 2

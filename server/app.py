@@ -13,11 +13,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from edge_client import __version__
 from server import logs
 from server.errors import ServerConfigError
-from server.jobs.jobs import list_jobs
 from server.rounds.offers import Offers
 from server.rounds.reports import Reports
 from server.rounds.ticker import Ticker
 from server.settings import Settings, read_settings
+from server.storage.jobs import list_jobs
 from server.storage.store import ADMIN_TOKEN_FILE, Store
 from server.web import problems, reference
 from server.web.bodies import BodyLimit

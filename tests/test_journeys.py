@@ -135,8 +135,8 @@ def logits_of_programs(folder: Path, weights: dict[str, np.ndarray]) -> np.ndarr
 
 
 def test_nothing_is_lost_by_kills(started, tmp_path):
-    from server.jobs.jobs import find_job
     from server.settings import Settings
+    from server.storage.jobs import find_job
     from server.storage.store import Store
 
     fleet_ = started(rounds=6, training={"batch": 2, "length": 8, "epochs": 4})

@@ -10,7 +10,7 @@ from edge_client.bundle.folder import Bundle
 from edge_client.commands.cli import SUBCOMMANDS, build
 from edge_client.wire.protocol import Training
 from export.options import METHODS
-from server.jobs.jobs import JobSettings
+from server.jobs.settings import JobSettings
 from server.settings import Settings
 
 ROOT = Path(__file__).parent.parent

@@ -66,7 +66,7 @@ class ScalarReport:
 
 @dataclass(frozen=True)
 class Participant:
-    """A report as published."""
+    """A client of a step, and what it reported: as it came to the server, or rounded as everybody reads it."""
 
     seed: int
     units: tuple[int, ...]

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from safetensors.numpy import load_file, save
 
 from edge_client.bundle.adapters import folded
-from server.jobs.jobs import Job
+from server.jobs.job import Job
 from server.storage.store import Store
 
 _TIME = (1980, 1, 1, 0, 0, 0)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from pydantic import BaseModel
-from sqlalchemy import and_, func, select
 
 from edge_client.bundle.manifest import Manifest
-from server.jobs.jobs import Job
+from server.jobs.job import Job
+from server.storage import devices, parts, rounds, traffic
+from server.storage.parts import NamedPart
+from server.storage.rows import Device, Volume
 from server.storage.store import Store
-from server.storage.tables import devices, jobs, rounds, scalars, tasks, traffic
 
 _AWAY_AFTER = 3.0
 """How many retry times a device may be silent; it waits at most about two."""
@@ -18,8 +19,8 @@ _AWAY_AT_LEAST = 60.0
 """Seconds; one that still works on a task that the round was closed without is silent too."""
 
 DeviceState = Literal["training", "waiting", "away", "revoked"]
-Totals = dict[str, tuple[int, int]]
-"""Bytes up and down, for each device."""
+Totals = dict[str, Volume]
+"""Of each device."""
 
 
 class DeviceView(BaseModel):
@@ -74,67 +75,62 @@ class AssignmentView(BaseModel):
 
 
 def device_totals(store: Store) -> Totals:
-    query = select(traffic.c.device, func.sum(traffic.c.up), func.sum(traffic.c.down)).group_by(traffic.c.device)
     with store.database.read() as connection:
-        return {device: (int(up), int(down)) for device, up, down in connection.execute(query)}
+        return traffic.by_device(connection)
 
 
 def list_devices(store: Store, totals: Totals) -> list[DeviceView]:
-    has_task = and_(tasks.c.device == devices.c.id, tasks.c.state == "open")
-    columns = [column for column in devices.c if column.name != "hash"]
-    query = (
-        select(*columns, jobs.c.name.label("job"))
-        .outerjoin_from(devices, tasks, has_task)
-        .outerjoin(jobs, jobs.c.id == tasks.c.job)
-        .order_by(devices.c.created, devices.c.id)
-    )
     with store.database.read() as connection:
-        rows = connection.execute(query).mappings().all()
+        known = devices.with_jobs(connection)
     heard_since = store.now() - max(_AWAY_AFTER * store.settings.retry_seconds, _AWAY_AT_LEAST)
-    return [_device(dict(row), totals.get(row["id"], (0, 0)), heard_since) for row in rows]
+    return [_device(device, job, totals.get(device.id, Volume(0, 0)), heard_since) for device, job in known]
 
 
-def _device(row: dict[str, Any], bytes_: tuple[int, int], heard_since: float) -> DeviceView:
-    state: DeviceState = "waiting" if (row["last_seen"] or row["created"]) > heard_since else "away"
-    if row["revoked"]:
+def _device(device: Device, job: str | None, moved: Volume, heard_since: float) -> DeviceView:
+    state: DeviceState = "waiting" if (device.last_seen or device.created) > heard_since else "away"
+    if device.revoked:
         state = "revoked"
-    elif row["job"] is not None:
+    elif job is not None:
         state = "training"
-    return DeviceView(**row, state=state, up=bytes_[0], down=bytes_[1])
+    return DeviceView(
+        id=device.id,
+        name=device.name,
+        token=device.token,
+        created=device.created,
+        last_seen=device.last_seen,
+        revoked=device.revoked,
+        profile=device.profile,
+        state=state,
+        job=job,
+        up=moved.up,
+        down=moved.down,
+    )
 
 
 def assignment(store: Store, job: Job) -> AssignmentView | None:
     """Of the newest round that a device has joined; None before the first."""
-    joined = select(func.max(tasks.c.round)).where(tasks.c.job == job.id).scalar_subquery()
-    newest = select(rounds).where(rounds.c.job == job.id, rounds.c.number == joined)
     with store.database.read() as connection:
-        round_ = connection.execute(newest).one_or_none()
+        round_ = rounds.newest_joined(connection, job.id)
         if round_ is None:
             return None
-        given = (
-            select(tasks, devices.c.name, scalars.c.task.label("sent"))
-            .join(devices, devices.c.id == tasks.c.device)
-            .outerjoin(scalars, and_(scalars.c.task == tasks.c.id, scalars.c.iteration == round_.iteration))
-            .where(tasks.c.job == job.id, tasks.c.round == round_.number)
-            .order_by(tasks.c.slot, tasks.c.created)
-        )
-        parts = [_part(row) for row in connection.execute(given)]
+        given = [_part(named) for named in parts.named(connection, round_)]
     units = _units(store.bundles.manifest(job.bundle))
-    return AssignmentView(round=round_.number, state=round_.state, iteration=round_.iteration, units=units, parts=parts)
+    return AssignmentView(round=round_.number, state=round_.state, iteration=round_.iteration, units=units, parts=given)
 
 
-def _part(row: Any) -> PartView:
+def _part(named: NamedPart) -> PartView:
+    part = named.part
     return PartView(
-        task=row.id,
-        device=row.device,
-        name=row.name,
-        units=row.units,
-        cut=row.cut,
-        batch=row.batch,
-        runtime=row.runtime,
-        state=row.state,
-        reason=row.reason,
-        reported=row.state == "accepted" or row.sent is not None,
+        task=part.id,
+        device=part.device,
+        name=named.device,
+        units=list(part.units),
+        cut=part.cut,
+        batch=part.batch,
+        runtime=part.runtime,
+        state=part.state,
+        reason=part.reason,
+        reported=part.state == "accepted" or named.has_scalars,
     )
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic import BaseModel
-from sqlalchemy import and_, func, select
 
-from server.jobs.jobs import Job, JobSettings
+from server.jobs.job import Job
+from server.jobs.settings import JobSettings
+from server.storage import audit, metrics, parts, refusals, rounds, scalars, traffic
 from server.storage.store import Store
-from server.storage.tables import audit, metrics, refusals, rounds, scalars, tasks, traffic
 
 
-class Progress(BaseModel):
+class NewestRoundView(BaseModel):
     """The newest round."""
 
     number: int
@@ -39,7 +39,7 @@ class JobView(BaseModel):
     created: float
     ended: float | None
     settings: JobSettings
-    progress: Progress | None
+    progress: NewestRoundView | None
     metrics: dict[str, float]
     """Of the newest round that has them."""
     refused: dict[str, int]
@@ -110,23 +110,10 @@ class AuditView(BaseModel):
 
 
 def job(store: Store, job: Job) -> JobView:
-    rounds_ = (
-        select(metrics.c.name, func.max(metrics.c.round).label("round"))
-        .where(metrics.c.job == job.id)
-        .group_by(metrics.c.name)
-        .subquery()
-    )
-    newest = select(metrics.c.name, metrics.c.value).join(
-        rounds_, and_(metrics.c.name == rounds_.c.name, metrics.c.round == rounds_.c.round)
-    )
-    moved = select(func.sum(traffic.c.up), func.sum(traffic.c.down)).where(traffic.c.job == job.id)
-    counted = (
-        select(refusals.c.code, func.count().label("total")).where(refusals.c.job == job.id).group_by(refusals.c.code)
-    )
     with store.database.read() as connection:
-        values = {row.name: row.value for row in connection.execute(newest.where(metrics.c.job == job.id))}
-        up, down = connection.execute(moved).one()
-        refused = {row.code: row.total for row in connection.execute(counted)}
+        values = metrics.newest(connection, job.id)
+        moved = traffic.total(connection, job.id)
+        refused = refusals.count_by_code(connection, job.id)
     return JobView(
         id=job.id,
         name=job.name,
@@ -138,111 +125,87 @@ def job(store: Store, job: Job) -> JobView:
         created=job.created,
         ended=job.ended,
         settings=job.settings,
-        progress=_progress(store, job),
+        progress=_newest_round(store, job),
         metrics=values,
         refused=refused,
-        up=int(up or 0),
-        down=int(down or 0),
+        up=moved.up,
+        down=moved.down,
     )
 
 
-def _progress(store: Store, job: Job) -> Progress | None:
-    newest = select(rounds).where(rounds.c.job == job.id).order_by(rounds.c.number.desc()).limit(1)
+def _newest_round(store: Store, job: Job) -> NewestRoundView | None:
     with store.database.read() as connection:
-        row = connection.execute(newest).one_or_none()
-        if row is None:
+        round_ = rounds.newest(connection, job.id)
+        if round_ is None:
             return None
-        of_iteration = select(func.count()).where(
-            scalars.c.job == job.id, scalars.c.round == row.number, scalars.c.iteration == row.iteration
-        )
-        reported = connection.scalar(of_iteration) or 0
-    counts = _counts(store, job, [row.number])[row.number]
-    if job.settings.training.mode == "epoch" or row.state != "open":
+        reported = scalars.count(connection, round_)
+    counts = _counts(store, job, [round_.number])[round_.number]
+    if job.settings.training.mode == "epoch" or round_.state != "open":
         reported = counts.get("accepted", 0)
-    return Progress(
-        number=row.number,
-        state=row.state,
-        iteration=row.iteration,
+    return NewestRoundView(
+        number=round_.number,
+        state=round_.state,
+        iteration=round_.iteration,
         wanted=job.settings.per_round,
         training=counts.get("open", 0),
         reported=reported,
-        deadline=row.deadline,
+        deadline=round_.deadline,
     )
 
 
 def _counts(store: Store, job: Job, numbers: list[int]) -> dict[int, dict[str, int]]:
-    """Tasks by state, for each round."""
-    query = (
-        select(tasks.c.round, tasks.c.state, func.count())
-        .where(tasks.c.job == job.id, tasks.c.round.in_(numbers))
-        .group_by(tasks.c.round, tasks.c.state)
-    )
-    found: dict[int, dict[str, int]] = {number: {} for number in numbers}
     with store.database.read() as connection:
-        for number, state, count in connection.execute(query):
-            found[number][state] = count
-    return found
+        return parts.count_in(connection, job.id, numbers)
 
 
 def rounds_of(store: Store, job: Job, before: int | None, limit: int) -> list[RoundView]:
-    query = select(rounds).where(rounds.c.job == job.id).order_by(rounds.c.number.desc()).limit(limit)
-    if before is not None:
-        query = query.where(rounds.c.number < before)
     with store.database.read() as connection:
-        rows = connection.execute(query).all()
-    counts = _counts(store, job, [row.number for row in rows])
+        known = rounds.newest_first(connection, job.id, before, limit)
+    counts = _counts(store, job, [round_.number for round_ in known])
     return [
         RoundView(
-            number=row.number,
-            state=row.state,
-            version=row.version,
-            opened=row.opened,
-            started=row.started,
-            closed=row.closed,
-            result=row.result,
-            tasks=counts[row.number],
+            number=round_.number,
+            state=round_.state,
+            version=round_.version,
+            opened=round_.opened,
+            started=round_.started,
+            closed=round_.closed,
+            result=round_.result,
+            tasks=counts[round_.number],
         )
-        for row in rows
+        for round_ in known
     ]
 
 
 def metrics_of(store: Store, job: Job, after: int = -1) -> list[MetricView]:
     """Of the rounds after one."""
-    of_job = metrics.c.job == job.id, metrics.c.round > after
-    query = select(metrics).where(*of_job).order_by(metrics.c.round, metrics.c.name)
     with store.database.read() as connection:
-        return [MetricView(round=row.round, name=row.name, value=row.value) for row in connection.execute(query)]
+        known = metrics.after(connection, job.id, after)
+    return [MetricView.model_validate(metric, from_attributes=True) for metric in known]
 
 
 def traffic_of(store: Store, job: Job) -> list[TrafficView]:
-    query = select(traffic).where(traffic.c.job == job.id).order_by(traffic.c.round, traffic.c.device)
     with store.database.read() as connection:
-        return [
-            TrafficView(round=row.round, device=row.device, up=row.up, down=row.down)
-            for row in connection.execute(query)
-        ]
+        moved = traffic.by_round_and_device(connection, job.id)
+    return [
+        TrafficView(round=round_, device=device, up=volume.up, down=volume.down)
+        for (round_, device), volume in moved.items()
+    ]
 
 
 def traffic_of_rounds(store: Store, job: Job) -> list[RoundTrafficView]:
-    query = (
-        select(traffic.c.round, func.sum(traffic.c.up).label("up"), func.sum(traffic.c.down).label("down"))
-        .where(traffic.c.job == job.id)
-        .group_by(traffic.c.round)
-        .order_by(traffic.c.round)
-    )
     with store.database.read() as connection:
-        return [
-            RoundTrafficView(round=row.round, up=int(row.up), down=int(row.down)) for row in connection.execute(query)
-        ]
+        moved = traffic.by_round(connection, job.id)
+    return [RoundTrafficView(round=round_, up=volume.up, down=volume.down) for round_, volume in moved.items()]
 
 
 def refusals_of(store: Store, job: Job, limit: int) -> list[RefusalView]:
-    query = select(refusals).where(refusals.c.job == job.id).order_by(refusals.c.id.desc()).limit(limit)
     with store.database.read() as connection:
-        return [RefusalView.model_validate(dict(row)) for row in connection.execute(query).mappings()]
+        known = refusals.newest_first(connection, job.id, limit)
+    return [RefusalView.model_validate(refused, from_attributes=True) for refused in known]
 
 
 def audit_log(store: Store, limit: int) -> list[AuditView]:
-    query = select(audit).order_by(audit.c.id.desc()).limit(limit)
     with store.database.read() as connection:
-        return [AuditView.model_validate(dict(row)) for row in connection.execute(query).mappings()]
+        known = audit.newest_first(connection, limit)
+    return [AuditView.model_validate(deed, from_attributes=True) for deed in known]

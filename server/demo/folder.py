@@ -11,7 +11,7 @@ from pathlib import Path
 
 from edge_client.bundle.folder import Bundle
 from edge_client.errors import SpryError
-from server.demo.intents import Row
+from server.demo.intents import Phrase
 
 _MARK = ".spry-demo"
 
@@ -61,7 +61,7 @@ class Folder:
     def keep_bundle(self, recipe: str) -> None:
         self._recipe.write_text(recipe)
 
-    def write_rows(self, name: str, rows: Sequence[Row]) -> Path:
+    def write_rows(self, name: str, rows: Sequence[Phrase]) -> Path:
         path = self.devices / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 
-class Row(TypedDict):
+class Phrase(TypedDict):
     text: str
     label: str
 
@@ -127,19 +127,19 @@ def household(number: int) -> Household:
     return known if family == 0 else Household(f"{known.name}-{family + 1}", known.favourites)
 
 
-def slice_of(number: int, count: int) -> list[Row]:
+def slice_of(number: int, count: int) -> list[Phrase]:
     """What device `number` has heard."""
     rng = random.Random(f"heard {number}")  # noqa: S311 -- data for a demo
     return [_said(rng, _asked(rng, number), _habits(number), held_out=False) for _ in range(count)]
 
 
-def own_test(number: int, count: int) -> list[Row]:
+def own_test(number: int, count: int) -> list[Phrase]:
     """What device `number` will hear: its household's habits, put in ways that it has not heard."""
     rng = random.Random(f"will hear {number}")  # noqa: S311
     return [_said(rng, _asked(rng, number), _habits(number), held_out=True) for _ in range(count)]
 
 
-def common_test(count: int) -> list[Row]:
+def common_test(count: int) -> list[Phrase]:
     """What all of them may hear: every intent as often, in ways that none has heard."""
     rng = random.Random("everybody")  # noqa: S311
     return [_said(rng, LABELS[i % len(LABELS)], WORDS, held_out=True) for i in range(count)]
@@ -156,7 +156,7 @@ def _habits(number: int) -> dict[str, tuple[str, ...]]:
     return {slot: tuple(rng.sample(words, WORDS_OF_A_HOUSEHOLD)) for slot, words in WORDS.items()}
 
 
-def _said(rng: random.Random, intent: str, words: dict[str, tuple[str, ...]], *, held_out: bool) -> Row:
+def _said(rng: random.Random, intent: str, words: dict[str, tuple[str, ...]], *, held_out: bool) -> Phrase:
     known = INTENTS[intent]
     phrase = rng.choice(known.held_out if held_out else known.heard)
     phrase = phrase.format(**{slot: rng.choice(choice) for slot, choice in words.items()})

@@ -19,7 +19,7 @@ from edge_client.training.epoch import State, evaluate, train
 from edge_client.training.estimators import estimator_for
 from edge_client.training.plan import Workbench
 from edge_client.wire.protocol import ServerOptimizers, Task, Training
-from server.demo.intents import Row
+from server.demo.intents import Phrase
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -31,7 +31,7 @@ ADAPTER = "adapter_model.safetensors"
 class Local:
     """What training on one device alone takes part with."""
 
-    rows: Sequence[Row]
+    rows: Sequence[Phrase]
     steps: int
     seed: int
 
@@ -51,7 +51,7 @@ class Judge:
     def __exit__(self, *_: object) -> None:
         self._bench.close()
 
-    def accuracy(self, rows: Sequence[Row], *models: Weights) -> list[float]:
+    def accuracy(self, rows: Sequence[Phrase], *models: Weights) -> list[float]:
         """Of each model, the share of rows that it gets right."""
         passes = self._bench.passes(self._task, None)
         encoder = self._bench.encoder(self._training.batch, self._training.length)
@@ -76,7 +76,7 @@ class Judge:
         found = load_file(folder / ADAPTER)
         return {name: found[name] for name in self.initial}
 
-    def _examples(self, rows: Sequence[Row]) -> Examples:
+    def _examples(self, rows: Sequence[Phrase]) -> Examples:
         model = self._bench.manifest.model
         return examples_for(open_data([dict(row) for row in rows]), model.task, model.labels)
 

@@ -98,8 +98,8 @@ def _moment(database: Database, folder: Path, held: Path, take: Take) -> list[Fi
         with database.read() as connection:
             if not database.is_sqlite:
                 connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
-            found = contents(connection, folder)
-            files = [*found.bundles, *found.blobs]
+            named = contents(connection, folder)
+            files = [*named.bundles, *named.blobs]
             try:
                 for file in files:
                     _hold(folder / file.path, held / file.path)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from server.settings import Settings
+    from server.storage.database import Database
 
 _LIBRARIES = "fastapi", "sqlalchemy", "pydantic_settings", "uvicorn"
 _FEW_FILES = 4096
@@ -100,7 +101,7 @@ def _kept(folder: Path, settings: Settings) -> Iterator[Finding]:
         return
     try:
         with database.read() as connection:
-            yield _database(connection, is_sqlite=database.is_sqlite)
+            yield _database(database, connection)
             yield from _files(connection, folder)
     except DatabaseError as error:
         yield Finding("database", "problem", " ".join(str(error.orig).split()), "restore a backup (spry restore)")
@@ -108,15 +109,13 @@ def _kept(folder: Path, settings: Settings) -> Iterator[Finding]:
         database.close()
 
 
-def _database(connection: Connection, *, is_sqlite: bool) -> Finding:
-    from sqlalchemy import func, select
+def _database(database: Database, connection: Connection) -> Finding:
+    from server.storage import devices, jobs
+    from server.storage.tables import SCHEMA
 
-    from server.storage.tables import SCHEMA, devices, jobs
-
-    if is_sqlite and (found := connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()) != "ok":
-        return Finding("database", "problem", f"damaged: {found}", "restore a backup (spry restore)")
-    counts = [connection.scalar(select(func.count()).select_from(table)) for table in (jobs, devices)]
-    kind = "SQLite" if is_sqlite else "PostgreSQL"
+    if damage := database.damage(connection):
+        return Finding("database", "problem", f"damaged: {damage}", "restore a backup (spry restore)")
+    kind, counts = "SQLite" if database.is_sqlite else "PostgreSQL", (jobs.count(connection), devices.count(connection))
     return Finding("database", "ok", f"{kind}, schema {SCHEMA}; jobs: {counts[0]}, devices: {counts[1]}")
 
 

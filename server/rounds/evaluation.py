@@ -13,11 +13,11 @@ from edge_client.runtimes.runtime import available, open_runtime
 from edge_client.step.stepper import Stepper
 from edge_client.training.epoch import evaluate as count_right
 from server.errors import Refusal
+from server.jobs.job import Job
 from server.storage.store import Store
 
 if TYPE_CHECKING:
     from edge_client.data.examples import Examples
-    from server.jobs.jobs import Job
 
 
 def evaluate(store: Store, job: Job, weights: Weights) -> dict[str, float]:

@@ -7,17 +7,17 @@ import random
 import secrets
 import threading
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
+from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from edge_client.wire.protocol import CheckedIn, CheckIn, Task
 from server.jobs.assignment import Fit, Needs, Slot, choose
-from server.jobs.jobs import RUNNING, Job, find_job, list_jobs
+from server.jobs.job import RUNNING, Job
+from server.storage import devices, parts, rounds
+from server.storage.jobs import find_job, list_jobs
+from server.storage.rows import Device, Part, Round
 from server.storage.store import Store
-from server.storage.tables import devices, rounds, tasks
 
 _REMEMBERED = 0.5
 """Seconds for which the state of rounds is not read again, to answer fleets that ask all at once."""
@@ -27,13 +27,10 @@ _SITS_OUT = 2.0
 
 @dataclass(frozen=True)
 class OpenRound:
-    """A round that takes devices, and who is in it."""
+    """A round that takes devices, and the places that it has left."""
 
     job: Job
     number: int
-    version: int
-    iteration: int
-    deadline: float | None
     free: list[Slot]
 
 
@@ -48,7 +45,7 @@ class Offers:
         self._lock = threading.Lock()
         self._reading = threading.Lock()
 
-    def answer(self, device: Row[Any], check_in: CheckIn) -> CheckedIn:
+    def answer(self, device: Device, check_in: CheckIn) -> CheckedIn:
         store = self._store
         self._seen[device.id] = store.now(), check_in
         if (held := self._held(device.id)) is not None:
@@ -74,46 +71,35 @@ class Offers:
 
     def _held(self, device: str) -> CheckedIn | None:
         """The task that the device has already: it restarted, or the answer was lost."""
-        query = select(tasks).where(tasks.c.device == device, tasks.c.state == "open")
         with self._store.database.read() as connection:
-            row = connection.execute(query).one_or_none()
-            if row is None:
+            part = parts.find_open(connection, device)
+            if part is None:
                 return None
-            current = connection.execute(
-                select(rounds).where(rounds.c.job == row.job, rounds.c.number == row.round)
-            ).one()
-        return CheckedIn(self._task(find_job(self._store, row.job), row, current))
+            current = rounds.find(connection, part.job, part.round)
+        return CheckedIn(self._task(find_job(self._store, part.job), part, current))
 
     def _rounds(self) -> list[OpenRound]:
         """Jobs take turns: the one with the most places to fill comes first."""
         now, turn = self._store.now(), self._store.turn
-        read, known_turn, found = self._open
+        read, known_turn, known = self._open
         if known_turn == turn and read <= now < read + _REMEMBERED:
-            return found
+            return known
         with self._reading:  # one thread reads, those that came with it take what it found
             if self._open[:2] == (read, known_turn):
-                rounds_ = [self._read_round(job) for job in list_jobs(self._store, RUNNING)]
-                found = sorted((r for r in rounds_ if r is not None), key=lambda r: -len(r.free))
-                self._open = now, turn, found
+                open_rounds = [self._read_round(job) for job in list_jobs(self._store, RUNNING)]
+                self._open = now, turn, sorted((r for r in open_rounds if r is not None), key=lambda r: -len(r.free))
             return self._open[2]
 
     def _read_round(self, job: Job) -> OpenRound | None:
-        newest = select(rounds).where(rounds.c.job == job.id, rounds.c.number == job.round, rounds.c.state == "open")
         with self._store.database.read() as connection:
-            row = connection.execute(newest).one_or_none()
-            if row is None:
+            newest = rounds.find_open(connection, job.id, job.round)
+            if newest is None:
                 return None
-            taken = set(
-                connection.execute(
-                    select(tasks.c.slot).where(
-                        tasks.c.job == job.id, tasks.c.round == row.number, tasks.c.state.in_(("open", "accepted"))
-                    )
-                ).scalars()
-            )
+            taken = parts.taken_slots(connection, newest)
         units = len(self._store.bundles.manifest(job.bundle).units)
         places = job.settings.slots(units, job.settings.places)
         free = [slot for slot in places if slot.number not in taken]
-        return OpenRound(job, row.number, row.version, row.iteration, row.deadline, free)
+        return OpenRound(job, newest.number, free)
 
     def _unsuitable(self, open_round: OpenRound, check_in: CheckIn) -> str | None:
         job, offered = open_round.job, self._store.bundles.manifest(open_round.job.bundle).runtimes
@@ -134,17 +120,17 @@ class Offers:
 
     def _assign(self, open_round: OpenRound, device: str, check_in: CheckIn) -> Task | None:
         job = open_round.job
-        while (found := self._reserve(open_round, check_in)) is not None:
-            slot, fit = found
-            row = {
-                "id": secrets.token_hex(12), "job": job.id, "round": open_round.number, "slot": slot.number,
-                "device": device, "seed": seed_of(job.settings.seed or 0, open_round.number, slot.number),
-                "units": list(slot.units), "cut": fit.cut, "batch": fit.batch, "runtime": fit.runtime,
-                "state": "open", "reason": "", "created": self._store.now(),
-            }  # fmt: skip
+        while (reserved := self._reserve(open_round, check_in)) is not None:
+            slot, fit = reserved
+            part = Part(
+                id=secrets.token_hex(12), job=job.id, round=open_round.number, slot=slot.number,
+                device=device, seed=seed_of(job.settings.seed or 0, open_round.number, slot.number),
+                units=slot.units, cut=fit.cut, batch=fit.batch, runtime=fit.runtime,
+                state="open", reason="", created=self._store.now(),
+            )  # fmt: skip
             try:
                 with self._store.database.write() as connection:
-                    current = self._join(connection, job, open_round.number, row)
+                    current = self._join(connection, job, part)
             except IntegrityError:  # another worker gave the place away, or gave this device another
                 if (held := self._held(device)) is not None:
                     self._give_back(open_round, slot)
@@ -153,7 +139,7 @@ class Offers:
             if current is None:
                 self._give_back(open_round, slot)
                 return None
-            return self._task(job, SimpleNamespace(**row), current)
+            return self._task(job, part, current)
         return None
 
     def _reserve(self, open_round: OpenRound, check_in: CheckIn) -> tuple[Slot, Fit] | None:
@@ -164,63 +150,53 @@ class Offers:
             needs = self._needs.setdefault(
                 job.id, Needs(self._store.bundles.manifest(job.bundle), job.settings.training)
             )
-            found = choose(job.settings.assignment, open_round.free, needs, runtimes, check_in.memory_bytes)
-            if found is not None:
-                open_round.free.remove(found[0])
-        return found
+            chosen = choose(job.settings.assignment, open_round.free, needs, runtimes, check_in.memory_bytes)
+            if chosen is not None:
+                open_round.free.remove(chosen[0])
+        return chosen
 
     def _give_back(self, open_round: OpenRound, slot: Slot) -> None:
         with self._lock:
             open_round.free.append(slot)
             open_round.free.sort(key=lambda free: free.number)
 
-    def _join(self, connection: Connection, job: Job, number: int, row: dict[str, Any]) -> Row[Any] | None:
+    def _join(self, connection: Connection, job: Job, part: Part) -> Round | None:
         """Take a place, if the round still takes devices; the first one starts its clock."""
         now = self._store.now()
-        where = rounds.c.job == job.id, rounds.c.number == number
-        current = connection.execute(select(rounds).where(*where, rounds.c.state == "open").with_for_update()).first()
+        current = rounds.lock_open(connection, job.id, part.round)
         if current is None:
             self._store.turn += 1
             return None
-        if self._sits_out(connection, job.id, row["device"]):
+        sits_out_since = self._store.now() - _SITS_OUT * self._store.settings.retry_seconds
+        if parts.went_wrong(connection, job.id, part.device, sits_out_since):
             return None
-        connection.execute(insert(tasks).values(row))
+        parts.add(connection, part)
         if current.started is None:
-            connection.execute(update(rounds).where(*where).values(started=now, deadline=now + job.settings.deadline))
-        return connection.execute(select(rounds).where(*where)).one()
+            rounds.start_clock(connection, current, now, now + job.settings.deadline)
+        return rounds.find(connection, job.id, part.round)
 
-    def _sits_out(self, connection: Connection, job: str, device: str) -> bool:
-        since = self._store.now() - _SITS_OUT * self._store.settings.retry_seconds
-        query = select(func.count()).where(
-            tasks.c.job == job,
-            tasks.c.device == device,
-            tasks.c.ended > since,
-            tasks.c.state.in_(("failed", "refused")),
-        )
-        return bool(connection.scalar(query))
-
-    def _task(self, job: Job, row: Any, current: Row[Any]) -> Task:
-        """A task's row and its round's as a message."""
+    def _task(self, job: Job, part: Part, current: Round) -> Task:
+        """A part and its round as a message."""
         settings = job.settings
         left = (current.deadline or self._store.now() + settings.deadline) - self._store.now()
         every = settings.device_evaluation
         return Task(
-            id=row.id,
+            id=part.id,
             job=job.id,
             job_name=job.name,
-            round=row.round,
-            seed=row.seed,
-            units=list(row.units),
-            cut=row.cut,
+            round=part.round,
+            seed=part.seed,
+            units=list(part.units),
+            cut=part.cut,
             bundle=job.bundle,
-            runtime=row.runtime,
+            runtime=part.runtime,
             version=current.version,
             iteration=current.iteration,
             seconds=max(0.0, left),
             training=settings.training,
             optimizers=settings.optimizers,
-            batch=row.batch,
-            evaluate=bool(every) and row.round % every == 0,
+            batch=part.batch,
+            evaluate=bool(every) and part.round % every == 0,
         )
 
     # --- what devices said ---
@@ -230,25 +206,8 @@ class Offers:
         seen, self._seen = self._seen, {}
         if not seen:
             return
-        rows = [
-            {
-                "device": device,
-                "seen": time,
-                "said": {
-                    "runtimes": check_in.runtimes, "memory_bytes": check_in.memory_bytes, "power": check_in.power,
-                    "metered": check_in.metered, "examples": check_in.examples,
-                    "step_seconds": check_in.step_seconds, "resident_bytes": check_in.resident_bytes,
-                },
-            }
-            for device, (time, check_in) in seen.items()
-        ]  # fmt: skip
-        noted = (
-            update(devices)
-            .where(devices.c.id == bindparam("device"))
-            .values(last_seen=bindparam("seen"), profile=bindparam("said"))
-        )
         with self._store.database.write() as connection:
-            connection.execute(noted, rows)
+            devices.note_check_ins(connection, seen)
 
 
 def seed_of(job_seed: int, number: int, slot: int) -> int:

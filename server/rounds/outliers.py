@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import or_, select
 
 from edge_client.arrays import Weights
+from server.storage import parts
 from server.storage.database import Database
-from server.storage.tables import tasks
 
 Norms = dict[str, float]
 """Root mean square of a change, of the units ("units") and of the head ("head")."""
@@ -29,26 +28,26 @@ FIRST_ROUNDS = 3
 
 def norms(update: Mapping[str, NDArray[Any]], weights: Weights, head: frozenset[str]) -> Norms:
     """How far an update goes, of its units and of its head, whatever their number of weights."""
-    found: Norms = {}
+    lengths: Norms = {}
     for kind, names in (("units", update.keys() - head), ("head", update.keys() & head)):
         size = sum(update[name].size for name in names)
         if size:
             squares = sum(
                 float(np.square(update[name] - weights[name], dtype=np.float64).sum()) for name in sorted(names)
             )
-            found[kind] = (squares / size) ** 0.5
-    return found
+            lengths[kind] = (squares / size) ** 0.5
+    return lengths
 
 
 def usual(*groups: Sequence[Norms]) -> Norms:
     """The largest of the groups' medians; a part of which no group has enough is left out."""
-    found: Norms = {}
+    medians: Norms = {}
     for group in groups:
         for kind in ("units", "head"):
             known = [norms[kind] for norms in group if kind in norms]
             if len(known) >= FEWEST_NORMS:
-                found[kind] = max(found.get(kind, 0.0), statistics.median(known))
-    return found
+                medians[kind] = max(medians.get(kind, 0.0), statistics.median(known))
+    return medians
 
 
 def beyond(update: Norms, usual: Norms, bound: float) -> str | None:
@@ -65,14 +64,9 @@ def beyond(update: Norms, usual: Norms, bound: float) -> str | None:
 
 def usual_in(database: Database, job: str, number: int) -> Norms:
     """What updates of a job's round are compared with; of the round before too, so that the first one can be."""
-    query = select(tasks.c.round, tasks.c.norms).where(
-        tasks.c.job == job,
-        tasks.c.state == "accepted",
-        or_(tasks.c.round >= number - 1, tasks.c.round <= FIRST_ROUNDS),
-    )
     with database.read() as connection:
-        rows = [(round_, found) for round_, found in connection.execute(query) if found]
+        known = parts.accepted_norms(connection, job, since=number - 1, until=FIRST_ROUNDS)
     return usual(
-        [found for round_, found in rows if round_ >= number - 1],
-        [found for round_, found in rows if round_ <= FIRST_ROUNDS],
+        [norms for round_, norms in known if round_ >= number - 1],
+        [norms for round_, norms in known if round_ <= FIRST_ROUNDS],
     )

@@ -6,14 +6,11 @@ import logging
 import threading
 import time
 
-from sqlalchemy import select
-
 from server.errors import Refusal
-from server.jobs.jobs import ENDED
 from server.rounds.offers import Offers
 from server.rounds.rounds import advance
+from server.storage import jobs
 from server.storage.store import Store
-from server.storage.tables import jobs
 
 log = logging.getLogger("spry.server")
 
@@ -66,8 +63,8 @@ class Ticker:
 
     def _carry_on(self) -> None:
         with self._store.database.read() as connection:
-            open_jobs = connection.execute(select(jobs.c.id, jobs.c.version).where(jobs.c.state != ENDED)).all()
-        for job, version in open_jobs:
+            newest = jobs.newest_versions(connection)
+        for job, version in newest:
             self._store.models.announce(job, version)
             self._advance(job)
 

@@ -6,7 +6,7 @@ from safetensors.numpy import save
 
 from edge_client.wire.protocol import SAFETENSORS, STEPS
 from server.errors import Refusal
-from server.jobs.jobs import Job
+from server.jobs.job import Job
 from server.storage.store import Store
 
 

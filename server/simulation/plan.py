@@ -14,8 +14,8 @@ from edge_client.bundle.adapters import own_dimension
 from edge_client.bundle.manifest import Task
 from edge_client.data.examples import BadRows
 from server.errors import SimulationError
-from server.jobs.jobs import JobSettings
 from server.jobs.presets import PRESETS, Preset, merged, preset_for
+from server.jobs.settings import JobSettings
 from server.simulation.methods.methods import ADAPTER_OPTIONS, PAPER_DATA, Method, method_named
 
 Arithmetic = Literal["float32", "bfloat16"]

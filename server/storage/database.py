@@ -60,6 +60,18 @@ class Database:
         with self._writer, self._engine.connect().execution_options(**options) as connection, connection.begin():
             yield connection
 
+    def ask(self) -> None:
+        """Raises where no answer can be had."""
+        with self.read() as connection:
+            connection.execute(select(about)).all()
+
+    def damage(self, connection: Connection) -> str | None:
+        """What SQLite finds wrong with its file; PostgreSQL looks after its own."""
+        if not self.is_sqlite:
+            return None
+        told = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+        return None if told == "ok" else str(told)
+
     def close(self) -> None:
         self._engine.dispose()
 
@@ -69,15 +81,15 @@ class Database:
             try:
                 with self.write() as connection:
                     schema.create_all(connection)
-                    found = connection.scalar(select(about.c.value).where(about.c.key == "schema"))
-                    if found is None:
+                    known = connection.scalar(select(about.c.value).where(about.c.key == "schema"))
+                    if known is None:
                         connection.execute(insert(about).values(key="schema", value=str(SCHEMA)))
             except OperationalError as error:
                 raise ServerConfigError(
                     f"the database does not answer: {error.orig}; check SPRY_DATABASE_URL, or the data folder"
                 ) from None
-        if found is not None and int(found) > SCHEMA:
-            raise ServerConfigError(f"the database has schema {found}, this server knows {SCHEMA}: upgrade spry")
+        if known is not None and int(known) > SCHEMA:
+            raise ServerConfigError(f"the database has schema {known}, this server knows {SCHEMA}: upgrade spry")
 
 
 def database_file(folder: Path) -> Path:

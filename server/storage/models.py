@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, delete, insert, select, update
 
@@ -19,14 +18,13 @@ from edge_client.training.optimizers import server_step
 from edge_client.training.replay import replay
 from edge_client.wire.scalars import StepRecord, decode_records
 from server.errors import Refusal
+from server.jobs.job import Job
+from server.jobs.settings import JobSettings
+from server.storage import references
 from server.storage.blobs import Blobs
 from server.storage.bundles import BundleFiles
 from server.storage.database import Database
 from server.storage.tables import steps, versions
-
-if TYPE_CHECKING:
-    from server.jobs.jobs import Job, JobSettings
-
 
 AVERAGE = "a:"
 """Stands before a parameter's name in the optimizer's state."""
@@ -93,11 +91,11 @@ class Models:
 
     def load(self, job: Job, version: int) -> Model:
         with self._lock:
-            found = self._newest.get(job.id)
-        if found is None or found.version != version:
-            found = self._read(job, version, found)
-            self.remember(job.id, found)
-        return found
+            model = self._newest.get(job.id)
+        if model is None or model.version != version:
+            model = self._read(job, version, model)
+            self.remember(job.id, model)
+        return model
 
     def remember(self, job: str, model: Model) -> None:
         with self._lock:
@@ -214,10 +212,7 @@ class Models:
             )
             connection.execute(delete(steps).where(steps.c.job == job, steps.c.version <= oldest))
         for sha in {sha for row in old for sha in (row.weights, row.optimizer)} - used:
-            if not self._is_used(sha):
+            with self._database.read() as connection:
+                is_kept = references.is_kept(connection, sha)
+            if not is_kept:
                 self._blobs.forget(sha)
-
-    def _is_used(self, sha: str) -> bool:
-        query = select(versions.c.job).where((versions.c.weights == sha) | (versions.c.optimizer == sha)).limit(1)
-        with self._database.read() as connection:
-            return connection.scalar(query) is not None

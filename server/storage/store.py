@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection
 
 from server.errors import ServerConfigError
 from server.settings import Settings
+from server.storage import audit
 from server.storage.blobs import Blobs
 from server.storage.bundles import BundleFiles
 from server.storage.database import Database
 from server.storage.models import Models
-from server.storage.tables import audit
 from server.storage.traffic import Traffic
 
 ADMIN_TOKEN_FILE = "admin-token"  # noqa: S105 -- the file's name
@@ -49,8 +49,7 @@ class Store:
         """Counts what changed in this process about rounds and their places."""
 
     def audit(self, connection: Connection, actor: str, action: str, subject: str = "", detail: str = "") -> None:
-        values = {"time": self.now(), "actor": actor, "action": action, "subject": subject[:200], "detail": detail}
-        connection.execute(insert(audit).values(values))
+        audit.add(connection, self.now(), actor, action, subject, detail)
 
     def close(self) -> None:
         self.database.close()

@@ -14,11 +14,13 @@ import threading
 from collections import Counter
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Connection, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from server.storage import parts
 from server.storage.database import Database
-from server.storage.tables import tasks, traffic
+from server.storage.rows import Volume
+from server.storage.tables import traffic
 
 Where = tuple[str, int]
 """A job and a round of it."""
@@ -75,14 +77,50 @@ class Traffic:
 
     def of_task(self, device: str) -> Where:
         """The job of the task that a device has."""
-        query = select(tasks.c.job).where(tasks.c.device == device, tasks.c.state == "open")
         with self._database.read() as connection:
-            return connection.scalar(query) or "", 0
+            part = parts.find_open(connection, device)
+        return "" if part is None else part.job, 0
 
     def of_round(self, device: str, job: str, newest: int) -> Where:
         """The round of a job that a device takes part in, or was in until a moment ago; 0 if it is in none."""
-        query = select(func.max(tasks.c.round)).where(
-            tasks.c.job == job, tasks.c.round >= newest - 1, tasks.c.device == device
-        )
         with self._database.read() as connection:
-            return job, connection.scalar(query) or 0
+            return job, parts.newest_round(connection, device, job, since=newest - 1) or 0
+
+
+# --- what was counted: steps of their caller's transaction -----------------------------------------------------------
+
+
+def total(connection: Connection, job: str | None = None) -> Volume:
+    """A job's, or all."""
+    query = select(func.sum(traffic.c.up), func.sum(traffic.c.down))
+    if job is not None:
+        query = query.where(traffic.c.job == job)
+    return _volume(*connection.execute(query).one())
+
+
+def by_device(connection: Connection) -> dict[str, Volume]:
+    """Of all jobs."""
+    query = select(traffic.c.device, func.sum(traffic.c.up), func.sum(traffic.c.down)).group_by(traffic.c.device)
+    return {device: _volume(up, down) for device, up, down in connection.execute(query)}
+
+
+def by_round(connection: Connection, job: str) -> dict[int, Volume]:
+    """In the order of the rounds."""
+    query = (
+        select(traffic.c.round, func.sum(traffic.c.up), func.sum(traffic.c.down))
+        .where(traffic.c.job == job)
+        .group_by(traffic.c.round)
+        .order_by(traffic.c.round)
+    )
+    return {number: _volume(up, down) for number, up, down in connection.execute(query)}
+
+
+def by_round_and_device(connection: Connection, job: str) -> dict[tuple[int, str], Volume]:
+    """In the order of the rounds, and of the devices' ids."""
+    query = select(traffic).where(traffic.c.job == job).order_by(traffic.c.round, traffic.c.device)
+    return {(row.round, row.device): Volume(row.up, row.down) for row in connection.execute(query)}
+
+
+def _volume(up: Any, down: Any) -> Volume:
+    """Sums are null where there is nothing, and decimals on PostgreSQL."""
+    return Volume(int(up or 0), int(down or 0))

@@ -5,15 +5,15 @@ from __future__ import annotations
 import ipaddress
 import threading
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from sqlalchemy import Row
 
 from server.control.credentials import authenticate, require_admin
 from server.rounds.offers import Offers
 from server.rounds.reports import Reports
+from server.storage import rows
 from server.storage.store import Store
 
 
@@ -41,7 +41,7 @@ async def services(request: Request) -> Services:
     return _services(request)
 
 
-def device(request: Request, sent: OfDevice) -> Row[Any]:
+def device(request: Request, sent: OfDevice) -> rows.Device:
     return authenticate(_services(request).store, sent.credentials if sent else "")
 
 
@@ -49,7 +49,7 @@ async def admin(request: Request, sent: OfAdmin) -> None:
     require_admin(_services(request).store, sent.credentials if sent else "")
 
 
-def device_or_admin(request: Request, sent: OfDevice, _same: OfAdmin) -> Row[Any] | None:
+def device_or_admin(request: Request, sent: OfDevice, _same: OfAdmin) -> rows.Device | None:
     """The device, or None for an administrator."""
     store = _services(request).store
     bearer = sent.credentials if sent else ""
@@ -69,6 +69,6 @@ def address(request: Request) -> str:
 
 
 UseServices = Annotated[Services, Depends(services)]
-Device = Annotated[Row[Any], Depends(device)]
+Device = Annotated[rows.Device, Depends(device)]
 Admin = Depends(admin)
-DeviceOrAdmin = Annotated[Row[Any] | None, Depends(device_or_admin)]
+DeviceOrAdmin = Annotated[rows.Device | None, Depends(device_or_admin)]

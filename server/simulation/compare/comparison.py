@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from server.jobs.jobs import JobSettings
+from server.jobs.settings import JobSettings
 from server.simulation.compare.convergence import INTERVAL
 from server.simulation.compare.measures import main_score, metrics
 from server.simulation.compare.runs import Config, Run, RunError

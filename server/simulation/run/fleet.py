@@ -20,13 +20,14 @@ from edge_client.arrays import Weights
 from edge_client.bundle.chain import cut_for
 from edge_client.bundle.manifest import Manifest
 from edge_client.gradient.guide import guide_in, in_state
-from edge_client.wire.protocol import Task
-from edge_client.wire.scalars import decode_report
+from edge_client.wire.protocol import Report, Task
+from edge_client.wire.scalars import Participant, decode_report
 from server.errors import SimulationError
 from server.jobs.assignment import Slot
-from server.jobs.jobs import JobSettings, complete
+from server.jobs.completion import complete
+from server.jobs.settings import JobSettings
 from server.rounds.offers import seed_of
-from server.rounds.outcomes import Outcome, Step, Update, mean_of_updates, step_of_scalars
+from server.rounds.outcomes import Contribution, Outcome, mean_of_updates, step_of_scalars
 from server.rounds.outliers import norms, usual
 from server.simulation.compute.crews import Crew
 from server.simulation.compute.scores import Score, combined
@@ -86,7 +87,7 @@ class Fleet:
         if evaluated:
             found |= self.score(outcome.model.result).values
         seconds = time.monotonic() - started
-        steps = sum(report.get("steps", 1) for report in outcome.reports)
+        steps = sum(report.steps for report in outcome.reports)
         return following, {
             "round": number,
             "seconds": round(seconds, 3),
@@ -126,7 +127,12 @@ class Fleet:
         trained: list[Trained] = [one for group in self._crew.call("train", calls) for one in group]
         bound = self._bound(trained)
         updates = [
-            Update(member.task.id, norms(one.update, start.weights, self._head), one.report, lambda one=one: one.update)
+            Contribution(
+                member.task.id,
+                norms(one.update, start.weights, self._head),
+                Report(**one.report),
+                lambda one=one: one.update,
+            )
             for member, one in zip(members, trained, strict=True)
             if one.variance <= bound
         ]
@@ -157,11 +163,11 @@ class Fleet:
             given = model.weights, iteration, state.last_change or {}, guide_in(model.optimizer)
             calls = [(group, *given) for group in self._groups(members)]
             reports = [data for group in self._crew.call("report", calls) for data in group]
-            steps = [
-                Step(member.task.seed, tuple(member.task.units), decode_report(data, self.manifest, training))
+            clients = [
+                Participant(member.task.seed, tuple(member.task.units), decode_report(data, self.manifest, training))
                 for member, data in zip(members, reports, strict=True)
             ]
-            outcome = step_of_scalars(model, state.round + 1, iteration, steps, self.settings, self.manifest)
+            outcome = step_of_scalars(model, state.round + 1, iteration, clients, self.settings, self.manifest)
             traffic.iteration([member.task for member in members], reports, outcome, model, first=iteration == 0)
             model = outcome.model
         assert outcome is not None  # a round has a step or more
@@ -215,13 +221,13 @@ def task_of(settings: JobSettings, manifest: Manifest, number: int, slot: Slot, 
 
 def _told(outcome: Outcome) -> dict[str, Any]:
     reports = outcome.reports
-    examples = sum(report["examples"] for report in reports)
+    examples = sum(report.examples for report in reports)
     found: dict[str, Any] = {
-        "loss": round(sum(report["loss"] * report["examples"] for report in reports) / max(examples, 1), 6),
+        "loss": round(sum(report.loss * report.examples for report in reports) / max(examples, 1), 6),
         "clients": len(reports),
         "examples": examples,
     }
-    held_back = sum(report.get("held_back", 0) for report in reports)
+    held_back = sum(report.held_back for report in reports)
     if held_back:
-        found["accuracy_personal"] = round(sum(report["right_personal"] for report in reports) / held_back, 6)
+        found["accuracy_personal"] = round(sum(report.right_personal for report in reports) / held_back, 6)
     return found

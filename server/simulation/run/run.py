@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from server.jobs.jobs import complete
+from server.jobs.completion import complete
 from server.simulation.compare import convergence
 from server.simulation.compare.curves import write_curves
 from server.simulation.compute.crews import Engine, open_crew

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, Len
@@ -50,13 +51,14 @@ class CreatedToken(TokenView):
 @router.post("/tokens", status_code=201, dependencies=[Admin])
 def create_token(services: UseServices, wanted: NewToken) -> CreatedToken:
     """Make an enrolment token."""
-    return CreatedToken(**credentials.create_token(services.store, wanted.label, wanted.uses, wanted.seconds))
+    token, text = credentials.create_token(services.store, wanted.label, wanted.uses, wanted.seconds)
+    return CreatedToken(**asdict(token), token=text)
 
 
 @router.get("/tokens", dependencies=[Admin])
 def list_tokens(services: UseServices) -> list[TokenView]:
     """All enrolment tokens, without their texts."""
-    return [TokenView(**row) for row in credentials.list_tokens(services.store)]
+    return [TokenView(**asdict(token)) for token in credentials.list_tokens(services.store)]
 
 
 @router.delete("/tokens/{token}", status_code=204, dependencies=[Admin])

@@ -13,7 +13,8 @@ from starlette.concurrency import run_in_threadpool
 
 from server.control import devices as fleet
 from server.control import views
-from server.jobs.jobs import Job, find_job, list_jobs
+from server.jobs.job import Job
+from server.storage.jobs import find_job, list_jobs
 from server.storage.store import Store
 from server.web.services import Admin, UseServices
 from server.web.streams import Event, News, stream
@@ -82,11 +83,11 @@ class Feed:
         self._totals: tuple[float, fleet.Totals] = (-_TOTALS_EVERY, {})
 
     def news(self) -> News:
-        found = list_jobs(self._store)
-        shown = {job.id: views.job(self._store, job) for job in found if job.id not in self._settled}
-        self._settled = {job.id for job in found if job.ended is not None and self._store.now() > job.ended + _SETTLED}
+        known = list_jobs(self._store)
+        shown = {job.id: views.job(self._store, job) for job in known if job.id not in self._settled}
+        self._settled = {job.id for job in known if job.ended is not None and self._store.now() > job.ended + _SETTLED}
         told = [*self._jobs.news(shown.values()), *self._devices.news(self._all_devices())]
-        for job in found:
+        for job in known:
             if job.id == self._chosen and job.id in shown:
                 told += self._details(job, shown[job.id])
         return News(told)

@@ -13,13 +13,14 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from starlette.concurrency import run_in_threadpool
 
 from edge_client.wire.protocol import SAFETENSORS, STEPS, VERSION_HEADER
-from server.control import views
+from server.control import jobs, views
 from server.control.adapters import adapter_archive
 from server.control.views import JobView, MetricView, RefusalView, RoundView, TrafficView
 from server.errors import Refusal
-from server.jobs import jobs
-from server.jobs.jobs import ENDED, PAUSED, RUNNING, Job, JobSettings
+from server.jobs.job import ENDED, PAUSED, RUNNING, Job
+from server.jobs.settings import JobSettings
 from server.rounds.weights import steps_since, weights_since
+from server.storage.jobs import find_job, list_jobs
 from server.web.services import Admin, Device, Services, UseServices
 from server.web.streams import Event, News, stream
 
@@ -68,13 +69,13 @@ def create(services: UseServices, wanted: NewJob) -> JobView:
 @router.get("", dependencies=[Admin])
 def list_all(services: UseServices) -> list[JobView]:
     """All jobs."""
-    return [views.job(services.store, job) for job in jobs.list_jobs(services.store)]
+    return [views.job(services.store, job) for job in list_jobs(services.store)]
 
 
 @router.get("/{job}", dependencies=[Admin])
 def show(services: UseServices, job: str) -> JobView:
     """How a job stands; it goes by id or name."""
-    return views.job(services.store, jobs.find_job(services.store, job))
+    return views.job(services.store, find_job(services.store, job))
 
 
 @router.post("/{job}/pause", dependencies=[Admin])
@@ -86,9 +87,9 @@ def pause(services: UseServices, job: str) -> JobView:
 @router.post("/{job}/resume", dependencies=[Admin])
 def resume(services: UseServices, job: str) -> JobView:
     """Go on with a paused job."""
-    found = jobs.set_state(services.store, job, RUNNING)
+    resumed = jobs.set_state(services.store, job, RUNNING)
     services.store.wake.set()
-    return views.job(services.store, found)
+    return views.job(services.store, resumed)
 
 
 @router.post("/{job}/stop", dependencies=[Admin])
@@ -106,20 +107,20 @@ def list_rounds(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> list[RoundView]:
     """A job's rounds, the newest first."""
-    return views.rounds_of(services.store, jobs.find_job(services.store, job), before, limit)
+    return views.rounds_of(services.store, find_job(services.store, job), before, limit)
 
 
 @router.get("/{job}/metrics", dependencies=[Admin])
 def list_metrics(services: UseServices, job: str) -> list[MetricView]:
     """Losses and accuracies by round."""
-    return views.metrics_of(services.store, jobs.find_job(services.store, job))
+    return views.metrics_of(services.store, find_job(services.store, job))
 
 
 @router.get("/{job}/traffic", dependencies=[Admin])
 def list_traffic(services: UseServices, job: str) -> list[TrafficView]:
     """Bytes of bodies by round and device; other workers' newest come within seconds."""
     services.store.traffic.save()
-    return views.traffic_of(services.store, jobs.find_job(services.store, job))
+    return views.traffic_of(services.store, find_job(services.store, job))
 
 
 @router.get("/{job}/refusals", dependencies=[Admin])
@@ -127,29 +128,29 @@ def list_refusals(
     services: UseServices, job: str, limit: Annotated[int, Query(ge=1, le=1000)] = 100
 ) -> list[RefusalView]:
     """Updates that were not taken, the newest first."""
-    return views.refusals_of(services.store, jobs.find_job(services.store, job), limit)
+    return views.refusals_of(services.store, find_job(services.store, job), limit)
 
 
 @router.get("/{job}/adapter", dependencies=[Admin], response_class=Response)
 def adapter(services: UseServices, job: str, version: Annotated[int | None, Query(ge=0, lt=2**31)] = None) -> Response:
     """The adapter as a .zip of the folder that `PeftModel.from_pretrained` loads."""
-    found = jobs.find_job(services.store, job)
-    chosen = found.version if version is None else version
-    headers = {VERSION_HEADER: str(chosen), "Content-Disposition": f'attachment; filename="{found.id}-{chosen}.zip"'}
-    return Response(adapter_archive(services.store, found, chosen), media_type="application/zip", headers=headers)
+    known = find_job(services.store, job)
+    chosen = known.version if version is None else version
+    headers = {VERSION_HEADER: str(chosen), "Content-Disposition": f'attachment; filename="{known.id}-{chosen}.zip"'}
+    return Response(adapter_archive(services.store, known, chosen), media_type="application/zip", headers=headers)
 
 
 @router.get("/{job}/events", dependencies=[Admin], response_class=StreamingResponse)
 async def events(services: UseServices, job: str, request: Request) -> StreamingResponse:
     """Server-sent events: the job's view whenever it changes, until it has ended."""
-    await run_in_threadpool(jobs.find_job, services.store, job)
+    await run_in_threadpool(find_job, services.store, job)
     told = ""
 
     def news() -> News:
         nonlocal told
-        found = views.job(services.store, jobs.find_job(services.store, job))
-        before, told = told, json.dumps(found.model_dump(mode="json"))
-        return News([Event("job", told)] if told != before else [], goes_on=found.state != ENDED)
+        shown = views.job(services.store, find_job(services.store, job))
+        before, told = told, json.dumps(shown.model_dump(mode="json"))
+        return News([Event("job", told)] if told != before else [], goes_on=shown.state != ENDED)
 
     return stream(services, request, news, _LOOK / 2)
 
@@ -165,13 +166,13 @@ _TENSORS: dict[int | str, dict[str, Any]] = {
 @router.get("/{job}/weights", responses=_TENSORS, response_class=Response)
 def weights(services: UseServices, device: Device, job: str, since: Version = -1) -> Response:
     """The parameters that moved after a version; all of them, with the optimizer's state, in mode iteration."""
-    found = jobs.find_job(services.store, job)
-    headers = {VERSION_HEADER: str(found.version)}
-    if since == found.version:
+    known = find_job(services.store, job)
+    headers = {VERSION_HEADER: str(known.version)}
+    if since == known.version:
         return Response(status_code=204, headers=headers)
-    body = weights_since(services.store, found, since)
+    body = weights_since(services.store, known, since)
     traffic = services.store.traffic
-    traffic.add(traffic.of_round(device.id, found.id, found.round), device.id, down=len(body))
+    traffic.add(traffic.of_round(device.id, known.id, known.round), device.id, down=len(body))
     return Response(body, media_type=SAFETENSORS, headers=headers)
 
 
@@ -184,14 +185,14 @@ async def steps(
     wait: Annotated[float, Query(ge=0, le=_LONGEST_WAIT)] = 0.0,
 ) -> Response:
     """The records after a version, or the weights where those are fewer bytes (mode iteration)."""
-    found = await run_in_threadpool(jobs.find_job, services.store, job)
-    found = await _newer(services, found, since, wait)
-    headers = {VERSION_HEADER: str(found.version)}
-    if found.version <= since and found.state == ENDED and wait:
-        raise Refusal(409, "late", f"job {found.name} has ended ({found.reason}): no step follows; check in again")
-    if found.version <= since:
+    known = await run_in_threadpool(find_job, services.store, job)
+    known = await _newer(services, known, since, wait)
+    headers = {VERSION_HEADER: str(known.version)}
+    if known.version <= since and known.state == ENDED and wait:
+        raise Refusal(409, "late", f"job {known.name} has ended ({known.reason}): no step follows; check in again")
+    if known.version <= since:
         return Response(status_code=204, headers=headers)
-    body, media_type = await run_in_threadpool(_steps, services, found, since, device.id)
+    body, media_type = await run_in_threadpool(_steps, services, known, since, device.id)
     return Response(body, media_type=media_type, headers=headers)
 
 
@@ -210,6 +211,6 @@ async def _newer(services: Services, job: Job, since: int, wait: float) -> Job:
     while job.version <= since and job.state != ENDED and not services.stopping.is_set() and loop.time() < until:
         await asyncio.sleep(_POLL)
         if services.store.models.announced(job.id) > job.version or loop.time() > look:
-            job = await run_in_threadpool(jobs.find_job, services.store, job.id)
+            job = await run_in_threadpool(find_job, services.store, job.id)
             look = loop.time() + _LOOK
     return job

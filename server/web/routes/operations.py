@@ -7,13 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
-from sqlalchemy import select
 
 from server.control import views
 from server.control.exposition import exposition
 from server.control.views import AuditView
 from server.errors import Refusal
-from server.storage.tables import about
 from server.web.services import Admin, UseServices
 
 router = APIRouter(tags=["operations"])
@@ -22,8 +20,7 @@ router = APIRouter(tags=["operations"])
 @router.get("/healthz", response_class=PlainTextResponse)
 def health(services: UseServices) -> str:
     """Whether requests can be served."""
-    with services.store.database.read() as connection:
-        connection.execute(select(about)).all()
+    services.store.database.ask()
     if services.stopping.is_set():
         raise Refusal(503, "busy", "the server is stopping: ask again in a few seconds", retry_after=5)
     return "ok\n"

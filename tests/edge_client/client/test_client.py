@@ -11,7 +11,7 @@ from edge_client.client.client import Client, Idle
 from edge_client.errors import DataError, SpryError, StoreError, Unauthorized
 from edge_client.runtimes.runtime import chosen
 from edge_client.store.jobs import Store
-from server.jobs.jobs import find_job
+from server.storage.jobs import find_job
 from tests.edge_client.conftest import ROWS
 
 

@@ -9,7 +9,7 @@ from edge_client.bundle import manifest as manifests
 from edge_client.wire.protocol import Training
 from server.errors import Refusal
 from server.jobs.assignment import Needs, Slot, choose, contiguous, cyclic, everything, slots
-from server.jobs.jobs import check_programs
+from server.jobs.completion import check_programs
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ import pytest
 
 from edge_client.bundle.folder import Bundle
 from server.errors import Refusal
-from server.jobs.jobs import JobSettings, complete
+from server.jobs.completion import complete
 from server.jobs.presets import PRESETS, Preset, merged, preset_for
+from server.jobs.settings import JobSettings
 from server.simulation.plan import plan_for
 
 

@@ -105,7 +105,7 @@ def test_a_client_far_behind_gets_the_weights_instead(server, bundle_name, job):
 
 
 def job_of(server):
-    from server.jobs.jobs import find_job
+    from server.storage.jobs import find_job
 
     return find_job(server.store, "job")
 

@@ -9,8 +9,8 @@ from safetensors.numpy import load
 
 from edge_client.training.optimizers import server_step
 from edge_client.wire.protocol import ServerOptimizer, ServerOptimizers
-from server.jobs.jobs import find_job
 from server.rounds.rounds import advance
+from server.storage.jobs import find_job
 
 AVERAGE = {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}}
 

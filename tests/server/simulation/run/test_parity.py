@@ -11,12 +11,12 @@ import pytest
 from safetensors.numpy import save
 from sqlalchemy import func, select
 
-from server.jobs.jobs import find_job
 from server.simulation.compute.crews import Alone
 from server.simulation.compute.work import Worker
 from server.simulation.data.population import sampled
 from server.simulation.plan import plan_for
 from server.simulation.run.fleet import Fleet, State
+from server.storage.jobs import find_job
 from server.storage.models import Model
 from server.storage.tables import tasks
 from tests.edge_client import conftest as devices

@@ -1,0 +1,58 @@
+"""What administrators do with jobs: create, pause, resume and stop them."""
+
+from __future__ import annotations
+
+import secrets
+
+from server.errors import Refusal
+from server.jobs.completion import complete
+from server.jobs.job import ENDED, RUNNING, Job, JobState
+from server.jobs.settings import JobSettings
+from server.rounds.evaluation import check_held_out
+from server.storage import jobs
+from server.storage.jobs import find_job
+from server.storage.store import Store
+
+
+def create_job(store: Store, name: str, bundle: str, settings: JobSettings) -> Job:
+    """Start a job on a bundle that has been uploaded whole."""
+    missing = store.bundles.missing(bundle)
+    if missing:
+        raise Refusal(409, "incomplete", f"the bundle lacks {len(missing)} files, first {missing[0]}: upload them")
+    if settings.held_out:
+        if not store.blobs.has(settings.held_out):
+            what = f"held-out examples {settings.held_out[:12]}… are not on the server"
+            raise Refusal(409, "incomplete", f"{what}: PUT them first")
+        check_held_out(store, bundle, settings.held_out)
+    job = Job(
+        id=secrets.token_hex(4),
+        name=name,
+        bundle=bundle,
+        settings=complete(settings, store.bundles.manifest(bundle)),
+        state=RUNNING,
+        reason="",
+        version=0,
+        round=0,
+        done=0,
+        created=store.now(),
+        ended=None,
+    )
+    with store.database.write() as connection:
+        if jobs.is_taken(connection, name):
+            raise Refusal(409, "exists", f"there is a job {name!r} already; choose another name")
+        jobs.add(connection, job)
+        store.audit(connection, "admin", "job-created", job.id, name)
+    return find_job(store, job.id)
+
+
+def set_state(store: Store, name: str, state: JobState, reason: str = "") -> Job:
+    """Pause, resume or stop; a stopped job does not start again."""
+    job = find_job(store, name)
+    with store.database.write() as connection:
+        if not jobs.set_state(connection, job.id, state, reason):
+            raise Refusal(409, "ended", f"job {job.name} has ended ({job.reason}); create another")
+        if state == ENDED:
+            jobs.end(connection, job.id, reason, store.now())
+        store.audit(connection, "admin", f"job-{state}", job.id, reason)
+    store.turn += 1
+    return find_job(store, job.id)

@@ -1,0 +1,61 @@
+"""Settings against a bundle: what they leave open is settled, and what it has no programs for is refused."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+
+from edge_client.bundle.chain import Chain
+from edge_client.bundle.manifest import Manifest
+from edge_client.errors import BundleError
+from edge_client.gradient.drawing import counted
+from edge_client.step.turns import directions_at_once
+from edge_client.training.estimators import kind_of
+from edge_client.wire.protocol import Training
+from edge_client.wire.scalars import LARGEST_REPORT
+from server.errors import Refusal
+from server.jobs.settings import JobSettings
+
+_EXACT_HEAD_RATE = 10.0
+"""An exact gradient has no noise that a larger step would carry into the weights."""
+
+
+def complete(settings: JobSettings, manifest: Manifest) -> JobSettings:
+    """The settings with what they leave open; refused where the bundle cannot do it."""
+    training = kind_of(settings.training).settled(settings.training)
+    places = settings.slots(len(manifest.units), settings.places)
+    training = counted(training, manifest, [slot.units for slot in places])
+    _check_report(training)
+    check_programs(training, manifest)
+    if not manifest.head and training.head != "exact":
+        training = replace(training, head="exact")
+    if training.head == "exact" and training.head_learning_rate is None:
+        training = replace(training, head_learning_rate=_EXACT_HEAD_RATE * training.learning_rate)
+    seed = secrets.randbits(63) if settings.seed is None else settings.seed
+    return settings.model_copy(update={"training": training, "seed": seed})
+
+
+def _check_report(training: Training) -> None:
+    if training.mode == "iteration" and (count := training.directions * training.rows) > LARGEST_REPORT:
+        raise Refusal(
+            422,
+            "invalid",
+            f"mode iteration reports at most {LARGEST_REPORT} derivatives a step (directions x batch), not {count}: "
+            "take fewer, or training.per_example=false, which reports one for all examples",
+        )
+
+
+def check_programs(training: Training, manifest: Manifest) -> None:
+    """Refuse what the bundle has no programs for."""
+    kind = kind_of(training)
+    try:
+        for runtime in manifest.runtimes:
+            count = directions_at_once(manifest, training.directions) if kind.along else manifest.directions[0]
+            if kind.along and training.directions % count:
+                offered = ", ".join(map(str, manifest.directions))
+                raise BundleError(f"{training.directions} directions cannot be run in turns of {offered}")
+            chain = Chain(manifest, runtime, training.batch, training.length, count)
+            kind.programs(chain, training, chain.head)
+    except BundleError as error:
+        advice = "change training.batch, length or directions, or export again"
+        raise Refusal(422, "invalid", f"{error}: {advice}") from None

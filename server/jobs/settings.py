@@ -1,0 +1,103 @@
+"""How a job trains, and when it stops."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+from annotated_types import Ge, Gt, Le, Len, Lt
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from edge_client.training.epoch import steps_in
+from edge_client.training.estimators import ScalarEstimator, kind_of
+from edge_client.wire.protocol import ServerOptimizers, Training
+from server.jobs.assignment import Assignment, Slot, slots
+
+
+class JobSettings(BaseModel):
+    """Everything about a job but its bundle."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    training: Training = Field(default=Training(), description="What clients do.")
+    optimizers: ServerOptimizers = Field(default=ServerOptimizers(), description="How the server moves weights.")
+    assignment: Assignment = Field(default="cyclic", description="Which units a client trains.")
+    units_per_client: Annotated[int, Ge(0)] = Field(
+        default=1, description="Units of a client at least, 0 for all: with more, more clients share each unit."
+    )
+    per_round: Annotated[int, Ge(1), Le(100_000)] = Field(default=10, description="Updates that complete a round.")
+    over_selection: Annotated[float, Ge(1), Le(10)] = Field(
+        default=1.2, description="Clients invited for each update wanted."
+    )
+    minimum: Annotated[int, Ge(1)] | None = Field(
+        default=None, description="Updates without which a round fails; half."
+    )
+    deadline: Annotated[float, Gt(0), Le(30 * 86_400)] = Field(
+        default=600.0, description="Seconds a round takes at most."
+    )
+    iteration_deadline: Annotated[float, Gt(0), Le(86_400)] = Field(
+        default=60.0, description="The same for an iteration."
+    )
+    rounds: Annotated[int, Ge(1), Le(1_000_000)] = Field(default=100, description="Rounds that move the weights.")
+    target: Annotated[float, Gt(0), Le(1)] | None = Field(default=None, description="Accuracy at which to stop.")
+    patience: Annotated[int, Ge(1)] | None = Field(default=None, description="Evaluations without a better one: stop.")
+    held_out: Annotated[str, Len(64, 64)] | None = Field(default=None, description="sha256 of uploaded examples.")
+    evaluate_every: Annotated[int, Ge(1)] = Field(
+        default=1, description="Rounds between evaluations of held-out examples."
+    )
+    device_evaluation: Annotated[int, Ge(0)] = Field(
+        default=0, description="Rounds between evaluations on devices; 0: never."
+    )
+    average: Annotated[float, Ge(0), Lt(1)] = Field(
+        default=0.0, description="What a running average of the weights keeps at each version; the average is measured."
+    )
+    norm_bound: Annotated[float, Gt(1)] = Field(
+        default=20.0, description="How often the median norm an update may have."
+    )
+    keep: Annotated[int, Ge(1)] | None = Field(default=None, description="Rounds whose weights are kept; all.")
+    keep_updates: bool = Field(default=False, description="Keep clients' updates after their round.")
+    unmetered_only: bool = Field(default=False, description="No devices on a metered network.")
+    mains_only: bool = Field(default=False, description="No devices on battery.")
+    seed: Annotated[int, Ge(0), Le(2**63 - 1)] | None = Field(default=None, description="Of all directions; drawn.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _scalar_head(cls, values: Any) -> Any:
+        """In mode iteration the head moves by scalars unless asked otherwise: its gradient may be a megabyte."""
+        training = values.get("training") if isinstance(values, dict) else None
+        if isinstance(training, dict) and training.get("mode") == "iteration" and "head" not in training:
+            return {**values, "training": {**training, "head": "apart"}}
+        return values
+
+    @model_validator(mode="after")
+    def _consistent(self) -> JobSettings:
+        training = self.training
+        if self.minimum is not None and self.minimum > self.per_round:
+            raise ValueError(f"minimum is {self.minimum}, more than per_round {self.per_round}: lower it")
+        if training.mode == "iteration":
+            if not issubclass(kind_of(training), ScalarEstimator):
+                raise ValueError(f"mode iteration sends derivatives: estimator {training.estimator} needs mode epoch")
+            if training.optimizer != "sgd":
+                raise ValueError("in mode iteration the server takes the step: leave training.optimizer at sgd")
+        if (self.target or self.patience) and not (self.held_out or self.device_evaluation):
+            raise ValueError("target and patience need an accuracy: give held_out examples or device_evaluation")
+        return self
+
+    @property
+    def places(self) -> int:
+        """Devices invited to a round."""
+        return math.ceil(self.per_round * self.over_selection)
+
+    def slots(self, units: int, places: int) -> list[Slot]:
+        """So many places of a round, and who trains what there."""
+        return slots(self.assignment, units, self.per_round, places, self.units_per_client or units)
+
+    @property
+    def fewest(self) -> int:
+        """Reports without which a round fails."""
+        return self.minimum or (self.per_round + 1) // 2
+
+    @property
+    def steps(self) -> int:
+        """How often a round moves the weights: once, or in mode iteration after each of its iterations."""
+        return 1 if self.training.mode == "epoch" else steps_in(self.training, 0)

@@ -1,0 +1,110 @@
+"""Devices, and the tokens that they enrol with. All of these are steps of their caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import Connection, and_, bindparam, func, insert, select, update
+
+from edge_client.wire.protocol import CheckIn
+from server.storage.rows import Device, Token
+from server.storage.tables import devices, jobs, tasks, tokens
+
+# --- tokens ----------------------------------------------------------------------------------------------------------
+
+
+def add_token(connection: Connection, token: Token, digest: str) -> None:
+    connection.execute(insert(tokens).values(**asdict(token), hash=digest))
+
+
+def list_tokens(connection: Connection) -> list[Token]:
+    """The oldest first."""
+    columns = [column for column in tokens.c if column.name != "hash"]
+    return [Token(**row) for row in connection.execute(select(*columns).order_by(tokens.c.created)).mappings()]
+
+
+def use_token(connection: Connection, digest: str, now: float) -> str | None:
+    """The id of the token with this digest, one of whose uses is gone now; None where it has none left."""
+    usable = and_(tokens.c.expires > now, tokens.c.uses < tokens.c.max_uses, tokens.c.revoked.is_(False))
+    used = update(tokens).where(tokens.c.hash == digest, usable).values(uses=tokens.c.uses + 1)
+    return connection.execute(used.returning(tokens.c.id)).scalar()
+
+
+def revoke_token(connection: Connection, token: str) -> bool:
+    """Whether there is such a token."""
+    return bool(connection.execute(update(tokens).where(tokens.c.id == token).values(revoked=True)).rowcount)
+
+
+# --- devices ---------------------------------------------------------------------------------------------------------
+
+
+def add(connection: Connection, device: str, digest: str, name: str, token: str, now: float) -> None:
+    connection.execute(
+        insert(devices).values(id=device, hash=digest, name=name, token=token, created=now, revoked=False)
+    )
+
+
+def find(connection: Connection, device: str) -> Device | None:
+    row = connection.execute(select(devices).where(devices.c.id == device)).mappings().one_or_none()
+    return None if row is None else Device(**row)
+
+
+def revoke(connection: Connection, device: str) -> bool:
+    """Whether there is such a device."""
+    return bool(connection.execute(update(devices).where(devices.c.id == device).values(revoked=True)).rowcount)
+
+
+def with_jobs(connection: Connection) -> list[tuple[Device, str | None]]:
+    """All devices, the oldest first, and the names of the jobs that they work on."""
+    has_part = and_(tasks.c.device == devices.c.id, tasks.c.state == "open")
+    query = (
+        select(devices, jobs.c.name.label("job"))
+        .outerjoin_from(devices, tasks, has_part)
+        .outerjoin(jobs, jobs.c.id == tasks.c.job)
+        .order_by(devices.c.created, devices.c.id)
+    )
+    return [_with_job(**row) for row in connection.execute(query).mappings()]
+
+
+def _with_job(*, job: str | None, **device: Any) -> tuple[Device, str | None]:
+    return Device(**device), job
+
+
+def note_check_ins(connection: Connection, seen: Mapping[str, tuple[float, CheckIn]]) -> None:
+    """When devices checked in last, and what they said."""
+    rows = [
+        {
+            "device": device,
+            "seen": time,
+            "said": {
+                "runtimes": check_in.runtimes, "memory_bytes": check_in.memory_bytes, "power": check_in.power,
+                "metered": check_in.metered, "examples": check_in.examples,
+                "step_seconds": check_in.step_seconds, "resident_bytes": check_in.resident_bytes,
+            },
+        }
+        for device, (time, check_in) in seen.items()
+    ]  # fmt: skip
+    noted = (
+        update(devices)
+        .where(devices.c.id == bindparam("device"))
+        .values(last_seen=bindparam("seen"), profile=bindparam("said"))
+    )
+    connection.execute(noted, rows)
+
+
+# --- counted ---------------------------------------------------------------------------------------------------------
+
+
+def count(connection: Connection) -> int:
+    """Revoked ones too."""
+    return connection.scalar(select(func.count()).select_from(devices)) or 0
+
+
+def count_enrolled(connection: Connection) -> int:
+    return connection.scalar(select(func.count()).where(devices.c.revoked.is_(False))) or 0
+
+
+def count_seen(connection: Connection, since: float) -> int:
+    return connection.scalar(select(func.count()).where(devices.c.last_seen > since)) or 0

@@ -1,0 +1,141 @@
+"""Jobs as the database has them. To find and to list them is a transaction; all else is a step of its caller's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, func, insert, or_, select, update
+
+from server.errors import not_found
+from server.jobs.job import ENDED, RUNNING, Job, JobState
+from server.jobs.settings import JobSettings
+from server.storage.store import Store
+from server.storage.tables import bundles, jobs, rounds, tasks
+
+# --- in a transaction of their own -----------------------------------------------------------------------------------
+
+
+def find_job(store: Store, job: str) -> Job:
+    """By id or name."""
+    with store.database.read() as connection:
+        row = connection.execute(_query().where(or_(jobs.c.id == job, jobs.c.name == job))).one_or_none()
+    if row is None:
+        raise not_found("job", job, "GET /v1/jobs")
+    return _job(row)
+
+
+def list_jobs(store: Store, *states: JobState) -> list[Job]:
+    """All jobs in the order of their creation, or those in some states."""
+    query = _query().where(jobs.c.state.in_(states)) if states else _query()
+    with store.database.read() as connection:
+        rows = connection.execute(query).all()
+    return [_job(row) for row in rows]
+
+
+def _query() -> Select[Any]:
+    return select(jobs).order_by(jobs.c.created, jobs.c.id)
+
+
+def _job(row: Row[Any]) -> Job:
+    return Job(
+        id=row.id,
+        name=row.name,
+        bundle=row.bundle,
+        settings=JobSettings.model_validate(row.settings),
+        state=row.state,
+        reason=row.reason,
+        version=row.version,
+        round=row.round,
+        done=row.done,
+        created=row.created,
+        ended=row.ended,
+    )
+
+
+# --- made and steered ------------------------------------------------------------------------------------------------
+
+
+def is_taken(connection: Connection, name: str) -> bool:
+    """Whether a job goes by this name; ids are names too."""
+    return connection.scalar(select(jobs.c.id).where(or_(jobs.c.name == name, jobs.c.id == name))) is not None
+
+
+def add(connection: Connection, job: Job) -> None:
+    """The database hears of a bundle with its first job."""
+    if not connection.scalar(select(bundles.c.sha256).where(bundles.c.sha256 == job.bundle)):
+        connection.execute(insert(bundles).values(sha256=job.bundle, created=job.created))
+    settings = job.settings.model_dump(mode="json")
+    connection.execute(
+        insert(jobs).values(
+            id=job.id,
+            name=job.name,
+            bundle=job.bundle,
+            settings=settings,
+            state=job.state,
+            reason=job.reason,
+            version=job.version,
+            round=job.round,
+            done=job.done,
+            created=job.created,
+        )
+    )
+
+
+def set_state(connection: Connection, job: str, state: JobState, reason: str) -> bool:
+    """Unless it has ended."""
+    moved = update(jobs).where(jobs.c.id == job, jobs.c.state != ENDED).values(state=state, reason=reason)
+    return bool(connection.execute(moved).rowcount)
+
+
+def end(connection: Connection, job: str, reason: str, now: float) -> None:
+    """No more rounds; what is open ends."""
+    connection.execute(update(jobs).where(jobs.c.id == job).values(state=ENDED, reason=reason, ended=now))
+    connection.execute(
+        update(rounds)
+        .where(rounds.c.job == job, rounds.c.state.in_(("open", "closing")))
+        .values(state="failed", closed=now, result={"reason": reason})
+    )
+    connection.execute(
+        update(tasks)
+        .where(tasks.c.job == job, tasks.c.state == "open")
+        .values(state="expired", ended=now, reason=f"the job ended: {reason}")
+    )
+
+
+# --- carried on ------------------------------------------------------------------------------------------------------
+
+
+def next_round(connection: Connection, job: Job) -> bool:
+    """Count a round more, if the job still runs and no other worker has."""
+    moved = (
+        update(jobs)
+        .where(jobs.c.id == job.id, jobs.c.round == job.round, jobs.c.state == RUNNING)
+        .values(round=job.round + 1)
+    )
+    return bool(connection.execute(moved).rowcount)
+
+
+def set_version(connection: Connection, job: str, version: int) -> None:
+    connection.execute(update(jobs).where(jobs.c.id == job).values(version=version))
+
+
+def set_done(connection: Connection, job: str, done: int) -> None:
+    connection.execute(update(jobs).where(jobs.c.id == job).values(done=done))
+
+
+# --- counted ---------------------------------------------------------------------------------------------------------
+
+
+def newest_versions(connection: Connection) -> list[tuple[str, int]]:
+    """Of the jobs that have not ended."""
+    query = select(jobs.c.id, jobs.c.version).where(jobs.c.state != ENDED)
+    return [(job, version) for job, version in connection.execute(query)]
+
+
+def count(connection: Connection) -> int:
+    return connection.scalar(select(func.count()).select_from(jobs)) or 0
+
+
+def count_by_state(connection: Connection) -> dict[str, int]:
+    query = select(jobs.c.state, func.count()).group_by(jobs.c.state)
+    return dict(connection.execute(query).all())

@@ -1,0 +1,45 @@
+"""Numbers about rounds: losses, accuracies, durations. All of these are steps of their caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy import Connection, and_, func, insert, select
+
+from server.storage.rows import Metric, Round
+from server.storage.tables import metrics
+
+
+def add(connection: Connection, round_: Round, values: Mapping[str, float]) -> None:
+    for name, value in values.items():
+        connection.execute(insert(metrics).values(job=round_.job, round=round_.number, name=name, value=float(value)))
+
+
+def course(connection: Connection, job: str, name: str) -> list[float]:
+    """One metric's values, round after round."""
+    query = select(metrics.c.value).where(metrics.c.job == job, metrics.c.name == name).order_by(metrics.c.round)
+    return list(connection.execute(query).scalars())
+
+
+def newest(connection: Connection, job: str) -> dict[str, float]:
+    """Each metric's value in the last round that has it."""
+    last = (
+        select(metrics.c.name, func.max(metrics.c.round).label("round"))
+        .where(metrics.c.job == job)
+        .group_by(metrics.c.name)
+        .subquery()
+    )
+    query = (
+        select(metrics.c.name, metrics.c.value)
+        .join(last, and_(metrics.c.name == last.c.name, metrics.c.round == last.c.round))
+        .where(metrics.c.job == job)
+    )
+    return {row.name: row.value for row in connection.execute(query)}
+
+
+def after(connection: Connection, job: str, number: int) -> list[Metric]:
+    """Of the rounds after one."""
+    query = select(metrics.c.round, metrics.c.name, metrics.c.value)
+    of_job = metrics.c.job == job, metrics.c.round > number
+    ordered = query.where(*of_job).order_by(metrics.c.round, metrics.c.name)
+    return [Metric(**row) for row in connection.execute(ordered).mappings()]

@@ -1,0 +1,200 @@
+"""Devices' parts in rounds, as the database has them. All of these are steps of their caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, and_, func, insert, or_, select, update
+
+from edge_client.wire.protocol import Report
+from server.storage.rows import Part, PartState, Reported, Round, Sent
+from server.storage.tables import devices, scalars, tasks
+
+# --- looked up -------------------------------------------------------------------------------------------------------
+
+
+def find(connection: Connection, part: str) -> Part | None:
+    row = connection.execute(select(tasks).where(tasks.c.id == part)).one_or_none()
+    return None if row is None else part_in(row)
+
+
+def find_open(connection: Connection, device: str) -> Part | None:
+    """The one that a device is at work on."""
+    query = select(tasks).where(tasks.c.device == device, tasks.c.state == "open")
+    row = connection.execute(query).one_or_none()
+    return None if row is None else part_in(row)
+
+
+def newest_round(connection: Connection, device: str, job: str, since: int) -> int | None:
+    """The last round of a job, from one on, that a device had a part in."""
+    query = select(func.max(tasks.c.round)).where(tasks.c.job == job, tasks.c.round >= since, tasks.c.device == device)
+    return connection.scalar(query)
+
+
+def taken_slots(connection: Connection, round_: Round) -> set[int]:
+    query = select(tasks.c.slot).where(*_of(round_), tasks.c.state.in_(("open", "accepted")))
+    return set(connection.execute(query).scalars())
+
+
+def accepted(connection: Connection, round_: Round) -> list[Reported]:
+    """In the order of their slots."""
+    query = select(tasks).where(*_of(round_), tasks.c.state == "accepted").order_by(tasks.c.slot, tasks.c.id)
+    return [Reported(part_in(row)) for row in connection.execute(query)]
+
+
+def accepted_norms(connection: Connection, job: str, *, since: int, until: int) -> list[tuple[int, dict[str, float]]]:
+    """With their rounds: of those from one round on, and of those up to another."""
+    query = select(tasks.c.round, tasks.c.norms).where(
+        tasks.c.job == job, tasks.c.state == "accepted", or_(tasks.c.round >= since, tasks.c.round <= until)
+    )
+    return [(number, norms) for number, norms in connection.execute(query) if norms]
+
+
+def part_in(row: Row[Any]) -> Part:
+    """A row of all columns of `tasks`."""
+    return Part(
+        id=row.id,
+        job=row.job,
+        round=row.round,
+        slot=row.slot,
+        device=row.device,
+        seed=row.seed,
+        units=tuple(row.units),
+        cut=row.cut,
+        batch=row.batch,
+        runtime=row.runtime,
+        state=row.state,
+        reason=row.reason,
+        created=row.created,
+        ended=row.ended,
+        sent=None if row.update is None else Sent(row.update, Report(**row.report), row.norms),
+    )
+
+
+def _of(round_: Round) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return tasks.c.job == round_.job, tasks.c.round == round_.number
+
+
+# --- named, and counted ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NamedPart:
+    """A part, and the name of its device."""
+
+    part: Part
+    device: str
+    has_scalars: bool
+    """Whether its report of the open iteration has come."""
+
+
+def named(connection: Connection, round_: Round) -> list[NamedPart]:
+    """In the order of their slots, and those of a slot as they were given out."""
+    query = (
+        select(tasks, devices.c.name, scalars.c.task.label("sent"))
+        .join(devices, devices.c.id == tasks.c.device)
+        .outerjoin(scalars, and_(scalars.c.task == tasks.c.id, scalars.c.iteration == round_.iteration))
+        .where(*_of(round_))
+        .order_by(tasks.c.slot, tasks.c.created)
+    )
+    return [NamedPart(part_in(row), row.name, row.sent is not None) for row in connection.execute(query)]
+
+
+def count_accepted(connection: Connection, round_: Round) -> int:
+    query = select(func.count()).where(*_of(round_), tasks.c.state == "accepted")
+    return connection.scalar(query) or 0
+
+
+def count_by_state(connection: Connection) -> dict[str, int]:
+    query = select(tasks.c.state, func.count()).group_by(tasks.c.state)
+    return dict(connection.execute(query).all())
+
+
+def count_in(connection: Connection, job: str, numbers: Sequence[int]) -> dict[int, dict[str, int]]:
+    """By state, in each of these rounds."""
+    query = (
+        select(tasks.c.round, tasks.c.state, func.count())
+        .where(tasks.c.job == job, tasks.c.round.in_(numbers))
+        .group_by(tasks.c.round, tasks.c.state)
+    )
+    counts: dict[int, dict[str, int]] = {number: {} for number in numbers}
+    for number, state, total in connection.execute(query):
+        counts[number][state] = total
+    return counts
+
+
+# --- given out, and ended --------------------------------------------------------------------------------------------
+
+
+def add(connection: Connection, part: Part) -> None:
+    """An open one; the database refuses a slot that is another's, and a second part for a device."""
+    connection.execute(
+        insert(tasks).values(
+            id=part.id,
+            job=part.job,
+            round=part.round,
+            slot=part.slot,
+            device=part.device,
+            seed=part.seed,
+            units=list(part.units),
+            cut=part.cut,
+            batch=part.batch,
+            runtime=part.runtime,
+            state=part.state,
+            reason=part.reason,
+            created=part.created,
+        )
+    )
+
+
+def went_wrong(connection: Connection, job: str, device: str, since: float) -> bool:
+    """Whether a device gave a part of this job back, or was refused, after a time."""
+    query = select(func.count()).where(
+        tasks.c.job == job,
+        tasks.c.device == device,
+        tasks.c.ended > since,
+        tasks.c.state.in_(("failed", "refused")),
+    )
+    return bool(connection.scalar(query))
+
+
+def accept(connection: Connection, part: Part, sent: Sent, now: float) -> bool:
+    """If it is still open."""
+    taken = (
+        update(tasks)
+        .where(tasks.c.id == part.id, tasks.c.state == "open")
+        .values(ended=now, state="accepted", update=sent.sha256, report=asdict(sent.report), norms=sent.norms)
+    )
+    return bool(connection.execute(taken).rowcount)
+
+
+def end(connection: Connection, part: Part, state: PartState, reason: str, now: float) -> None:
+    """If it is still open."""
+    connection.execute(
+        update(tasks)
+        .where(tasks.c.id == part.id, tasks.c.state == "open")
+        .values(state=state, reason=reason, ended=now)
+    )
+
+
+def refuse_accepted(connection: Connection, part: str, reason: str) -> None:
+    connection.execute(update(tasks).where(tasks.c.id == part).values(state="refused", reason=reason))
+
+
+def accept_reporters(connection: Connection, round_: Round, now: float) -> None:
+    """Whoever reported a step of the round has done its part."""
+    reported = select(scalars.c.task).where(scalars.c.job == round_.job, scalars.c.round == round_.number)
+    connection.execute(
+        update(tasks)
+        .where(*_of(round_), tasks.c.state == "open", tasks.c.id.in_(reported))
+        .values(state="accepted", ended=now)
+    )
+
+
+def expire(connection: Connection, round_: Round, reason: str, now: float) -> None:
+    """Those that are still open."""
+    connection.execute(
+        update(tasks).where(*_of(round_), tasks.c.state == "open").values(state="expired", ended=now, reason=reason)
+    )

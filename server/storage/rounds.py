@@ -1,0 +1,121 @@
+"""Rounds as the database has them. All of these are steps of their caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, func, insert, or_, select, update
+
+from server.jobs.job import Job
+from server.storage.rows import Round, RoundState
+from server.storage.tables import rounds, tasks
+
+# --- looked up -------------------------------------------------------------------------------------------------------
+
+
+def find(connection: Connection, job: str, number: int) -> Round:
+    return Round(**connection.execute(select(rounds).where(*_is(job, number))).mappings().one())
+
+
+def find_open(connection: Connection, job: str, number: int) -> Round | None:
+    return _first(connection, select(rounds).where(*_is(job, number), rounds.c.state == "open"))
+
+
+def lock_open(connection: Connection, job: str, number: int) -> Round | None:
+    """It stays open until the transaction ends."""
+    query = select(rounds).where(*_is(job, number), rounds.c.state == "open")
+    return _first(connection, query.with_for_update())
+
+
+def newest(connection: Connection, job: str) -> Round | None:
+    return _first(connection, select(rounds).where(rounds.c.job == job).order_by(rounds.c.number.desc()).limit(1))
+
+
+def newest_joined(connection: Connection, job: str) -> Round | None:
+    """The newest that a device has a part in."""
+    joined = select(func.max(tasks.c.round)).where(tasks.c.job == job).scalar_subquery()
+    return _first(connection, select(rounds).where(rounds.c.job == job, rounds.c.number == joined))
+
+
+def newest_first(connection: Connection, job: str, before: int | None, limit: int) -> list[Round]:
+    """At most so many, of those before one where it is given."""
+    query = select(rounds).where(rounds.c.job == job).order_by(rounds.c.number.desc()).limit(limit)
+    if before is not None:
+        query = query.where(rounds.c.number < before)
+    return [Round(**row) for row in connection.execute(query).mappings()]
+
+
+def since(connection: Connection, job: str, number: int) -> dict[int, Round]:
+    """Those of this number and later."""
+    query = select(rounds).where(rounds.c.job == job, rounds.c.number >= number)
+    return {row["number"]: Round(**row) for row in connection.execute(query).mappings()}
+
+
+def count_by_state(connection: Connection) -> dict[str, int]:
+    query = select(rounds.c.state, func.count()).group_by(rounds.c.state)
+    return dict(connection.execute(query).all())
+
+
+def _is(job: str, number: int) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return rounds.c.job == job, rounds.c.number == number
+
+
+def _first(connection: Connection, query: Select[Any]) -> Round | None:
+    row = connection.execute(query).mappings().one_or_none()
+    return None if row is None else Round(**row)
+
+
+# --- carried on ------------------------------------------------------------------------------------------------------
+
+
+def add(connection: Connection, job: Job, number: int, now: float) -> None:
+    """An open one, from the job's newest weights; its clock stands."""
+    connection.execute(
+        insert(rounds).values(job=job.id, number=number, state="open", version=job.version, opened=now, iteration=0)
+    )
+
+
+def start_clock(connection: Connection, round_: Round, now: float, deadline: float) -> None:
+    connection.execute(update(rounds).where(*_is(round_.job, round_.number)).values(started=now, deadline=deadline))
+
+
+def claim(connection: Connection, round_: Round, owner: str, now: float, lease: float, *, take_over: bool) -> bool:
+    """Close an open one, or one whose lease is over; `take_over` also one that still has the owner it was read with."""
+    free = [rounds.c.state == "open", rounds.c.lease < now]
+    if take_over:
+        free.append(rounds.c.owner == round_.owner)
+    claimed = (
+        update(rounds)
+        .where(
+            *_is(round_.job, round_.number),
+            rounds.c.iteration == round_.iteration,
+            rounds.c.state.in_(("open", "closing")),
+            or_(*free),
+        )
+        .values(state="closing", owner=owner, lease=lease)
+    )
+    return bool(connection.execute(claimed).rowcount)
+
+
+def is_owned(connection: Connection, round_: Round, owner: str) -> bool:
+    """Whether the claim still holds; then it does until the transaction ends."""
+    query = select(rounds.c.owner).where(
+        *_is(round_.job, round_.number), rounds.c.iteration == round_.iteration, rounds.c.state == "closing"
+    )
+    return connection.scalar(query.with_for_update()) == owner
+
+
+def next_iteration(connection: Connection, round_: Round, deadline: float) -> None:
+    """Open for the reports of the iteration after this one."""
+    connection.execute(
+        update(rounds)
+        .where(*_is(round_.job, round_.number))
+        .values(state="open", owner=None, lease=None, iteration=round_.iteration + 1, deadline=deadline)
+    )
+
+
+def close(connection: Connection, round_: Round, state: RoundState, result: Mapping[str, Any], now: float) -> None:
+    connection.execute(
+        update(rounds).where(*_is(round_.job, round_.number)).values(state=state, closed=now, result=result, owner=None)
+    )

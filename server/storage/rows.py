@@ -1,0 +1,146 @@
+"""What rows of the database are to the rest of the server. Times are seconds since 1970."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from edge_client.wire.protocol import Report
+
+RoundState = Literal["open", "closing", "done", "failed"]
+PartState = Literal["open", "accepted", "refused", "failed", "expired"]
+
+
+@dataclass(frozen=True)
+class Round:
+    """A round of a job."""
+
+    job: str
+    number: int
+    state: RoundState
+    version: int
+    """The weights it started from."""
+    opened: float
+    started: float | None
+    """When the first device joined."""
+    deadline: float | None
+    """Of the round, or of its open iteration."""
+    closed: float | None
+    iteration: int
+    owner: str | None
+    """The process that closes it."""
+    lease: float | None
+    """Until when it may."""
+    result: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a device sent at the end of its part (mode epoch)."""
+
+    sha256: str
+    """Of the update, which is a blob."""
+    report: Report
+    norms: dict[str, float]
+    """How far it goes."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One device's part in a round: a row of the table `tasks`, of which the wire's `Task` is the message."""
+
+    id: str
+    job: str
+    round: int
+    slot: int
+    device: str
+    seed: int
+    units: tuple[int, ...]
+    cut: int
+    batch: int
+    runtime: str
+    state: PartState
+    reason: str
+    created: float
+    ended: float | None = None
+    sent: Sent | None = None
+    """What was accepted of it."""
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A part whose report counts: its update, or scalars of the open iteration."""
+
+    part: Part
+    scalars: bytes = b""
+
+
+@dataclass(frozen=True)
+class Token:
+    """What devices enrol with; its text is known to nobody here."""
+
+    id: str
+    label: str
+    created: float
+    expires: float
+    uses: int
+    max_uses: int
+    revoked: bool
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device that enrolled."""
+
+    id: str
+    hash: str
+    """Of its secret."""
+    name: str
+    token: str
+    created: float
+    last_seen: float | None
+    revoked: bool
+    profile: dict[str, Any] | None
+    """What it said at its last check-in."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number about one round."""
+
+    round: int
+    name: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A report that was not taken."""
+
+    id: int
+    time: float
+    device: str
+    job: str | None
+    round: int | None
+    task: str | None
+    code: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Deed:
+    """Who did what: an entry of the audit log."""
+
+    id: int
+    time: float
+    actor: str
+    action: str
+    subject: str
+    detail: str
+
+
+class Volume(NamedTuple):
+    """Bytes that devices sent, and that they fetched."""
+
+    up: int
+    down: int

@@ -1,0 +1,45 @@
+"""Mode iteration: the reports of the open iteration. All of these are steps of their caller's transaction."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, and_, delete, func, insert, select
+
+from server.storage.parts import part_in
+from server.storage.rows import Part, Reported, Round
+from server.storage.tables import scalars, tasks
+
+
+def find(connection: Connection, part: Part, iteration: int) -> bytes | None:
+    query = select(scalars.c.report).where(scalars.c.task == part.id, scalars.c.iteration == iteration)
+    known = connection.scalar(query)
+    return None if known is None else bytes(known)
+
+
+def add(connection: Connection, part: Part, iteration: int, data: bytes) -> None:
+    connection.execute(
+        insert(scalars).values(task=part.id, iteration=iteration, job=part.job, round=part.round, report=data)
+    )
+
+
+def count(connection: Connection, round_: Round) -> int:
+    query = select(func.count()).where(
+        scalars.c.job == round_.job, scalars.c.round == round_.number, scalars.c.iteration == round_.iteration
+    )
+    return connection.scalar(query) or 0
+
+
+def reported(connection: Connection, round_: Round) -> list[Reported]:
+    """Of the open iteration, in the order of the parts' slots."""
+    joined = and_(scalars.c.task == tasks.c.id, scalars.c.iteration == round_.iteration)
+    query = (
+        select(tasks, scalars.c.report.label("data"))
+        .join(scalars, joined)
+        .where(tasks.c.job == round_.job, tasks.c.round == round_.number)
+        .order_by(tasks.c.slot, tasks.c.id)
+    )
+    return [Reported(part_in(row), bytes(row.data)) for row in connection.execute(query)]
+
+
+def forget(connection: Connection, round_: Round) -> None:
+    """Of all iterations of the round."""
+    connection.execute(delete(scalars).where(scalars.c.job == round_.job, scalars.c.round == round_.number))
