@@ -2,7 +2,7 @@
 
 Everybody who has the client's seed draws the same ones again: the client before its step, and in mode iteration the
 server and all other clients after it. How many there are, of what kind, and which parameters share one is the job's
-choice; a job's guide stands in for some or all of them.
+choice.
 """
 
 from __future__ import annotations
@@ -20,24 +20,16 @@ from edge_client.wire.protocol import Training
 from edge_client.wire.scalars import ScalarReport
 
 from .estimate import directions_for, estimate
-from .guide import NO_GUIDE, Guide, drawn_beside, guided
 from .philox import block
+
+Draw = Callable[[Manifest, Sequence[int], int, Training, int], dict[str, Floats]]
+"""From a manifest, a client's units and seed, its training and a step's number to directions, as `step_directions`."""
 
 
 def step_directions(
-    manifest: Manifest, units: Sequence[int], seed: int, training: Training, iteration: int, guide: Guide = NO_GUIDE
-) -> dict[str, Floats]:
-    """The directions of a client's step, [K * rows, *shape] for each parameter, the head's where it takes some."""
-    if not guide:
-        return _drawn(manifest, units, seed, training, iteration)
-    rest = drawn_beside(guide, training)
-    drawn = _drawn(manifest, units, seed, replace(training, directions=rest), iteration) if rest else NO_GUIDE
-    return guided(guide, drawn, manifest, units, training)
-
-
-def _drawn(
     manifest: Manifest, units: Sequence[int], seed: int, training: Training, iteration: int
 ) -> dict[str, Floats]:
+    """The directions of a client's step, [K * rows, *shape] for each parameter, the head's where it takes some."""
     drawing = partial(
         directions_for,
         manifest,

@@ -23,9 +23,8 @@ from edge_client.bundle.chain import Chain
 from edge_client.bundle.manifest import Manifest, ProgramSpec
 from edge_client.data.batches import Batch
 from edge_client.errors import TrainingError
-from edge_client.gradient.drawing import combine, step_directions
+from edge_client.gradient.drawing import Draw, combine, step_directions
 from edge_client.gradient.estimate import shares
-from edge_client.gradient.guide import NO_GUIDE, Guide
 from edge_client.step.passes import Pass
 from edge_client.wire.protocol import Task, Training
 from edge_client.wire.scalars import ScalarReport, join_head, split_head
@@ -103,8 +102,8 @@ class Estimator(ABC):
 class ScalarEstimator(Estimator):
     """An estimator whose step is numbers along directions that anybody can draw again."""
 
-    guide: Guide = NO_GUIDE
-    """Directions in place of drawn ones, or of some."""
+    draw: Draw = staticmethod(step_directions)
+    """Where its directions come from."""
     _drawn: tuple[int, dict[str, Array]] | None = None
 
     @abstractmethod
@@ -137,8 +136,7 @@ class ScalarEstimator(Estimator):
     def directions(self, iteration: int) -> dict[str, Array]:
         """[K * rows, *shape]; of one step, kept until the next."""
         if self._drawn is None or self._drawn[0] != iteration:
-            units, seed = self.task.units, self.task.seed
-            drawn = step_directions(self.manifest, units, seed, self.training, iteration, self.guide)
+            drawn = self.draw(self.manifest, self.task.units, self.task.seed, self.training, iteration)
             self._drawn = iteration, drawn
         return self._drawn[1]
 

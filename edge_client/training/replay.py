@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest
-from edge_client.gradient.drawing import combine, step_directions
-from edge_client.gradient.guide import NO_GUIDE, Guide, guide_in
+from edge_client.gradient.drawing import Draw, combine, step_directions
 from edge_client.wire.protocol import ServerOptimizers, Training
 from edge_client.wire.scalars import Participant, StepRecord, split_head
 
@@ -22,19 +21,20 @@ def replay(
     manifest: Manifest,
     training: Training,
     optimizers: ServerOptimizers,
+    draw: Draw = step_directions,
 ) -> frozenset[str]:
     """Apply one step to weights of version `record.version - 1`, in place; the names of the parameters that moved."""
-    moved = changes(record, manifest, training, guide_in(state))
+    moved = changes(record, manifest, training, draw)
     server_step(weights, moved, state, optimizers, manifest.head_names)
     return frozenset(moved)
 
 
-def changes(record: StepRecord, manifest: Manifest, training: Training, guide: Guide = NO_GUIDE) -> Weights:
+def changes(record: StepRecord, manifest: Manifest, training: Training, draw: Draw = step_directions) -> Weights:
     """The mean change of every parameter in this step, weighted by examples: one local SGD step of each participant."""
     totals: dict[str, NDArray[np.float64]] = {}
     holders: dict[str, int] = {}
     for participant in record.participants:
-        for name, gradient in gradients(participant, manifest, training, record.iteration, guide).items():
+        for name, gradient in gradients(participant, manifest, training, record.iteration, draw).items():
             share = participant.report.examples * gradient.astype(np.float64)
             totals[name] = totals[name] + share if name in totals else share
             holders[name] = holders.get(name, 0) + participant.report.examples
@@ -47,8 +47,8 @@ def changes(record: StepRecord, manifest: Manifest, training: Training, guide: G
 
 
 def gradients(
-    participant: Participant, manifest: Manifest, training: Training, iteration: int, guide: Guide = NO_GUIDE
+    participant: Participant, manifest: Manifest, training: Training, iteration: int, draw: Draw = step_directions
 ) -> Weights:
     """The gradient that a participant's scalars stand for."""
-    drawn = step_directions(manifest, participant.units, participant.seed, training, iteration, guide)
+    drawn = draw(manifest, participant.units, participant.seed, training, iteration)
     return combine(participant.report, drawn, manifest, training)

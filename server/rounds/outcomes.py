@@ -12,6 +12,7 @@ from typing import Any
 
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest
+from edge_client.gradient.drawing import Draw, step_directions
 from edge_client.wire.protocol import Report
 from edge_client.wire.scalars import Participant, ScalarReport, StepRecord, as_published, decode_report
 from server.jobs.job import Job
@@ -85,14 +86,20 @@ def mean_of_updates(
 
 
 def step_of_scalars(
-    start: Model, number: int, iteration: int, clients: Sequence[Participant], settings: JobSettings, manifest: Manifest
+    start: Model,
+    number: int,
+    iteration: int,
+    clients: Sequence[Participant],
+    settings: JobSettings,
+    manifest: Manifest,
+    draw: Draw = step_directions,
 ) -> Outcome:
     """All clients' numbers as one record, and the step that everybody repeats from it."""
     published = tuple(replace(client, report=as_published(client.report)) for client in clients)
     sent = [client.report for client in clients]
     record = StepRecord(start.version + 1, number, iteration, published, _mean_head_gradient(sent))
     reports = [Report(report.examples, steps=1, loss=report.loss) for report in sent]
-    return Outcome(repeated(start, record, settings, manifest), {}, reports, record)
+    return Outcome(repeated(start, record, settings, manifest, draw), {}, reports, record)
 
 
 def _mean_head_gradient(reports: list[ScalarReport]) -> Any:

@@ -11,10 +11,9 @@ from edge_client.wire.scalars import ScalarError, decode_report
 from server.errors import Refusal, not_found
 from server.jobs.job import Job
 from server.rounds.outliers import beyond, norms, usual_in
-from server.rounds.updates import largest, parameters_of, read_update
+from server.rounds.updates import largest, read_update
 from server.storage import parts, refusals, rounds, scalars
 from server.storage.jobs import find_job
-from server.storage.models import head_names
 from server.storage.rows import Part, Round, Sent
 from server.storage.store import Store
 
@@ -55,11 +54,11 @@ class Reports:
         if job.settings.training.mode != "epoch":
             raise Refusal(422, "invalid", "this job takes derivatives, not weights: its mode is iteration")
         manifest = self._store.bundles.manifest(job.bundle)
-        update = read_update(partial, parameters_of(manifest, part.units))
+        update = read_update(partial, manifest.trained_with(part.units))
         with self._store.database.read() as connection:
             version = rounds.find(connection, job.id, part.round).version
         start = self._store.models.load(job, version).weights
-        lengths = norms(update.tensors, start, head_names(manifest))
+        lengths = norms(update.tensors, start, manifest.head_names)
         known = usual_in(self._store.database, job.id, part.round)
         if why := beyond(lengths, known, job.settings.norm_bound):
             raise Refusal(422, "norm", f"the update is refused: {why}")

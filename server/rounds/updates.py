@@ -33,14 +33,9 @@ class Update:
     report: Report
 
 
-def parameters_of(manifest: Manifest, units: Sequence[int]) -> list[Parameter]:
-    """What a client with these units trains."""
-    return [*(parameter for unit in units for parameter in manifest.units[unit].parameters), *manifest.head]
-
-
 def largest(manifest: Manifest, units: Sequence[int]) -> int:
     """No honest update of these units is larger."""
-    parameters = parameters_of(manifest, units)
+    parameters = manifest.trained_with(units)
     return sum(4 * parameter.size + _BYTES_PER_NAME for parameter in parameters) + HEADER_BYTES
 
 

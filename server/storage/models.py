@@ -14,6 +14,8 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest
+from edge_client.bundle.names import AVERAGE, REPEATED, prefix_of
+from edge_client.gradient.drawing import Draw, step_directions
 from edge_client.training.optimizers import server_step
 from edge_client.training.replay import replay
 from edge_client.wire.scalars import StepRecord, decode_records
@@ -25,9 +27,6 @@ from server.storage.blobs import Blobs
 from server.storage.bundles import BundleFiles
 from server.storage.database import Database
 from server.storage.tables import steps, versions
-
-AVERAGE = "a:"
-"""Stands before a parameter's name in the optimizer's state."""
 
 
 @dataclass(frozen=True)
@@ -46,25 +45,22 @@ class Model:
     @property
     def repeatable(self) -> Weights:
         """What a device needs to take the server's steps itself: the average is not for it."""
-        optimizer = {name: value for name, value in self.optimizer.items() if not name.startswith(AVERAGE)}
-        return self.weights | optimizer
-
-
-def head_names(manifest: Manifest) -> frozenset[str]:
-    return frozenset(parameter.name for parameter in manifest.head)
+        return self.weights | {n: value for n, value in self.optimizer.items() if prefix_of(n, REPEATED)}
 
 
 def moved(model: Model, change: Weights, settings: JobSettings, manifest: Manifest) -> Model:
     """The next version."""
     weights, optimizer = dict(model.weights), dict(model.optimizer)
-    server_step(weights, change, optimizer, settings.optimizers, head_names(manifest))
+    server_step(weights, change, optimizer, settings.optimizers, manifest.head_names)
     return _averaged(Model(model.version + 1, weights, optimizer), settings.average)
 
 
-def repeated(model: Model, record: StepRecord, settings: JobSettings, manifest: Manifest) -> Model:
+def repeated(
+    model: Model, record: StepRecord, settings: JobSettings, manifest: Manifest, draw: Draw = step_directions
+) -> Model:
     """The next version, by a published record: what every client in step does too."""
     weights, optimizer = dict(model.weights), dict(model.optimizer)
-    replay(record, weights, optimizer, manifest, settings.training, settings.optimizers)
+    replay(record, weights, optimizer, manifest, settings.training, settings.optimizers, draw)
     return _averaged(Model(model.version + 1, weights, optimizer), settings.average)
 
 
@@ -137,10 +133,8 @@ class Models:
 
     def initial(self, job: Job) -> Weights:
         bundle = self._bundles.open(job.bundle)
-        manifest = bundle.manifest
-        trained = [*(p for unit in manifest.units for p in unit.parameters), *manifest.head]
-        found = bundle.initial_adapter()
-        return {parameter.name: found[parameter.name] for parameter in trained}
+        adapter = bundle.initial_adapter()
+        return {parameter.name: adapter[parameter.name] for parameter in bundle.manifest.trained}
 
     def records(self, job: Job, since: int, until: int | None = None) -> list[StepRecord]:
         return [record for data in self.record_bytes(job, since, until) for record in decode_records(data)]

@@ -17,9 +17,9 @@ from edge_client.data.batches import Batches
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example
 from edge_client.gradient.estimate import parts
-from edge_client.gradient.guide import flat
 from server.errors import SimulationError
 from server.simulation.compute.learner import Learner
+from server.simulation.methods.guided import flat
 
 GROUP = 8
 """Examples of a direction at most: as many as a client's usual batch."""

@@ -30,6 +30,7 @@ from server.simulation.data.columns import Columns
 from server.simulation.data.dataset import open_dataset
 from server.simulation.data.population import Population
 from server.simulation.methods.fwdllm import ClosestDirection, Spread
+from server.simulation.methods.guided import drawing_along
 from server.simulation.methods.limits import at_limit
 from server.simulation.plan import Plan
 
@@ -131,7 +132,7 @@ class Worker:
         if isinstance(estimator, ClosestDirection):
             estimator.last_change = last_change
         if guide and isinstance(estimator, ScalarEstimator):
-            estimator.guide = guide
+            estimator.draw = drawing_along(guide)
         return estimator
 
 

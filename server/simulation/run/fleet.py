@@ -19,7 +19,6 @@ from typing import Any
 from edge_client.arrays import Weights
 from edge_client.bundle.chain import cut_for
 from edge_client.bundle.manifest import Manifest
-from edge_client.gradient.guide import guide_in, in_state
 from edge_client.wire.protocol import Report, Task
 from edge_client.wire.scalars import Participant, decode_report
 from server.errors import SimulationError
@@ -33,11 +32,12 @@ from server.simulation.compute.crews import Crew
 from server.simulation.compute.scores import Score, combined
 from server.simulation.compute.work import Member, Trained, rows_together
 from server.simulation.data.population import sampled
+from server.simulation.methods.guided import drawing_along, guide_in, in_state
 from server.simulation.plan import Plan
 from server.simulation.run.costs import mean_passes
 from server.simulation.run.device import DeviceMemory
 from server.simulation.run.traffic import Traffic
-from server.storage.models import Model, head_names
+from server.storage.models import Model
 
 JOB = "simulation"
 SCORED_TOGETHER = 256
@@ -66,7 +66,7 @@ class Fleet:
         self.clients = clients
         self.test_examples = test_examples
         self._crew = crew
-        self._head = head_names(manifest)
+        self._head = manifest.head_names
         self._kind = plan.kind.estimator_of(self.settings.training)
         if plan.guided:
             _check_shares(self.settings, len(manifest.units))
@@ -160,14 +160,16 @@ class Fleet:
         outcome: Outcome | None = None
         for iteration in range(self.settings.steps):
             model = self._with_guide(model)
-            given = model.weights, iteration, state.last_change or {}, guide_in(model.optimizer)
+            guide = guide_in(model.optimizer)
+            given = model.weights, iteration, state.last_change or {}, guide
             calls = [(group, *given) for group in self._groups(members)]
             reports = [data for group in self._crew.call("report", calls) for data in group]
             clients = [
                 Participant(member.task.seed, tuple(member.task.units), decode_report(data, self.manifest, training))
                 for member, data in zip(members, reports, strict=True)
             ]
-            outcome = step_of_scalars(model, state.round + 1, iteration, clients, self.settings, self.manifest)
+            numbers = state.round + 1, iteration
+            outcome = step_of_scalars(model, *numbers, clients, self.settings, self.manifest, drawing_along(guide))
             traffic.iteration([member.task for member in members], reports, outcome, model, first=iteration == 0)
             model = outcome.model
         assert outcome is not None  # a round has a step or more

@@ -19,11 +19,11 @@ from safetensors.numpy import save
 
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest
-from edge_client.gradient.guide import guide_in, in_state
 from edge_client.wire.protocol import REPORT, Task, Training
 from edge_client.wire.scalars import encode_record
 from server.rounds.outcomes import Outcome
 from server.simulation.compute.work import Trained
+from server.simulation.methods.guided import guide_in, in_state
 from server.storage.models import Model
 
 _SEED = 1
@@ -58,7 +58,7 @@ class Traffic:
         derivatives = self._training.directions * self._training.rows * (2 if self._head and not gradient else 1)
         for task, report in zip(tasks, reports, strict=True):
             if first:
-                self._download(task, model.repeatable)
+                self._download(task, model.repeatable | guide)
             elif guide:  # the rest follows from the records
                 self._receive(guide)
             self.bytes_up += len(report)

@@ -228,7 +228,7 @@ def test_a_turn_begins_where_its_directions_move_something(bench, changed, monke
 
     for k in range(10):
         one = {name: rows.reshape(10, 4, *rows.shape[1:])[k] for name, rows in estimator.directions(0).items()}
-        expected = (alone.dual if head == "exact" else alone.scalars)(batch, bench.weights, one)
+        expected = alone.along(batch, bench.weights, one, scalar_head=head != "exact")
         np.testing.assert_allclose(found.jvp[k], expected.jvp[0], rtol=1e-4, atol=1e-5)
         if head != "exact":
             np.testing.assert_allclose(found.head_jvp[k], expected.head_jvp[0], rtol=1e-4, atol=1e-5)

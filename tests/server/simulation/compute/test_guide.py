@@ -7,11 +7,11 @@ import pytest
 
 from edge_client.data.batches import Batches
 from edge_client.data.encoder import TextEncoder
-from edge_client.gradient.drawing import step_directions
 from server.errors import SimulationError
 from server.simulation.compute.crews import Alone
 from server.simulation.compute.guide import orthonormal
 from server.simulation.compute.work import Worker
+from server.simulation.methods.guided import drawing_along
 from server.simulation.plan import plan_for
 from server.simulation.run.fleet import Fleet, State
 from server.storage.models import Model
@@ -112,7 +112,7 @@ def test_an_estimate_with_some_guided_directions_is_right_on_average(planned, we
     seeds = np.random.default_rng().integers(2**63, size=300)
     estimates = []
     for seed in seeds.tolist():
-        drawn = step_directions(ours.manifest, member.task.units, seed, member.task.training, 0, guide)
+        drawn = drawing_along(guide)(ours.manifest, member.task.units, seed, member.task.training, 0)
         flat = np.concatenate([drawn[name].reshape(DIRECTIONS + 3, 4, -1)[:, 0] for name in names], axis=1)
         estimates.append((flat @ gradient) @ flat / len(flat))
     off = np.stack(estimates) - gradient

@@ -1,12 +1,15 @@
-"""Directions that come with the weights instead of being drawn: a job's guide.
+"""Directions that come with the weights instead of being drawn: a run's guide.
 
-Whoever has labelled examples makes one: a few orthonormal directions for the units. It stands in the server optimizer's
-state, so that it is saved, sent and resumed like the rest of it, until the next one takes its place.
+Whoever has labelled examples makes one (`server.simulation.compute.guide`): a few orthonormal directions for the units.
+It stands in the server optimizer's state, so that it is saved and resumed like the rest of it, until the next one takes
+its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -14,26 +17,42 @@ from numpy.typing import NDArray
 
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import Manifest, Parameter
+from edge_client.bundle.names import under, within
+from edge_client.gradient.drawing import Draw, step_directions
+from edge_client.gradient.estimate import parts
 from edge_client.wire.protocol import Training
-
-from .estimate import parts
 
 Guide = Mapping[str, Array]
 """[directions, *shape] for each parameter of a unit."""
 NO_GUIDE: Guide = MappingProxyType({})
 """All directions are drawn."""
-GUIDE = "g:"
-"""Stands before a parameter's name in the optimizer's state."""
+_GUIDE = "g:"
+"""Before a parameter's name in the optimizer's state of a simulation."""
 
 
 def guide_in(state: Weights) -> Weights:
-    """What it holds of one."""
-    return {name.removeprefix(GUIDE): rows for name, rows in state.items() if name.startswith(GUIDE)}
+    """The guide that an optimizer's state holds; empty where it holds none."""
+    return within(state, _GUIDE)
 
 
 def in_state(guide: Guide) -> Weights:
-    """The inverse."""
-    return {GUIDE + name: rows for name, rows in guide.items()}
+    """A guide as a part of an optimizer's state."""
+    return under(_GUIDE, guide)
+
+
+def drawing_along(guide: Guide) -> Draw:
+    """How a client's directions are drawn where some of them, or all, are the guide's."""
+    return partial(_directions, guide) if guide else step_directions
+
+
+def _directions(
+    guide: Guide, manifest: Manifest, units: Sequence[int], seed: int, training: Training, iteration: int
+) -> Weights:
+    rest = drawn_beside(guide, training)
+    drawn: Guide = NO_GUIDE
+    if rest:
+        drawn = step_directions(manifest, units, seed, replace(training, directions=rest), iteration)
+    return guided(guide, drawn, manifest, units, training)
 
 
 def drawn_beside(guide: Guide, training: Training) -> int:
