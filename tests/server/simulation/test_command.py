@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from edge_client.commands.cli import installed, load, run
-from export.options import AdapterOptions
+from edge_client.commands.options.adapter import AdapterOptions
 from server.simulation.methods.methods import METHODS
 from server.simulation.plan import plan_for
 from tests.server.simulation.runs import bits
