@@ -47,6 +47,7 @@ PUBLIC = (
         "edge_client.gradient.estimate",
     ),
     *("edge_client.training.estimators", "edge_client.client.predictions", "edge_client.wire.protocol"),
+    "edge_client.commands.options.adapter",
     *("export.options", "export.pipeline", "export.merge", "export.errors"),
     *(
         "server.app",
