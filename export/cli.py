@@ -8,6 +8,7 @@ import os
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,8 +18,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from edge_client.bundle.manifest import PRECISIONS, TASKS, Check, Manifest
+from edge_client.commands.options.adapter import AdapterOptions
+from edge_client.commands.options.groups import Group, grouped
 from edge_client.runtimes.runtime import RUNTIMES
-from export.options import DEFAULT_CUTS, METHODS, AdapterOptions, ExportOptions, parse_labels, parse_numbers
+from export.options import DEFAULT_CUTS, ExportOptions, parse_labels, parse_numbers
 
 
 def default_cache() -> Path:
@@ -71,42 +74,53 @@ class Terminal:
             yield self
 
 
+@dataclass(frozen=True)
+class ProgramOptions(Group):
+    """What a bundle's programs are, and for which runtimes."""
+
+    title = "Programs"
+
+    target: Annotated[tuple[str, ...], typer.Option(help=f"Runtimes, between commas: {', '.join(RUNTIMES)}.")] = (
+        "onnx",
+    )
+    quantize: Annotated[str, typer.Option(help=f"Precision of the frozen weights: {', '.join(PRECISIONS)}.")] = "none"
+    batch: Annotated[str, typer.Option(help="Batch sizes, between commas.")] = "8"
+    seq: Annotated[str, typer.Option(help="Sequence lengths in tokens, between commas.")] = "64"
+    directions: Annotated[str, typer.Option(help="Directions per step (K), between commas.")] = "1"
+    cuts: Annotated[int, typer.Option(help="At most so many places where tangents can start.")] = DEFAULT_CUTS
+    allow_fallback: Annotated[
+        bool, typer.Option("--allow-fallback", help="Accept large ops that a runtime computes slowly.")
+    ] = False
+
+
+@dataclass(frozen=True)
+class WorkOptions(Group):
+    """How an export is made, and what is checked."""
+
+    title = "Work and checks"
+
+    verify_directions: Annotated[int, typer.Option(help="Random directions to verify with; 0 skips it.")] = 20
+    measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Measure each program's memory.")] = True
+    workers: Annotated[int, typer.Option(min=0, help="Processes; 0: as many as cores and memory allow.")] = 0
+    cache_dir: Annotated[Path | None, typer.Option(help="Where lowered parts are kept for the next export.")] = None
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Neither use nor fill the cache.")] = False
+
+
+@grouped
 def export(
     model: Annotated[
         str, typer.Argument(help="A folder with a Hugging Face model, package:NAME, or a name on the hub.")
     ],
     out: Annotated[Path, typer.Option(help="The bundle's folder.")],
+    adapter: AdapterOptions,
+    programs: ProgramOptions,
+    work: WorkOptions,
     task: Annotated[str, typer.Option(help=f"What the model learns: {', '.join(TASKS)}.")] = "seq-cls",
     labels: Annotated[str, typer.Option(help="How many classes, or their names between commas.")] = "2",
-    peft: Annotated[str, typer.Option(help=f"The adapter: {', '.join(METHODS)}.")] = "lora",
-    rank: Annotated[int, typer.Option(help="Rank of LoRA, or of TinyLoRA's frozen factors.")] = 1,
-    alpha: Annotated[float, typer.Option(help="LoRA's scale.")] = 1.0,
-    dimension: Annotated[
-        int, typer.Option(help="Trainable numbers per layer of pairs and TinyLoRA; 0: 64 and 16.")
-    ] = 0,
-    target_modules: Annotated[
-        str, typer.Option(help="Layers to adapt, between commas; found in the model when left out.")
-    ] = "",
-    examples: Annotated[str, typer.Option(help="A file of labelled examples at hand, for a better start.")] = "",
-    last_blocks: Annotated[int, typer.Option(help="Adapt so many of the last blocks; 0: all.")] = 0,
-    quantize: Annotated[str, typer.Option(help=f"Precision of the frozen weights: {', '.join(PRECISIONS)}.")] = "none",
-    target: Annotated[str, typer.Option(help=f"Runtimes, between commas: {', '.join(RUNTIMES)}.")] = "onnx",
-    batch: Annotated[str, typer.Option(help="Batch sizes, between commas.")] = "8",
-    seq: Annotated[str, typer.Option(help="Sequence lengths in tokens, between commas.")] = "64",
-    directions: Annotated[str, typer.Option(help="Directions per step (K), between commas.")] = "1",
-    cuts: Annotated[int, typer.Option(help="At most so many places where tangents can start.")] = DEFAULT_CUTS,
     seed: Annotated[int, typer.Option(help="Seed of new weights and of verification.")] = 0,
     random_weights: Annotated[
         bool, typer.Option("--random-weights", help="Export a config.json's shape with random weights.")
     ] = False,
-    allow_fallback: Annotated[
-        bool, typer.Option("--allow-fallback", help="Accept large ops that a runtime computes slowly.")
-    ] = False,
-    verify_directions: Annotated[int, typer.Option(help="Random directions to verify with; 0 skips it.")] = 20,
-    measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Measure each program's memory.")] = True,
-    workers: Annotated[int, typer.Option(min=0, help="Processes; 0: as many as cores and memory allow.")] = 0,
-    cache_dir: Annotated[Path | None, typer.Option(help="Where lowered parts are kept for the next export.")] = None,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Neither use nor fill the cache.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the bundle at --out.")] = False,
     archive: Annotated[bool, typer.Option("--zip", help="Also write the bundle as a .zip beside its folder.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")] = False,
@@ -120,22 +134,20 @@ def export(
         out=out,
         task=task,
         labels=parse_labels(labels),
-        adapter=AdapterOptions(
-            peft, rank, alpha, dimension, tuple(t for t in target_modules.split(",") if t), examples, last_blocks
-        ),
-        precision=quantize,  # type: ignore[arg-type] -- checked with the other options
-        runtimes=tuple(name.strip() for name in target.split(",") if name.strip()),
-        batches=parse_numbers("--batch", batch),
-        lengths=parse_numbers("--seq", seq),
-        directions=parse_numbers("--directions", directions),
-        cuts=cuts,
+        adapter=adapter,
+        precision=programs.quantize,  # type: ignore[arg-type] -- checked with the other options
+        runtimes=programs.target,
+        batches=parse_numbers("--batch", programs.batch),
+        lengths=parse_numbers("--seq", programs.seq),
+        directions=parse_numbers("--directions", programs.directions),
+        cuts=programs.cuts,
         seed=seed,
         random_weights=random_weights,
-        allow_fallback=allow_fallback,
-        verify_directions=verify_directions,
-        measure=measure,
-        cache=None if no_cache else cache_dir or default_cache(),
-        workers=workers,
+        allow_fallback=programs.allow_fallback,
+        verify_directions=work.verify_directions,
+        measure=work.measure,
+        cache=None if work.no_cache else work.cache_dir or default_cache(),
+        workers=work.workers,
         overwrite=overwrite,
         archive=archive,
     )

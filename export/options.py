@@ -8,48 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edge_client.bundle.adapters import own_dimension
 from edge_client.bundle.manifest import PRECISIONS, TASKS, Precision
+from edge_client.commands.options.adapter import METHODS, AdapterOptions
 from edge_client.runtimes.runtime import RUNTIMES
 from export.errors import ExportError
 
-METHODS = ("lora", "aligned", "pairs", "tinylora", "ia3", "bitfit", "classifier")
-"""The adapters of `export.adapt.methods`, named here so that the command's help costs no torch."""
 DEFAULT_CUTS = 6
 """Segments between embedding and head: more cuts than this cost programs and gain little."""
-
-
-@dataclass(frozen=True)
-class AdapterOptions:
-    """How a model is adapted."""
-
-    method: str = "lora"
-    rank: int = 1
-    alpha: float = 1.0
-    dimension: int = 0
-    """Trainable numbers per layer of TinyLoRA, and of pairs; 0: the method's own."""
-    targets: tuple[str, ...] = ()
-    """Module names or their last parts; empty: the method's default, found in the model."""
-    examples: str = ""
-    """Labelled ones at hand, in a file: by them the task layer's features are standardized, and an aligned adapter
-    finds its directions."""
-    last_blocks: int = 0
-    """Only so many of the last blocks are adapted; 0: all."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "dimension", self.dimension or own_dimension(self.method))
-
-    def check(self) -> None:
-        """Refuse what cannot work, each with what was expected and what came."""
-        _known("adapter", [self.method], METHODS)
-        _positive("rank", [self.rank])
-        _positive("dimension", [self.dimension])
-        if self.method == "pairs" and not self.examples:
-            raise ExportError("--peft pairs finds its directions by labelled examples; give some with --examples FILE")
-        if self.last_blocks < 0:
-            raise ExportError(f"--last-blocks takes 0 (all) or more, got {self.last_blocks}")
-        if not math.isfinite(self.alpha) or self.alpha == 0:
-            raise ExportError(f"alpha must be a number other than 0, got {self.alpha}")
 
 
 @dataclass(frozen=True)
@@ -93,7 +58,7 @@ class ExportOptions:
     def check(self) -> None:
         """Refuse what cannot work, each with what was expected and what came."""
         _known("task", [self.task], TASKS)
-        self.adapter.check()
+        check_adapter(self.adapter)
         _known("target", self.runtimes, RUNTIMES)
         _known("quantization", [self.precision], PRECISIONS)
         _positive("batch", self.batches)
@@ -121,6 +86,19 @@ class ExportOptions:
             raise ExportError(f"{self.out} exists; choose another --out or pass --overwrite to replace it")
         if self.out.exists() and not (self.out / "manifest.json").is_file():
             raise ExportError(f"{self.out} is not a bundle, so --overwrite will not replace it; choose another --out")
+
+
+def check_adapter(options: AdapterOptions) -> None:
+    """Refuse what cannot work, each with what was expected and what came."""
+    _known("adapter", [options.method], METHODS)
+    _positive("rank", [options.rank])
+    _positive("dimension", [options.dimension])
+    if options.method == "pairs" and not options.examples:
+        raise ExportError("--peft pairs finds its directions by labelled examples; give some with --examples FILE")
+    if options.last_blocks < 0:
+        raise ExportError(f"--last-blocks takes 0 (all) or more, got {options.last_blocks}")
+    if not math.isfinite(options.alpha) or options.alpha == 0:
+        raise ExportError(f"alpha must be a number other than 0, got {options.alpha}")
 
 
 def parse_labels(text: str) -> tuple[str, ...]:

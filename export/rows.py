@@ -27,13 +27,14 @@ from edge_client.arrays import Array, Weights
 from edge_client.bundle.adapters import folded
 from edge_client.bundle.chain import first_uses
 from edge_client.bundle.manifest import Manifest
+from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.data.batches import Batch
 from export.adapt.methods import Adapted, adapt
 from export.errors import ExportError
 from export.graph.capture import TaskForward, capture
 from export.graph.segments import boundaries, split
 from export.model.loading import Loaded, load
-from export.options import AdapterOptions
+from export.options import check_adapter
 from export.tasks import TASKS
 from export.write import pack
 from export.write.description import describe
@@ -192,7 +193,7 @@ def open_model(
     *,
     task: str,
     labels: Sequence[str],
-    adapter: Mapping[str, Any],
+    adapter: AdapterOptions,
     seed: int = 0,
     device: str = "cpu",
     arithmetic: Arithmetic = "float32",
@@ -200,13 +201,12 @@ def open_model(
     length: int = 0,
 ) -> RowModel:
     """A model for simulations, of examples with up to `length` tokens; with the weights of an export of that seed."""
-    options = AdapterOptions(**adapter)
-    options.check()
+    check_adapter(adapter)
     loaded = load(source, TASKS[task], tuple(labels), random_weights=random_weights, seed=seed)
     if loaded.positions is not None and length > loaded.positions:
         raise ExportError(f"the model has {loaded.positions} positions, got --length {length}; choose a shorter length")
-    adapted = adapt(loaded, options, seed)
-    return RowModel(loaded, adapted, options.method, device=device, arithmetic=arithmetic)
+    adapted = adapt(loaded, adapter, seed)
+    return RowModel(loaded, adapted, adapter.method, device=device, arithmetic=arithmetic)
 
 
 def _described(loaded: Loaded, adapted: Adapted, method: str) -> Manifest:

@@ -2,6 +2,7 @@
 
 SpryError
 ├── ServerConfigError   settings that an administrator must change; the server does not start
+├── SettingsError       settings of a job that are none
 ├── SimulationError     a simulation that cannot run as it was asked for
 └── Refusal             an answer to a request: a problem document with this status, code and advice
 """
@@ -30,6 +31,10 @@ TITLES = {
 
 class ServerConfigError(SpryError):
     """The server cannot run with these settings."""
+
+
+class SettingsError(SpryError):
+    """A command was given what is no setting of a job."""
 
 
 class SimulationError(SpryError):

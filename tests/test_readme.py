@@ -8,8 +8,8 @@ import pytest
 
 from edge_client.bundle.folder import Bundle
 from edge_client.commands.cli import SUBCOMMANDS, build
+from edge_client.commands.options.adapter import METHODS
 from edge_client.wire.protocol import Training
-from export.options import METHODS
 from server.jobs.settings import JobSettings
 from server.settings import Settings
 

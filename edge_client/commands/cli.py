@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from edge_client import __version__
+from edge_client.commands.options.panels import PanelCommand
 from edge_client.errors import RuntimeMissing, SpryError
 
 BAD_INPUT = 2
@@ -82,7 +83,7 @@ def load(entry: EntryPoint) -> Any:
     target: Any = entry.load()
     if not isinstance(target, typer.Typer):
         function, target = target, typer.Typer(add_completion=False, rich_markup_mode=None)
-        target.command()(function)
+        target.command(cls=PanelCommand)(function)
     return get_command(target)
 
 

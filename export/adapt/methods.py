@@ -15,6 +15,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
 from edge_client.bundle.adapters import CORE, FRAME
+from edge_client.commands.options.adapter import AdapterOptions
 from export.adapt.alignment import Basis, bases, task_bases, task_pairs
 from export.adapt.heads import standardize_head
 from export.adapt.labelled import Batch, read_batches
@@ -23,7 +24,6 @@ from export.errors import ExportError
 from export.graph.capture import capture
 from export.graph.slots import Role, Slot
 from export.model.loading import Loaded
-from export.options import AdapterOptions
 from export.tasks import Task
 
 _ADAPTER = "default"

@@ -16,14 +16,24 @@ from rich.table import Table
 
 from server.cli.connection import Access, Administrator
 
+_SERVER = "Server"
 ServerOption = Annotated[
-    str | None, typer.Option("--server", help="The server's address; $SPRY_SERVER, or this machine's port 8000.")
+    str | None,
+    typer.Option(
+        "--server", help="The server's address; $SPRY_SERVER, or this machine's port 8000.", rich_help_panel=_SERVER
+    ),
 ]
 TokenOption = Annotated[
     str | None,
-    typer.Option("--admin-token", help="The administrator's token; $SPRY_ADMIN_TOKEN, or spry-data/admin-token."),
+    typer.Option(
+        "--admin-token",
+        help="The administrator's token; $SPRY_ADMIN_TOKEN, or spry-data/admin-token.",
+        rich_help_panel=_SERVER,
+    ),
 ]
-CaOption = Annotated[Path | None, typer.Option("--ca", help="Certificates (PEM) to trust for https.")]
+CaOption = Annotated[
+    Path | None, typer.Option("--ca", help="Certificates (PEM) to trust for https.", rich_help_panel=_SERVER)
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 NameArgument = Annotated[str, typer.Argument(help="The job's name or id.")]
 

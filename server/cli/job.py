@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
 
 from edge_client.bundle.folder import Bundle
+from edge_client.commands.options.groups import Group, grouped
+from edge_client.commands.options.panels import PanelCommand
 from edge_client.format import size
 from edge_client.wire.protocol import Estimator
 from server.cli.common import (
@@ -24,6 +27,7 @@ from server.cli.common import (
     transfer,
 )
 from server.cli.connection import AdminError, Administrator, part
+from server.jobs.options import PresetOption, RoundOptions, SettingsOptions, TrainingOptions
 from server.jobs.presets import PRESETS, merged, preset_for, start_of
 
 app = typer.Typer(
@@ -34,28 +38,34 @@ app = typer.Typer(
 )
 
 
-@app.command()
+@dataclass(frozen=True)
+class EndOptions(Group):
+    """When a round or a job ends, beside its number of rounds."""
+
+    title = RoundOptions.title
+
+    deadline: Annotated[float | None, typer.Option(help="Seconds that a round takes at most; 600.")] = None
+    target: Annotated[float | None, typer.Option(help="Stop at this accuracy.")] = None
+    patience: Annotated[int | None, typer.Option(help="Stop after so many evaluations without a better one.")] = None
+
+
+@app.command(cls=PanelCommand)
+@grouped
 def create(
     name: Annotated[str, typer.Argument(help="The job's name.")],
     bundle: Annotated[Path, typer.Option(help="The bundle to train: a folder or .zip of `spry export`.")],
-    rounds: Annotated[int | None, typer.Option(help="Rounds to run; 100.")] = None,
-    per_round: Annotated[int | None, typer.Option(help="Updates that complete a round; 10.")] = None,
-    mode: Annotated[str | None, typer.Option(help="What clients send: weights (epoch) or scalars (iteration).")] = None,
-    estimator: Annotated[str | None, typer.Option(help=f"Their gradients: {', '.join(get_args(Estimator))}.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Of the clients' steps; 0.01.")] = None,
-    assignment: Annotated[str | None, typer.Option(help="Units of a client: cyclic, memory or all.")] = None,
-    deadline: Annotated[float | None, typer.Option(help="Seconds that a round takes at most; 600.")] = None,
-    target: Annotated[float | None, typer.Option(help="Stop at this accuracy.")] = None,
-    patience: Annotated[int | None, typer.Option(help="Stop after so many evaluations without a better one.")] = None,
-    held_out: Annotated[Path | None, typer.Option(help="Examples (JSONL) to evaluate on, kept at the server.")] = None,
-    preset: Annotated[
+    rounds: RoundOptions,
+    ending: EndOptions,
+    training: TrainingOptions,
+    settings: SettingsOptions,
+    estimator: Annotated[
         str | None,
-        typer.Option(help=f"Where settings start from: {', '.join(PRESETS)}. Left out: what fits the adapter."),
+        typer.Option(
+            help=f"Clients' gradients: {', '.join(get_args(Estimator))}.", rich_help_panel=TrainingOptions.title
+        ),
     ] = None,
-    settings: Annotated[Path | None, typer.Option(help="A JSON file with settings.")] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Any setting, as training.epochs=2; may be repeated.")
-    ] = None,
+    held_out: Annotated[Path | None, typer.Option(help="Examples (JSONL) to evaluate on, kept at the server.")] = None,
+    preset: PresetOption = None,
     server: ServerOption = None,
     admin_token: TokenOption = None,
     ca: CaOption = None,
@@ -65,17 +75,10 @@ def create(
 
     Example: spry job create news --bundle bundle/ --rounds 50 --per-round 8 --held-out test.jsonl
     """
-    chosen = {
-        "rounds": rounds, "per_round": per_round, "training.mode": mode, "training.estimator": estimator,
-        "training.learning_rate": learning_rate, "assignment": assignment, "deadline": deadline, "target": target,
-        "patience": patience,
-    }  # fmt: skip
     if preset is not None and preset not in PRESETS:
         raise AdminError(f"--preset must be one of {', '.join(PRESETS)}, got {preset!r}")
-    given = _read(settings) if settings else {}
-    for key, value in {**chosen, **_assignments(set_ or [])}.items():
-        if value is not None:
-            _put(given, key, value)
+    asked = {**rounds.asked(), **asdict(ending), **training.asked(), "training.estimator": estimator}
+    given = settings.under(asked)
     with connect(server, admin_token, ca) as administrator:
         with Bundle.open(bundle, verify=False) as opened:
             adapter = opened.manifest.adapter.method
@@ -91,39 +94,6 @@ def create(
     else:
         fitting = "" if preset or start == "default" else f" with --preset {start}, which fits its adapter"
         typer.echo(f"job {name} ({made['id']}) is running{fitting}; follow it with `spry job show {name} --follow`")
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        given: Any = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise AdminError(f"settings {file} cannot be read as JSON: {error}") from None
-    if not isinstance(given, dict):
-        raise AdminError(f'settings {file} must be a JSON object such as {{"rounds": 50}}')
-    return given
-
-
-def _assignments(given: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for text in given:
-        key, equals, value = text.partition("=")
-        if not key or not equals:
-            raise AdminError(f"--set takes KEY=VALUE, as in training.epochs=2; got {text!r}")
-        try:
-            found[key] = json.loads(value)
-        except ValueError:
-            found[key] = value
-    return found
-
-
-def _put(settings: dict[str, Any], key: str, value: Any) -> None:
-    *folders, last = key.split(".")
-    for folder in folders:
-        inner: Any = settings.setdefault(folder, {})
-        if not isinstance(inner, dict):
-            raise AdminError(f"{key} cannot be set: {folder} was given as {json.dumps(inner)}, not as an object")
-        settings = inner
-    settings[last] = value
 
 
 def _training(settings: dict[str, Any]) -> dict[str, Any]:

@@ -2,33 +2,66 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
 
 import typer
 
-Model = Annotated[str, typer.Option(help="What is trained, as `spry export` takes it.")]
-Data = Annotated[str, typer.Option(help="A folder with train and test as JSONL or CSV, or a dataset on the hub.")]
-TaskName = Annotated[str, typer.Option(help="What the model learns: seq-cls, qa or causal-lm.")]
-Clients = Annotated[int, typer.Option(min=1, help="Virtual clients.")]
-Alpha = Annotated[
-    float | None, typer.Option(help="Of the Dirichlet split: the smaller, the less alike; 1 when left out.")
-]
-By = Annotated[
-    str, typer.Option(help="The column that is split over; without --alpha, each of its values is a client.")
-]
-Text = Annotated[str, typer.Option(help="The column of the text; found by its name when left out.")]
-Pair = Annotated[str, typer.Option(help="The column of the second text.")]
-Label = Annotated[str, typer.Option(help="The column of the label.")]
-BadRowsOption = Annotated[str, typer.Option(help="Rows that cannot be used: refuse, or skip.")]
-Seed = Annotated[int, typer.Option(min=0, help="Of the split, the sampling and all directions.")]
-Rank = Annotated[int, typer.Option(min=1, help="Rank of LoRA, or of frozen factors.")]
-LoraAlpha = Annotated[float, typer.Option(help="LoRA's scale.")]
-Dimension = Annotated[int, typer.Option(min=0, help="Trainable numbers per layer of pairs and TinyLoRA; 0: 64 and 16.")]
-TargetModules = Annotated[str, typer.Option(help="Layers to adapt, between commas.")]
-DeskExamples = Annotated[
-    str, typer.Option("--examples", help="A file of labelled examples at hand, for a better start.")
-]
-LastBlocks = Annotated[int, typer.Option(min=0, help="Adapt so many of the last blocks; 0: all.")]
-Device = Annotated[str, typer.Option(help="cpu, or a CUDA device.")]
-ArithmeticOption = Annotated[str, typer.Option(help="float32, or bfloat16: faster, less exact.")]
-RandomWeights = Annotated[bool, typer.Option("--random-weights", help="A config.json's shape with random weights.")]
+from edge_client.commands.options.groups import Group
+
+FLEETS_NAMES = {"alpha": "--lora-alpha"}
+"""Of options of an adapter, where the split's own stand beside them."""
+
+
+@dataclass(frozen=True)
+class SourceOptions(Group):
+    """What is trained, on what."""
+
+    title = "Model and data"
+
+    model: Annotated[str, typer.Option(help="What is trained, as `spry export` takes it.")]
+    data: Annotated[str, typer.Option(help="A folder with train and test as JSONL or CSV, or a dataset on the hub.")]
+    task: Annotated[str, typer.Option(help="What the model learns: seq-cls, qa or causal-lm.")] = "seq-cls"
+    random_weights: Annotated[
+        bool, typer.Option("--random-weights", help="A config.json's shape with random weights.")
+    ] = False
+    text: Annotated[str, typer.Option(help="The column of the text; found by its name when left out.")] = ""
+    pair: Annotated[str, typer.Option(help="The column of the second text.")] = ""
+    label: Annotated[str, typer.Option(help="The column of the label.")] = ""
+    bad_rows: Annotated[str, typer.Option(help="Rows that cannot be used: refuse, or skip.")] = "refuse"
+
+    def asked(self) -> dict[str, Any]:
+        """By the names of a plan."""
+        options = asdict(self)
+        return {"columns": {name: options.pop(name) for name in ("text", "pair", "label")}, **options}
+
+
+@dataclass(frozen=True)
+class FleetOptions(Group):
+    """Whose the data are."""
+
+    title = "Clients"
+
+    clients: Annotated[int, typer.Option(min=1, help="Virtual clients.")] = 100
+    alpha: Annotated[
+        float | None, typer.Option(help="Of the Dirichlet split: the smaller, the less alike; 1 when left out.")
+    ] = None
+    by: Annotated[
+        str, typer.Option(help="The column that is split over; without --alpha, each of its values is a client.")
+    ] = ""
+    seed: Annotated[int, typer.Option(min=0, help="Of the split, the sampling and all directions.")] = 0
+
+    def asked(self) -> dict[str, Any]:
+        """By the names of a plan."""
+        alpha = self.alpha if self.alpha is not None or self.by else 1.0
+        return {**asdict(self), "alpha": alpha}
+
+
+@dataclass(frozen=True)
+class ComputeOptions(Group):
+    """Where a model runs."""
+
+    title = "Computing"
+
+    device: Annotated[str, typer.Option(help="cpu, or a CUDA device.")] = "cpu"
+    arithmetic: Annotated[str, typer.Option(help="float32, or bfloat16: faster, less exact.")] = "float32"

@@ -10,43 +10,16 @@ from annotated_types import Ge
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from edge_client import __version__
-from edge_client.bundle.adapters import own_dimension
 from edge_client.bundle.manifest import Task
+from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.data.examples import BadRows
 from server.errors import SimulationError
 from server.jobs.presets import PRESETS, Preset, merged, preset_for
 from server.jobs.settings import JobSettings
-from server.simulation.methods.methods import ADAPTER_OPTIONS, PAPER_DATA, Method, method_named
+from server.simulation.methods.methods import PAPER_DATA, Method, method_named
 
 Arithmetic = Literal["float32", "bfloat16"]
 Differences = Literal["taken", "limit"]
-
-
-class Adapter(BaseModel):
-    """As `spry export` takes it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    method: str = "lora"
-    rank: Annotated[int, Ge(1)] = 1
-    alpha: float = 1.0
-    dimension: Annotated[int, Ge(1)] = own_dimension("lora")
-    targets: tuple[str, ...] = ()
-    examples: str = ""
-    """Labelled ones at hand: see `export.options`."""
-    last_blocks: Annotated[int, Ge(0)] = 0
-
-    @model_validator(mode="before")
-    @classmethod
-    def _own_dimension(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {**values, "dimension": values.get("dimension") or own_dimension(values.get("method", "lora"))}
-
-    @property
-    def told(self) -> str:
-        """The method, and its options where it has some."""
-        options = ADAPTER_OPTIONS.get(self.method, ())
-        blocks = [f"last {self.last_blocks} blocks"] if self.last_blocks else []
-        return " ".join([self.method, *(f"{name}={getattr(self, name):g}" for name in options), *self.targets, *blocks])
 
 
 class Plan(BaseModel):
@@ -60,7 +33,7 @@ class Plan(BaseModel):
     model: str
     random_weights: bool = False
     task: Task = "seq-cls"
-    adapter: Adapter = Adapter()
+    adapter: AdapterOptions = AdapterOptions()
     data: str
     columns: dict[str, str] = Field(default_factory=dict)
     bad_rows: BadRows = "refuse"
@@ -134,7 +107,7 @@ def plan_for(
             preset=preset,
             data=data,
             settings=JobSettings.model_validate(merged(start, base, kind.settings, of_method, settings)),
-            adapter=Adapter.model_validate(merged(adapter, {"method": kind.adapter} if kind.adapter else {})),
+            adapter=merged(adapter, {"method": kind.adapter} if kind.adapter else {}),  # type: ignore[arg-type] -- made here
             seed=seed,
             variance_bound=variance_bound if kind.variance_bound else None,
             **others,

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 from edge_client.bundle.adapters import folded
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import FILE_NAME
+from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.data.batches import Batches
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import examples_for
@@ -25,7 +26,6 @@ from edge_client.training.estimators import estimator_for
 from edge_client.training.optimizers import server_step
 from edge_client.training.replay import changes
 from edge_client.wire.scalars import Participant, StepRecord, as_published, decode_report, encode_record
-from export.options import AdapterOptions
 from tests.android import classpath, environment, java
 from tests.edge_client.conftest import ROWS
 

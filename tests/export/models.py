@@ -28,7 +28,8 @@ from transformers import (
     RobertaConfig,
 )
 
-from export.adapt.methods import Adapted, AdapterOptions, adapt
+from edge_client.commands.options.adapter import AdapterOptions
+from export.adapt.methods import Adapted, adapt
 from export.adapt.targets import Projections, find_projections
 from export.dual.programs import DUAL, ENTER, PLAIN, SCALAR, VJP, ProgramBuilder, input_name
 from export.graph.capture import Captured, TaskForward, capture

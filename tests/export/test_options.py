@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from edge_client.bundle.manifest import PRECISIONS, TASKS
+from edge_client.commands.options.adapter import METHODS, AdapterOptions
 from edge_client.errors import SpryError
 from edge_client.runtimes.runtime import RUNTIMES
 from export import tasks
 from export.adapt import methods as adapters
 from export.errors import ExportError
-from export.options import METHODS, AdapterOptions, ExportOptions, parse_labels, parse_numbers
+from export.options import ExportOptions, parse_labels, parse_numbers
 
 
 def test_the_defaults_are_accepted(tmp_path):

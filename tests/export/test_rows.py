@@ -5,11 +5,12 @@ import pytest
 import torch
 from torch.func import functional_call
 
+from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.data.batches import Batch
 from edge_client.gradient.drawing import step_directions
 from edge_client.gradient.estimate import directions_for
 from edge_client.wire.protocol import ServerOptimizers, Task, Training
-from export.adapt.methods import AdapterOptions, adapt
+from export.adapt.methods import adapt
 from export.check.reference import Reference
 from export.graph.capture import TaskForward
 from export.rows import RowModel

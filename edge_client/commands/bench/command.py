@@ -24,6 +24,7 @@ from rich.table import Table
 from edge_client.bundle.chain import Chain
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest
+from edge_client.commands.options.panels import PanelCommand
 from edge_client.errors import SpryError
 from edge_client.runtimes.runtime import available
 
@@ -204,4 +205,4 @@ _CAPTION = "MB: peak above what is loaded (mapped files left out), load, whole p
 
 
 for _added in sorted(entry_points(group="spry.benches"), key=lambda entry: entry.name):
-    command.command(_added.name)(_added.load())
+    command.command(_added.name, cls=PanelCommand)(_added.load())

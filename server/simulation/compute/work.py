@@ -170,7 +170,7 @@ def learner_of(plan: Plan, labels: Sequence[str]) -> Learner:
         plan.model,
         task=plan.task,
         labels=labels,
-        adapter=plan.adapter.model_dump(),
+        adapter=plan.adapter,
         device=plan.device,
         arithmetic=plan.arithmetic,
         random_weights=plan.random_weights,

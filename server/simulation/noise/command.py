@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,9 +14,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from edge_client.commands.options.adapter import AdapterOptions
+from edge_client.commands.options.groups import Group, grouped, words
 from edge_client.errors import RuntimeMissing
 from server.errors import SimulationError
-from server.simulation import options as shared
+from server.jobs.options import SettingsOptions
+from server.simulation.options import FLEETS_NAMES, ComputeOptions, FleetOptions, SourceOptions
 
 if TYPE_CHECKING:
     from edge_client.wire.protocol import Training
@@ -25,47 +29,83 @@ if TYPE_CHECKING:
 START = "start"
 
 
-def estimate(
-    model: shared.Model,
-    data: shared.Data,
-    task: shared.TaskName = "seq-cls",
-    adapter: Annotated[
-        list[str] | None, typer.Option(help="Adapters to compare, as in tinylora:rank=8,dimension=16; may be repeated.")
-    ] = None,
-    peft: Annotated[str, typer.Option(help="Without --adapter, the adapter, as `spry export` takes it.")] = "lora",
-    rank: shared.Rank = 1,
-    lora_alpha: shared.LoraAlpha = 1.0,
-    dimension: shared.Dimension = 0,
-    target_modules: shared.TargetModules = "",
-    desk_examples: shared.DeskExamples = "",
-    last_blocks: shared.LastBlocks = 0,
-    weights: Annotated[str, typer.Option(help="Where to measure: start, or the folder of a run or adapter.")] = START,
-    estimators: Annotated[str, typer.Option(help="Some of forward, exact and central.")] = "forward,exact",
+@dataclass(frozen=True)
+class SweepOptions(Group):
+    """What is compared: all combinations."""
+
+    title = "Compared"
+
+    adapters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--adapter", help="Adapters in place of --peft, as in tinylora:rank=8,dimension=16; may be repeated."
+        ),
+    ] = None
+    estimators: Annotated[tuple[str, ...], typer.Option(help="Some of forward, exact and central.")] = (
+        "forward", "exact",
+    )  # fmt: skip
     directions: Annotated[
         str, typer.Option(help="K: directions of a step; 0: as many as a client's units have numbers.")
-    ] = "1,8,64",
-    kind: Annotated[str, typer.Option(help="Some of normal, rademacher and orthogonal.")] = "normal",
+    ] = "1,8,64"
+    kind: Annotated[tuple[str, ...], typer.Option(help="Some of normal, rademacher and orthogonal.")] = ("normal",)
     per_example: Annotated[
         bool | None, typer.Option("--per-example/--shared", help="Whose the directions are; both when left out.")
-    ] = None,
-    batch: Annotated[str, typer.Option(help="Examples of a step.")] = "8",
-    holders: Annotated[str, typer.Option(help="Clients whose estimates of a unit are averaged.")] = "1",
-    units_per_client: Annotated[str, typer.Option(help="Units that a client moves together; 0: all.")] = "1",
-    units_apart: Annotated[bool, typer.Option("--units-apart", help="Each direction moves one of its units.")] = False,
-    clients: shared.Clients = 100,
-    alpha: shared.Alpha = None,
-    by: shared.By = "",
-    text: shared.Text = "",
-    pair: shared.Pair = "",
-    label: shared.Label = "",
-    bad_rows: shared.BadRowsOption = "refuse",
-    length: Annotated[int, typer.Option(min=2, help="Tokens of an example, at most.")] = 64,
-    examples: Annotated[int, typer.Option(min=1, help="Of all clients', for the gradient over the data.")] = 512,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds of clients and directions to average over.")] = 8,
-    seed: shared.Seed = 0,
-    device: shared.Device = "cpu",
-    arithmetic: shared.ArithmeticOption = "float32",
-    random_weights: shared.RandomWeights = False,
+    ] = None
+    batch: Annotated[str, typer.Option(help="Examples of a step.")] = "8"
+    holders: Annotated[str, typer.Option(help="Clients whose estimates of a unit are averaged.")] = "1"
+    units_per_client: Annotated[str, typer.Option(help="Units that a client moves together; 0: all.")] = "1"
+    units_apart: Annotated[bool, typer.Option("--units-apart", help="Each direction moves one of its units.")] = False
+
+    def trainings(self) -> Iterator[dict[str, Any]]:
+        """Settings of all combinations that differ."""
+        directions = _numbers("--directions", self.directions, least=0)
+        owners = (True, False) if self.per_example is None else (self.per_example,)
+        for batch, estimator in product(_numbers("--batch", self.batch), dict.fromkeys(self.estimators)):
+            common = {"batch": batch, "estimator": estimator, "mode": "epoch"}
+            if estimator == "exact":
+                yield common
+                continue
+            central = estimator == "central"
+            for kind, own, count in product(dict.fromkeys(self.kind), (False,) if central else owners, directions):
+                yield common | {
+                    "kind": kind, "per_example": own, "directions": count, "head": "joint" if central else "exact",
+                    "units_apart": self.units_apart,
+                }  # fmt: skip
+
+    def choices(self, trainings: Iterable[Training]) -> list[Choice]:
+        """Central differences move all units, as the methods do that use them."""
+        from server.simulation.noise.choice import Choice
+
+        per_client = _numbers("--units-per-client", self.units_per_client, least=0)
+        holders = _numbers("--holders", self.holders)
+        return [
+            Choice(training, units, holders)
+            for training in trainings
+            for units in ((0,) if training.estimator == "central" else per_client)
+        ]
+
+
+@dataclass(frozen=True)
+class MeasureOptions(Group):
+    """Where gradients are measured, and on how much."""
+
+    title = "Measuring"
+
+    weights: Annotated[str, typer.Option(help="Where to measure: start, or the folder of a run or adapter.")] = START
+    length: Annotated[int, typer.Option(min=2, help="Tokens of an example, at most.")] = 64
+    examples: Annotated[int, typer.Option(min=1, help="Of all clients', for the gradient over the data.")] = 512
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds of clients and directions to average over.")] = 8
+
+
+@grouped
+def estimate(
+    source: SourceOptions,
+    fleet: FleetOptions,
+    sweep: SweepOptions,
+    settings: SettingsOptions,
+    adapter: Annotated[AdapterOptions, {**FLEETS_NAMES, "examples": "--desk-examples"}],
+    measured: MeasureOptions,
+    computed: ComputeOptions,
     by_unit: Annotated[bool, typer.Option("--by-unit", help="Show each unit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON on standard output.")] = False,
 ) -> None:
@@ -80,7 +120,7 @@ def estimate(
         from server.simulation.compute.arithmetic import tell_if_slow
         from server.simulation.compute.work import learner_of, population_of
         from server.simulation.noise.measurement import measure
-        from server.simulation.noise.table import Found, as_dictionary, show
+        from server.simulation.noise.table import Found, as_dictionary, named, show
         from server.simulation.plan import plan_for
         from server.simulation.quiet import quiet_libraries
         from server.simulation.run.weights import weights_in
@@ -88,85 +128,43 @@ def estimate(
         raise RuntimeMissing("spry bench estimate", "simulate", f"{error.name} is not installed") from error
 
     def plan(adapter: Mapping[str, Any], **training: Any) -> Plan:
+        training["length"] = measured.length
         return plan_for(
-            method="spry", preset="default", model=model, random_weights=random_weights, task=task, data=data,
-            clients=clients, alpha=alpha if alpha is not None or by else 1.0, by=by, seed=seed, bad_rows=bad_rows,
-            columns={"text": text, "pair": pair, "label": label}, device=device, arithmetic=arithmetic,
-            adapter=adapter, settings={"training": {"length": length, **training}},
+            method="spry", preset="default", **source.asked(), **fleet.asked(), **asdict(computed), adapter=adapter,
+            settings=settings.under({f"training.{name}": value for name, value in training.items()}),
         )  # fmt: skip
 
-    targets = _words(target_modules)
-    given = {
-        "method": peft, "rank": rank, "alpha": lora_alpha, "dimension": dimension, "targets": targets,
-        "examples": desk_examples, "last_blocks": last_blocks,
-    }  # fmt: skip
-    plans = [plan(each) for each in [_adapter(named) for named in adapter or ()] or [given]]
-    choices = _choices(
-        [plan({}, **training).settings.training for training in _trainings(
-            _words(estimators), _words(kind), (True, False) if per_example is None else (per_example,),
-            _numbers("--directions", directions, least=0), _numbers("--batch", batch), units_apart=units_apart,
-        )],
-        _numbers("--units-per-client", units_per_client, least=0),
-        _numbers("--holders", holders),
-    )  # fmt: skip
+    plans = [plan(each) for each in map(_adapter, sweep.adapters or ())] or [plan(asdict(adapter))]
+    trainings = dict.fromkeys(plan({}, **training).settings.training for training in sweep.trainings())
+    choices = sweep.choices(trainings)  # --set may have made some trainings alike
     quiet_libraries()
-    tell_if_slow(plans[0].arithmetic, device)
+    tell_if_slow(plans[0].arithmetic, computed.device)
     found: list[Found] = []
     with _telling(len(plans)) as tell:
         tell(0, "the data")
         population = population_of(plans[0])
         for number, each in enumerate(plans):
             learner = learner_of(each, population.labels)
-            values = learner.initial if weights == START else weights_in(Path(weights), learner.initial)
+            start, name = measured.weights == START, named(each.adapter)
             rows = measure(
-                each, learner, population, choices, weights=values, examples=examples, repeats=repeats,
-                tell=lambda share, what, done=number, of=each.adapter: tell(done + share, f"{of.told}: {what}"),
+                each, learner, population, choices, examples=measured.examples, repeats=measured.repeats,
+                weights=learner.initial if start else weights_in(Path(measured.weights), learner.initial),
+                tell=lambda share, what, done=number, name=name: tell(done + share, f"{name}: {what}"),
             )  # fmt: skip
             found.append(Found(each.adapter, list(rows)))
     if as_json:
-        typer.echo(json.dumps(as_dictionary(plans[0], weights, examples, repeats, found)))
+        told = as_dictionary(plans[0], measured.weights, measured.examples, measured.repeats, found)
+        typer.echo(json.dumps(told))
     else:
-        show(found, f"{Path(model).name}, {Path(data).name}, weights: {weights}, {repeats} repeats", by_unit=by_unit)
-
-
-# --- what was asked for ----------------------------------------------------------------------------------------------
-
-
-def _trainings(
-    estimators: Sequence[str], kinds: Sequence[str], per_example: Sequence[bool], directions: Sequence[int],
-    batches: Sequence[int], *, units_apart: bool,
-) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """Settings of all combinations that differ."""
-    for batch, estimator in product(batches, estimators):
-        common = {"batch": batch, "estimator": estimator, "mode": "epoch"}
-        if estimator == "exact":
-            yield common
-            continue
-        central = estimator == "central"
-        owners = (False,) if central else per_example
-        for kind, own, count in product(kinds, owners, directions):
-            yield common | {
-                "kind": kind, "per_example": own, "directions": count, "head": "joint" if central else "exact",
-                "units_apart": units_apart,
-            }  # fmt: skip
-
-
-def _choices(trainings: Sequence[Training], per_client: Sequence[int], holders: Sequence[int]) -> list[Choice]:
-    """Central differences move all units, as the methods do that use them."""
-    from server.simulation.noise.choice import Choice
-
-    return [
-        Choice(training, units, tuple(holders))
-        for training in trainings
-        for units in ((0,) if training.estimator == "central" else per_client)
-    ]
+        title = f"{Path(source.model).name}, {Path(source.data).name}, weights: {measured.weights}"
+        show(found, f"{title}, {measured.repeats} repeats", by_unit=by_unit)
 
 
 def _adapter(text: str) -> dict[str, Any]:
     """`tinylora:rank=8,dimension=16`; targets stand between plus signs."""
     method, _, options = text.partition(":")
     found: dict[str, Any] = {"method": method}
-    for option in _words(options):
+    for option in words(options):
         name, equals, value = option.partition("=")
         if not equals or name not in {"rank", "alpha", "dimension", "targets", "examples", "last_blocks"}:
             raise SimulationError(
@@ -177,15 +175,11 @@ def _adapter(text: str) -> dict[str, Any]:
     return found
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
-
-
 def _numbers(option: str, text: str, *, least: int = 1) -> tuple[int, ...]:
-    words = _words(text)
-    if not words or not all(word.isdecimal() and int(word) >= least for word in words):
+    found = tuple(dict.fromkeys(words(text)))
+    if not found or not all(word.isdecimal() and int(word) >= least for word in found):
         raise SimulationError(f"{option} takes whole numbers from {least} on, between commas, got {text!r}")
-    return tuple(int(word) for word in words)
+    return tuple(int(word) for word in found)
 
 
 # --- progress --------------------------------------------------------------------------------------------------------

@@ -11,8 +11,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from edge_client.commands.options.adapter import AdapterOptions
+from server.simulation.methods.methods import ADAPTER_OPTIONS
 from server.simulation.noise.rows import WAY, Row, summarised
-from server.simulation.plan import Adapter, Plan
+from server.simulation.plan import Plan
 
 _CAPTION = """\
 Cosines are medians over the units; first and last: means over the first and the last block.
@@ -30,8 +32,16 @@ WIDTH = 100
 class Found(NamedTuple):
     """What was measured of an adapter."""
 
-    adapter: Adapter
+    adapter: AdapterOptions
     rows: Sequence[Row]
+
+
+def named(adapter: AdapterOptions) -> str:
+    """The method, and its options where it has some."""
+    options = ADAPTER_OPTIONS.get(adapter.method, ())
+    blocks = [f"last {adapter.last_blocks} blocks"] if adapter.last_blocks else []
+    own = (f"{name}={getattr(adapter, name):g}" for name in options)
+    return " ".join([adapter.method, *own, *adapter.targets, *blocks])
 
 
 def as_dictionary(plan: Plan, weights: str, examples: int, repeats: int, found: Sequence[Found]) -> dict[str, Any]:
@@ -49,7 +59,7 @@ def as_dictionary(plan: Plan, weights: str, examples: int, repeats: int, found: 
         "seed": plan.seed,
         "arithmetic": plan.arithmetic,
         "adapters": [
-            {"adapter": adapter.model_dump(mode="json"), "summary": summarised(rows), "rows": [asdict(r) for r in rows]}
+            {"adapter": asdict(adapter), "summary": summarised(rows), "rows": [asdict(r) for r in rows]}
             for adapter, rows in found
         ],
     }
@@ -66,7 +76,7 @@ def show(found: Sequence[Found], title: str, *, by_unit: bool) -> None:
         count = len({row.unit for row in rows})
         size = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
         console.print()
-        console.print(f"{adapter.told}: {count} units of {size} weights", style="bold")
+        console.print(f"{named(adapter)}: {count} units of {size} weights", style="bold")
         for table in _by_unit(rows) if by_unit else [_overview(rows)]:
             console.print(table)
     console.print(_CAPTION, style="dim")

@@ -51,11 +51,11 @@ def simulate(
 
 def _config(plan: Plan, worker: Worker) -> dict[str, Any]:
     """The plan, and what it means for this model and data."""
-    manifest, population = worker.manifest, worker.population
+    manifest, population, dumped = worker.manifest, worker.population, plan.model_dump(mode="json")
     return {
-        **plan.model_dump(mode="json"),
+        **dumped,
         "settings": complete(plan.settings, manifest).model_dump(mode="json"),
-        "adapter": {**plan.adapter.model_dump(mode="json"), "examples": Path(plan.adapter.examples).name},
+        "adapter": {**dumped["adapter"], "examples": Path(plan.adapter.examples).name},
         "data": {
             "name": Path(plan.data).name,
             "classes": len(population.labels),

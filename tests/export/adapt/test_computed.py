@@ -6,8 +6,8 @@ import torch
 import transformers
 
 from edge_client.bundle.folder import Bundle
+from edge_client.commands.options.adapter import METHODS, AdapterOptions
 from edge_client.runtimes.runtime import open_runtime
-from export.options import METHODS, AdapterOptions
 from tests.conftest import LABELS
 from tests.export.trained import BATCH, LENGTH, Trained
 

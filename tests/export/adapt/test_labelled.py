@@ -12,6 +12,7 @@ from transformers import AutoModel
 from typer.testing import CliRunner
 
 from edge_client.bundle.adapters import CENTRE, CORE, FRAME, SCALE, folded
+from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.errors import DataError
 from export.adapt.alignment import task_bases, task_pairs
 from export.adapt.heads import standardize_head
@@ -22,7 +23,7 @@ from export.cli import export
 from export.errors import ExportError
 from export.graph.capture import TaskForward
 from export.model.loading import load
-from export.options import AdapterOptions
+from export.options import check_adapter
 from export.tasks import TASKS
 
 WORDS = ("the", "ice", "on", "lake", "is", "it", "train")
@@ -197,7 +198,7 @@ def test_more_pairs_than_features_are_refused(loaded, desk):
 
 def test_pairs_want_examples():
     with pytest.raises(ExportError, match=r"--peft pairs finds its directions by labelled examples; give some"):
-        AdapterOptions("pairs").check()
+        check_adapter(AdapterOptions("pairs"))
 
 
 @pytest.mark.parametrize(("runtime", "precision"), [("onnx", "int8"), ("executorch", "none"), ("torchscript", "int8")])

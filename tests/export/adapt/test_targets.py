@@ -2,11 +2,11 @@
 
 import pytest
 
+from edge_client.commands.options.adapter import AdapterOptions
 from export.adapt.methods import METHODS, adapt
 from export.adapt.targets import find_projections, shortest_patterns
 from export.errors import ExportError
 from export.graph.slots import Role
-from export.options import AdapterOptions
 from tests.export.graphs import toy
 from tests.export.models import LAYERS, projections, tiny
 

@@ -45,8 +45,26 @@ def test_settings_of_a_job(ok, tiny, tmp_path):
     assert (settings["training"]["epochs"], settings["training"]["batch"], settings["training"]["length"]) == (2, 2, 8)
     assert settings["optimizers"]["units"]["kind"] == "fedadam"
     assert len(settings["held_out"]) == 64
+    as_text = "--settings", file.read_text(), *args[2:]
+    told = json.loads(ok("job", "create", "text", "--bundle", tiny, *as_text, "--deadline", "9.5", "--json"))
+    assert {**told["settings"], "seed": settings["seed"]} == settings
     assert json.loads(ok("job", "show", "set", "--json"))["settings"] == settings
     assert settings in [one["settings"] for one in json.loads(ok("job", "list", "--json"))]
+
+
+def test_options_of_a_job(ok, tiny):
+    args = "--iterations 3 --kind rademacher --head-learning-rate 0.5 --server-learning-rate 0.25 --evaluate-every 4"
+    more = "--units-per-client 2 --assignment all --patience 2 --set device_evaluation=1"
+    made = json.loads(ok("job", "create", "options", "--bundle", tiny, *args.split(), *more.split(), "--json"))
+    settings, training = made["settings"], made["settings"]["training"]
+    assert (training["iterations"], training["kind"], training["head_learning_rate"]) == (3, "rademacher", 0.5)
+    assert settings["optimizers"]["units"]["learning_rate"] == 0.25
+    assert [settings[name] for name in ("evaluate_every", "units_per_client", "assignment", "patience")] == [
+        4,
+        2,
+        "all",
+        2,
+    ]
 
 
 def test_the_papers_preset(ok, tiny):

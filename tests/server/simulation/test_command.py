@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from edge_client.commands.cli import installed, load, run
-from export.options import AdapterOptions
+from edge_client.commands.options.adapter import AdapterOptions
 from server.simulation.methods.methods import METHODS
 from server.simulation.plan import plan_for
 from tests.server.simulation.runs import bits
@@ -25,7 +25,12 @@ WRONG = [
     ({"variance-bound": 3}, "--variance-bound is of fwdllm\\+ alone, and the method is spry: leave it out"),
     ({"method": "fedsgd", "iterations": 4}, "method fedsgd has training.iterations 1, not 4: leave it out"),
     ({"settings": '{"training": {"estimator": "exact"}}'}, "spry has training.estimator forward, not exact"),
-    ({"settings": '{"training": 3}'}, "training: Input should be"),
+    ({"set": "training=3"}, "training: Input should be"),
+    ({"settings": '{"training": 3}'}, "training.batch cannot be set: training was given as 3, not as an object"),
+    ({"set": "rounds"}, "--set takes KEY=VALUE, as in training.epochs=2; got 'rounds'"),
+    ({"set": "training.estimator=exact"}, "spry has training.estimator forward, not exact"),
+    ({"settings": "none.json"}, "settings none.json cannot be read as JSON: .* No such file"),
+    ({"settings": "a-file"}, "settings a-file cannot be read as JSON: Expecting value"),
     ({"preset": "x"}, "preset: Input should be 'default', 'paper', 'aligned', 'aligned-iteration' or 'pairs'"),
     ({"engine": "x"}, "unknown engine 'x'; expected local or ray"),
     ({"task": "x"}, "task: Input should be 'seq-cls', 'qa' or 'causal-lm'"),
@@ -164,6 +169,19 @@ def test_an_adapters_numbers_that_nobody_chose_are_those_of_an_export():
     for asked, dimension in (({}, 16), ({"method": "pairs"}, 64), ({"method": "pairs", "dimension": 5}, 5)):
         assert plan_for(adapter=asked, **given).adapter.dimension == dimension
         assert AdapterOptions(**asked).dimension == dimension
+
+
+def test_settings_lie_under_options_and_options_under_what_is_set(words, tmp_path):
+    """As with `spry job create`; `--settings` is a file or the JSON itself."""
+    given = {"training": {"sigma": 0.01, "batch": 7, "length": 16, "epochs": 9}, "average": 0.5}
+    (tmp_path / "settings.json").write_text(json.dumps(given))
+    for number, settings in enumerate((json.dumps(given), "settings.json")):
+        flags = "--set", "training.length=6", "--set", "training.weight_decay=0.1"
+        assert run(words(*flags, settings=settings, rounds=1, iterations=1, out=f"run-{number}")) == 0
+        found = json.loads((tmp_path / f"run-{number}" / "config.json").read_text())["settings"]
+        training = found["training"]
+        assert (training["sigma"], training["epochs"], found["average"]) == (0.01, 9, 0.5)
+        assert (training["batch"], training["length"], training["weight_decay"]) == (4, 6, 0.1)
 
 
 def test_other_methods_start_from_their_own_rates(config_of):

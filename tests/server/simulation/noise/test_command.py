@@ -264,6 +264,20 @@ def test_tables_fit_a_terminal(estimate):
     assert units.count("layer.1.attention.self.query") == 2  # of one K, and exact
 
 
+def test_any_setting_can_be_set(estimate, tmp_path):
+    """Over options, as with `spry job create`: combinations that it makes alike are measured once."""
+    (tmp_path / "settings.json").write_text('{"training": {"kind": "orthogonal", "directions": 3}}')
+    asked = "--directions", "1,2", "--estimators", "forward", "--shared", "--json"
+    found = json.loads(estimate(*asked, "--set", "training.directions=4", "--settings", tmp_path / "settings.json"))
+    assert found == json.loads(estimate("--directions", "4", *asked[2:]))
+
+
+def test_labelled_examples_at_the_desk(estimate, plan):
+    pairs = "--peft", "pairs", "--dimension", "4", "--desk-examples", f"{plan.data}/train.jsonl"
+    (found,) = json.loads(estimate(*pairs, "--estimators", "exact", "--json"))["adapters"]
+    assert (found["adapter"]["method"], found["rows"][0]["weights"]) == ("pairs", 4)
+
+
 def test_weights_of_a_run_change_the_figures(estimate, run):
     start, trained = estimate("--json"), estimate("--json", "--weights", str(run))
     assert json.loads(start)["adapters"] != json.loads(trained)["adapters"]
@@ -277,6 +291,8 @@ WRONG = [
     (("--adapter", "lora:rank=no"), "rank: Input should be a valid integer"),
     (("--adapter", "poetry"), "unknown adapter 'poetry'"),
     (("--kind", "gaussian"), "kind"),
+    (("--set", "training.speed=1"), "training.speed: Unexpected keyword argument"),
+    (("--set", "rounds"), "--set takes KEY=VALUE"),
     (("--estimators", "magic"), "estimator"),
     (("--holders", "7"), "a round can have 1 to 6 of the 6 clients, got 7"),
     (("--weights", "nowhere"), "nowhere holds neither a checkpoint"),
