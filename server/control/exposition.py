@@ -32,12 +32,9 @@ class _Collector:
 
     def _counts(self) -> Iterator[Metric]:
         with self._store.database.read() as connection:
-            by_state = jobs.count_by_state(connection)
-            yield _gauge("spry_jobs", "Jobs by state.", ["state"], by_state.items())
-            by_state = rounds.count_by_state(connection)
-            yield _gauge("spry_rounds", "Rounds by state.", ["state"], by_state.items())
-            by_state = parts.count_by_state(connection)
-            yield _gauge("spry_tasks", "Tasks by state.", ["state"], by_state.items())
+            yield _gauge("spry_jobs", "Jobs by state.", ["state"], jobs.count_by_state(connection).items())
+            yield _gauge("spry_rounds", "Rounds by state.", ["state"], rounds.count_by_state(connection).items())
+            yield _gauge("spry_tasks", "Tasks by state.", ["state"], parts.count_by_state(connection).items())
             refused = CounterMetricFamily("spry_refusals", "Reports that were not taken, by code.", labels=["code"])
             for code, count in refusals.count_by_code(connection).items():
                 refused.add_metric([code], count)

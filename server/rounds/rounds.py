@@ -211,7 +211,7 @@ def _close(
     rounds.close(connection, round_, state, result, now)
     if job.settings.training.mode == "iteration":
         parts.accept_reporters(connection, round_, now)
-    parts.expire(connection, round_, "the round was closed without it", now)
+    parts.expire(connection, round_, reason="the round was closed without it", now=now)
 
 
 def _fail(store: Store, job: Job, round_: Round, why: str) -> None:

@@ -193,7 +193,7 @@ def accept_reporters(connection: Connection, round_: Round, now: float) -> None:
     )
 
 
-def expire(connection: Connection, round_: Round, reason: str, now: float) -> None:
+def expire(connection: Connection, round_: Round, *, reason: str, now: float) -> None:
     """Those that are still open."""
     connection.execute(
         update(tasks).where(*_of(round_), tasks.c.state == "open").values(state="expired", ended=now, reason=reason)
