@@ -43,6 +43,8 @@ PUBLIC = (
     *(
         "edge_client.data.encoder",
         "edge_client.data.examples",
+        "edge_client.tasks.task",
+        "edge_client.tasks.registry",
         "edge_client.gradient.philox",
         "edge_client.gradient.estimate",
     ),

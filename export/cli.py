@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from edge_client.bundle.manifest import PRECISIONS, TASKS, Check, Manifest
+from edge_client.bundle.manifest import DEFAULT_TASK, PRECISIONS, TASKS, Check, Manifest
 from edge_client.runtimes.runtime import RUNTIMES
 from export.options import DEFAULT_CUTS, METHODS, AdapterOptions, ExportOptions, parse_labels, parse_numbers
 
@@ -76,7 +76,7 @@ def export(
         str, typer.Argument(help="A folder with a Hugging Face model, package:NAME, or a name on the hub.")
     ],
     out: Annotated[Path, typer.Option(help="The bundle's folder.")],
-    task: Annotated[str, typer.Option(help=f"What the model learns: {', '.join(TASKS)}.")] = "seq-cls",
+    task: Annotated[str, typer.Option(help=f"What the model learns: {', '.join(TASKS)}.")] = DEFAULT_TASK,
     labels: Annotated[str, typer.Option(help="How many classes, or their names between commas.")] = "2",
     peft: Annotated[str, typer.Option(help=f"The adapter: {', '.join(METHODS)}.")] = "lora",
     rank: Annotated[int, typer.Option(help="Rank of LoRA, or of TinyLoRA's frozen factors.")] = 1,

@@ -15,11 +15,13 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from edge_client.bundle.manifest import DEFAULT_TASK
 from edge_client.commands.interrupts import end_as_interrupted
 from edge_client.format import size
 from server.errors import SimulationError
 from server.jobs.presets import PRESETS, merged
 from server.simulation import options as shared
+from server.simulation.compare.scores import MAIN_SCORES, SCORES
 from server.simulation.compute.arithmetic import tell_if_slow
 from server.simulation.methods.methods import METHODS, check_method
 from server.simulation.plan import plan_for
@@ -35,7 +37,7 @@ def simulate(
         str | None,
         typer.Option(help=f"Where other settings come from: {', '.join(PRESETS)}. Left out: what fits the adapter."),
     ] = None,
-    task: shared.TaskName = "seq-cls",
+    task: shared.TaskOption = DEFAULT_TASK,
     clients: shared.Clients = 100,
     per_round: Annotated[int | None, typer.Option(min=1, help="Clients of a round.")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds.")] = None,
@@ -190,13 +192,12 @@ def _shown(rounds: int) -> Generator[Any, None, None]:
     seconds: deque[float] = deque(maxlen=50)  # rounds' own: those of an earlier run count, its pauses do not
 
     def tell(line: Mapping[str, Any]) -> None:
-        names = ("loss", "accuracy", "accuracy_personal", "exact_match", "f1")
-        detail.update({name: f"{line[name]:.3f}" for name in names if name in line})
+        detail.update({name: f"{line[name]:.3f}" for name in ("loss", *SCORES) if name in line})
         text = ", ".join(f"{name} {value}" for name, value in detail.items())
         seconds.append(line["seconds"])
         left = timedelta(seconds=round(fmean(seconds) * (rounds - line["round"])))
         bar.update(job, completed=line["round"], left=left, detail=text)
-        if not console.is_terminal and ("accuracy" in line or "f1" in line):
+        if not console.is_terminal and any(name in line for name in MAIN_SCORES):
             console.print(f"round {line['round']}: {text}", highlight=False)
 
     try:

@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
+from edge_client.bundle.manifest import TASKS
+
 Model = Annotated[str, typer.Option(help="What is trained, as `spry export` takes it.")]
 Data = Annotated[str, typer.Option(help="A folder with train and test as JSONL or CSV, or a dataset on the hub.")]
-TaskName = Annotated[str, typer.Option(help="What the model learns: seq-cls, qa or causal-lm.")]
+TaskOption = Annotated[str, typer.Option(help=f"What the model learns: {', '.join(TASKS)}.")]
 Clients = Annotated[int, typer.Option(min=1, help="Virtual clients.")]
 Alpha = Annotated[
     float | None, typer.Option(help="Of the Dirichlet split: the smaller, the less alike; 1 when left out.")

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from edge_client import __version__
 from edge_client.bundle.adapters import own_dimension
-from edge_client.bundle.manifest import Task
+from edge_client.bundle.manifest import DEFAULT_TASK, TaskName
 from edge_client.data.examples import BadRows
 from server.errors import SimulationError
 from server.jobs.jobs import JobSettings
@@ -59,7 +59,7 @@ class Plan(BaseModel):
     preset: Preset = "default"
     model: str
     random_weights: bool = False
-    task: Task = "seq-cls"
+    task: TaskName = DEFAULT_TASK
     adapter: Adapter = Adapter()
     data: str
     columns: dict[str, str] = Field(default_factory=dict)

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from edge_client.bundle.manifest import DEFAULT_TASK
 from edge_client.errors import RuntimeMissing
 from server.errors import SimulationError
 from server.simulation import options as shared
@@ -28,7 +29,7 @@ START = "start"
 def estimate(
     model: shared.Model,
     data: shared.Data,
-    task: shared.TaskName = "seq-cls",
+    task: shared.TaskOption = DEFAULT_TASK,
     adapter: Annotated[
         list[str] | None, typer.Option(help="Adapters to compare, as in tinylora:rank=8,dimension=16; may be repeated.")
     ] = None,
