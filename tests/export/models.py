@@ -81,9 +81,9 @@ def tiny(architecture: str, task: str, *, labels: int = 3) -> Loaded:
     config_class, options = CONFIGS[architecture]
     tokens = {"pad_token_id": PAD, "bos_token_id": 0, "eos_token_id": 2}
     config = config_class(**options, **tokens, use_cache=False, is_decoder=task == "causal-lm")
-    if task == "seq-cls":
-        config.num_labels = labels
     found = MODEL_TASKS[task]
+    if found.kind.has_classes:
+        config.num_labels = labels
     torch.manual_seed(0)
     model = getattr(transformers, found.model_class).from_config(config, attn_implementation="eager").eval()
     model.requires_grad_(False)

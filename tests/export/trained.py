@@ -63,7 +63,7 @@ class Trained:
         tensors = {name: torch.tensor(value) for name, value in whole.items()}
         save_file(tensors, adapter / "adapter_model.safetensors", {"format": "pt"})
         task = MODEL_TASKS[self.manifest.model.task]
-        more = {"num_labels": len(LABELS)} if task.name == "seq-cls" else {}
+        more = {"num_labels": len(LABELS)} if task.kind.has_classes else {}
         factory = getattr(transformers, task.model_class)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -12,6 +12,8 @@ from edge_client.tasks.task import TaskType
 Fields = dict[str, tuple[str, ...]]
 """Of each field that a device reads, the columns that it is made of."""
 
+LABEL = "label"
+"""The field of an example's own class."""
 GROUP = "group"
 """The field of what is split over, where that is not the label."""
 
@@ -46,8 +48,8 @@ class Columns(NamedTuple):
 def fields_of(kind: TaskType, asked: Columns, names: Sequence[str], where: str) -> Fields:
     """Where each field of a kind of task is found among a data set's columns."""
     found = _texts(asked, names, where) if "text" in kind.fields else {}
-    if "label" in kind.fields:
-        found["label"] = asked.label or next((name for name in _LABELS if name in names), "label")
+    if LABEL in kind.fields:
+        found[LABEL] = asked.label or next((name for name in _LABELS if name in names), LABEL)
     found |= {name: given or name for name, given in zip(kind.fields, asked, strict=True) if name and name not in found}
     fields = {field: tuple(columns.split("+")) for field, columns in found.items() if columns}
     for field, columns in fields.items():

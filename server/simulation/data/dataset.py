@@ -27,7 +27,7 @@ from edge_client.tasks.classification import class_number
 from edge_client.tasks.registry import task_named
 from edge_client.tasks.task import TaskType
 from server.simulation.data import hub
-from server.simulation.data.columns import GROUP, Columns, MappedSource, fields_of
+from server.simulation.data.columns import GROUP, LABEL, Columns, MappedSource, fields_of
 from server.simulation.data.split import Kinds
 
 LABELS_FILE = "labels.json"
@@ -91,9 +91,9 @@ def open_dataset(
     train: Source = MappedSource(raw.train, fields | {GROUP: (by,)} if by else fields)
     labels = tuple(labels or raw.labels or _labels_in(train)) if kind.has_classes else ()
     classes = groups = None
-    if labels:
+    if labels and LABEL in kind.fields:
         train = classes = _NotingSource(train, _class_of(labels), labels)
-    if by or not labels:
+    if by or classes is None:
         train = groups = _NotingSource(train, _group_of(by) if by else lambda _: task)
     check = kind.check(labels)
     examples = examples_for(train, check, bad_rows=bad_rows)

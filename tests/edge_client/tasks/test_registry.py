@@ -11,7 +11,7 @@ def test_the_table_knows_what_manifests_name():
 
 
 def test_an_unknown_task():
-    with pytest.raises(BundleError, match="unknown task 'ner'; this version of spry knows seq-cls, qa, causal-lm"):
+    with pytest.raises(BundleError, match=f"unknown task 'ner'; this version of spry knows {', '.join(TASKS)}:"):
         task_named("ner")
 
 
