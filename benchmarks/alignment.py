@@ -22,7 +22,7 @@ from torch.nn import functional
 from edge_client.data.examples import Example, Examples
 from export.adapt.alignment import bases
 from export.model.loading import Loaded, load
-from export.tasks import TASKS
+from export.tasks.registry import MODEL_TASKS
 from server.simulation.data.dataset import open_dataset
 
 Pair = tuple[Tensor, Tensor]
@@ -89,7 +89,7 @@ def chance(matrix: Tensor, rank: int) -> Pair:
 def measure(data: Path, model: str, ranks: list[int], count: int) -> list[dict[str, object]]:
     dataset = open_dataset(str(data), "seq-cls")
     examples: Examples = dataset.train
-    loaded = load(model, TASKS["seq-cls"], dataset.labels)
+    loaded = load(model, MODEL_TASKS["seq-cls"], dataset.labels)
     layers = [name for name, _ in loaded.model.named_modules() if name.endswith(("query", "value"))]
     work = batches(loaded, [examples[i] for i in range(min(2 * count, len(examples)))])
     accuracy = fit_head(loaded, work)

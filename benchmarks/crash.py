@@ -126,12 +126,12 @@ def repeated(store: Store, job: Job, parts: list[Path]) -> Model:
     """The same tasks, one after the other and without a kill."""
     bundle = store.bundles.open(job.bundle)
     manifest = bundle.manifest
+    bench = Workbench(bundle, "onnx", threads=1)
     with store.database.read() as connection:
         names = {row.id: row.name for row in connection.execute(select(devices.c.id, devices.c.name))}
-    data = {f"client-{n}": examples_for(open_data(p), manifest.model.task, manifest.model.labels).split(0.1)[0]
+    data = {f"client-{n}": examples_for(open_data(p), bench.kind.check(manifest.model.labels)).split(0.1)[0]
             for n, p in enumerate(parts)}  # fmt: skip
     model = Model(0, store.models.initial(job), {})
-    bench = Workbench(bundle, "onnx", threads=1)
     for number in range(1, job.round + 1):
         of_round = tasks.c.job == job.id, tasks.c.round == number, tasks.c.state == "accepted"
         with store.database.read() as connection:
@@ -144,7 +144,7 @@ def repeated(store: Store, job: Job, parts: list[Path]) -> Model:
                 training=job.settings.training, optimizers=job.settings.optimizers, batch=row.batch,
             )  # fmt: skip
             encoder = bench.encoder(task.training.batch, task.training.length)
-            batches = Batches(data[names[row.device]], encoder, manifest.model.task, task.seed)
+            batches = Batches(data[names[row.device]], encoder, bench.kind.encode, task.seed)
             estimator = estimator_for(manifest, task, bench.passes(task, None))
             state = State(model.weights)
             for following in train(task, manifest, estimator, batches, state):

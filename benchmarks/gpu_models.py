@@ -22,9 +22,9 @@ from transformers.initialization import no_init_weights
 
 from export.graph.capture import TaskForward
 from export.lower.torchscript.weights import GROUP, Int4
-from export.tasks import TASKS
+from export.tasks.registry import MODEL_TASKS
 
-TASK = TASKS["seq-cls"]
+TASK = MODEL_TASKS["seq-cls"]
 INPUTS = ("input_ids", "attention_mask")
 
 

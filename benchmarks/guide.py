@@ -29,9 +29,11 @@ from edge_client.data.batches import Batches
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example, examples_for
 from edge_client.data.sources import open_data
+from edge_client.tasks.classification import Classification
 from server.simulation.compute.guide import GuideMaker, orthonormal
 from server.simulation.compute.learner import Learner, open_learner
 
+TASK = Classification()
 BATCH = 8
 TOGETHER = 12
 """Batches of a training step."""
@@ -63,11 +65,10 @@ class Trial:
             files = [Path(folder) / f"{number}.jsonl" for number in range(3)]
             for file, part in zip(files, parts, strict=True):
                 file.write_text("".join(part))
-            self.desk, self.texts, self.train = (
-                list(examples_for(open_data(file), "seq-cls", labels)) for file in files
-            )
+            check = TASK.check(labels)
+            self.desk, self.texts, self.train = (list(examples_for(open_data(file), check)) for file in files)
             self.learner: Learner = open_learner(
-                model, task="seq-cls", labels=labels, adapter=adapter | {"examples": str(files[0])}, device="cpu",
+                model, task=TASK.name, labels=labels, adapter=adapter | {"examples": str(files[0])}, device="cpu",
                 length=length,
             )  # fmt: skip
         manifest = self.learner.manifest
@@ -79,7 +80,7 @@ class Trial:
     def rows(self, steps: int, every: int, directions: Sequence[int]) -> Iterator[Row]:
         """On the way through so many steps."""
         guides = {
-            count: GuideMaker(self.learner, self.desk, "seq-cls", directions=count, length=self.length, apart=False)
+            count: GuideMaker(self.learner, self.desk, TASK.encode, directions=count, length=self.length, apart=False)
             for count in directions
         }
         weights = {name: value.copy() for name, value in self.learner.initial.items()}
@@ -100,7 +101,7 @@ class Trial:
 
     def _gradients(self, weights: Weights, texts: Sequence[Example], step: int, count: int) -> tuple[Weights, float]:
         """[batches, *shape]: of so many batches, each one's."""
-        drawn = Batches(texts, self._encoder, "seq-cls", 0)
+        drawn = Batches(texts, self._encoder, TASK.encode, 0)
         batches = [drawn.at(step * count + number) for number in range(count)]
         names = [*self.units, *self.head]
         found = self.learner.differentiate([weights] * count, batches, [names] * count, per_example=False)

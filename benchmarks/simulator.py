@@ -40,7 +40,7 @@ from export.adapt.methods import adapt
 from export.check.reference import Reference
 from export.model.loading import load
 from export.rows import ARITHMETIC
-from export.tasks import TASKS
+from export.tasks.registry import MODEL_TASKS
 from server.jobs.assignment import slots
 from server.rounds.offers import seed_of
 from server.simulation.compute.crews import Alone
@@ -101,7 +101,7 @@ class OneByOne:
         self._plan, self._worker = plan, worker
         self._training = plan.settings.training
         self._encoder = TextEncoder(worker.learner.tokenizer, worker.manifest, BATCH, LENGTH)
-        loaded = load(plan.model, TASKS[plan.task], worker.population.labels, seed=plan.seed)
+        loaded = load(plan.model, MODEL_TASKS[plan.task], worker.population.labels, seed=plan.seed)
         adapted = adapt(loaded, AdapterOptions(**ADAPTERS[plan.preset]))
         self._reference = Reference(adapted, loaded.task)
 
@@ -113,7 +113,9 @@ class OneByOne:
         for client, slot in zip(chosen, places, strict=True):
             names = [parameter.name for parameter in manifest.trained_with(slot.units)]
             rows = self._worker.population.client(client).train
-            batches = Batches(rows, self._encoder, self._plan.task, seed_of(self._plan.seed, number, slot.number))
+            batches = Batches(
+                rows, self._encoder, self._worker.kind.encode, seed_of(self._plan.seed, number, slot.number)
+            )
             values = {name: torch.from_numpy(value) for name, value in weights.items()}
             for step in range(self._training.iterations):
                 self._step(values, names, self._inputs(batches.at(step)))

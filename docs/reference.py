@@ -31,6 +31,7 @@ PUBLIC = (
     *("edge_client.client.client", "edge_client.client.conditions", "edge_client.client.predictions"),
     *("edge_client.runtimes.runtime", "edge_client.training.estimators", "edge_client.wire.protocol"),
     "edge_client.commands.options.adapter",
+    *("edge_client.tasks.task", "edge_client.tasks.registry"),
     *("export.options", "export.pipeline", "export.merge", "export.errors"),
     *("server.app", "server.jobs.job", "server.jobs.settings", "server.jobs.assignment", "server.rounds.rounds"),
     *("server.rounds.aggregation", "server.settings"),

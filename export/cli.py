@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from edge_client.bundle.manifest import PRECISIONS, TASKS, Check, Manifest
+from edge_client.bundle.manifest import DEFAULT_TASK, PRECISIONS, TASKS, Check, Manifest
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.commands.options.groups import Group, grouped
 from edge_client.runtimes.runtime import RUNTIMES
@@ -115,7 +115,7 @@ def export(
     adapter: AdapterOptions,
     programs: ProgramOptions,
     work: WorkOptions,
-    task: Annotated[str, typer.Option(help=f"What the model learns: {', '.join(TASKS)}.")] = "seq-cls",
+    task: Annotated[str, typer.Option(help=f"What the model learns: {', '.join(TASKS)}.")] = DEFAULT_TASK,
     labels: Annotated[str, typer.Option(help="How many classes, or their names between commas.")] = "2",
     seed: Annotated[int, typer.Option(help="Seed of new weights and of verification.")] = 0,
     random_weights: Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from edge_client.bundle.manifest import TASKS
+from edge_client.bundle.manifest import DEFAULT_TASK, TASKS
 from export.cli import quiet_libraries
 from export.errors import ExportError
 from export.options import parse_labels
@@ -18,7 +18,7 @@ def merge(
     adapter: Annotated[Path, typer.Argument(help="The adapter's folder, from `spry adapter download`.")],
     model: Annotated[str, typer.Argument(help="The base model, as it was given to `spry export`.")],
     out: Annotated[Path, typer.Option(help="The merged model's folder.")],
-    task: Annotated[str, typer.Option(help="What the model learned: seq-cls, qa or causal-lm.")] = "seq-cls",
+    task: Annotated[str, typer.Option(help=f"What the model learned: {', '.join(TASKS)}.")] = DEFAULT_TASK,
     labels: Annotated[str, typer.Option(help="How many classes, or their names, as at the export.")] = "2",
 ) -> None:
     """Merge an adapter into its base model; transformers loads the result without peft.
@@ -41,7 +41,7 @@ def _merge(adapter: Path, model: str, out: Path, task: str, labels: str) -> None
     from safetensors import SafetensorError
 
     from export.model.loading import load
-    from export.tasks import TASKS as MODEL_TASKS
+    from export.tasks.registry import MODEL_TASKS
 
     loaded = load(model, MODEL_TASKS[task], parse_labels(labels))
     try:

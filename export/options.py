@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edge_client.bundle.manifest import PRECISIONS, TASKS, Precision
+from edge_client.bundle.manifest import DEFAULT_TASK, PRECISIONS, TASKS, Precision
 from edge_client.commands.options.adapter import METHODS, AdapterOptions
 from edge_client.runtimes.runtime import RUNTIMES
+from edge_client.tasks.registry import task_named
 from export.errors import ExportError
 
 DEFAULT_CUTS = 6
@@ -24,7 +25,7 @@ class ExportOptions:
     source: str
     """A folder, `package:NAME`, or a name on the hub."""
     out: Path
-    task: str = "seq-cls"
+    task: str = DEFAULT_TASK
     labels: tuple[str, ...] = ("0", "1")
     adapter: AdapterOptions = field(default_factory=AdapterOptions)
     precision: Precision = "none"
@@ -68,7 +69,7 @@ class ExportOptions:
             raise ExportError(f"verification takes 0 directions (to skip it) or more, got {self.verify_directions}")
         if min(self.lengths, default=0) < 2:
             raise ExportError(f"a sequence needs at least 2 tokens, got --seq {_listed(self.lengths)}")
-        if self.task == "seq-cls" and len(self.labels) < 2:
+        if task_named(self.task).has_classes and len(self.labels) < 2:
             raise ExportError(f"a classifier needs at least 2 labels, got {_listed(self.labels)}")
         if len(set(self.labels)) != len(self.labels):
             raise ExportError(f"labels must differ from each other, got {_listed(self.labels)}")

@@ -29,7 +29,7 @@ from export.lower.lowering import Job, Result, lower_all, prune
 from export.lower.target import Precision, Shaped, lowering
 from export.model.loading import Loaded, load
 from export.options import ExportOptions
-from export.tasks import TASKS
+from export.tasks.registry import MODEL_TASKS
 from export.write import pack
 from export.write.description import describe
 
@@ -74,7 +74,7 @@ def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m
     progress = progress or Silent()
     options.check()
     with progress.stage("load"):
-        task, random_weights = TASKS[options.task], options.random_weights
+        task, random_weights = MODEL_TASKS[options.task], options.random_weights
         loaded = load(options.source, task, options.labels, random_weights=random_weights, seed=options.seed)
         _refuse_long_sequences(loaded, options)
         pack.require_space(options.out, _expected_bytes(loaded, options))

@@ -35,7 +35,7 @@ from export.graph.capture import TaskForward, capture
 from export.graph.segments import boundaries, split
 from export.model.loading import Loaded, load
 from export.options import check_adapter
-from export.tasks import TASKS
+from export.tasks.registry import MODEL_TASKS
 from export.write import pack
 from export.write.description import describe
 
@@ -165,7 +165,7 @@ class RowModel:
         longest = part.longest
         tokens = [batch.tokens[name][part.rows, :longest] for name in self.manifest.inputs]
         labels = batch.labels[part.rows]
-        if self._loaded.task.name == "causal-lm":
+        if self._loaded.task.kind.per_token:
             labels = labels[:, :longest]
         inputs = [torch.from_numpy(values).to(self.device) for values in (*tokens, labels)]
         named = {"model." + self._adapted.names[name]: leaf for name, leaf in weights.items()}
@@ -202,7 +202,7 @@ def open_model(
 ) -> RowModel:
     """A model for simulations, of examples with up to `length` tokens; with the weights of an export of that seed."""
     check_adapter(adapter)
-    loaded = load(source, TASKS[task], tuple(labels), random_weights=random_weights, seed=seed)
+    loaded = load(source, MODEL_TASKS[task], tuple(labels), random_weights=random_weights, seed=seed)
     if loaded.positions is not None and length > loaded.positions:
         raise ExportError(f"the model has {loaded.positions} positions, got --length {length}; choose a shorter length")
     adapted = adapt(loaded, adapter, seed)

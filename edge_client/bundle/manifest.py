@@ -24,10 +24,12 @@ LARGEST = 64 << 20
 
 Precision = Literal["none", "int8", "int4"]
 Kind = Literal["plain", "enter", "dual", "scalar", "vjp"]
-Task = Literal["seq-cls", "qa", "causal-lm"]
+TaskName = Literal["seq-cls", "qa", "causal-lm"]
+"""What `edge_client.tasks.registry` knows, as manifests name it."""
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 KINDS: tuple[Kind, ...] = get_args(Kind)
-TASKS: tuple[Task, ...] = get_args(Task)
+TASKS: tuple[TaskName, ...] = get_args(TaskName)
+DEFAULT_TASK: TaskName = "seq-cls"
 
 EMBED, HEAD = "embed", "head"
 """The first and the last segment of every chain; between them `block.0`, `block.1`, …"""
@@ -131,7 +133,7 @@ class Model(_Record, frozen=True):
 
     name: str
     architecture: str
-    task: Task
+    task: TaskName
     labels: tuple[str, ...]
     blocks: int
     parameters: int

@@ -35,7 +35,7 @@ from .conditions import Conditions
 from .waits import Waits
 
 if TYPE_CHECKING:
-    from .predictions import Prediction
+    from edge_client.tasks.task import Prediction, Text
 
 
 @dataclass
@@ -212,8 +212,9 @@ class Client:
         job.begin(task)
         if job.update() is None:
             bench = self._workbench(task)
+            model = bench.manifest.model
             job.save_about(Job(task.job, task.job_name, task.bundle, task.runtime))
-            examples, held_back = self._data.fitting(bench.manifest.model)
+            examples, held_back = self._data.fitting(model, bench.kind.check(model.labels))
             from edge_client.training.round import Round
 
             part = Round(task, self.server, job, bench, examples, held_back, self._tell, self.conditions.memory())
@@ -303,7 +304,7 @@ class Client:
 
     # --- prediction ---
 
-    def predict(self, texts: Sequence[str | tuple[str, str]], *, personal: bool = False) -> list[Prediction]:
+    def predict(self, texts: Sequence[Text], *, personal: bool = False) -> list[Prediction]:
         """Predictions by the newest global weights that this device has, or by those that it trained itself."""
         from .predictions import predict
 

@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from edge_client.arrays import Weights
 from edge_client.bundle.folder import Bundle
-from edge_client.bundle.manifest import FILE_NAME, Manifest
-from edge_client.data.encoder import Encoded, Question, answers
-from edge_client.errors import SpryError, StoreError
+from edge_client.bundle.manifest import FILE_NAME
+from edge_client.data.batches import in_order
+from edge_client.errors import StoreError
 from edge_client.runtimes.runtime import available
 from edge_client.step.stepper import Stepper
 from edge_client.store.jobs import Job, JobStore, Store
+from edge_client.tasks.task import Prediction, Text
 from edge_client.training.plan import Workbench, fitting_shape
-
-Text = str | tuple[str, str]
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """For one text: its class with every class's probability, a question's answer, or the next token."""
-
-    label: str | None
-    scores: dict[str, float] = field(default_factory=dict[str, float])
 
 
 def predict(
@@ -89,41 +75,9 @@ def _predicted(bench: Workbench, texts: Sequence[Text], weights: Weights) -> lis
     directions = next(iter(manifest.directions), 1)
     stepper = Stepper(manifest, bench.runtime, bench.runtime_name, batch, length, directions)
     encoder = bench.encoder(batch, length)
+    examples = [bench.kind.asked(text) for text in texts]
     found: list[Prediction] = []
-    for start in range(0, len(texts), batch):
-        part = list(texts[start : start + batch])
-        encoded = encoder.encode(part)
-        step = stepper.forward(encoded.tokens, _no_labels(manifest, batch, length), weights)
-        found += _read(step.logits[: len(part)], part, encoded, manifest, bench)
+    for part in in_order(examples, encoder, bench.kind.encode):
+        logits = stepper.forward(part.batch.tokens, part.labels, weights).logits[: len(part.examples)]
+        found += bench.kind.read(logits, part, manifest.model.labels, bench.token)
     return found
-
-
-def _no_labels(manifest: Manifest, batch: int, length: int) -> NDArray[np.int64]:
-    shapes = {"qa": (batch, 2), "causal-lm": (batch, length)}
-    return np.zeros(shapes.get(manifest.model.task, (batch,)), np.int64)
-
-
-def _read(
-    logits: NDArray[Any], texts: Sequence[Text], encoded: Encoded, manifest: Manifest, bench: Workbench
-) -> list[Prediction]:
-    task, labels = manifest.model.task, manifest.model.labels
-    if task == "qa":
-        if not all(isinstance(text, tuple) for text in texts):
-            raise SpryError("this job answers questions: give pairs of a question and its context")
-        return [
-            Prediction(answer)
-            for answer in answers(
-                logits, [Question(text, "") if isinstance(text, str) else Question(*text) for text in texts], encoded
-            )
-        ]
-    if task == "causal-lm":
-        last = [sum(encoding.attention_mask) - 1 for encoding in encoded.encodings]
-        tokens = [int(row[position].argmax()) for row, position in zip(logits, last, strict=True)]
-        return [Prediction(bench.token(token)) for token in tokens]
-    exps = np.exp(logits - logits.max(-1, keepdims=True))
-    shares = exps / exps.sum(-1, keepdims=True)
-    names = labels or tuple(str(i) for i in range(logits.shape[-1]))
-    return [
-        Prediction(names[int(row.argmax())], {name: float(share) for name, share in zip(names, row, strict=True)})
-        for row in shares
-    ]

@@ -8,8 +8,9 @@ from typing import Annotated
 import msgspec
 import typer
 
-from edge_client.client.predictions import Prediction, predict
+from edge_client.client.predictions import predict
 from edge_client.store.jobs import Store, default_home
+from edge_client.tasks.task import Prediction
 
 
 def command(

@@ -6,7 +6,7 @@ was computed for a batch before the cut can so be kept for the next pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -36,13 +36,29 @@ class Batch(NamedTuple):
         return int(np.count_nonzero(self.weight))
 
 
+class Labelled(NamedTuple):
+    """At most a batch of examples with their arrays."""
+
+    examples: list[Example]
+    encoded: Encoded
+    labels: Array
+
+    @property
+    def batch(self) -> Batch:
+        return Batch(0, self.encoded.tokens, self.labels, self.encoded.example_weight)
+
+
+Encode = Callable[["TextEncoder", Sequence[Example]], tuple["Encoded", Array]]
+"""Makes arrays of at most a batch of examples, and their labels, as a kind of task has them."""
+
+
 class Batches:
     """The batches of a round over some examples."""
 
-    def __init__(self, examples: Sequence[Example], encoder: TextEncoder, task: str, seed: int) -> None:
+    def __init__(self, examples: Sequence[Example], encoder: TextEncoder, encode: Encode, seed: int) -> None:
         self._examples = examples
         self.encoder = encoder
-        self._task = task
+        self._encode = encode
         self._seed = seed
         self._order = shuffled(len(examples), seed, 0)
 
@@ -56,29 +72,15 @@ class Batches:
         number = position if epoch == 0 else shuffled(len(self), self._seed, epoch)[position]
         start = number * self.encoder.batch
         chosen = [self._examples[i] for i in self._order[start : start + self.encoder.batch]]
-        encoded, labels = encode(self.encoder, chosen, self._task)
+        encoded, labels = self._encode(self.encoder, chosen)
         return Batch(number, encoded.tokens, labels, encoded.example_weight)
 
 
-def in_order(
-    examples: Sequence[Example], encoder: TextEncoder, task: str
-) -> Iterator[tuple[list[Example], Encoded, Array]]:
+def in_order(examples: Sequence[Example], encoder: TextEncoder, encode: Encode) -> Iterator[Labelled]:
     """All examples once, in batches."""
     for start in range(0, len(examples), encoder.batch):
         chosen = list(examples[start : start + encoder.batch])
-        yield chosen, *encode(encoder, chosen, task)
-
-
-def encode(encoder: TextEncoder, examples: Sequence[Example], task: str) -> tuple[Encoded, Array]:
-    """Arrays of at most a batch of examples, with their labels."""
-    from .encoder import Question
-
-    if task == "qa":
-        return encoder.questions([Question(e.text, e.pair or "", e.answer, e.answer_start) for e in examples])
-    if task == "causal-lm":
-        return encoder.next_tokens([example.text for example in examples])
-    encoded = encoder.encode([(e.text, e.pair) if e.pair is not None else e.text for e in examples])
-    return encoded, encoder.classes([example.label for example in examples])
+        yield Labelled(chosen, *encode(encoder, chosen))
 
 
 def shuffled(count: int, seed: int, epoch: int) -> list[int]:

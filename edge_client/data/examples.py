@@ -1,8 +1,4 @@
-"""A device's training data as examples of a task.
-
-    seq-cls      text, label (a name or its number), and text_pair where a text comes in pairs
-    qa           question, context, answers: SQuAD's {"text": [...], "answer_start": [...]}, empty where there is none
-    causal-lm    text
+"""A device's training data as examples of a task, which checks each row (`edge_client.tasks`).
 
 Rows are checked once for each job and then read again as training needs them: what stays in memory is where each row
 starts.
@@ -12,11 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, overload
-
-import msgspec
 
 from edge_client.errors import DataError
 
@@ -29,7 +23,7 @@ SHOWN = 3
 
 
 class Example(NamedTuple):
-    """One row, checked; `pair` is the context of a question."""
+    """One row, checked; of what follows its texts, each kind of task has its own."""
 
     text: str
     pair: str | None = None
@@ -39,8 +33,14 @@ class Example(NamedTuple):
     answers: tuple[str, ...] = ()
     """All that are right, of which `answer` is the first; none where there is no answer."""
 
+    @property
+    def texts(self) -> str | tuple[str, str]:
+        """As a tokenizer takes them."""
+        return self.text if self.pair is None else (self.text, self.pair)
+
 
 Check = Callable[[Row], Example]
+"""From a row to an example; raises `BadRow` where it is none."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Examples(Sequence[Example]):
 
     Args:
         source: where the rows are.
-        check: from a row to an example.
+        check: what makes an example of a row.
         places: where each row is.
         digests: of each row's content.
         skipped: what was left out.
@@ -126,9 +126,9 @@ class Examples(Sequence[Example]):
         return Examples(self._source, self._check, places, array("Q", (self._digests[i] for i in chosen)), self.skipped)
 
 
-def examples_for(source: Source, task: str, labels: Sequence[str], *, bad_rows: BadRows = "refuse") -> Examples:
-    """The rows as examples of a task; `skip` leaves out those that cannot be used, `refuse` gives up at the first."""
-    check, places, digests = _checker(task, labels), array("q"), array("Q")
+def examples_for(source: Source, check: Check, *, bad_rows: BadRows = "refuse") -> Examples:
+    """The rows as examples; `skip` leaves out those that cannot be used, `refuse` gives up at the first."""
+    places, digests = array("q"), array("Q")
     count, first = 0, list[str]()
     for place, at, row, broken in source.rows():
         problem = broken
@@ -155,21 +155,8 @@ def examples_for(source: Source, task: str, labels: Sequence[str], *, bad_rows: 
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 
-def _checker(task: str, labels: Sequence[str]) -> Check:
-    if task == "qa":
-        return _question
-    if task == "causal-lm":
-        return lambda row: Example(_string(row, "text"))
-    numbers = {name: i for i, name in enumerate(labels)}
-
-    def classified(row: Row) -> Example:
-        pair = _string(row, "text_pair") if row.get("text_pair") not in (None, "") else None
-        return Example(_string(row, "text"), pair, class_number(row, numbers))
-
-    return classified
-
-
-def _string(row: Row, field: str) -> str:
+def text_of(row: Row, field: str) -> str:
+    """A field of a row that must hold a text."""
     value = row.get(field)
     if value is None:
         raise BadRow(f"has no {field}; its fields are {', '.join(map(str, row))[:200] or 'none'}")
@@ -182,65 +169,6 @@ def _string(row: Row, field: str) -> str:
     except UnicodeEncodeError:
         raise BadRow(f"{field} holds half of a surrogate pair, which is no text") from None
     return value
-
-
-def class_number(row: Row, numbers: Mapping[str, int]) -> int:
-    """A row's label, given by a name or by its number."""
-    value = row.get("label")
-    if value is None or value == "":
-        raise BadRow(f"has no label; its fields are {', '.join(map(str, row))[:200] or 'none'}")
-    if isinstance(value, str):
-        if value.strip() in numbers:
-            return numbers[value.strip()]
-        if value.strip().isdecimal() and len(value) < 10:
-            value = int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(numbers):
-        return value
-    known = ", ".join(numbers) or "none"
-    raise BadRow(f"unknown label {str(value)[:80]!r}; the job's labels are {known} (or 0 to {len(numbers) - 1})")
-
-
-def _question(row: Row) -> Example:
-    question, context = _string(row, "question"), _string(row, "context")
-    found = _answers(row.get("answers"))
-    if not found.text:
-        return Example(question, context)
-    answer, start = found.text[0], found.answer_start[0]
-    if context[start : start + len(answer)] != answer:
-        raise BadRow(f"the answer {answer[:80]!r} is not at position {start} of its context")
-    return Example(question, context, answer=answer, answer_start=start, answers=tuple(found.text))
-
-
-class _Answers(msgspec.Struct):
-    """SQuAD's way to write answers down."""
-
-    text: list[str] = []
-    answer_start: list[int] = []
-
-
-class _Answer(msgspec.Struct):
-    text: str
-    answer_start: int
-
-
-def _answers(value: object) -> _Answers:
-    """All answers; none where the context holds none."""
-    if isinstance(value, str) and value.strip():
-        try:
-            value = msgspec.json.decode(value)
-        except msgspec.DecodeError as error:
-            raise BadRow(f"answers is not JSON: {error}") from None
-    try:
-        if isinstance(value, list):
-            many = msgspec.convert(value, list[_Answer])
-            answers = _Answers([one.text for one in many], [one.answer_start for one in many])
-        else:
-            answers = msgspec.convert(value or {}, _Answers)
-    except msgspec.ValidationError as error:
-        raise BadRow(f'answers must look like {{"text": ["..."], "answer_start": [0]}}: {error}') from None
-    if len(answers.text) != len(answers.answer_start) or any(start < 0 for start in answers.answer_start):
-        raise BadRow("answers must have a text and a position from 0 on each")
-    return answers if answers.text and answers.text[0] else _Answers()
 
 
 def _digest(row: Row) -> int:

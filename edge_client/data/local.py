@@ -9,7 +9,7 @@ from edge_client.bundle.manifest import Model
 from edge_client.errors import DataError
 from edge_client.events import Event, Tell, silent
 
-from .examples import BadRows, Examples, examples_for
+from .examples import BadRows, Check, Examples, examples_for
 from .sources import Row, count_rows, open_data
 
 
@@ -41,12 +41,12 @@ class OwnData:
             raise DataError(f"{self._source.name} has no example; it is empty")
         return rows
 
-    def fitting(self, model: Model) -> tuple[Examples, Examples]:
+    def fitting(self, model: Model, check: Check) -> tuple[Examples, Examples]:
         """Those to train on and those held back, for a model; read again when their file has changed."""
         assert self._source is not None  # it was counted
         key = model.task, model.labels, self._source.stamp()
         if self._read is None or self._read[0] != key:
-            found = examples_for(self._source, model.task, model.labels, bad_rows=self._bad_rows)
+            found = examples_for(self._source, check, bad_rows=self._bad_rows)
             if found.skipped.count:
                 self._tell(Event("warning", f"{self._source.name}: rows left out: {found.skipped}"))
             self._read = key, *found.split(self._holdout)

@@ -11,6 +11,7 @@ from edge_client.bundle.manifest import IGNORED, ProgramSpec, TensorSpec
 from edge_client.bundle.names import DIRECTION, WEIGHT, prefix_of, under
 from edge_client.errors import ProgramInputError
 from edge_client.gradient.estimate import shares
+from edge_client.tasks.registry import task_named
 
 
 class Inputs:
@@ -71,13 +72,12 @@ class Inputs:
 
     def _check_labels(self, labels: Array) -> None:
         """A label out of range would read past the end of the logits."""
-        chain, task = self._chain, self._chain.manifest.model.task
+        chain, task = self._chain, task_named(self._chain.manifest.model.task)
         logits = next(spec for spec in chain.program(chain.head, "plain").outputs if spec.name == "logits")
-        limit = chain.length if task == "qa" else logits.shape[-1]
+        limit = task.label_limit(logits.shape)
         low, high = (int(labels.min()), int(labels.max())) if labels.size else (0, 0)
-        ignorable = task != "seq-cls"
-        if high >= limit or (low < 0 and not (ignorable and set(np.unique(labels[labels < 0])) == {IGNORED})):
-            also = f", or {IGNORED} to ignore it" if ignorable else ""
+        if high >= limit or (low < 0 and not (task.ignores and set(np.unique(labels[labels < 0])) == {IGNORED})):
+            also = f", or {IGNORED} to ignore it" if task.ignores else ""
             raise ProgramInputError(f"labels must be from 0 to {limit - 1}{also}; got {low} to {high}")
 
     # --- of a program ---

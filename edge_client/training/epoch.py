@@ -15,11 +15,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from edge_client.arrays import Array, Weights
-from edge_client.bundle.manifest import IGNORED, Manifest
+from edge_client.bundle.manifest import Manifest
 from edge_client.data.batches import Batch, Batches, in_order
-from edge_client.data.encoder import Question, TextEncoder, answers
+from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example
 from edge_client.errors import TrainingError
+from edge_client.tasks.task import TaskType
 from edge_client.wire.protocol import Report, Task, Training
 
 from .estimators import Estimate, trained
@@ -118,26 +119,17 @@ Logits = Callable[[Batch, Weights], Any]
 
 
 def evaluate(
-    logits_of: Logits, examples: Sequence[Example], encoder: TextEncoder, task: str, weights: Sequence[Weights]
+    logits_of: Logits, examples: Sequence[Example], encoder: TextEncoder, task: TaskType, weights: Sequence[Weights]
 ) -> tuple[int, list[int]]:
     """How many predictions there are on these examples, and how many are right with each of some weights.
 
     A prediction is an example's class, a question's answer, or for a language model the next token.
     """
     total, right = 0, [0] * len(weights)
-    for chosen, encoded, labels in in_order(examples, encoder, task):
-        batch = Batch(0, encoded.tokens, labels, encoded.example_weight)
+    for part in in_order(examples, encoder, task.encode):
         for model, values in enumerate(weights):
-            logits = logits_of(batch, values)[: len(chosen)]  # without rows that only fill
-            if task == "qa":
-                questions = [Question(e.text, e.pair or "", e.answer, e.answer_start) for e in chosen]
-                found = answers(logits, questions, encoded)
-                hits = [answer == question.answer for answer, question in zip(found, questions, strict=True)]
-            elif task == "causal-lm":
-                wanted = labels[: len(chosen), 1:]
-                hits = (logits[:, :-1].argmax(-1) == wanted)[wanted != IGNORED].tolist()
-            else:
-                hits = (logits.argmax(-1) == labels[: len(chosen)]).tolist()
+            logits = logits_of(part.batch, values)[: len(part.examples)]  # without rows that only fill
+            hits = task.right(logits, part)
             right[model] += sum(hits)
             total += len(hits) if model == 0 else 0
     return total, right

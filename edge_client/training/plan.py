@@ -13,6 +13,7 @@ from edge_client.errors import ProgramInputError, TrainingError
 from edge_client.runtimes.runtime import CPU, Runtime, open_runtime
 from edge_client.step.passes import Passes, rows_at_once
 from edge_client.step.turns import directions_at_once
+from edge_client.tasks.registry import task_named
 from edge_client.wire.protocol import Task
 
 from .estimators import kind_of
@@ -40,6 +41,7 @@ class Workbench:
     def __init__(self, bundle: Bundle, runtime: str, *, threads: int = 0, device: str = CPU) -> None:
         self.bundle = bundle
         self.manifest = bundle.manifest
+        self.kind = task_named(bundle.manifest.model.task)
         self.runtime_name = runtime
         self.runtime: Runtime = open_runtime(runtime, bundle.folder, threads=threads, device=device)
         self._tokenizer = bundle.tokenizer()

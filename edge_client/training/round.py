@@ -50,7 +50,7 @@ class Round:
         """
         training = self.task.training
         encoder = self.bench.encoder(training.batch, training.length)
-        batches = Batches(self.examples, encoder, self.bench.manifest.model.task, self.task.seed)
+        batches = Batches(self.examples, encoder, self.bench.kind.encode, self.task.seed)
         again = steps_in(training, len(batches)) > len(batches)
         passes = self.bench.passes(self.task, self.memory, keep_prefixes=again)
         estimator = estimator_for(self.bench.manifest, self.task, passes)
@@ -109,8 +109,7 @@ class Round:
         if not self.task.evaluate or not len(self.held_back):
             return 0, (0, 0)
         passes.release()  # evaluation runs other programs
-        task = self.bench.manifest.model.task
-        total, (before, after) = evaluate(passes.logits, self.held_back, batches.encoder, task, models)
+        total, (before, after) = evaluate(passes.logits, self.held_back, batches.encoder, self.bench.kind, models)
         details = {"held_back": total, "right_global": before, "right_personal": after}
         message = f"of {total} held back, the global model gets {before} right, this device's own {after}"
         self.tell(Event("evaluated", message, details))

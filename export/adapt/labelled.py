@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edge_client.data.batches import in_order, shuffled
+from edge_client.data.batches import Labelled, in_order, shuffled
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import examples_for
 from edge_client.data.sources import open_data
@@ -34,20 +34,21 @@ def read_batches(loaded: Loaded, path: Path) -> list[Batch]:
     """The examples of a JSONL or CSV file, as devices read theirs."""
     if loaded.tokenizer is None:
         raise ExportError(f"{loaded.name} has no tokenizer, so the examples of {path} cannot be read")
-    examples = examples_for(open_data(path), loaded.task.name, loaded.labels)
+    examples = examples_for(open_data(path), loaded.task.kind.check(loaded.labels))
     chosen = [examples[number] for number in sorted(shuffled(len(examples), 0, 0)[:MOST])]
     length = min(_LENGTH, loaded.positions or _LENGTH)
     encoder = TextEncoder(loaded.tokenizer.backend_tokenizer, loaded, _BATCH, length)
     return [
-        without_filling({**encoded.tokens, "labels": labels}, len(some), loaded.task.name)
-        for some, encoded, labels in in_order(chosen, encoder, loaded.task.name)
+        without_filling(part, per_token=loaded.task.kind.per_token)
+        for part in in_order(chosen, encoder, loaded.task.kind.encode)
     ]
 
 
-def without_filling(arrays: dict[str, Any], rows: int, task: str) -> Batch:
-    """The first rows, without columns that only fill."""
+def without_filling(part: Labelled, *, per_token: bool) -> Batch:
+    """The arrays without rows and columns that only fill; labels have the columns where each token has one."""
+    arrays, rows = {**part.encoded.tokens, "labels": part.labels}, len(part.examples)
     longest = int(arrays["attention_mask"][:rows].sum(1).max())
-    lengthwise = {name for name in arrays if name != "labels" or task == "causal-lm"}
+    lengthwise = {name for name in arrays if name != "labels" or per_token}
     return {
         name: torch.from_numpy(values[:rows, :longest] if name in lengthwise else values[:rows])
         for name, values in arrays.items()

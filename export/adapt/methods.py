@@ -24,7 +24,7 @@ from export.errors import ExportError
 from export.graph.capture import capture
 from export.graph.slots import Role, Slot
 from export.model.loading import Loaded
-from export.tasks import Task
+from export.tasks.task import ModelTask
 
 _ADAPTER = "default"
 
@@ -133,7 +133,7 @@ METHODS: dict[str, Method] = {
 }
 
 
-def head_modules(model: nn.Module, task: Task) -> list[str]:
+def head_modules(model: nn.Module, task: ModelTask) -> list[str]:
     """The modules beside the base model that hold parameters: the task layer."""
     if not task.has_head:
         return []

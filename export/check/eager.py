@@ -26,14 +26,14 @@ from edge_client.commands.bench.command import EAGER
 from edge_client.memory import peak_above, resident
 from export.check.baselines import BACKPROP, JVP
 from export.graph.capture import TaskForward
-from export.tasks import TASKS
+from export.tasks.registry import MODEL_TASKS
 
 
 def _model(bundle: Bundle, attention: str) -> PeftModel:
     manifest = bundle.manifest
     config = transformers.AutoConfig.from_pretrained(bundle.folder / "model_config.json")
     config.use_cache = False
-    factory = getattr(transformers, TASKS[manifest.model.task].model_class)
+    factory = getattr(transformers, MODEL_TASKS[manifest.model.task].model_class)
     transformers.utils.logging.set_verbosity_error()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -46,7 +46,7 @@ def _model(bundle: Bundle, attention: str) -> PeftModel:
 def _step(name: str, bundle: Bundle, batch: int, length: int) -> Callable[[], object]:
     manifest = bundle.manifest
     model = _model(bundle, "eager" if name == JVP else "sdpa")
-    forward = TaskForward(model, TASKS[manifest.model.task], manifest.inputs)
+    forward = TaskForward(model, MODEL_TASKS[manifest.model.task], manifest.inputs)
     inputs = _inputs(manifest, batch, length)
     trainable = {name: p for name, p in forward.named_parameters() if p.requires_grad}
     if name == BACKPROP:
@@ -75,9 +75,9 @@ def _backprop(forward: nn.Module, inputs: tuple[Tensor, ...], trainable: dict[st
 
 
 def _inputs(manifest: Manifest, batch: int, length: int) -> tuple[Tensor, ...]:
-    task = TASKS[manifest.model.task]
+    task = MODEL_TASKS[manifest.model.task]
     tokens = [torch.ones(batch, length, dtype=torch.int64) for _ in manifest.inputs]
-    return (*tokens, torch.zeros(task.label_shape(batch, length), dtype=torch.int64))
+    return (*tokens, torch.zeros(task.kind.label_shape(batch, length), dtype=torch.int64))
 
 
 def main(folder: str, name: str, batch: str, length: str, rounds: str, threads: str) -> None:

@@ -16,13 +16,13 @@ from export.adapt.methods import Adapted
 from export.errors import ExportError
 from export.graph.capture import TaskForward
 from export.graph.slots import Slot
-from export.tasks import Task
+from export.tasks.task import ModelTask
 
 
 class Reference:
     """Per-example losses of an adapted model as a function of its trainable tensors."""
 
-    def __init__(self, adapted: Adapted, task: Task, replaced: Mapping[str, Tensor] | None = None) -> None:
+    def __init__(self, adapted: Adapted, task: ModelTask, replaced: Mapping[str, Tensor] | None = None) -> None:
         model: nn.Module = adapted.model
         self._task = task
         self._model = model

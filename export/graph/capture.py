@@ -19,7 +19,7 @@ from torch.export.graph_signature import InputKind
 from export.graph.editing import share_equal_nodes
 from export.graph.rewrites import rewrite
 from export.graph.slots import STORED, Role, Slot, slot_of, value_of
-from export.tasks import Task
+from export.tasks.task import ModelTask
 
 aten = torch.ops.aten
 
@@ -36,7 +36,7 @@ class Captured:
 class TaskForward(nn.Module):
     """Calls a Hugging Face model and computes the task's per-example losses."""
 
-    def __init__(self, model: nn.Module, task: Task, input_names: tuple[str, ...]) -> None:
+    def __init__(self, model: nn.Module, task: ModelTask, input_names: tuple[str, ...]) -> None:
         super().__init__()
         self.model = model
         self.task = task
@@ -45,15 +45,13 @@ class TaskForward(nn.Module):
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         *tokens, labels = inputs
         named = dict(zip(self.input_names, tokens, strict=True))
-        output = self.model(**named)
-        is_span = self.task.name == "qa"
-        logits = torch.stack([output.start_logits, output.end_logits], -1) if is_span else output.logits
+        logits = self.task.logits(self.model(**named))
         return self.task.losses(logits, labels, named["attention_mask"]), logits
 
 
 def capture(
     model: nn.Module,
-    task: Task,
+    task: ModelTask,
     inputs: dict[str, Tensor],
     trainable: dict[int, Slot],
 ) -> Captured:

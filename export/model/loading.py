@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from export.errors import ExportError
-from export.tasks import Task
+from export.tasks.task import ModelTask
 
 PACKAGE_PREFIX = "package:"
 _POSITION_TABLES = ("position_embeddings", "wpe", "embed_positions")
@@ -28,7 +28,7 @@ class Loaded:
 
     name: str
     model: PreTrainedModel
-    task: Task
+    task: ModelTask
     labels: tuple[str, ...]
     tokenizer: PreTrainedTokenizerFast | None
     pad_token_id: int
@@ -67,7 +67,7 @@ class Loaded:
         tokens = {name: torch.ones(batch, length, dtype=torch.int64) for name in self.inputs}
         if "token_type_ids" in tokens:
             tokens["token_type_ids"].zero_()
-        return {**tokens, "labels": torch.zeros(self.task.label_shape(batch, length), dtype=torch.int64)}
+        return {**tokens, "labels": torch.zeros(self.task.kind.label_shape(batch, length), dtype=torch.int64)}
 
 
 def _usable_positions(table: nn.Embedding) -> int:
@@ -76,7 +76,7 @@ def _usable_positions(table: nn.Embedding) -> int:
     return table.num_embeddings - offset
 
 
-def load(source: str, task: Task, labels: Sequence[str], *, random_weights: bool = False, seed: int = 0) -> Loaded:
+def load(source: str, task: ModelTask, labels: Sequence[str], *, random_weights: bool = False, seed: int = 0) -> Loaded:
     """Load `source` for `task` in float32 with attention written out, as forward AD needs it."""
     folder = _folder(source, random_weights=random_weights)
     where = str(folder) if folder else source
@@ -85,10 +85,7 @@ def load(source: str, task: Task, labels: Sequence[str], *, random_weights: bool
     torch.manual_seed(seed)  # a new task layer starts from the same values in every export
     options: dict[str, Any] = {"attn_implementation": "eager"}
     config = _config(where)
-    if task.name == "seq-cls":
-        config.num_labels = len(labels)
-        config.id2label = dict(enumerate(labels))
-        config.label2id = {label: i for i, label in enumerate(labels)}
+    task.configure(config, labels)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = _model(where, task, config, options, random_weights=random_weights)
@@ -144,7 +141,9 @@ def _config(where: str) -> Any:
         ) from error
 
 
-def _model(where: str, task: Task, config: Any, options: dict[str, Any], *, random_weights: bool) -> PreTrainedModel:
+def _model(
+    where: str, task: ModelTask, config: Any, options: dict[str, Any], *, random_weights: bool
+) -> PreTrainedModel:
     factory = getattr(transformers, task.model_class)
     try:
         if random_weights:
@@ -166,7 +165,7 @@ def _model(where: str, task: Task, config: Any, options: dict[str, Any], *, rand
     return loaded
 
 
-def _refuse_partial(where: str, task: Task, model: PreTrainedModel, found: dict[str, Any]) -> None:
+def _refuse_partial(where: str, task: ModelTask, model: PreTrainedModel, found: dict[str, Any]) -> None:
     """A task layer may be new or have other labels; the base model must come from the weights, or it would be noise."""
     base = model.base_model_prefix + "."
     optional = base + "pooler."  # checkpoints of language models come without one

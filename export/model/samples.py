@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from export.model.loading import Loaded
-from export.tasks import IGNORED
 
 SENTENCES = (
     "Turn the lights in the kitchen down to thirty percent, please.",
@@ -41,7 +40,7 @@ def sample_inputs(loaded: Loaded, batch: int, length: int, seed: int) -> dict[st
     if "token_type_ids" in loaded.inputs:
         second = torch.arange(length) >= mask.sum(1, keepdim=True) // 2
         inputs["token_type_ids"] = (second & (mask == 1)).to(torch.int64)
-    inputs["labels"] = _labels(loaded, ids, mask, generator)
+    inputs["labels"] = loaded.task.sample_labels(ids, mask, len(loaded.labels), generator)
     return inputs
 
 
@@ -56,13 +55,3 @@ def _tokens(loaded: Loaded, length: int, row: int, generator: torch.Generator) -
     tokens = torch.randint(loaded.vocabulary, (count,), generator=generator)
     tokens[tokens == loaded.pad_token_id] = (loaded.pad_token_id + 1) % loaded.vocabulary
     return tokens
-
-
-def _labels(loaded: Loaded, ids: Tensor, mask: Tensor, generator: torch.Generator) -> Tensor:
-    batch = ids.shape[0]
-    if loaded.task.name == "causal-lm":
-        return ids.masked_fill(mask == 0, IGNORED)
-    if loaded.task.name == "qa":
-        lengths = mask.sum(1, keepdim=True)
-        return (torch.rand(batch, 2, generator=generator) * lengths).to(torch.int64).sort(1).values
-    return torch.randint(len(loaded.labels), (batch,), generator=generator)

@@ -19,7 +19,7 @@ def describe(loaded: Loaded, adapted: Adapted, segments: list[Segment], method: 
             name=loaded.name,
             architecture=type(loaded.model).__name__,
             task=loaded.task.name,  # type: ignore[arg-type]
-            labels=loaded.labels if loaded.task.name == "seq-cls" else (),
+            labels=loaded.labels if loaded.task.kind.has_classes else (),
             blocks=loaded.layers,
             parameters=loaded.parameters,
         ),

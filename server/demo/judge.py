@@ -55,7 +55,7 @@ class Judge:
         """Of each model, the share of rows that it gets right."""
         passes = self._bench.passes(self._task, None)
         encoder = self._bench.encoder(self._training.batch, self._training.length)
-        total, right = evaluate(passes.logits, self._examples(rows), encoder, self._bench.manifest.model.task, models)
+        total, right = evaluate(passes.logits, self._examples(rows), encoder, self._bench.kind, models)
         return [count / total for count in right]
 
     def trained(self, weights: Weights, local: Local, advance: Callable[[], None] = lambda: None) -> Weights:
@@ -63,7 +63,7 @@ class Judge:
         task = self._local_task(local)
         manifest = self._bench.manifest
         encoder = self._bench.encoder(self._training.batch, self._training.length)
-        batches = Batches(self._examples(local.rows), encoder, manifest.model.task, task.seed)
+        batches = Batches(self._examples(local.rows), encoder, self._bench.kind.encode, task.seed)
         estimator = estimator_for(manifest, task, self._bench.passes(task, None))
         state = State(weights)
         for following in train(task, manifest, estimator, batches, state):
@@ -77,8 +77,8 @@ class Judge:
         return {name: found[name] for name in self.initial}
 
     def _examples(self, rows: Sequence[Phrase]) -> Examples:
-        model = self._bench.manifest.model
-        return examples_for(open_data([dict(row) for row in rows]), model.task, model.labels)
+        check = self._bench.kind.check(self._bench.manifest.model.labels)
+        return examples_for(open_data([dict(row) for row in rows]), check)
 
     def _local_task(self, local: Local) -> Task:
         """A round of one device: all units are its own."""

@@ -11,6 +11,7 @@ from edge_client.data.examples import examples_for
 from edge_client.data.sources import JsonlSource
 from edge_client.runtimes.runtime import available, open_runtime
 from edge_client.step.stepper import Stepper
+from edge_client.tasks.registry import task_named
 from edge_client.training.epoch import evaluate as count_right
 from server.errors import Refusal
 from server.jobs.job import Job
@@ -34,7 +35,7 @@ def evaluate(store: Store, job: Job, weights: Weights) -> dict[str, float]:
         def logits(batch: Batch, values: Weights) -> Any:
             return stepper.forward(batch.tokens, batch.labels, values).logits
 
-        total, (right,) = count_right(logits, examples, encoder, manifest.model.task, [weights])
+        total, (right,) = count_right(logits, examples, encoder, task_named(manifest.model.task), [weights])
     return {"accuracy": right / total}
 
 
@@ -63,4 +64,4 @@ def _held_out(store: Store, bundle: str, held_out: str) -> Examples:
     model = store.bundles.manifest(bundle).model
     source = JsonlSource(store.blobs.path(held_out))
     source.name = "the held-out examples"
-    return examples_for(source, model.task, model.labels)
+    return examples_for(source, task_named(model.task).check(model.labels))

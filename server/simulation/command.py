@@ -22,6 +22,7 @@ from edge_client.commands.options.groups import Group, grouped
 from edge_client.format import size
 from server.errors import SimulationError
 from server.jobs.options import PresetOption, RoundOptions, SettingsOptions, TrainingOptions
+from server.simulation.compare.scores import MAIN_SCORES, SCORES
 from server.simulation.compute.arithmetic import tell_if_slow
 from server.simulation.methods.methods import METHODS, check_method
 from server.simulation.options import FLEETS_NAMES, ComputeOptions, FleetOptions, SourceOptions
@@ -136,13 +137,12 @@ def _shown(rounds: int) -> Generator[Any, None, None]:
     seconds: deque[float] = deque(maxlen=50)  # rounds' own: those of an earlier run count, its pauses do not
 
     def tell(line: Mapping[str, Any]) -> None:
-        names = ("loss", "accuracy", "accuracy_personal", "exact_match", "f1")
-        detail.update({name: f"{line[name]:.3f}" for name in names if name in line})
+        detail.update({name: f"{line[name]:.3f}" for name in ("loss", *SCORES) if name in line})
         text = ", ".join(f"{name} {value}" for name, value in detail.items())
         seconds.append(line["seconds"])
         left = timedelta(seconds=round(fmean(seconds) * (rounds - line["round"])))
         bar.update(job, completed=line["round"], left=left, detail=text)
-        if not console.is_terminal and ("accuracy" in line or "f1" in line):
+        if not console.is_terminal and any(name in line for name in MAIN_SCORES):
             console.print(f"round {line['round']}: {text}", highlight=False)
 
     try:

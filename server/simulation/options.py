@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from edge_client.bundle.manifest import DEFAULT_TASK, TASKS
 from edge_client.commands.options.groups import Group
 
 FLEETS_NAMES = {"alpha": "--lora-alpha"}
@@ -21,7 +22,7 @@ class SourceOptions(Group):
 
     model: Annotated[str, typer.Option(help="What is trained, as `spry export` takes it.")]
     data: Annotated[str, typer.Option(help="A folder with train and test as JSONL or CSV, or a dataset on the hub.")]
-    task: Annotated[str, typer.Option(help="What the model learns: seq-cls, qa or causal-lm.")] = "seq-cls"
+    task: Annotated[str, typer.Option(help=f"What the model learns: {', '.join(TASKS)}.")] = DEFAULT_TASK
     random_weights: Annotated[
         bool, typer.Option("--random-weights", help="A config.json's shape with random weights.")
     ] = False

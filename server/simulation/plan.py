@@ -10,7 +10,7 @@ from annotated_types import Ge
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from edge_client import __version__
-from edge_client.bundle.manifest import Task
+from edge_client.bundle.manifest import DEFAULT_TASK, TaskName
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.data.examples import BadRows
 from server.errors import SimulationError
@@ -32,7 +32,7 @@ class Plan(BaseModel):
     preset: Preset = "default"
     model: str
     random_weights: bool = False
-    task: Task = "seq-cls"
+    task: TaskName = DEFAULT_TASK
     adapter: AdapterOptions = AdapterOptions()
     data: str
     columns: dict[str, str] = Field(default_factory=dict)

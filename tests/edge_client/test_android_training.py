@@ -21,6 +21,7 @@ from edge_client.data.examples import examples_for
 from edge_client.data.sources import open_data
 from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.passes import Passes
+from edge_client.tasks.classification import Classification
 from edge_client.training.epoch import State, evaluate, report, train, update
 from edge_client.training.estimators import estimator_for
 from edge_client.training.optimizers import server_step
@@ -29,6 +30,7 @@ from edge_client.wire.scalars import Participant, StepRecord, as_published, deco
 from tests.android import classpath, environment, java
 from tests.edge_client.conftest import ROWS
 
+CLASSES = Classification()
 CLOSE = 1e-5
 ROUNDS = {
     "forward": {},
@@ -74,7 +76,7 @@ class Bench:
         }
         save_file(self.start, where / "start.safetensors")
         (where / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-        self.examples = examples_for(open_data(where / "rows.jsonl"), "seq-cls", self.manifest.model.labels)
+        self.examples = examples_for(open_data(where / "rows.jsonl"), CLASSES.check(self.manifest.model.labels))
 
     def run(self, classes, cases):
         """Train on the JVM."""
@@ -87,7 +89,7 @@ class Bench:
         training = task.training
         encoder = TextEncoder(self.bundle.tokenizer(), self.manifest, training.batch, training.length)
         passes = Passes(self.manifest, self.runtime, task)
-        batches = Batches(self.examples, encoder, "seq-cls", task.seed)
+        batches = Batches(self.examples, encoder, CLASSES.encode, task.seed)
         return passes, estimator_for(self.manifest, task, passes), batches
 
     def round(self, task):
@@ -96,7 +98,7 @@ class Bench:
         *_, state = train(task, self.manifest, estimator, batches, State(self.start))
         models = self.start, state.weights
         passes, *_ = self.parts(replace(task, batch=task.training.batch))
-        total, right = evaluate(passes.logits, self.examples, batches.encoder, "seq-cls", models)
+        total, right = evaluate(passes.logits, self.examples, batches.encoder, CLASSES, models)
         return update(task, self.manifest, state), report(state, held_back=total, right=(right[0], right[1]))
 
     def iterations(self, task, count=3):

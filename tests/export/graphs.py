@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from export.graph.capture import Captured, capture
 from export.graph.slots import Role, slot_of
 from export.model.loading import Loaded
-from export.tasks import TASKS
+from export.tasks.registry import MODEL_TASKS
 
 
 def captured(loaded: Loaded, batch: int, length: int) -> Captured:
@@ -65,4 +65,4 @@ def toy(pool) -> tuple[Captured, dict[str, Tensor]]:
         "labels": torch.tensor([0, 2]),
     }
     model = Toy(pool).eval().requires_grad_(False)
-    return capture(model, TASKS["seq-cls"], inputs, {}), inputs
+    return capture(model, MODEL_TASKS["seq-cls"], inputs, {}), inputs

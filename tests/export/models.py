@@ -28,6 +28,7 @@ from transformers import (
     RobertaConfig,
 )
 
+from edge_client.bundle.manifest import IGNORED
 from edge_client.commands.options.adapter import AdapterOptions
 from export.adapt.methods import Adapted, adapt
 from export.adapt.targets import Projections, find_projections
@@ -37,7 +38,7 @@ from export.graph.segments import Segment, split
 from export.graph.slots import Role, Slot, slot_of
 from export.graph.units import Unit, find_units
 from export.model.loading import Loaded
-from export.tasks import IGNORED, TASKS
+from export.tasks.registry import MODEL_TASKS
 
 VOCABULARY = 100
 LAYERS = 2
@@ -81,9 +82,9 @@ def tiny(architecture: str, task: str, *, labels: int = 3) -> Loaded:
     config_class, options = CONFIGS[architecture]
     tokens = {"pad_token_id": PAD, "bos_token_id": 0, "eos_token_id": 2}
     config = config_class(**options, **tokens, use_cache=False, is_decoder=task == "causal-lm")
-    if task == "seq-cls":
+    found = MODEL_TASKS[task]
+    if found.kind.has_classes:
         config.num_labels = labels
-    found = TASKS[task]
     torch.manual_seed(0)
     model = getattr(transformers, found.model_class).from_config(config, attn_implementation="eager").eval()
     model.requires_grad_(False)
@@ -102,16 +103,14 @@ def batch_of(loaded: Loaded, lengths: list[int], length: int, seed: int = 0) -> 
     rows = len(lengths)
     ids = torch.full((rows, length), PAD)
     mask = torch.zeros(rows, length, dtype=torch.int64)
-    labels = torch.full(loaded.task.label_shape(rows, length), IGNORED)
+    labels = torch.full(loaded.task.kind.label_shape(rows, length), IGNORED)
     for row, count in enumerate(lengths):
         generator = torch.Generator().manual_seed(seed * 100 + row)
         ids[row, :count] = torch.randint(3, VOCABULARY, (count,), generator=generator)
         mask[row, :count] = 1
-        if loaded.task.name == "causal-lm":
-            labels[row, :count] = ids[row, :count]
-        else:
-            limit = loaded.task.label_limit(len(loaded.labels), count, VOCABULARY)
-            labels[row] = torch.randint(limit, labels[row].shape, generator=generator)
+        alone = ids[row : row + 1, :count], mask[row : row + 1, :count]
+        found = loaded.task.sample_labels(*alone, len(loaded.labels), generator)
+        labels[(row, *map(slice, found.shape[1:]))] = found[0]  # of each token, or of all
     inputs = {"input_ids": ids, "attention_mask": mask}
     if "token_type_ids" in loaded.inputs:
         inputs["token_type_ids"] = (torch.arange(length) >= 3).to(torch.int64) * mask
@@ -233,6 +232,6 @@ def _state(states: list[Tensor]) -> dict[str, Tensor]:
 def combinations() -> Iterator[tuple[str, str]]:
     """Every architecture and task that transformers has a class for."""
     for architecture, (config_class, _) in CONFIGS.items():
-        for task in TASKS.values():
+        for task in MODEL_TASKS.values():
             if config_class in getattr(transformers, task.model_class)._model_mapping:
                 yield architecture, task.name

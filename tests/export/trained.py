@@ -14,7 +14,7 @@ from torch.func import functional_call, jvp
 from edge_client.bundle.adapters import folded
 from edge_client.bundle.folder import Bundle
 from edge_client.step.stepper import Stepper
-from export.tasks import TASKS
+from export.tasks.registry import MODEL_TASKS
 from tests.conftest import LABELS
 
 BATCH, LENGTH = 2, 8
@@ -62,8 +62,8 @@ class Trained:
         whole = folded({name: value.numpy() for name, value in {**saved, **changed}.items()})
         tensors = {name: torch.tensor(value) for name, value in whole.items()}
         save_file(tensors, adapter / "adapter_model.safetensors", {"format": "pt"})
-        task = TASKS[self.manifest.model.task]
-        more = {"num_labels": len(LABELS)} if task.name == "seq-cls" else {}
+        task = MODEL_TASKS[self.manifest.model.task]
+        more = {"num_labels": len(LABELS)} if task.kind.has_classes else {}
         factory = getattr(transformers, task.model_class)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -79,7 +79,7 @@ class Trained:
             logits = output.logits
         self.logits = logits.detach()
         labels = torch.tensor(self.labels)
-        return TASKS[self.manifest.model.task].losses(logits, labels, tokens["attention_mask"])
+        return MODEL_TASKS[self.manifest.model.task].losses(logits, labels, tokens["attention_mask"])
 
     @property
     def parameters(self) -> dict[str, torch.Tensor]:

@@ -56,6 +56,11 @@ def best(points: Sequence[Point]) -> float | None:
     return max((value for _, value in points), default=None)
 
 
+def least(points: Sequence[Point]) -> float | None:
+    """The best value of what should fall."""
+    return min((value for _, value in points), default=None)
+
+
 def fall(points: Sequence[Point]) -> float | None:
     """From the best value to the last."""
     return max(value for _, value in points) - points[-1][1] if points else None

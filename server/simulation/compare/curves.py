@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree import ElementTree as ET
 
 from server.simulation.compare.comparison import Spread
-from server.simulation.compare.measures import SCORES
 from server.simulation.compare.runs import Run, read_run
+from server.simulation.compare.scores import SCORES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,9 +97,9 @@ def write_curves(folder: Path) -> Path:
     """Draw one run's loss and scores into its folder."""
     run = read_run(folder)
     panels = [Panel("training loss", [Line("loss", _alone(run, "loss"), 0)], percent=False)]
-    fields = [field for field in SCORES if run.points(field)]
+    fields = [field for field, kind in SCORES.items() if kind.share and run.points(field)]
     if fields:
-        lines = [Line(SCORES[field], _alone(run, field), number) for number, field in enumerate(fields)]
+        lines = [Line(SCORES[field].words, _alone(run, field), number) for number, field in enumerate(fields)]
         panels.append(Panel("score, %", lines))
     config = run.config
     title = f"{config.method} on {config.data.name}, seed {config.seed}"

@@ -9,20 +9,21 @@ from typing import Literal
 
 import msgspec
 
+from edge_client.tasks.task import ScoreKind
 from server.simulation.compare.convergence import (
     best,
     converged_round,
     fall,
     last,
+    least,
     round_of_share,
     seconds_until,
 )
 from server.simulation.compare.runs import Run
+from server.simulation.compare.scores import MAIN_SCORES, SCORES
 
 Unit = Literal["percent", "points", "seconds", "bytes", "number"]
-Section = Literal["score", "time", "cost"]
-SCORES = {"accuracy": "generalised", "accuracy_personal": "personalised", "f1": "F1", "exact_match": "exact match"}
-"""Fields of a round, and their names in tables."""
+Section = Literal["score", "less", "time", "cost"]
 
 
 class Metric(msgspec.Struct, frozen=True):
@@ -35,14 +36,14 @@ class Metric(msgspec.Struct, frozen=True):
 
 
 def main_score(*runs: Run) -> str:
-    """What is compared and drawn first: F1 where questions are answered, else the generalised accuracy."""
-    return "f1" if any(run.points("f1") for run in runs) else "accuracy"
+    """What is compared and drawn first: their task's main score; the accuracy until there is a score."""
+    return next((name for name in MAIN_SCORES if any(run.points(name) for run in runs)), "accuracy")
 
 
 def metrics(interval: int) -> list[Metric]:
     """All of them; the paper's rule of convergence looks at intervals of so many rounds."""
     return [
-        *(metric for score, words in SCORES.items() for metric in _of_score(score, words)),
+        *(metric for score, kind in SCORES.items() for metric in _of_score(score, kind)),
         Metric("rounds", "rounds", "time", "number", lambda run: run.rounds[-1].round if run.rounds else None),
         Metric("seconds", "seconds", "time", "seconds", lambda run: _total(run, "seconds")),
         Metric("rounds_to_95", "rounds to 95 %", "time", "number", lambda run: round_of_share(_main(run))),
@@ -60,11 +61,16 @@ def metrics(interval: int) -> list[Metric]:
     ]  # fmt: skip
 
 
-def _of_score(score: str, words: str) -> list[Metric]:
+def _of_score(score: str, kind: ScoreKind) -> list[Metric]:
+    if not kind.share:
+        return [
+            Metric(f"{score}.last", f"{kind.words} final", "less", "number", lambda run: last(run.points(score))),
+            Metric(f"{score}.best", f"{kind.words} best", "less", "number", lambda run: least(run.points(score))),
+        ]
     return [
-        Metric(f"{score}.last", f"{words} final", "score", "percent", lambda run: last(run.points(score))),
-        Metric(f"{score}.best", f"{words} best", "score", "percent", lambda run: best(run.points(score))),
-        Metric(f"{score}.fall", f"{words} fall", "score", "points", lambda run: fall(run.points(score))),
+        Metric(f"{score}.last", f"{kind.words} final", "score", "percent", lambda run: last(run.points(score))),
+        Metric(f"{score}.best", f"{kind.words} best", "score", "percent", lambda run: best(run.points(score))),
+        Metric(f"{score}.fall", f"{kind.words} fall", "score", "points", lambda run: fall(run.points(score))),
     ]
 
 

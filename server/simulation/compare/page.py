@@ -7,9 +7,10 @@ from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
+from edge_client.tasks.task import ACCURACY
 from server.simulation.compare.comparison import Comparison, Group
 from server.simulation.compare.curves import Line, Panel, draw, style_sheet
-from server.simulation.compare.measures import SCORES
+from server.simulation.compare.scores import MAIN_SCORES, PERSONAL, SCORES
 from server.simulation.compare.tables import (
     MARK,
     Table,
@@ -24,7 +25,7 @@ from server.simulation.compare.tables import (
 
 MADE_BY = "<!-- made by spry report -->"
 """What a file begins with that a later report may replace."""
-_DRAWN = ("accuracy", "f1", "accuracy_personal")
+_DRAWN = (*MAIN_SCORES, PERSONAL)
 
 
 class Chart(NamedTuple):
@@ -117,7 +118,7 @@ def _charts(group: Group, labels: Sequence[str], before: int) -> list[Chart]:
         lines = [Line(row.label, curve, labels.index(row.label)) for row in group.rows if (curve := row.curve(score))]
         if not lines:
             continue
-        name = "F1" if score == "f1" else f"{SCORES[score]} accuracy"
+        name = f"{SCORES[score].words} accuracy" if score in (ACCURACY.name, PERSONAL) else SCORES[score].words
         ends = "; ".join(f"{line.label} {show(line.points[-1][1], 'percent')} %" for line in lines)
         description = f"{name} over the rounds on {group.title}. At the end: {ends}."
         title = f"{group.title}: {name}"

@@ -15,6 +15,7 @@ import msgspec
 
 from edge_client.errors import SpryError
 from server.simulation.compare.convergence import Point
+from server.simulation.compare.scores import SCORES
 
 CONFIG, ROUNDS, SUMMARY = "config.json", "rounds.jsonl", "summary.json"
 
@@ -80,10 +81,6 @@ class Round(msgspec.Struct, frozen=True):
     loss: float | None = None
     clients: int | None = None
     examples: int | None = None
-    accuracy: float | None = None
-    accuracy_personal: float | None = None
-    exact_match: float | None = None
-    f1: float | None = None
     bytes_up: int | None = None
     bytes_down: int | None = None
     numbers_up: int | None = None
@@ -91,6 +88,8 @@ class Round(msgspec.Struct, frozen=True):
     passes: float | None = None
     """Forward passes that a client's step costs."""
     step_seconds: float | None = None
+    scores: dict[str, float | None] = {}
+    """Those that the round was evaluated for."""
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -108,7 +107,7 @@ class Run(msgspec.Struct, frozen=True):
 
     def points(self, field: str) -> list[Point]:
         """The rounds that have a finite value in a field, and that value."""
-        found = ((row.round, getattr(row, field)) for row in self.rounds)
+        found = ((row.round, row.scores.get(field) if field in SCORES else getattr(row, field)) for row in self.rounds)
         return [(number, float(value)) for number, value in found if value is not None and math.isfinite(value)]
 
 
@@ -143,7 +142,9 @@ def _rounds(file: Path) -> Iterator[Round]:
     for number, line in enumerate(lines, start=1):
         try:
             # Python's reader takes the NaN of a loss that has left the finite numbers.
-            row = msgspec.convert(json.loads(line), Round)
+            given = msgspec.convert(json.loads(line), dict[str, Any])
+            scores = {name: given[name] for name in SCORES if name in given}
+            row = msgspec.convert(given | {"scores": scores}, Round)
         except ValueError as error:
             if not line.endswith("\n"):
                 break  # it was being written

@@ -9,10 +9,12 @@ from typing import NamedTuple
 from edge_client.format import size
 from server.simulation.compare.comparison import RIVALS, Comparison, Group, Kind, Row, Spread
 from server.simulation.compare.convergence import INTERVAL
-from server.simulation.compare.measures import SCORES, Metric, Section, Unit, metrics
+from server.simulation.compare.measures import Metric, Section, Unit, metrics
+from server.simulation.compare.scores import SCORES
 
 TITLES: dict[Section, str] = {
     "score": "Scores, %",
+    "less": "Scores, the less the better",
     "time": "Rounds and time",
     "cost": "Per client and round",
 }
@@ -61,14 +63,16 @@ def overview(comparison: Comparison) -> Table | None:
 
 
 def tables(group: Group, interval: int = INTERVAL) -> list[Table]:
-    return [_section(group, section, interval) for section in TITLES]
+    """Scores that should fall have a table where there are some."""
+    found = {section: _section(group, section, interval) for section in TITLES}
+    return [table for section, table in found.items() if section != "less" or len(table.headings) > 1]
 
 
 def compact(group: Group, interval: int = INTERVAL) -> Table:
     """What fits a terminal."""
     shown = {f"{group.score}.last": "final", f"{group.score}.fall": "fall", "rounds_to_95": "rounds to 95 %"}
     columns = {shown[metric.key]: _column(group, metric) for metric in metrics(interval) if metric.key in shown}
-    return _table(f"{group.title}, {SCORES[group.score]}, %", group, columns | _ahead(group, RIVALS[:2]))
+    return _table(f"{group.title}, {SCORES[group.score].words}, %", group, columns | _ahead(group, RIVALS[:2]))
 
 
 def curve_figures(group: Group, score: str) -> Table:
@@ -82,7 +86,7 @@ def curve_figures(group: Group, score: str) -> Table:
         for label, curve in curves.items()
         if curve
     ]
-    return Table(f"{SCORES[score]} by round, %", ["method", *map(str, chosen)], lines)
+    return Table(f"{SCORES[score].words} by round, %", ["method", *map(str, chosen)], lines)
 
 
 def settings(comparison: Comparison) -> Table | None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_client.arrays import Array, Weights
-from edge_client.data.batches import Batches
+from edge_client.data.batches import Batches, Encode
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example
 from edge_client.gradient.estimate import parts
@@ -33,14 +33,21 @@ class GuideMaker:
     Args:
         learner: computes them.
         examples: labelled ones.
-        task: what they are examples of.
+        encode: makes arrays of them, as their kind of task has them.
         directions: as many as there are groups.
         length: tokens of an example, at most.
         apart: directions of a unit are orthonormal by themselves, as a client has one; else of all units together.
     """
 
     def __init__(
-        self, learner: Learner, examples: Sequence[Example], task: str, *, directions: int, length: int, apart: bool
+        self,
+        learner: Learner,
+        examples: Sequence[Example],
+        encode: Encode,
+        *,
+        directions: int,
+        length: int,
+        apart: bool,
     ) -> None:
         if len(examples) < directions:
             raise SimulationError(
@@ -49,7 +56,7 @@ class GuideMaker:
             )
         self._learner = learner
         self._examples = examples
-        self._task = task
+        self._encode = encode
         self._directions = directions
         self._encoder = TextEncoder(
             learner.tokenizer, learner.manifest, min(GROUP, len(examples) // directions), length
@@ -67,7 +74,7 @@ class GuideMaker:
 
     def _gradients(self, version: int, weights: Weights) -> Weights:
         """Of each group, by all parameters."""
-        drawn = Batches(self._examples, self._encoder, self._task, version)
+        drawn = Batches(self._examples, self._encoder, self._encode, version)
         groups = [drawn.at(step) for step in range(self._directions)]
         names = [parameter.name for parameters in self._parts for parameter in parameters]
         count = len(groups)

@@ -18,13 +18,15 @@ from edge_client.data.batches import Batches
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example, examples_for
 from edge_client.data.sources import open_data
+from edge_client.tasks.registry import task_named
+from edge_client.tasks.task import Score
 from edge_client.training.epoch import State, evaluate, report, train, update
 from edge_client.training.estimators import Estimate, Estimator, ScalarEstimator
 from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import encode_report
 from server.simulation.compute.guide import GuideMaker
 from server.simulation.compute.learner import Learner, open_learner
-from server.simulation.compute.scores import Score, score
+from server.simulation.compute.scores import score
 from server.simulation.compute.together import JoinedPasses, run_together
 from server.simulation.data.columns import Columns
 from server.simulation.data.dataset import open_dataset
@@ -65,6 +67,7 @@ class Worker:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        self.kind = task_named(plan.task)
         self.population = population_of(plan)
         self.learner = learner_of(plan, self.population.labels)
         self.manifest = self.learner.manifest
@@ -118,11 +121,11 @@ class Worker:
         held_back = self._client(client).test
         if not held_back:
             return 0, 0
-        total, (right,) = evaluate(passes.logits, held_back, self._encoder, self.plan.task, [state.weights])
+        total, (right,) = evaluate(passes.logits, held_back, self._encoder, self.kind, [state.weights])
         return total, right
 
     def _batches(self, client: int, task: Task) -> Batches:
-        return Batches(self._client(client).train, self._encoder, self.plan.task, task.seed)
+        return Batches(self._client(client).train, self._encoder, self.kind.encode, task.seed)
 
     def _estimator(self, task: Task, passes: JoinedPasses, last_change: Weights, guide: Weights) -> Estimator:
         kind = self.plan.kind.estimator_of(task.training)
@@ -152,9 +155,10 @@ class _Watched:
 def _guide_of(plan: Plan, learner: Learner, labels: Sequence[str]) -> GuideMaker:
     """By the examples that lie at the desk."""
     length = plan.settings.training.length
-    examples = examples_for(open_data(Path(plan.adapter.examples)), plan.task, labels)
+    kind = task_named(plan.task)
+    examples = examples_for(open_data(Path(plan.adapter.examples)), kind.check(labels))
     split = plan.settings.assignment != "all"
-    return GuideMaker(learner, examples, plan.task, directions=plan.guided, length=length, apart=split)
+    return GuideMaker(learner, examples, kind.encode, directions=plan.guided, length=length, apart=split)
 
 
 def population_of(plan: Plan) -> Population:

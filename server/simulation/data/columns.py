@@ -7,10 +7,13 @@ from typing import NamedTuple
 
 from edge_client.data.sources import Located, Row, Source
 from edge_client.errors import DataError
+from edge_client.tasks.task import TaskType
 
 Fields = dict[str, tuple[str, ...]]
 """Of each field that a device reads, the columns that it is made of."""
 
+LABEL = "label"
+"""The field of an example's own class."""
 GROUP = "group"
 """The field of what is split over, where that is not the label."""
 
@@ -29,7 +32,6 @@ _TEXTS = (
     ("review", ""),
 )
 _LABELS = ("label", "labels", "class", "category", "topic", "intent", "coarse_label")
-_QUESTION = ("question", "context", "answers")
 
 
 class Columns(NamedTuple):
@@ -43,21 +45,18 @@ class Columns(NamedTuple):
     """Or the question's answers."""
 
 
-def fields_of(task: str, asked: Columns, names: Sequence[str], where: str) -> Fields:
-    """Where each field of a task is found among a data set's columns."""
-    found = _question(asked) if task == "qa" else _texts(asked, names, where)
-    if task == "seq-cls":
-        found["label"] = asked.label or next((name for name in _LABELS if name in names), "label")
+def fields_of(kind: TaskType, asked: Columns, names: Sequence[str], where: str) -> Fields:
+    """Where each field of a kind of task is found among a data set's columns."""
+    found = _texts(asked, names, where) if "text" in kind.fields else {}
+    if LABEL in kind.fields:
+        found[LABEL] = asked.label or next((name for name in _LABELS if name in names), LABEL)
+    found |= {name: given or name for name, given in zip(kind.fields, asked, strict=True) if name and name not in found}
     fields = {field: tuple(columns.split("+")) for field, columns in found.items() if columns}
     for field, columns in fields.items():
         for column in columns:
             if column not in names and (field, column) != ("text_pair", "text_pair"):
                 raise DataError(f"{where} has no column {column!r} for the {field}; {_known(names)}")
     return fields
-
-
-def _question(asked: Columns) -> dict[str, str]:
-    return {field: given or field for field, given in zip(_QUESTION, asked, strict=True)}
 
 
 def _texts(asked: Columns, names: Sequence[str], where: str) -> dict[str, str]:

@@ -20,11 +20,14 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from edge_client.data.examples import BadRows, Examples, class_number, examples_for
+from edge_client.data.examples import BadRows, Examples, examples_for
 from edge_client.data.sources import BadRow, CsvSource, JsonlSource, Located, Row, Source
 from edge_client.errors import DataError
+from edge_client.tasks.classification import class_number
+from edge_client.tasks.registry import task_named
+from edge_client.tasks.task import TaskType
 from server.simulation.data import hub
-from server.simulation.data.columns import GROUP, Columns, MappedSource, fields_of
+from server.simulation.data.columns import GROUP, LABEL, Columns, MappedSource, fields_of
 from server.simulation.data.split import Kinds
 
 LABELS_FILE = "labels.json"
@@ -69,15 +72,16 @@ def open_dataset(
 
     Args:
         data: the folder, or the dataset's name.
-        task: `seq-cls`, `qa` or `causal-lm`.
+        task: the name of its kind.
         columns: what holds the text, its pair and the label; found by their names where empty.
         by: the column that is split over; the label when left out, or a question's title.
         labels: the classes' names; those of the data when left out.
         bad_rows: what to do with rows that cannot be used.
     """
-    raw = _folder(Path(data)) if _file(Path(data), "train") else _hub(data, task, columns)
-    by = by or ("title" if task == "qa" else "")
-    fields = fields_of(task, columns, raw.columns, raw.train.name)
+    kind = task_named(task)
+    raw = _folder(Path(data)) if _file(Path(data), "train") else _hub(data, kind, columns)
+    by = by or kind.topic
+    fields = fields_of(kind, columns, raw.columns, raw.train.name)
     if by and by not in raw.columns:
         raise DataError(
             f"{raw.train.name} has no column {by!r} to split over; its columns are {', '.join(raw.columns)[:200]}: "
@@ -85,20 +89,21 @@ def open_dataset(
         )
     test = MappedSource(raw.test, fields)
     train: Source = MappedSource(raw.train, fields | {GROUP: (by,)} if by else fields)
-    labels = tuple(labels or raw.labels or _labels_in(train)) if task == "seq-cls" else ()
+    labels = tuple(labels or raw.labels or _labels_in(train)) if kind.has_classes else ()
     classes = groups = None
-    if labels:
+    if labels and LABEL in kind.fields:
         train = classes = _NotingSource(train, _class_of(labels), labels)
-    if by or not labels:
+    if by or classes is None:
         train = groups = _NotingSource(train, _group_of(by) if by else lambda _: task)
-    examples = examples_for(train, task, labels, bad_rows=bad_rows)
+    check = kind.check(labels)
+    examples = examples_for(train, check, bad_rows=bad_rows)
     noted = [source.kinds(examples.places) for source in (classes, groups) if source is not None]
     return Dataset(
         name=raw.name,
         task=task,
         labels=labels,
         train=examples,
-        test=examples_for(test, task, labels, bad_rows=bad_rows),
+        test=examples_for(test, check, bad_rows=bad_rows),
         classes=noted[0],
         groups=noted[-1],
         by=by,
@@ -150,10 +155,10 @@ def _names(path: Path) -> Sequence[str]:
     return found
 
 
-def _hub(data: str, task: str, columns: Columns) -> _Raw:
+def _hub(data: str, kind: TaskType, columns: Columns) -> _Raw:
     splits = hub.open_splits(data)
     known = hub.columns(splits, data)
-    label = next(iter(fields_of(task, columns, known, data).get("label", ())), "")
+    label = next(iter(fields_of(kind, columns, known, data).get("label", ())), "")
     train, test = hub.labelled(splits, data, label)
     return _Raw(_name(data), train, test, known, hub.names(splits, label))
 

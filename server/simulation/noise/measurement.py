@@ -22,6 +22,7 @@ from edge_client.data.batches import Batch, Batches, in_order
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example
 from edge_client.gradient.estimate import shares
+from edge_client.tasks.registry import task_named
 from edge_client.training.estimators import kind_of
 from edge_client.wire.protocol import Training
 from server.errors import SimulationError
@@ -123,6 +124,7 @@ class _Steps:
 
     def __init__(self, plan: Plan, learner: Learner, population: Population, weights: Weights) -> None:
         self._plan = plan
+        self._kind = task_named(plan.task)
         self._learner = learner
         self._manifest: Manifest = learner.manifest
         self._population = population
@@ -135,10 +137,7 @@ class _Steps:
         total: Vectors = {number: np.zeros(unit.size) for number, unit in enumerate(self._manifest.units)}
         encoder, together = self._encoder(WHOLE_BATCH), rows_together(self._plan)
         for start in range(0, len(examples), together):
-            batches = [
-                Batch(0, encoded.tokens, labels, encoded.example_weight)
-                for _, encoded, labels in in_order(examples[start : start + together], encoder, self._plan.task)
-            ]
+            batches = [part.batch for part in in_order(examples[start : start + together], encoder, self._kind.encode)]
             for batch, found in zip(batches, self._differentiate(batches, per_example=False), strict=True):
                 for number, vector in self._vectors(found.gradients, total).items():
                     total[number] += vector * batch.examples / len(examples)
@@ -150,7 +149,7 @@ class _Steps:
         for place, client in enumerate(sampled(self._plan.seed, repeat + 1, self._population.clients, count)):
             task = task_of(self._plan.settings, self._manifest, repeat + 1, Slot(place, ()))
             examples = self._population.client(client).train
-            batches.append(Batches(examples, encoder, self._plan.task, task.seed).at(0))
+            batches.append(Batches(examples, encoder, self._kind.encode, task.seed).at(0))
         found = self._differentiate(batches, per_example=True)
         return [Draw(place, *pair) for place, pair in enumerate(zip(batches, found, strict=True))]
 

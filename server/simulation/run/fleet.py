@@ -19,6 +19,7 @@ from typing import Any
 from edge_client.arrays import Weights
 from edge_client.bundle.chain import cut_for
 from edge_client.bundle.manifest import Manifest
+from edge_client.tasks.registry import task_named
 from edge_client.wire.protocol import Report, Task
 from edge_client.wire.scalars import Participant, decode_report
 from server.errors import SimulationError
@@ -29,7 +30,7 @@ from server.rounds.offers import seed_of
 from server.rounds.outcomes import Contribution, Outcome, mean_of_updates, step_of_scalars
 from server.rounds.outliers import norms, usual
 from server.simulation.compute.crews import Crew
-from server.simulation.compute.scores import Score, combined
+from server.simulation.compute.scores import combined
 from server.simulation.compute.work import Member, Trained, rows_together
 from server.simulation.data.population import sampled
 from server.simulation.methods.guided import drawing_along, guide_in, in_state
@@ -85,7 +86,7 @@ class Fleet:
         following = State(outcome.model, number, self._change(state, outcome))
         trained = time.monotonic() - started
         if evaluated:
-            found |= self.score(outcome.model.result).values
+            found |= self.scores(outcome.model.result)
         seconds = time.monotonic() - started
         steps = sum(report.steps for report in outcome.reports)
         return following, {
@@ -183,10 +184,11 @@ class Fleet:
 
     # --- evaluate ---
 
-    def score(self, weights: Weights) -> Score:
+    def scores(self, weights: Weights) -> dict[str, float]:
         """How good these weights are on the test set."""
         starts = range(0, self.test_examples, SCORED_TOGETHER)
-        return combined(self._crew.call("score", [(weights, start, start + SCORED_TOGETHER) for start in starts]))
+        parts = self._crew.call("score", [(weights, start, start + SCORED_TOGETHER) for start in starts])
+        return task_named(self.plan.task).told(combined(parts))
 
 
 def _check_shares(settings: JobSettings, units: int) -> None:

@@ -8,9 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from edge_client.tasks.registry import task_named
+from edge_client.tasks.task import TaskType
 from server.jobs.completion import complete
 from server.simulation.compare import convergence
+from server.simulation.compare.convergence import Point
 from server.simulation.compare.curves import write_curves
+from server.simulation.compare.scores import PERSONAL
 from server.simulation.compute.crews import Engine, open_crew
 from server.simulation.compute.work import Worker
 from server.simulation.plan import Plan
@@ -42,7 +46,7 @@ def simulate(
                 state, line = fleet.play(state)
                 folder.save(state, line)
                 tell(line)
-        summary = _summary(folder.lines())
+        summary = _summary(folder.lines(), task_named(plan.task))
         worker.learner.save_adapter(folder.adapter, state.model.result)
         write_curves(folder.path)
         folder.finish(summary)
@@ -81,19 +85,17 @@ def _digest(file: str) -> str:
     return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:32] if file else ""
 
 
-def _summary(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _summary(lines: Sequence[Mapping[str, Any]], task: TaskType) -> dict[str, Any]:
     """What a run came to."""
-    score = "f1" if any("f1" in line for line in lines) else "accuracy"
-    points = [(line["round"], line[score]) for line in lines if score in line]
+    points = _points(lines, task.main_score)
     seconds = [(line["round"], line["seconds"]) for line in lines]
     reached = convergence.round_of_share(points)
     totals = {name: sum(line[name] for line in lines) for name in TRAFFIC}
-    personal = [line["accuracy_personal"] for line in lines if "accuracy_personal" in line]
     return {
-        score: convergence.last(points),
+        **{score.name: convergence.last(_points(lines, score.name)) for score in task.scores},
         "best": convergence.best(points),
         "fall": convergence.fall(points),
-        "accuracy_personal": personal[-1] if personal else None,
+        PERSONAL: convergence.last(_points(lines, PERSONAL)),
         "converged_round": convergence.converged_round(points),
         "rounds_to_95": reached,
         "seconds_to_95": None if reached is None else round(convergence.seconds_until(reached, seconds), 1),
@@ -102,3 +104,7 @@ def _summary(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "peak_bytes": max((line["peak_bytes"] for line in lines if "peak_bytes" in line), default=None),
         "simulator_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
+
+
+def _points(lines: Sequence[Mapping[str, Any]], score: str) -> list[Point]:
+    return [(line["round"], line[score]) for line in lines if score in line]

@@ -15,6 +15,7 @@ from edge_client.errors import TrainingError
 from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.passes import Passes, rows_at_once
 from edge_client.step.turns import directions_at_once
+from edge_client.tasks.classification import Classification
 from edge_client.training.epoch import State, evaluate, report, steps_in, train, update
 from edge_client.training.estimators import ESTIMATORS, estimator_for, kind_of, trained
 from edge_client.training.plan import programs_of
@@ -23,6 +24,7 @@ from edge_client.wire.protocol import Training
 
 TEXTS = ("it is a train", "the ice is on the lake", "is it?", "a b c", "the lake", "on it", "no ice, no train!")
 EXAMPLES = [Example(text, None, number % 3) for number, text in enumerate(TEXTS)]
+CLASSES = Classification()
 
 
 class Bench:
@@ -43,7 +45,7 @@ class Bench:
 
     def batches(self, task, examples=EXAMPLES):
         encoder = TextEncoder(self.bundle.tokenizer(), self.manifest, task.training.batch, task.training.length)
-        return Batches(examples, encoder, "seq-cls", task.seed)
+        return Batches(examples, encoder, CLASSES.encode, task.seed)
 
     def gradient(self, task, iteration=0, batch=0, **options):
         estimator = estimator_for(self.manifest, task, self.passes(task, **options))
@@ -361,11 +363,11 @@ def test_evaluation_counts_what_is_right(bench, changed):
     task = changed(batch=2)
     passes = bench.passes(task)
     encoder = bench.batches(task).encoder
-    total, (right, again) = evaluate(passes.logits, EXAMPLES, encoder, "seq-cls", [bench.weights, bench.weights])
+    total, (right, again) = evaluate(passes.logits, EXAMPLES, encoder, CLASSES, [bench.weights, bench.weights])
     assert total == 7
     assert right == again
     states = bench.round(replace(task, training=replace(task.training, estimator="exact", epochs=60)))
-    _, (before, after) = evaluate(passes.logits, EXAMPLES, encoder, "seq-cls", [bench.weights, states[-1].weights])
+    _, (before, after) = evaluate(passes.logits, EXAMPLES, encoder, CLASSES, [bench.weights, states[-1].weights])
     assert before == right
     assert after > before
 
@@ -374,6 +376,6 @@ def test_evaluation_in_pieces_of_which_one_has_no_example(bench, changed):
     task = changed(batch=2)  # of a batch of four, whose second half only fills
     passes, whole = bench.passes(task), bench.passes(changed())
     encoder = bench.batches(task).encoder
-    found = [evaluate(one.logits, EXAMPLES[:5], encoder, "seq-cls", [bench.weights]) for one in (passes, whole)]
+    found = [evaluate(one.logits, EXAMPLES[:5], encoder, CLASSES, [bench.weights]) for one in (passes, whole)]
     assert found[0] == found[1]
     assert found[0][0] == 5

@@ -12,6 +12,7 @@ from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example
 from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.passes import Passes
+from edge_client.tasks.classification import Classification
 from edge_client.training.estimators import estimator_for, trained
 from edge_client.training.optimizers import server_step
 from edge_client.training.replay import changes, replay
@@ -46,7 +47,7 @@ def estimator(opened, task):
 def batch_of(opened, task, step=0):
     bundle, _ = opened
     encoder = TextEncoder(bundle.tokenizer(), bundle.manifest, 4, 8)
-    return Batches(EXAMPLES, encoder, "seq-cls", task.seed).at(step)
+    return Batches(EXAMPLES, encoder, Classification().encode, task.seed).at(step)
 
 
 def sent(opened, task, weights, iteration=0, step=0):

@@ -24,7 +24,7 @@ from export.errors import ExportError
 from export.graph.capture import TaskForward
 from export.model.loading import load
 from export.options import check_adapter
-from export.tasks import TASKS
+from export.tasks.registry import MODEL_TASKS
 
 WORDS = ("the", "ice", "on", "lake", "is", "it", "train")
 LABELS = ("no", "yes")
@@ -34,7 +34,7 @@ LAYERS = [f"encoder.layer.{block}.attention.self.{name}" for block in range(2) f
 
 @pytest.fixture
 def loaded(model_folder):
-    return load(str(model_folder), TASKS["seq-cls"], LABELS)
+    return load(str(model_folder), MODEL_TASKS["seq-cls"], LABELS)
 
 
 @pytest.fixture
@@ -146,12 +146,12 @@ def test_trained_factors_of_pairs_are_a_lora_adapter(loaded, desk):
 def test_other_tasks_read_their_rows(model_folder, tmp_path, task, row):
     path = tmp_path / "desk.jsonl"
     path.write_text(json.dumps(row) + "\n")
-    loaded = load(str(model_folder), TASKS["qa"], ())
-    loaded.task = TASKS[task]
+    loaded = load(str(model_folder), MODEL_TASKS["qa"], ())
+    loaded.task = MODEL_TASKS[task]
     (batch,) = read_batches(loaded, path)
     rows, length = batch["input_ids"].shape
     assert rows == 1
-    assert batch["labels"].shape == loaded.task.label_shape(rows, length)
+    assert batch["labels"].shape == loaded.task.kind.label_shape(rows, length)
     assert batch["attention_mask"].all()
 
 

@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 from torch import nn
 
 from edge_client.bundle.folder import Bundle
-from edge_client.bundle.manifest import Check
+from edge_client.bundle.manifest import IGNORED, Check
 from edge_client.commands.options.adapter import AdapterOptions
 from export.adapt.methods import Adapted, adapt
 from export.check.reference import Reference
@@ -22,7 +22,7 @@ from export.errors import ExportError
 from export.model.loading import load
 from export.model.samples import SENTENCES, sample_inputs
 from export.options import ExportOptions
-from export.tasks import IGNORED, TASKS
+from export.tasks.registry import MODEL_TASKS
 from tests.conftest import LABELS
 from tests.export.models import tiny
 
@@ -39,7 +39,7 @@ class Verified:
         self.folder = folder
         self.manifest = Bundle.open(folder).manifest
         options = ExportOptions(str(model_folder), folder, batches=(2,), lengths=(8,), **options)
-        self.loaded = load(options.source, TASKS[options.task], LABELS)
+        self.loaded = load(options.source, MODEL_TASKS[options.task], LABELS)
         self.adapted = adapt(self.loaded, options.adapter, options.seed)
         self.sample = make_sample(self.loaded, self.adapted, self.manifest, 2, 0)
 
@@ -167,7 +167,7 @@ def test_a_failed_verification_leaves_nothing(exporting, tmp_path, monkeypatch):
 
 
 def test_sentences_are_real_and_padded(model_folder):
-    loaded = load(str(model_folder), TASKS["seq-cls"], LABELS)
+    loaded = load(str(model_folder), MODEL_TASKS["seq-cls"], LABELS)
     inputs = sample_inputs(loaded, 4, 32, 0)
     lengths = inputs["attention_mask"].sum(1)
     assert len(set(lengths.tolist())) > 1
@@ -235,6 +235,6 @@ class Constant(nn.Module):
 def test_a_function_without_forward_mode_is_refused_in_one_line():
     ones = torch.ones(2, 4, dtype=torch.int64)
     inputs = {"input_ids": ones, "attention_mask": ones, "labels": torch.tensor([0, 2])}
-    reference = Reference(Adapted(Constant(), {}, {"w": "weight"}, {}, {}), TASKS["seq-cls"])
+    reference = Reference(Adapted(Constant(), {}, {"w": "weight"}, {}, {}), MODEL_TASKS["seq-cls"])
     with pytest.raises(ExportError, match="cannot differentiate an autograd"):
         reference.jvp(inputs, {"w": torch.ones(3)}, {"w": torch.ones(3)})

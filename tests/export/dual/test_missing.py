@@ -11,7 +11,7 @@ from export.dual.rule import TANGENTS, tangent_of
 from export.errors import ExportError, MissingRuleError
 from export.graph.capture import Captured, capture
 from export.graph.slots import Role, Slot
-from export.tasks import TASKS
+from export.tasks.registry import MODEL_TASKS
 
 aten = torch.ops.aten
 
@@ -44,7 +44,7 @@ def captured():
         "attention_mask": torch.ones(2, 3, dtype=torch.int64),
         "labels": torch.zeros(2, dtype=torch.int64),
     }
-    return capture(model, TASKS["seq-cls"], inputs, {model.scale.data_ptr(): Slot(Role.ADAPTER, "scale")})
+    return capture(model, MODEL_TASKS["seq-cls"], inputs, {model.scale.data_ptr(): Slot(Role.ADAPTER, "scale")})
 
 
 def run(captured: Captured):

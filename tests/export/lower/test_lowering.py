@@ -15,14 +15,14 @@ from export.lower import lowering as jobs
 from export.model.loading import load
 from export.options import ExportOptions
 from export.pipeline import Silent, _differentiate, _jobs
-from export.tasks import TASKS
+from export.tasks.registry import MODEL_TASKS
 
 
 @pytest.fixture(scope="module")
 def work(model_folder, tmp_path_factory):
     """The jobs of a small export: embed, block.0, block.1, head."""
     options = ExportOptions(str(model_folder), tmp_path_factory.mktemp("none") / "out", batches=(2,), lengths=(6,))
-    loaded = load(options.source, TASKS["seq-cls"], options.labels)
+    loaded = load(options.source, MODEL_TASKS["seq-cls"], options.labels)
     adapted = adapt(loaded, options.adapter, options.seed)
     return _jobs(_differentiate(loaded, adapted, options, Silent()), options)
 

@@ -10,11 +10,11 @@ from transformers import BertForSequenceClassification
 
 from export.errors import ExportError
 from export.model.loading import load
-from export.tasks import TASKS
+from export.tasks.registry import MODEL_TASKS
 from tests.conftest import LABELS, VOCABULARY
 from tests.export.models import tiny
 
-CLASSIFY = TASKS["seq-cls"]
+CLASSIFY = MODEL_TASKS["seq-cls"]
 
 
 @pytest.fixture
@@ -192,12 +192,12 @@ def test_weights_of_fewer_blocks(folder):
 def test_a_language_model_without_its_output_layer(folder):
     """It stays frozen, so it must not be new."""
     change_config(folder, is_decoder=True)
-    assert "lack parts of the model: cls.predictions" in refused(folder, TASKS["causal-lm"])
+    assert "lack parts of the model: cls.predictions" in refused(folder, MODEL_TASKS["causal-lm"])
 
 
 def test_a_task_that_the_architecture_does_not_have(folder):
     change_config(folder, model_type="distilbert")
-    text = refused(folder, TASKS["causal-lm"])
+    text = refused(folder, MODEL_TASKS["causal-lm"])
     assert "transformers has no AutoModelForCausalLM for DistilBertConfig" in text
     assert "choose another --task" in text
 

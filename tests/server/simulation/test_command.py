@@ -33,7 +33,7 @@ WRONG = [
     ({"settings": "a-file"}, "settings a-file cannot be read as JSON: Expecting value"),
     ({"preset": "x"}, "preset: Input should be 'default', 'paper', 'aligned', 'aligned-iteration' or 'pairs'"),
     ({"engine": "x"}, "unknown engine 'x'; expected local or ray"),
-    ({"task": "x"}, "task: Input should be 'seq-cls', 'qa' or 'causal-lm'"),
+    ({"task": "x"}, "task: Input should be 'seq-cls', 'qa'"),
     ({"peft": "x"}, "unknown adapter 'x'; expected one of lora, aligned, pairs, tinylora"),
     ({"target-modules": "gate"}, "target module gate matches no linear layer of the model"),
     ({"model": "nowhere/"}, "cannot load a model from 'nowhere/'|nowhere is not a folder"),

@@ -150,7 +150,7 @@ def test_the_overview_has_a_column_for_each_group(sweep):
     assert table.headings == ["method", "news, Dirichlet 0.1", "news, Dirichlet 1"]
     for group in compared.groups:
         for row in group.rows:
-            finals = [run.rounds[-1].accuracy for run in row.runs]
+            finals = [run.rounds[-1].scores["accuracy"] for run in row.runs]
             assert cells(table, row.label)[group.title] == percent(finals)
     assert overview(compare(find_runs([sweep / "0.1"]))) is None
 
@@ -265,6 +265,19 @@ def test_answers_to_questions_are_compared_by_f1(tmp_path):
     assert row["exact match final"] == "40.0 ± 0.0"
     assert row["to backprop"] == f"{MINUS}10.0"
     assert "generalised final" not in scores.headings
+
+
+def test_perplexity_is_a_number_and_best_where_it_is_low(tmp_path):
+    lines = [
+        line | {"perplexity": value, "test_loss": 1.0} for line, value in zip(rounds(3), (90, 31.5, 40), strict=True)
+    ]
+    (group,) = compare([read_run(write_run(tmp_path / "run", config(), lines))]).groups
+    assert group.score == "accuracy"
+    scores, less, *_ = tables(group)
+    assert not [heading for heading in scores.headings if "perplexity" in heading]
+    assert less.title == "Scores, the less the better"
+    row = cells(less, "spry")
+    assert (row["perplexity final"], row["perplexity best"], row["test loss final"]) == ("40", "31.5", "1")
 
 
 def test_a_curve_goes_as_far_as_all_seeds(tmp_path):

@@ -150,7 +150,7 @@ def test_json_has_every_figure_and_curve(sweep, capsys):
     for group, expected in zip(found["groups"], compared.groups, strict=True):
         assert [row["label"] for row in group["rows"]] == [row.label for row in expected.rows]
         for row, wanted in zip(group["rows"], expected.rows, strict=True):
-            finals = [one.rounds[-1].accuracy for one in wanted.runs]
+            finals = [one.rounds[-1].scores["accuracy"] for one in wanted.runs]
             assert row["figures"]["accuracy.last"]["mean"] == pytest.approx(sum(finals) / 3)
             assert row["figures"]["accuracy.last"]["low"] == min(finals)
             assert row["seeds"] == [0, 1, 2]

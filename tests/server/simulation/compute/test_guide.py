@@ -7,6 +7,7 @@ import pytest
 
 from edge_client.data.batches import Batches
 from edge_client.data.encoder import TextEncoder
+from edge_client.tasks.classification import Classification
 from server.errors import SimulationError
 from server.simulation.compute.crews import Alone
 from server.simulation.compute.guide import orthonormal
@@ -127,7 +128,7 @@ def test_the_guide_of_a_group_spans_its_gradient(planned, weights):
     worker = Worker(planned(guided=1))
     task, examples = members(worker)[0].task, worker._guide._examples
     encoder = TextEncoder(worker.learner.tokenizer, worker.manifest, len(examples), 8)
-    batch = Batches(examples[:8], encoder, "seq-cls", 0).at(0)
+    batch = Batches(examples[:8], encoder, Classification().encode, 0).at(0)
     worker._guide._examples = examples[:8]
     guide, names = worker.guide(weights, 1), names_of(worker, members(worker)[0])
     (found,) = worker.learner.differentiate([weights], [batch], [names], per_example=False)

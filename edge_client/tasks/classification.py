@@ -1,0 +1,75 @@
+"""Classification (`seq-cls`): a text, or a pair of texts, is of one of the job's classes.
+
+A row has `text`, `label` (a name or its number), and `text_pair` where a text comes in pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_client.arrays import Array
+from edge_client.data.batches import Labelled
+from edge_client.data.examples import Check, Example, text_of
+from edge_client.data.sources import BadRow, Row
+
+from .task import ACCURACY, Prediction, TaskType
+
+if TYPE_CHECKING:
+    from edge_client.data.encoder import Encoded, TextEncoder
+
+
+class Classification(TaskType):
+    name = "seq-cls"
+    fields = ("text", "text_pair", "label")
+    has_classes = True
+    ignores = False
+    scores = (ACCURACY,)
+
+    def check(self, labels: Sequence[str]) -> Check:
+        numbers = {name: i for i, name in enumerate(labels)}
+
+        def classified(row: Row) -> Example:
+            pair = text_of(row, "text_pair") if row.get("text_pair") not in (None, "") else None
+            return Example(text_of(row, "text"), pair, class_number(row, numbers))
+
+        return classified
+
+    def labels(self, encoder: TextEncoder, examples: Sequence[Example], encoded: Encoded) -> Array:
+        """[batch]; rows that only fill get class 0."""
+        result = np.zeros(encoder.batch, np.int64)
+        result[: len(examples)] = [example.label for example in examples]
+        return result
+
+    def right(self, logits: NDArray[Any], part: Labelled) -> list[bool]:
+        return (logits.argmax(-1) == part.labels[: len(part.examples)]).tolist()
+
+    def read(
+        self, logits: NDArray[Any], part: Labelled, labels: Sequence[str], token: Callable[[int], str]
+    ) -> list[Prediction]:
+        exps = np.exp(logits - logits.max(-1, keepdims=True))
+        shares = exps / exps.sum(-1, keepdims=True)
+        names = labels or tuple(str(i) for i in range(logits.shape[-1]))
+        return [
+            Prediction(names[int(row.argmax())], {name: float(share) for name, share in zip(names, row, strict=True)})
+            for row in shares
+        ]
+
+
+def class_number(row: Row, numbers: Mapping[str, int]) -> int:
+    """A row's label, given by a name or by its number."""
+    value = row.get("label")
+    if value is None or value == "":
+        raise BadRow(f"has no label; its fields are {', '.join(map(str, row))[:200] or 'none'}")
+    if isinstance(value, str):
+        if value.strip() in numbers:
+            return numbers[value.strip()]
+        if value.strip().isdecimal() and len(value) < 10:
+            value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(numbers):
+        return value
+    known = ", ".join(numbers) or "none"
+    raise BadRow(f"unknown label {str(value)[:80]!r}; the job's labels are {known} (or 0 to {len(numbers) - 1})")

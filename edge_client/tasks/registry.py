@@ -1,0 +1,20 @@
+"""The kinds of tasks that devices know, by the names that manifests give them (`TaskName` there)."""
+
+from __future__ import annotations
+
+from edge_client.errors import BundleError
+
+from .classification import Classification
+from .language import Language
+from .questions import Questions
+from .task import TaskType
+
+TASK_TYPES: dict[str, TaskType] = {kind.name: kind for kind in (Classification(), Questions(), Language())}
+
+
+def task_named(name: str) -> TaskType:
+    """The kind of that name."""
+    if name not in TASK_TYPES:
+        known = ", ".join(TASK_TYPES)
+        raise BundleError(f"unknown task {name!r}; this version of spry knows {known}: choose one, or upgrade spry")
+    return TASK_TYPES[name]

@@ -1,0 +1,128 @@
+"""What a device knows of a kind of task: how rows are read, what is learnt from them, and what a prediction says.
+
+    a row ── check ──> Example ── encode ──> tokens, labels ── programs ──> logits ── right, score, read
+
+Each kind is a class in a module of its own and a row of the table in `registry.py`; everything else asks the class.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from numpy.typing import NDArray
+
+from edge_client.arrays import Array
+from edge_client.bundle.manifest import TaskName
+from edge_client.data.batches import Labelled
+from edge_client.data.examples import Check, Example
+
+if TYPE_CHECKING:
+    from edge_client.data.encoder import Encoded, TextEncoder
+
+Text = str | tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """For one text: its class with every class's probability, a question's answer, or the next token."""
+
+    label: str | None
+    scores: dict[str, float] = field(default_factory=dict[str, float])
+
+
+class ScoreKind(NamedTuple):
+    """A score, and how it reads in tables."""
+
+    name: str
+    words: str
+    share: bool = True
+    """From 0 to 1, and the more the better; else a number of which less is better."""
+
+
+ACCURACY = ScoreKind("accuracy", "generalised")
+
+
+class Score(NamedTuple):
+    """Sums over predictions, under the names of what is summed."""
+
+    total: int
+    sums: dict[str, float]
+
+    @property
+    def means(self) -> dict[str, float]:
+        return {name: value / max(self.total, 1) for name, value in self.sums.items()}
+
+
+class TaskType(ABC):
+    """One kind of task; its objects hold nothing."""
+
+    name: ClassVar[TaskName]
+    fields: ClassVar[tuple[str, str, str]]
+    """Of a row: its text, its second text, and what is to be learnt; an empty name where there is none."""
+    topic: ClassVar[str] = ""
+    """The column in which public data say what a row is about: simulations split over it, where there is no label."""
+    has_classes: ClassVar[bool] = False
+    """Whether the job names classes, one of which a label is."""
+    per_token: ClassVar[bool] = False
+    """Whether each token has a label, so that labels are cut and filled as texts are."""
+    ignores: ClassVar[bool] = True
+    """Whether a label may be IGNORED."""
+    scores: ClassVar[tuple[ScoreKind, ...]]
+    """What `told` gives on a test set; the first is the one that is compared."""
+
+    @property
+    def main_score(self) -> str:
+        return self.scores[0].name
+
+    # --- examples ---
+
+    @abstractmethod
+    def check(self, labels: Sequence[str]) -> Check:
+        """Makes an example of a row, or refuses it (`BadRow`), where these are the job's classes."""
+
+    def asked(self, text: Text) -> Example:
+        """What is to be predicted for a text, or for a pair."""
+        return Example(text) if isinstance(text, str) else Example(*text)
+
+    # --- labels ---
+
+    def encode(self, encoder: TextEncoder, examples: Sequence[Example]) -> tuple[Encoded, Array]:
+        """Arrays of at most a batch of examples, with their labels."""
+        encoded = encoder.encode([example.texts for example in examples])
+        return encoded, self.labels(encoder, examples, encoded)
+
+    @abstractmethod
+    def labels(self, encoder: TextEncoder, examples: Sequence[Example], encoded: Encoded) -> Array:
+        """The labels of a whole batch, int64, those of rows that only fill it too."""
+
+    def label_shape(self, batch: int, length: int) -> tuple[int, ...]:
+        """Of a batch of texts of so many tokens."""
+        return (batch, length) if self.per_token else (batch,)
+
+    def label_limit(self, logits: tuple[int, ...]) -> int:
+        """Labels lie below this, for logits of this shape."""
+        return logits[-1]
+
+    # --- predictions; logits are those of the examples alone ---
+
+    @abstractmethod
+    def right(self, logits: NDArray[Any], part: Labelled) -> list[bool]:
+        """Of each prediction, whether it is right."""
+
+    def score(self, logits: NDArray[Any], part: Labelled) -> Score:
+        """How good predictions are, in sums that can be added up."""
+        hits = self.right(logits, part)
+        return Score(len(hits), {ACCURACY.name: sum(hits)})
+
+    def told(self, score: Score) -> dict[str, float]:
+        """A score over a whole test set, under the names of `scores`."""
+        return {name: round(mean, 6) for name, mean in score.means.items()}
+
+    @abstractmethod
+    def read(
+        self, logits: NDArray[Any], part: Labelled, labels: Sequence[str], token: Callable[[int], str]
+    ) -> list[Prediction]:
+        """What the logits say, for people; `token` gives a token's text."""

@@ -1,0 +1,56 @@
+"""What an export knows of a kind of task, beyond what devices know of it: which model, and which loss.
+
+Each kind is a class in a module of its own and a row of the table in `registry.py`; everything else asks the class.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from edge_client.tasks.task import TaskType
+
+
+class ModelTask(ABC):
+    """One kind of training; its objects hold nothing."""
+
+    kind: ClassVar[TaskType]
+    """The same for devices: its name, and what its labels are."""
+    model_class: ClassVar[str]
+    """Of transformers."""
+    peft_type: ClassVar[str]
+    """The task's name in PEFT's adapter configuration."""
+    has_head: ClassVar[bool] = True
+    """Whether the task layer is new and trained; a language model keeps its own, frozen."""
+
+    @property
+    def name(self) -> str:
+        return self.kind.name
+
+    def configure(self, config: Any, labels: Sequence[str]) -> None:
+        """Tell a model's configuration of the classes, where there are some."""
+        if self.kind.has_classes:
+            config.num_labels = len(labels)
+            config.id2label = dict(enumerate(labels))
+            config.label2id = {label: i for i, label in enumerate(labels)}
+
+    def logits(self, output: Any) -> Tensor:
+        """Of what a model returns."""
+        return output.logits
+
+    @abstractmethod
+    def losses(self, logits: Tensor, labels: Tensor, attention_mask: Tensor) -> Tensor:
+        """[B]: the loss of each example."""
+
+    @abstractmethod
+    def sample_labels(self, ids: Tensor, mask: Tensor, classes: int, generator: torch.Generator) -> Tensor:
+        """Labels to verify programs with, for tokens and their attention mask, both [B, T]."""
+
+
+def picked(log_probabilities: Tensor, labels: Tensor) -> Tensor:
+    """Log-probability of each label along the last axis; ignored labels give some finite value."""
+    return log_probabilities.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
