@@ -14,7 +14,7 @@ from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import StepRecord
 from edge_client.wire.server import Server
 
-from .optimizers import FIRST, SECOND
+from .aggregations import FIRST, SECOND
 from .replay import replay
 
 _SAME_VERSION = "server and device need the same version of spry"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
 
 from edge_client.bundle.folder import Bundle
 from edge_client.format import size
-from edge_client.wire.protocol import Estimator
+from edge_client.training.estimators import ESTIMATORS
 from server.cli.common import (
     CaOption,
     JsonOption,
@@ -41,7 +41,7 @@ def create(
     rounds: Annotated[int | None, typer.Option(help="Rounds to run; 100.")] = None,
     per_round: Annotated[int | None, typer.Option(help="Updates that complete a round; 10.")] = None,
     mode: Annotated[str | None, typer.Option(help="What clients send: weights (epoch) or scalars (iteration).")] = None,
-    estimator: Annotated[str | None, typer.Option(help=f"Their gradients: {', '.join(get_args(Estimator))}.")] = None,
+    estimator: Annotated[str | None, typer.Option(help=f"Their gradients: {', '.join(ESTIMATORS)}.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of the clients' steps; 0.01.")] = None,
     assignment: Annotated[str | None, typer.Option(help="Units of a client: cyclic, memory or all.")] = None,
     deadline: Annotated[float | None, typer.Option(help="Seconds that a round takes at most; 600.")] = None,

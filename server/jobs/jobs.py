@@ -17,7 +17,8 @@ from edge_client.errors import BundleError
 from edge_client.gradient.drawing import counted
 from edge_client.step.turns import directions_at_once
 from edge_client.training.epoch import steps_in
-from edge_client.training.estimators import ScalarEstimator, kind_of
+from edge_client.training.estimators import ESTIMATORS, ScalarEstimator, kind_of
+from edge_client.training.optimizers import check_aggregations
 from edge_client.wire.protocol import ServerOptimizers, Training
 from edge_client.wire.scalars import LARGEST_REPORT
 from server.errors import Refusal, not_found
@@ -93,7 +94,8 @@ class JobSettings(BaseModel):
         if self.minimum is not None and self.minimum > self.per_round:
             raise ValueError(f"minimum is {self.minimum}, more than per_round {self.per_round}: lower it")
         if training.mode == "iteration":
-            if not issubclass(kind_of(training), ScalarEstimator):
+            known = training.estimator in ESTIMATORS  # or it was, when the job was made
+            if known and not issubclass(kind_of(training), ScalarEstimator):
                 raise ValueError(f"mode iteration sends derivatives: estimator {training.estimator} needs mode epoch")
             if training.optimizer != "sgd":
                 raise ValueError("in mode iteration the server takes the step: leave training.optimizer at sgd")
@@ -166,6 +168,7 @@ def create_job(store: Store, name: str, bundle: str, settings: JobSettings) -> J
 
 def complete(settings: JobSettings, manifest: Manifest) -> JobSettings:
     """The settings with what they leave open; refused where the bundle cannot do it."""
+    check_names(settings)
     training = kind_of(settings.training).settled(settings.training)
     places = settings.slots(len(manifest.units), settings.places)
     training = counted(training, manifest, [slot.units for slot in places])
@@ -177,6 +180,12 @@ def complete(settings: JobSettings, manifest: Manifest) -> JobSettings:
         training = replace(training, head_learning_rate=_EXACT_HEAD_RATE * training.learning_rate)
     seed = secrets.randbits(63) if settings.seed is None else settings.seed
     return settings.model_copy(update={"training": training, "seed": seed})
+
+
+def check_names(settings: JobSettings) -> None:
+    """Refuse an estimator or aggregation that is not known here; a job that was made keeps its own, come what may."""
+    kind_of(settings.training)
+    check_aggregations(settings.optimizers)
 
 
 def _check_report(training: Training) -> None:
