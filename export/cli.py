@@ -18,7 +18,8 @@ from rich.table import Table
 
 from edge_client.bundle.manifest import PRECISIONS, TASKS, Check, Manifest
 from edge_client.runtimes.runtime import RUNTIMES
-from export.options import DEFAULT_CUTS, METHODS, AdapterOptions, ExportOptions, parse_labels, parse_numbers
+from export.adapt.adapter import ADAPTERS, AdapterOptions
+from export.options import DEFAULT_CUTS, ExportOptions, parse_labels, parse_numbers
 
 
 def default_cache() -> Path:
@@ -78,7 +79,7 @@ def export(
     out: Annotated[Path, typer.Option(help="The bundle's folder.")],
     task: Annotated[str, typer.Option(help=f"What the model learns: {', '.join(TASKS)}.")] = "seq-cls",
     labels: Annotated[str, typer.Option(help="How many classes, or their names between commas.")] = "2",
-    peft: Annotated[str, typer.Option(help=f"The adapter: {', '.join(METHODS)}.")] = "lora",
+    peft: Annotated[str, typer.Option(help=f"The adapter: {', '.join(ADAPTERS)}.")] = "lora",
     rank: Annotated[int, typer.Option(help="Rank of LoRA, or of TinyLoRA's frozen factors.")] = 1,
     alpha: Annotated[float, typer.Option(help="LoRA's scale.")] = 1.0,
     dimension: Annotated[

@@ -2,54 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edge_client.bundle.adapters import own_dimension
 from edge_client.bundle.manifest import PRECISIONS, TASKS, Precision
 from edge_client.runtimes.runtime import RUNTIMES
+from export.adapt.adapter import AdapterOptions
 from export.errors import ExportError
+from export.values import known, listed, positive
 
-METHODS = ("lora", "aligned", "pairs", "tinylora", "ia3", "bitfit", "classifier")
-"""The adapters of `export.adapt.methods`, named here so that the command's help costs no torch."""
 DEFAULT_CUTS = 6
 """Segments between embedding and head: more cuts than this cost programs and gain little."""
-
-
-@dataclass(frozen=True)
-class AdapterOptions:
-    """How a model is adapted."""
-
-    method: str = "lora"
-    rank: int = 1
-    alpha: float = 1.0
-    dimension: int = 0
-    """Trainable numbers per layer of TinyLoRA, and of pairs; 0: the method's own."""
-    targets: tuple[str, ...] = ()
-    """Module names or their last parts; empty: the method's default, found in the model."""
-    examples: str = ""
-    """Labelled ones at hand, in a file: by them the task layer's features are standardized, and an aligned adapter
-    finds its directions."""
-    last_blocks: int = 0
-    """Only so many of the last blocks are adapted; 0: all."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "dimension", self.dimension or own_dimension(self.method))
-
-    def check(self) -> None:
-        """Refuse what cannot work, each with what was expected and what came."""
-        _known("adapter", [self.method], METHODS)
-        _positive("rank", [self.rank])
-        _positive("dimension", [self.dimension])
-        if self.method == "pairs" and not self.examples:
-            raise ExportError("--peft pairs finds its directions by labelled examples; give some with --examples FILE")
-        if self.last_blocks < 0:
-            raise ExportError(f"--last-blocks takes 0 (all) or more, got {self.last_blocks}")
-        if not math.isfinite(self.alpha) or self.alpha == 0:
-            raise ExportError(f"alpha must be a number other than 0, got {self.alpha}")
 
 
 @dataclass(frozen=True)
@@ -92,21 +56,21 @@ class ExportOptions:
 
     def check(self) -> None:
         """Refuse what cannot work, each with what was expected and what came."""
-        _known("task", [self.task], TASKS)
+        known("task", [self.task], TASKS)
         self.adapter.check()
-        _known("target", self.runtimes, RUNTIMES)
-        _known("quantization", [self.precision], PRECISIONS)
-        _positive("batch", self.batches)
-        _positive("directions", self.directions)
-        _positive("cuts", [self.cuts])
+        known("target", self.runtimes, RUNTIMES)
+        known("quantization", [self.precision], PRECISIONS)
+        positive("batch", self.batches)
+        positive("directions", self.directions)
+        positive("cuts", [self.cuts])
         if self.verify_directions < 0:
             raise ExportError(f"verification takes 0 directions (to skip it) or more, got {self.verify_directions}")
         if min(self.lengths, default=0) < 2:
-            raise ExportError(f"a sequence needs at least 2 tokens, got --seq {_listed(self.lengths)}")
+            raise ExportError(f"a sequence needs at least 2 tokens, got --seq {listed(self.lengths)}")
         if self.task == "seq-cls" and len(self.labels) < 2:
-            raise ExportError(f"a classifier needs at least 2 labels, got {_listed(self.labels)}")
+            raise ExportError(f"a classifier needs at least 2 labels, got {listed(self.labels)}")
         if len(set(self.labels)) != len(self.labels):
-            raise ExportError(f"labels must differ from each other, got {_listed(self.labels)}")
+            raise ExportError(f"labels must differ from each other, got {listed(self.labels)}")
         self._check_out()
 
     def _check_out(self) -> None:
@@ -136,22 +100,3 @@ def parse_numbers(option: str, text: str) -> tuple[int, ...]:
         return tuple(dict.fromkeys(int(part) for part in text.split(",")))
     except ValueError:
         raise ExportError(f"{option} takes whole numbers between commas, got {text!r}") from None
-
-
-def _known(what: str, names: Sequence[str], offered: Sequence[str]) -> None:
-    if not names:
-        raise ExportError(f"no {what} given; expected some of {', '.join(offered)}")
-    for name in names:
-        if name not in offered:
-            raise ExportError(f"unknown {what} {name!r}; expected one of {', '.join(offered)}")
-    if len(set(names)) != len(names):
-        raise ExportError(f"each {what} may be named once, got {_listed(names)}")
-
-
-def _positive(what: str, numbers: Sequence[int]) -> None:
-    if min(numbers, default=0) < 1:
-        raise ExportError(f"{what} must be at least 1, got {_listed(numbers)}")
-
-
-def _listed(values: Sequence[object]) -> str:
-    return ",".join(str(value) for value in values) or "nothing"

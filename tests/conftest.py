@@ -158,7 +158,7 @@ def tiny(exported_once) -> Path:
 @pytest.fixture(scope="session")
 def paired(exported_once, tmp_path_factory) -> Path:
     """One shape, one direction, an adapter of eight pairs a layer."""
-    from export.options import AdapterOptions
+    from export.adapt.adapter import AdapterOptions
 
     desk = tmp_path_factory.mktemp("desk") / "desk.jsonl"
     texts = ("it is a train", "the ice", "on it", "a b")

@@ -10,13 +10,13 @@ from annotated_types import Ge
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from edge_client import __version__
-from edge_client.bundle.adapters import own_dimension
+from edge_client.bundle.adapters import USUAL_DIMENSION, own_dimension, own_options
 from edge_client.bundle.manifest import Task
 from edge_client.data.examples import BadRows
 from server.errors import SimulationError
-from server.jobs.jobs import JobSettings
+from server.jobs.jobs import JobSettings, check_names
 from server.jobs.presets import PRESETS, Preset, merged, preset_for
-from server.simulation.methods.methods import ADAPTER_OPTIONS, PAPER_DATA, Method, method_named
+from server.simulation.methods.methods import PAPER_DATA, Method, method_named
 
 Arithmetic = Literal["float32", "bfloat16"]
 Differences = Literal["taken", "limit"]
@@ -30,10 +30,11 @@ class Adapter(BaseModel):
     method: str = "lora"
     rank: Annotated[int, Ge(1)] = 1
     alpha: float = 1.0
-    dimension: Annotated[int, Ge(1)] = own_dimension("lora")
+    dimension: Annotated[int, Ge(1)] = USUAL_DIMENSION
+    """The method's own, unless another is given."""
     targets: tuple[str, ...] = ()
     examples: str = ""
-    """Labelled ones at hand: see `export.options`."""
+    """Labelled ones at hand: see `export.adapt.adapter`."""
     last_blocks: Annotated[int, Ge(0)] = 0
 
     @model_validator(mode="before")
@@ -44,7 +45,7 @@ class Adapter(BaseModel):
     @property
     def told(self) -> str:
         """The method, and its options where it has some."""
-        options = ADAPTER_OPTIONS.get(self.method, ())
+        options = own_options(self.method)
         blocks = [f"last {self.last_blocks} blocks"] if self.last_blocks else []
         return " ".join([self.method, *(f"{name}={getattr(self, name):g}" for name in options), *self.targets, *blocks])
 
@@ -60,7 +61,7 @@ class Plan(BaseModel):
     model: str
     random_weights: bool = False
     task: Task = "seq-cls"
-    adapter: Adapter = Adapter()
+    adapter: Adapter = Field(default_factory=Adapter)
     data: str
     columns: dict[str, str] = Field(default_factory=dict)
     bad_rows: BadRows = "refuse"
@@ -129,7 +130,7 @@ def plan_for(
     elif kind.variance_bound is None:
         raise SimulationError(f"--variance-bound is of fwdllm+ alone, and the method is {method}: leave it out")
     try:
-        return Plan(
+        plan = Plan(
             method=method,
             preset=preset,
             data=data,
@@ -142,6 +143,8 @@ def plan_for(
     except ValidationError as error:
         problems = [_problem(found["loc"], found["msg"]) for found in error.errors()]
         raise SimulationError(f"the simulation cannot run like this: {'; '.join(problems[:3])}") from None
+    check_names(plan.settings)
+    return plan
 
 
 def _problem(where: Sequence[int | str], what: str) -> str:

@@ -25,7 +25,7 @@ from edge_client.training.estimators import estimator_for
 from edge_client.training.optimizers import server_step
 from edge_client.training.replay import changes
 from edge_client.wire.scalars import Participant, StepRecord, as_published, decode_report, encode_record
-from export.options import AdapterOptions
+from export.adapt.adapter import AdapterOptions
 from tests.android import classpath, environment, java
 from tests.edge_client.conftest import ROWS
 

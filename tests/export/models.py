@@ -28,8 +28,9 @@ from transformers import (
     RobertaConfig,
 )
 
-from export.adapt.methods import Adapted, AdapterOptions, adapt
+from export.adapt.adapter import AdapterOptions
 from export.adapt.targets import Projections, find_projections
+from export.adapt.wrapping import Adapted, adapt
 from export.dual.programs import DUAL, ENTER, PLAIN, SCALAR, VJP, ProgramBuilder, input_name
 from export.graph.capture import Captured, TaskForward, capture
 from export.graph.segments import Segment, split

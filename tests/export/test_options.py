@@ -10,9 +10,9 @@ from edge_client.bundle.manifest import PRECISIONS, TASKS
 from edge_client.errors import SpryError
 from edge_client.runtimes.runtime import RUNTIMES
 from export import tasks
-from export.adapt import methods as adapters
+from export.adapt.adapter import ADAPTERS, AdapterOptions
 from export.errors import ExportError
-from export.options import METHODS, AdapterOptions, ExportOptions, parse_labels, parse_numbers
+from export.options import ExportOptions, parse_labels, parse_numbers
 
 
 def test_the_defaults_are_accepted(tmp_path):
@@ -25,7 +25,6 @@ def test_numbers_per_layer_that_nobody_chose_are_the_methods_own():
 
 
 def test_names_that_are_offered_without_torch_are_those_that_exist():
-    assert set(METHODS) == adapters.METHODS.keys()
     assert set(TASKS) == tasks.TASKS.keys()
 
 
@@ -39,7 +38,7 @@ REFUSED = [
     ({"runtimes": ("onnx", "tflite")}, "unknown target 'tflite'; expected one of .*onnx"),
     ({"runtimes": ("onnx", "onnx")}, "each target may be named once, got onnx,onnx"),
     ({"precision": "int2"}, "unknown quantization 'int2'; expected one of none, int8, int4"),
-    (adapter(method="dora"), f"unknown adapter 'dora'; expected one of {', '.join(METHODS)}"),
+    (adapter(method="dora"), f"unknown adapter 'dora'; expected one of {', '.join(ADAPTERS)}"),
     (adapter(rank=0), "rank must be at least 1, got 0"),
     (adapter(rank=-3), "rank must be at least 1, got -3"),
     (adapter(dimension=-1), "dimension must be at least 1, got -1"),

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from edge_client.bundle.adapters import CORE, FRAME, folded
+from export.adapt.adapter import AdapterOptions
 from export.adapt.alignment import bases
-from export.adapt.methods import adapt
+from export.adapt.wrapping import adapt
 from export.check.reference import Reference
 from export.errors import ExportError
 from export.model.samples import sample_inputs
-from export.options import AdapterOptions
 from tests.export.models import projections, tiny
 
 RANK = 4

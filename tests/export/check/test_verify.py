@@ -14,13 +14,14 @@ from torch import nn
 
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Check
-from export.adapt.methods import Adapted, adapt
+from export.adapt.adapter import AdapterOptions
+from export.adapt.wrapping import Adapted, adapt
 from export.check.reference import Reference
 from export.check.verify import Truth, _line, make_sample, refuse_failures, verify
 from export.errors import ExportError
 from export.model.loading import load
 from export.model.samples import SENTENCES, sample_inputs
-from export.options import AdapterOptions, ExportOptions
+from export.options import ExportOptions
 from export.tasks import IGNORED, TASKS
 from tests.conftest import LABELS
 from tests.export.models import tiny
