@@ -51,11 +51,16 @@ GROUPS = COMMANDS, CHECKS, BENCHES, BASELINES, RUNTIMES, ADAPTERS, ESTIMATORS, A
 def added(group: Group) -> Mapping[str, EntryPoint]:
     """A group's entry points by name, this project's before others'; nothing is imported."""
     found: dict[str, EntryPoint] = {}
-    for entry in sorted(entry_points(group=group.name), key=lambda entry: (distribution(entry) != OWN, entry.name)):
+    for entry in sorted(entry_points(group=group.name), key=_place):
         if (other := found.get(entry.name)) is not None:
             raise _taken(group, entry, distribution(other))
         found[entry.name] = entry
     return found
+
+
+def _place(entry: EntryPoint) -> tuple[bool, str, str]:
+    owner = distribution(entry)
+    return owner != OWN, entry.name, owner
 
 
 def distribution(entry: EntryPoint) -> str:

@@ -8,6 +8,8 @@ import pytest
 
 from edge_client.bundle.folder import Bundle
 from edge_client.commands.cli import SUBCOMMANDS, build
+from edge_client.training.aggregations import AGGREGATIONS
+from edge_client.training.estimators import ESTIMATORS
 from edge_client.wire.protocol import Training
 from export.adapt.adapter import ADAPTERS
 from server.jobs.jobs import JobSettings
@@ -62,6 +64,11 @@ def test_every_setting_is_documented():
     names = [*JobSettings.model_fields, *(f"SPRY_{name.upper()}" for name in Settings.model_fields)]
     names += [field.name for field in dataclasses.fields(Training)]
     assert not [name for name in names if not re.search(rf"\b{name}\b", document)]
+
+
+def test_every_estimator_and_aggregation_is_documented():
+    document = (ROOT / "docs" / "server.md").read_text()
+    assert all(f"`{name}`" in document for name in (*ESTIMATORS, *AGGREGATIONS))
 
 
 def test_every_subcommand_and_method_stands_in_the_readme():

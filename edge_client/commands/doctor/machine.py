@@ -79,6 +79,7 @@ def machine(asked: Asked) -> Iterator[Finding]:
 
 
 def disk(name: str, folder: Path) -> Finding:
+    """How much is free where the folder lies, or would."""
     free = shutil.disk_usage(_existing(folder)).free
     found = f"{size(free)} free at {folder}"
     if free >= LITTLE_DISK:
