@@ -281,8 +281,8 @@ def test_kept_prefixes_change_nothing_and_respect_their_limit(bench, changed):
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_a_round_moves_its_own_weights_and_learns(bench, changed, estimator):
-    head = "joint" if estimator == "central" else "exact"
-    rate = {"central": 0.01}.get(estimator, 0.1)
+    head = ESTIMATORS[estimator].settled(Training()).head
+    rate = 0.01 if head == "joint" else 0.1
     task = changed(estimator=estimator, head=head, epochs=30, learning_rate=rate)
     states = bench.round(task, cache_bytes=1 << 20)
     own = trained(bench.manifest, task)
