@@ -239,6 +239,19 @@ def test_a_server_that_lost_an_estimator_goes_on_with_its_other_jobs(environment
     assert fleet.state("first")["state"] == "running"
 
 
+def test_a_server_that_lost_an_aggregation_goes_on_with_its_other_jobs(environment, more, fleet, trainable):
+    bundle = fleet.upload(trainable)
+    fleet.job(bundle, "first", optimizers={"units": {"kind": NAME}}, rounds=1)
+    environment.uninstall_all()
+    client = fleet.client()
+    assert client.run(rounds=1).rounds == 1, "a device of mode epoch needs none"
+    fleet.job(bundle, "second", rounds=1)
+    assert client.run(rounds=1).rounds == 1
+    while fleet.state("second")["state"] == "running":
+        fleet.pause(1)
+    assert (fleet.state("first")["version"], fleet.state("second")["version"]) == (0, 1)
+
+
 # --- the guide ---
 
 
