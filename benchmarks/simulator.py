@@ -36,7 +36,7 @@ from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.data.batches import Batch, Batches
 from edge_client.data.encoder import TextEncoder
 from edge_client.memory import resident
-from export.adapt.methods import adapt
+from export.adapt.wrapping import adapt
 from export.check.reference import Reference
 from export.model.loading import load
 from export.rows import ARITHMETIC

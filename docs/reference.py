@@ -30,9 +30,11 @@ PUBLIC = (
     *("edge_client.bundle.manifest", "edge_client.bundle.chain", "edge_client.data.examples"),
     *("edge_client.client.client", "edge_client.client.conditions", "edge_client.client.predictions"),
     *("edge_client.runtimes.runtime", "edge_client.training.estimators", "edge_client.wire.protocol"),
-    "edge_client.commands.options.adapter",
+    *("edge_client.plugins", "edge_client.training.aggregations", "edge_client.commands.options.adapter"),
+    *("edge_client.commands.doctor.machine", "edge_client.commands.bench.command"),
     *("edge_client.tasks.task", "edge_client.tasks.registry"),
-    *("export.options", "export.pipeline", "export.merge", "export.errors"),
+    *("export.options", "export.pipeline", "export.merge", "export.errors", "export.adapt.adapter"),
+    *("export.lower.target", "server.simulation.compute.learner"),
     *("server.app", "server.jobs.job", "server.jobs.settings", "server.jobs.assignment", "server.rounds.rounds"),
     *("server.rounds.aggregation", "server.settings"),
 )

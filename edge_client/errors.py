@@ -2,7 +2,8 @@
 
     SpryError                 anything the user can put right; the command prints it as one line and exits with 2
     ├── BundleError           a bundle is missing, damaged, incomplete or written by a newer version
-    ├── RuntimeMissing        an optional library is not installed; names the extra that brings it
+    ├── RuntimeMissing        an optional library is not installed; names what brings it
+    ├── PluginError           a name stands for nothing here, or what another distribution adds cannot be used
     ├── ProgramInputError     a program was given an input with a wrong name, dtype or shape
     ├── DirectionError        directions were asked for with arguments outside their range
     ├── DataError             rows of training data cannot be used; names file and line
@@ -31,16 +32,27 @@ class BundleError(SpryError):
 class RuntimeMissing(SpryError):
     """An optional library is not installed."""
 
-    def __init__(self, what: str, extra: str, reason: str = "") -> None:
+    def __init__(self, what: str, extra: str, reason: str = "", distribution: str = "spry") -> None:
         self.what = what
         self.extra = extra
         self.reason = reason
+        self.distribution = distribution
         cause = f" ({reason})" if reason else ""
-        super().__init__(f"{what} needs the extra '{extra}'{cause}: pip install 'spry[{extra}]'")
+        needs = f"the extra '{extra}'" if extra else distribution
+        super().__init__(f"{what} needs {needs}{cause}: pip install '{requirement(extra, distribution)}'")
 
-    def __reduce__(self) -> tuple[type["RuntimeMissing"], tuple[str, str, str]]:
+    def __reduce__(self) -> tuple[type["RuntimeMissing"], tuple[str, str, str, str]]:
         # Exception's own recipe passes the message alone, which a worker process could not unpickle.
-        return type(self), (self.what, self.extra, self.reason)
+        return type(self), (self.what, self.extra, self.reason, self.distribution)
+
+
+def requirement(extra: str, distribution: str = "spry") -> str:
+    """What pip takes; an empty extra is the distribution itself."""
+    return f"{distribution}[{extra}]" if extra else distribution
+
+
+class PluginError(SpryError):
+    """A name stands for nothing here, or what another distribution adds cannot be used."""
 
 
 class ProgramInputError(SpryError):

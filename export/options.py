@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from edge_client.bundle.manifest import DEFAULT_TASK, PRECISIONS, TASKS, Precision
-from edge_client.commands.options.adapter import METHODS, AdapterOptions
+from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.runtimes.runtime import RUNTIMES
 from edge_client.tasks.registry import task_named
+from export.adapt.adapter import check_adapter
 from export.errors import ExportError
+from export.values import known, listed, positive
 
 DEFAULT_CUTS = 6
 """Segments between embedding and head: more cuts than this cost programs and gain little."""
@@ -58,21 +58,21 @@ class ExportOptions:
 
     def check(self) -> None:
         """Refuse what cannot work, each with what was expected and what came."""
-        _known("task", [self.task], TASKS)
+        known("task", [self.task], TASKS)
         check_adapter(self.adapter)
-        _known("target", self.runtimes, RUNTIMES)
-        _known("quantization", [self.precision], PRECISIONS)
-        _positive("batch", self.batches)
-        _positive("directions", self.directions)
-        _positive("cuts", [self.cuts])
+        known("target", self.runtimes, RUNTIMES)
+        known("quantization", [self.precision], PRECISIONS)
+        positive("batch", self.batches)
+        positive("directions", self.directions)
+        positive("cuts", [self.cuts])
         if self.verify_directions < 0:
             raise ExportError(f"verification takes 0 directions (to skip it) or more, got {self.verify_directions}")
         if min(self.lengths, default=0) < 2:
-            raise ExportError(f"a sequence needs at least 2 tokens, got --seq {_listed(self.lengths)}")
+            raise ExportError(f"a sequence needs at least 2 tokens, got --seq {listed(self.lengths)}")
         if task_named(self.task).has_classes and len(self.labels) < 2:
-            raise ExportError(f"a classifier needs at least 2 labels, got {_listed(self.labels)}")
+            raise ExportError(f"a classifier needs at least 2 labels, got {listed(self.labels)}")
         if len(set(self.labels)) != len(self.labels):
-            raise ExportError(f"labels must differ from each other, got {_listed(self.labels)}")
+            raise ExportError(f"labels must differ from each other, got {listed(self.labels)}")
         self._check_out()
 
     def _check_out(self) -> None:
@@ -89,19 +89,6 @@ class ExportOptions:
             raise ExportError(f"{self.out} is not a bundle, so --overwrite will not replace it; choose another --out")
 
 
-def check_adapter(options: AdapterOptions) -> None:
-    """Refuse what cannot work, each with what was expected and what came."""
-    _known("adapter", [options.method], METHODS)
-    _positive("rank", [options.rank])
-    _positive("dimension", [options.dimension])
-    if options.method == "pairs" and not options.examples:
-        raise ExportError("--peft pairs finds its directions by labelled examples; give some with --examples FILE")
-    if options.last_blocks < 0:
-        raise ExportError(f"--last-blocks takes 0 (all) or more, got {options.last_blocks}")
-    if not math.isfinite(options.alpha) or options.alpha == 0:
-        raise ExportError(f"alpha must be a number other than 0, got {options.alpha}")
-
-
 def parse_labels(text: str) -> tuple[str, ...]:
     """`3` means three unnamed classes, anything else is names between commas."""
     if text.strip().isdecimal():
@@ -115,22 +102,3 @@ def parse_numbers(option: str, text: str) -> tuple[int, ...]:
         return tuple(dict.fromkeys(int(part) for part in text.split(",")))
     except ValueError:
         raise ExportError(f"{option} takes whole numbers between commas, got {text!r}") from None
-
-
-def _known(what: str, names: Sequence[str], offered: Sequence[str]) -> None:
-    if not names:
-        raise ExportError(f"no {what} given; expected some of {', '.join(offered)}")
-    for name in names:
-        if name not in offered:
-            raise ExportError(f"unknown {what} {name!r}; expected one of {', '.join(offered)}")
-    if len(set(names)) != len(names):
-        raise ExportError(f"each {what} may be named once, got {_listed(names)}")
-
-
-def _positive(what: str, numbers: Sequence[int]) -> None:
-    if min(numbers, default=0) < 1:
-        raise ExportError(f"{what} must be at least 1, got {_listed(numbers)}")
-
-
-def _listed(values: Sequence[object]) -> str:
-    return ",".join(str(value) for value in values) or "nothing"

@@ -13,7 +13,7 @@ import msgspec
 from torch import Tensor
 
 from edge_client.bundle import manifest as m
-from export.adapt.methods import Adapted, adapt
+from export.adapt.wrapping import Adapted, adapt
 from export.check import verify
 from export.check.memory import memory_of
 from export.check.quantized import dequantized_weights, tied_weights

@@ -29,12 +29,12 @@ from edge_client.bundle.chain import first_uses
 from edge_client.bundle.manifest import Manifest
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.data.batches import Batch
-from export.adapt.methods import Adapted, adapt
+from export.adapt.adapter import check_adapter
+from export.adapt.wrapping import Adapted, adapt
 from export.errors import ExportError
 from export.graph.capture import TaskForward, capture
 from export.graph.segments import boundaries, split
 from export.model.loading import Loaded, load
-from export.options import check_adapter
 from export.tasks.registry import MODEL_TASKS
 from export.write import pack
 from export.write.description import describe

@@ -168,6 +168,21 @@ print(*(name for name in {HEAVY!r} if name in sys.modules), sep=",")
     assert python(code).splitlines()[-1] == ""
 
 
+def test_options_of_an_export_and_its_adapters_cost_no_torch():
+    code = f"""
+import sys
+from edge_client.commands.options.adapter import AdapterOptions
+from export.adapt.adapter import ADAPTERS, check_adapter
+from export.options import ExportOptions
+for name in ADAPTERS:
+    check_adapter(AdapterOptions(name, examples="desk.jsonl"))
+print(len(ADAPTERS), [name for name in {HEAVY!r} if name in sys.modules])
+"""
+    count, _, heavy = python(code).strip().partition(" ")
+    assert int(count) > 1
+    assert heavy == "[]"
+
+
 def test_importing_the_light_package_does_not_load_the_command():
     code = "import sys, edge_client; print([name for name in ('typer', 'rich', 'httpx') if name in sys.modules])"
     assert python(code).strip() == "[]"

@@ -8,8 +8,10 @@ import pytest
 
 from edge_client.bundle.folder import Bundle
 from edge_client.commands.cli import SUBCOMMANDS, build
-from edge_client.commands.options.adapter import METHODS
+from edge_client.training.aggregations import AGGREGATIONS
+from edge_client.training.estimators import ESTIMATORS
 from edge_client.wire.protocol import Training
+from export.adapt.adapter import ADAPTERS
 from server.jobs.settings import JobSettings
 from server.settings import Settings
 
@@ -64,16 +66,15 @@ def test_every_setting_is_documented():
     assert not [name for name in names if not re.search(rf"\b{name}\b", document)]
 
 
+def test_every_estimator_and_aggregation_is_documented():
+    document = (ROOT / "docs" / "server.md").read_text()
+    assert all(f"`{name}`" in document for name in (*ESTIMATORS, *AGGREGATIONS))
+
+
 def test_every_subcommand_and_method_stands_in_the_readme():
     assert build() is not None
     assert all(f"spry {name}" in DOCUMENTS for name in SUBCOMMANDS)
-    assert all(f"`{method}`" in README for method in METHODS)
-
-
-def test_methods_named_for_the_help_are_those_that_exist():
-    from export.adapt.methods import METHODS as DEFINED
-
-    assert tuple(DEFINED) == METHODS
+    assert all(f"`{method}`" in README for method in ADAPTERS)
 
 
 def test_the_step_in_the_readme_runs(bundle):

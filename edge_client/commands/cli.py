@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Sequence
-from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Annotated, Any, NamedTuple, NoReturn
+from collections.abc import Mapping, Sequence
+from importlib.metadata import EntryPoint
+from typing import Annotated, Any, NamedTuple, NoReturn, Protocol
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from edge_client import __version__
+from edge_client import __version__, plugins
 from edge_client.commands.options.panels import PanelCommand
 from edge_client.errors import RuntimeMissing, SpryError
 
@@ -68,14 +67,20 @@ SUBCOMMANDS = {
 }
 
 
-@cache
-def installed() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group="spry.commands")}
+class Command(Protocol):
+    """A function whose parameters and docstring typer reads, or a `typer.Typer`."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Run."""
+        ...
+
+
+def installed() -> Mapping[str, EntryPoint]:
+    return plugins.added(plugins.COMMANDS)
 
 
 def describe(entry: EntryPoint) -> Subcommand:
-    package = entry.dist.name if entry.dist else entry.module
-    return SUBCOMMANDS.get(entry.name, Subcommand(f"Added by {package}."))
+    return SUBCOMMANDS.get(entry.name, Subcommand(f"Added by {plugins.distribution(entry)}."))
 
 
 def load(entry: EntryPoint) -> Any:

@@ -4,31 +4,33 @@
         outputs = runtime.run(program, {"hidden": hidden, ...})
 
 A library is imported only when its runtime is opened. A new runtime is one module here and one row in the table below
-(and, on the exporting side, one module in `export.lower`).
+(and, on the exporting side, one module in `export.lower`); another distribution adds one by an entry point of the group
+`spry.runtimes`, which names its `Listing`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edge_client import plugins
 from edge_client.arrays import Array
 from edge_client.bundle.manifest import ProgramSpec, TensorSpec
-from edge_client.errors import ProgramInputError, RuntimeMissing, SpryError
+from edge_client.errors import ProgramInputError, RuntimeMissing, SpryError, requirement
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = [
-    "CPU", "RUNTIMES", "Loaded", "Requirement", "Runtime", "accelerated", "available", "chosen",
-    "open_runtime", "requirement",
+    "CPU", "RUNTIMES", "Listing", "Loaded", "Runtime", "available", "chosen", "open_runtime",
 ]  # fmt: skip
 
 CPU = "cpu"
@@ -107,66 +109,61 @@ def _checked_array(program: ProgramSpec, spec: TensorSpec, value: Array) -> Arra
     return np.ascontiguousarray(array)
 
 
-class Requirement(NamedTuple):
-    """What must be installed for a runtime."""
+@dataclass(frozen=True)
+class Listing:
+    """A runtime in the table: what must be known of it before its library is imported."""
 
+    opens: str
+    """`module:Class` of its `Runtime`."""
     library: str
     """What must be importable."""
-    extra: str
-    """The extra of this distribution that installs it."""
-
-
-class _Entry(NamedTuple):
-    module: str
-    type: str
-    requirement: Requirement
+    extra: str = ""
+    """What brings it, of the distribution below; empty: that alone does."""
+    distribution: str = plugins.OWN
     accelerated: bool = False
     """Whether it runs on anything but the CPU."""
+    lowering: str = ""
+    """`module:LOWERING` of an `export.lower.target.Lowering`; that of `export.lower.NAME` when left out."""
+
+    @property
+    def installed(self) -> bool:
+        return find_spec(self.library) is not None
+
+    @property
+    def command(self) -> str:
+        """What installs it."""
+        return f"pip install '{requirement(self.extra, self.distribution)}'"
 
 
-_RUNTIMES = {
-    "onnx": _Entry("edge_client.runtimes.onnx", "OnnxRuntime", Requirement("onnxruntime", "onnx")),
-    "executorch": _Entry(
-        "edge_client.runtimes.executorch", "ExecutorchRuntime", Requirement("executorch", "executorch")
-    ),
-    "torchscript": _Entry(
-        "edge_client.runtimes.torchscript", "TorchscriptRuntime", Requirement("torch", "torch"), accelerated=True
-    ),
-}
-
-
-RUNTIMES = tuple(_RUNTIMES)
-
-
-def requirement(name: str) -> Requirement:
-    """What a runtime of the table needs."""
-    return _RUNTIMES[name].requirement
+RUNTIMES = plugins.Registry(
+    plugins.RUNTIMES,
+    lambda found: isinstance(found, Listing),
+    {
+        "onnx": Listing("edge_client.runtimes.onnx:OnnxRuntime", "onnxruntime", "onnx"),
+        "executorch": Listing("edge_client.runtimes.executorch:ExecutorchRuntime", "executorch", "executorch"),
+        "torchscript": Listing(
+            "edge_client.runtimes.torchscript:TorchscriptRuntime", "torch", "torch", accelerated=True
+        ),
+    },
+)
 
 
 def available() -> list[str]:
     """The runtimes whose library is installed."""
-    return [name for name in RUNTIMES if find_spec(requirement(name).library) is not None]
-
-
-def accelerated(name: str) -> bool:
-    """Whether a runtime of the table takes a GPU."""
-    return _RUNTIMES[name].accelerated
+    return [name for name, listing in RUNTIMES.items() if listing.installed]
 
 
 def chosen(wanted: str | None, device: str = CPU) -> list[str]:
     """The runtimes that this machine can offer: those installed, or one of them, and on a GPU those that take it."""
-    found = available()
     if wanted is not None:
-        if wanted not in RUNTIMES:
-            raise SpryError(f"unknown runtime {wanted!r}; expected one of {', '.join(RUNTIMES)}")
-        found = [name for name in found if name == wanted]
+        _check(wanted)
+    found = available() if wanted is None else [wanted] if RUNTIMES[wanted].installed else []
     if not found:
-        extra = requirement(wanted or RUNTIMES[0]).extra
         what = f"the runtime {wanted} is not installed" if wanted else "no runtime is installed"
-        raise SpryError(f"{what}: pip install 'spry[{extra}]'")
+        raise SpryError(f"{what}: {RUNTIMES[wanted or next(iter(RUNTIMES))].command}")
     if device == CPU:
         return found
-    fitting = [name for name in found if accelerated(name)]
+    fitting = [name for name in found if RUNTIMES[name].accelerated]
     if not fitting:
         raise SpryError(
             f"nothing here runs on {device}: {' and '.join(found)} use the CPU alone; install a torch with CUDA and "
@@ -177,15 +174,19 @@ def chosen(wanted: str | None, device: str = CPU) -> list[str]:
 
 def open_runtime(name: str, folder: Path, *, threads: int = 0, device: str = CPU) -> Runtime:
     """Open a runtime on a bundle's folder; TorchScript also takes a GPU, such as `cuda`."""
-    entry = _RUNTIMES.get(name)
-    if entry is None:
-        raise SpryError(f"unknown runtime {name!r}; expected one of {', '.join(_RUNTIMES)}")
-    if device != CPU and not accelerated(name):
+    _check(name)
+    listing = RUNTIMES[name]
+    if device != CPU and not listing.accelerated:
         raise SpryError(
             f"the device {device} was asked for, but the runtime {name} runs on the CPU alone; take torchscript, or cpu"
         )
     try:
-        kind: type[Runtime] = getattr(import_module(entry.module), entry.type)
+        kind: type[Runtime] = resolve_name(listing.opens)
     except ImportError as error:
-        raise RuntimeMissing(f"the runtime {name}", entry.requirement.extra, str(error)) from error
+        raise RuntimeMissing(f"the runtime {name}", listing.extra, str(error), listing.distribution) from error
     return kind(folder, threads=threads, device=device)
+
+
+def _check(name: str) -> None:
+    if name not in RUNTIMES:
+        raise SpryError(f"unknown runtime {name!r}; expected one of {', '.join(RUNTIMES)}")

@@ -1,10 +1,11 @@
-"""How a step's gradient is found: one class each, one row in the table at the end, its name in `protocol.Estimator`.
+"""How a step's gradient is found: one class each, and one row in the table at the end.
 
     forward   directional derivatives in the same pass as the losses (SPRY)
     central   differences of losses on both sides of the weights (MeZO, Baffle+, FwdLLM+)
     exact     reverse mode, segment by segment
 
-The first two are numbers along directions, which mode iteration sends in place of a gradient. A class also says what a
+The first two are numbers along directions, which mode iteration sends in place of a gradient. Another distribution adds
+one by an entry point of the group `spry.estimators`, on the server and on its devices. A class also says what a
 job's settings and a device's memory must know of it, so that neither the server nor the plan for memory names one.
 """
 
@@ -18,6 +19,7 @@ from typing import ClassVar, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_client import plugins
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.chain import Chain
 from edge_client.bundle.manifest import Manifest, ProgramSpec
@@ -242,22 +244,16 @@ def trained(manifest: Manifest, task: Task) -> set[str]:
     return {parameter.name for parameter in manifest.trained_with(task.units)}
 
 
-ESTIMATORS: dict[str, type[Estimator]] = {
-    "forward": Forward,
-    "central": Central,
-    "exact": ExactGradient,
-}
+ESTIMATORS = plugins.Registry[type[Estimator]](
+    plugins.ESTIMATORS,
+    lambda found: isinstance(found, type) and issubclass(found, Estimator),
+    {"forward": Forward, "central": Central, "exact": ExactGradient},
+)
 
 
 def kind_of(training: Training) -> type[Estimator]:
     """The estimator that a job names."""
-    kind = ESTIMATORS.get(training.estimator)
-    if kind is None:
-        raise TrainingError(
-            f"this version of spry has no estimator {training.estimator!r}; it has {', '.join(ESTIMATORS)}: "
-            "upgrade spry on this device"
-        )
-    return kind
+    return ESTIMATORS.find(training.estimator)
 
 
 def estimator_for(manifest: Manifest, task: Task, passes: Derivatives) -> Estimator:

@@ -17,6 +17,7 @@ from edge_client.wire.server import Server
 
 from .epoch import check_finite, steps_in
 from .estimators import Estimator, ScalarEstimator
+from .optimizers import check_aggregations
 from .versions import applied, downloaded, merged, newest_kept
 
 POLL_SECONDS = 25.0
@@ -52,6 +53,7 @@ class Iterations:
         if not isinstance(estimator, ScalarEstimator):
             what = f"the estimator {task.training.estimator} gives gradients, not numbers"
             raise TrainingError(f"{what}: mode iteration cannot use it")
+        check_aggregations(task.optimizers)
         self.task = task
         self.bundle = bundle
         self.manifest = bundle.manifest

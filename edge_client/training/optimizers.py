@@ -11,7 +11,9 @@ import numpy as np
 
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.names import COUNT, FIRST, SECOND
-from edge_client.wire.protocol import ServerOptimizer, ServerOptimizers, Training
+from edge_client.wire.protocol import ServerOptimizers, Training
+
+from .aggregations import AGGREGATIONS, blend
 
 ADAMW_BETA1, ADAMW_BETA2, ADAMW_EPSILON = 0.9, 0.999, 1e-8
 
@@ -34,42 +36,27 @@ def _sgd(name: str, weight: Array, gradient: Array, state: Weights, rate: float)
 def _adamw(name: str, weight: Array, gradient: Array, state: Weights, rate: float) -> Array:
     zero = np.zeros_like(weight)
     count = int(state.get(COUNT + name, np.zeros(1))[0]) + 1
-    first = _blend(ADAMW_BETA1, state.get(FIRST + name, zero), gradient)
-    second = _blend(ADAMW_BETA2, state.get(SECOND + name, zero), gradient * gradient)
+    first = blend(ADAMW_BETA1, state.get(FIRST + name, zero), gradient)
+    second = blend(ADAMW_BETA2, state.get(SECOND + name, zero), gradient * gradient)
     state[COUNT + name], state[FIRST + name], state[SECOND + name] = np.array([count], np.float32), first, second
     unbiased = first / (1 - ADAMW_BETA1**count)
     scale = np.sqrt(second / (1 - ADAMW_BETA2**count)) + ADAMW_EPSILON
     return weight - rate * unbiased / scale
 
 
-def _blend(beta: float, old: Array, new: Array) -> Array:
-    return beta * old + (1 - beta) * new
-
-
 def server_step(
     weights: Weights, changes: Mapping[str, Array], state: Weights, optimizers: ServerOptimizers, head: frozenset[str]
 ) -> None:
-    """Move weights by the mean change that clients report (Reddi et al., 2021), in place.
+    """Move weights by the mean change that clients report, in place.
 
     A parameter without a change keeps its value and its state: nobody who was to train it reported.
     """
     for name, change in changes.items():
         optimizer = optimizers.head if name in head else optimizers.units
-        weights[name] = _server_move(name, weights[name], change, state, optimizer)
+        weights[name] = AGGREGATIONS.find(optimizer.kind)(name, weights[name], change, state, optimizer)
 
 
-def _server_move(name: str, weight: Array, change: Array, state: Weights, optimizer: ServerOptimizer) -> Array:
-    if optimizer.kind == "fedavg":
-        return weight + change
-    square = change * change
-    first = _blend(optimizer.beta1, state.get(FIRST + name, np.zeros_like(weight)), change)
-    second = state.get(SECOND + name, np.full_like(weight, optimizer.tau**2))
-    match optimizer.kind:
-        case "fedyogi":
-            second = second - (1 - optimizer.beta2) * square * np.sign(second - square)
-        case "fedadam":
-            second = _blend(optimizer.beta2, second, square)
-        case "fedadagrad":
-            second = second + square
-    state[FIRST + name], state[SECOND + name] = first, second
-    return weight + optimizer.learning_rate * first / (np.sqrt(second) + optimizer.tau)
+def check_aggregations(optimizers: ServerOptimizers) -> None:
+    """Refuse those that are not known here."""
+    for optimizer in (optimizers.units, optimizers.head):
+        AGGREGATIONS.find(optimizer.kind)

@@ -19,7 +19,7 @@ A refusal is a problem document (RFC 9457) with a `code` out of `RefusalCode` wh
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Len, Lt
 
@@ -33,13 +33,10 @@ VERSION_HEADER = "X-Spry-Version"
 """The version of the weights that a response holds or leads to."""
 
 Mode = Literal["epoch", "iteration"]
-Estimator = Literal["forward", "exact", "central"]
 DirectionKind = Literal["normal", "rademacher", "orthogonal"]
 HeadGradient = Literal["exact", "apart", "joint"]
 Optimizer = Literal["sgd", "adamw"]
-Aggregation = Literal["fedyogi", "fedadam", "fedadagrad", "fedavg"]
 Power = Literal["mains", "battery", "unknown"]
-AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
 
 RefusalCode = Literal[
     "unauthorized",  # no such device, wrong secret, or revoked: enrol again
@@ -63,7 +60,8 @@ class Training:
     """How every client of a job trains; the defaults are this project's, the paper's are a preset of the server."""
 
     mode: Mode = "epoch"
-    estimator: Estimator = "forward"
+    estimator: Name = "forward"
+    """One of `edge_client.training.estimators`, or of another distribution."""
     batch: Positive = 8
     length: Positive = 64
     epochs: Positive = 1
@@ -100,7 +98,8 @@ class Training:
 class ServerOptimizer:
     """How the server moves weights by the mean change that clients report; in mode iteration clients repeat it."""
 
-    kind: Aggregation = "fedyogi"
+    kind: Name = "fedyogi"
+    """One of `edge_client.training.aggregations`, or of another distribution."""
     learning_rate: Rate = 1e-3
     beta1: Annotated[float, Ge(0), Lt(1)] = 0.9
     beta2: Annotated[float, Ge(0), Lt(1)] = 0.99

@@ -20,7 +20,7 @@ from torch import Tensor
 from edge_client.bundle.manifest import Check, Manifest, Precision
 from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.stepper import Stepper
-from export.adapt.methods import Adapted
+from export.adapt.wrapping import Adapted
 from export.check.reference import Reference
 from export.errors import ExportError
 from export.model.loading import Loaded

@@ -1,5 +1,7 @@
 """From a segment's programs to a runtime's files. A new runtime is one module here and one in `edge_client.runtimes`.
 
+That of another distribution says in its `edge_client.runtimes.runtime.Listing` where its lowering is.
+
 A lowering receives all programs of one segment at once (every kind, batch size and length), so that it can store the
 segment's weights once. It decides how the operators of `export.graph.ops` are computed in the asked precision.
 """
@@ -8,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Protocol
 
 from torch import Tensor
 
 from edge_client.bundle.manifest import Precision
+from edge_client.runtimes.runtime import RUNTIMES
 from export.dual.programs import Program
 from export.errors import ExportError
 
@@ -81,14 +84,15 @@ class Lowering(Protocol):
         ...
 
     def versions(self) -> dict[str, str]:
-        """Versions of the libraries that wrote the files."""
+        """Versions of the libraries that wrote the files, by which they are kept; and its own, from elsewhere."""
         ...
 
 
 def lowering(runtime: str) -> Lowering:
-    """The lowering of a runtime of `edge_client.runtimes`."""
+    """The lowering of a runtime of the table."""
+    where = RUNTIMES[runtime].lowering or f"export.lower.{runtime}.lowering:LOWERING"
     try:
-        found: Lowering = import_module(f"export.lower.{runtime}.lowering").LOWERING
+        found: Lowering = resolve_name(where)
     except ModuleNotFoundError as error:
         raise ExportError(f"the target {runtime} needs {error.name}: pip install 'spry[export]'") from error
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edge_client import __version__
 from edge_client.bundle import manifest as m
-from export.adapt.methods import Adapted
+from export.adapt.wrapping import Adapted
 from export.graph.segments import Segment
 from export.graph.units import find_head, find_units
 from export.model.loading import Loaded

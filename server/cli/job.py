@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
 
@@ -13,7 +13,7 @@ from edge_client.bundle.folder import Bundle
 from edge_client.commands.options.groups import Group, grouped
 from edge_client.commands.options.panels import PanelCommand
 from edge_client.format import size
-from edge_client.wire.protocol import Estimator
+from edge_client.training.estimators import ESTIMATORS
 from server.cli.common import (
     CaOption,
     JsonOption,
@@ -60,9 +60,7 @@ def create(
     settings: SettingsOptions,
     estimator: Annotated[
         str | None,
-        typer.Option(
-            help=f"Clients' gradients: {', '.join(get_args(Estimator))}.", rich_help_panel=TrainingOptions.title
-        ),
+        typer.Option(help=f"Clients' gradients: {', '.join(ESTIMATORS)}.", rich_help_panel=TrainingOptions.title),
     ] = None,
     held_out: Annotated[Path | None, typer.Option(help="Examples (JSONL) to evaluate on, kept at the server.")] = None,
     preset: PresetOption = None,

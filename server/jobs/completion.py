@@ -11,6 +11,7 @@ from edge_client.errors import BundleError
 from edge_client.gradient.drawing import counted
 from edge_client.step.turns import directions_at_once
 from edge_client.training.estimators import kind_of
+from edge_client.training.optimizers import check_aggregations
 from edge_client.wire.protocol import Training
 from edge_client.wire.scalars import LARGEST_REPORT
 from server.errors import Refusal
@@ -22,6 +23,7 @@ _EXACT_HEAD_RATE = 10.0
 
 def complete(settings: JobSettings, manifest: Manifest) -> JobSettings:
     """The settings with what they leave open; refused where the bundle cannot do it."""
+    check_names(settings)
     training = kind_of(settings.training).settled(settings.training)
     places = settings.slots(len(manifest.units), settings.places)
     training = counted(training, manifest, [slot.units for slot in places])
@@ -43,6 +45,12 @@ def _check_report(training: Training) -> None:
             f"mode iteration reports at most {LARGEST_REPORT} derivatives a step (directions x batch), not {count}: "
             "take fewer, or training.per_example=false, which reports one for all examples",
         )
+
+
+def check_names(settings: JobSettings) -> None:
+    """Refuse an estimator or aggregation that is not known here; a job that was made keeps its own, come what may."""
+    kind_of(settings.training)
+    check_aggregations(settings.optimizers)
 
 
 def check_programs(training: Training, manifest: Manifest) -> None:

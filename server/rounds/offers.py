@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
+from edge_client.training.estimators import ESTIMATORS
 from edge_client.wire.protocol import CheckedIn, CheckIn, Task
 from server.jobs.assignment import Fit, Needs, Slot, choose
 from server.jobs.job import RUNNING, Job
@@ -105,6 +106,8 @@ class Offers:
         job, offered = open_round.job, self._store.bundles.manifest(open_round.job.bundle).runtimes
         if not set(offered) & set(check_in.runtimes):
             return f"{job.name} needs one of the runtimes {', '.join(offered)}"
+        if (estimator := job.settings.training.estimator) not in ESTIMATORS:
+            return f"{job.name} needs the estimator {estimator}, which the server has no more"
         if job.settings.mains_only and check_in.power == "battery":
             return f"{job.name} takes no devices on battery"
         if job.settings.unmetered_only and check_in.metered:

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 
-from server.errors import Refusal
+from edge_client.errors import SpryError
 from server.rounds.offers import Offers
 from server.rounds.rounds import advance
 from server.storage import jobs
@@ -72,8 +72,8 @@ class Ticker:
         try:
             while advance(self._store, job) and not self._stopping.is_set():
                 pass
-        except Refusal as refusal:
-            log.error("job %s cannot go on: %s", job, refusal)  # noqa: TRY400 -- it says what to do
+        except SpryError as error:  # the others go on
+            log.error("job %s cannot go on: %s", job, error)  # noqa: TRY400 -- it says what to do
 
     def _save(self) -> None:
         self._saved = time.monotonic()

@@ -14,6 +14,7 @@ from edge_client.bundle.manifest import DEFAULT_TASK, TaskName
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.data.examples import BadRows
 from server.errors import SimulationError
+from server.jobs.completion import check_names
 from server.jobs.presets import PRESETS, Preset, merged, preset_for
 from server.jobs.settings import JobSettings
 from server.simulation.methods.methods import PAPER_DATA, Method, method_named
@@ -102,7 +103,7 @@ def plan_for(
     elif kind.variance_bound is None:
         raise SimulationError(f"--variance-bound is of fwdllm+ alone, and the method is {method}: leave it out")
     try:
-        return Plan(
+        plan = Plan(
             method=method,
             preset=preset,
             data=data,
@@ -115,6 +116,8 @@ def plan_for(
     except ValidationError as error:
         problems = [_problem(found["loc"], found["msg"]) for found in error.errors()]
         raise SimulationError(f"the simulation cannot run like this: {'; '.join(problems[:3])}") from None
+    check_names(plan.settings)
+    return plan
 
 
 def _problem(where: Sequence[int | str], what: str) -> str:

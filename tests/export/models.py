@@ -30,8 +30,8 @@ from transformers import (
 
 from edge_client.bundle.manifest import IGNORED
 from edge_client.commands.options.adapter import AdapterOptions
-from export.adapt.methods import Adapted, adapt
 from export.adapt.targets import Projections, find_projections
+from export.adapt.wrapping import Adapted, adapt
 from export.dual.programs import DUAL, ENTER, PLAIN, SCALAR, VJP, ProgramBuilder, input_name
 from export.graph.capture import Captured, TaskForward, capture
 from export.graph.segments import Segment, split

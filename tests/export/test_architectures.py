@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.func import functional_call, jvp
 
-from export.adapt.methods import METHODS as ADAPTERS
+from export.adapt.adapter import ADAPTERS
 from export.errors import ExportError
 from export.graph.slots import Role
 from tests.export.models import CONFIGS, Chain, batch_of, combinations
@@ -18,7 +18,7 @@ BATCH, LENGTH = 2, 7
 EXAMPLE_WEIGHT = torch.tensor([0.25, 0.75])
 TOLERANCE = 2e-5
 WITHOUT_BIASES = {"llama", "qwen3", "gemma3", "modernbert"}
-METHODS = [name for name, method in ADAPTERS.items() if not method.between or method.between.by_model]
+METHODS = [name for name, method in ADAPTERS.items() if not method.between or method.between().by_model]
 """Those that need no texts, as these models have no tokenizer: a row of factors between pairs is a product as IA3's."""
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from edge_client.bundle.manifest import PRECISIONS, TASKS
-from edge_client.commands.options.adapter import METHODS, AdapterOptions
+from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.errors import SpryError
 from edge_client.runtimes.runtime import RUNTIMES
-from export.adapt import methods as adapters
+from export.adapt.adapter import ADAPTERS
 from export.errors import ExportError
 from export.options import ExportOptions, parse_labels, parse_numbers
 from export.tasks.registry import MODEL_TASKS
@@ -26,7 +26,6 @@ def test_numbers_per_layer_that_nobody_chose_are_the_methods_own():
 
 
 def test_names_that_are_offered_without_torch_are_those_that_exist():
-    assert set(METHODS) == adapters.METHODS.keys()
     assert set(TASKS) == MODEL_TASKS.keys()
 
 
@@ -40,7 +39,7 @@ REFUSED = [
     ({"runtimes": ("onnx", "tflite")}, "unknown target 'tflite'; expected one of .*onnx"),
     ({"runtimes": ("onnx", "onnx")}, "each target may be named once, got onnx,onnx"),
     ({"precision": "int2"}, "unknown quantization 'int2'; expected one of none, int8, int4"),
-    (adapter(method="dora"), f"unknown adapter 'dora'; expected one of {', '.join(METHODS)}"),
+    (adapter(method="dora"), f"unknown adapter 'dora'; expected one of {', '.join(ADAPTERS)}"),
     (adapter(rank=0), "rank must be at least 1, got 0"),
     (adapter(rank=-3), "rank must be at least 1, got -3"),
     (adapter(dimension=-1), "dimension must be at least 1, got -1"),

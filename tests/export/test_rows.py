@@ -10,7 +10,7 @@ from edge_client.data.batches import Batch
 from edge_client.gradient.drawing import step_directions
 from edge_client.gradient.estimate import directions_for
 from edge_client.wire.protocol import ServerOptimizers, Task, Training
-from export.adapt.methods import adapt
+from export.adapt.wrapping import adapt
 from export.check.reference import Reference
 from export.graph.capture import TaskForward
 from export.rows import RowModel

@@ -38,10 +38,11 @@ from edge_client.bundle.manifest import (
 )
 from edge_client.data.batches import shuffled
 from edge_client.errors import SpryError
+from edge_client.training.aggregations import AGGREGATIONS
 from edge_client.training.optimizers import local_step, server_step
 from edge_client.training.plan import plan_for, programs_of
 from edge_client.training.replay import replay
-from edge_client.wire.protocol import AGGREGATIONS, ServerOptimizer, ServerOptimizers, Task, Training
+from edge_client.wire.protocol import ServerOptimizer, ServerOptimizers, Task, Training
 from edge_client.wire.scalars import Participant, ScalarReport, StepRecord, decode_records, encode_record
 
 PATH = Path(__file__).with_name("training.json")
@@ -127,7 +128,7 @@ def vectors():
         "server": [server(kind, random) for kind in AGGREGATIONS],
         "safetensors": safetensors(random),
         "manifest": json.loads(write(MANIFEST)),
-        "replay": [replayed(settings, AGGREGATIONS[i % 4], random) for i, settings in enumerate(REPLAYS)],
+        "replay": [replayed(settings, [*AGGREGATIONS][i % 4], random) for i, settings in enumerate(REPLAYS)],
         "plans": [planned(*case) for case in PLANS],
     }
 

@@ -1,7 +1,7 @@
 """`spry bench`: what a bundle's steps cost on this machine, and what other packages measure.
 
 Entry points of the group ``spry.benches`` are functions that become subcommands; their modules import their libraries
-when they are called.
+when they are called. Those of the group ``spry.baselines`` are measured beside a bundle.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import json
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Protocol, cast
 
 import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from edge_client import plugins
 from edge_client.bundle.chain import Chain
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest
@@ -53,12 +53,21 @@ class Row(msgspec.Struct, frozen=True):
     rss_mb: float | None = None
 
 
+class Baseline(Protocol):
+    """A function that measures something else on a bundle's shapes."""
+
+    def __call__(
+        self, bundle: Path, batch: int, length: int, rounds: int, threads: int, /
+    ) -> Iterable[Mapping[str, Any]]:
+        """Rows of the result: at least `runtime`, `step` and `cpu_ms` of `Row`."""
+        ...
+
+
 @command.callback()
 def bench() -> None:
     """Measure a bundle on this machine, or the noise of gradients."""
 
 
-@command.command()
 def step(
     bundle: Annotated[Path, typer.Argument(help="A bundle's folder or .zip.")],
     runtime: Annotated[str, typer.Option(help="Runtimes, between commas; all that are installed when left out.")] = "",
@@ -178,11 +187,11 @@ def _worker(work: Work) -> list[Measured]:
     return decode(done.stdout)
 
 
-def _baselines() -> Iterator[Callable[..., Any]]:
+def _baselines() -> Iterator[Baseline]:
     """Other packages' measurements on the same shapes; one whose libraries are missing is left out."""
-    for entry in entry_points(group="spry.baselines"):
+    for entry in plugins.added(plugins.BASELINES).values():
         with suppress(ImportError):
-            yield cast("Callable[..., Any]", entry.load())
+            yield cast("Baseline", entry.load())
 
 
 def _show(rows: Sequence[Row], title: str) -> None:
@@ -204,5 +213,5 @@ EAGER = "eager torch"
 _CAPTION = "MB: peak above what is loaded (mapped files left out), load, whole process at its highest"
 
 
-for _added in sorted(entry_points(group="spry.benches"), key=lambda entry: entry.name):
-    command.command(_added.name, cls=PanelCommand)(_added.load())
+for _name, _bench in plugins.Registry[Callable[..., None]](plugins.BENCHES, callable, {"step": step}).items():
+    command.command(_name, cls=PanelCommand)(_bench)

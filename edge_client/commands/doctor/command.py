@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated
 
@@ -13,12 +11,13 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from edge_client import plugins
+
 from . import machine as checks
 from . import network as reach
-from .machine import Asked, Finding
+from .machine import Asked, Check, Finding
 
-Check = Callable[[Asked], Iterable[Finding]]
-GROUP = "spry.checks"
+CHECKS = plugins.Registry[Check](plugins.CHECKS, callable, {"machine": checks.machine, "network": reach.server})
 FAILED = 1
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
@@ -41,7 +40,7 @@ def doctor(
     Example: spry doctor --server https://spry.example.org
     """
     asked = Asked(home, server, ca, data or _data_folder(), tls_cert, tls_key)
-    findings = [finding for check in _checks() for finding in check(asked)]
+    findings = [finding for check in CHECKS.values() for finding in check(asked)]
     failed = any(finding.state == "problem" for finding in findings)
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode({"ok": not failed, "checks": findings}), indent=1).decode())
@@ -51,12 +50,6 @@ def doctor(
             typer.echo("--server URL looks at the way to a server too: its answer, certificate, clock, enrolment")
     if failed:
         raise typer.Exit(FAILED)
-
-
-def _checks() -> list[Check]:
-    """Those of a device, and what other packages plug in."""
-    added = [entry.load() for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name)]
-    return [checks.machine, reach.server, *added]
 
 
 def _data_folder() -> Path | None:

@@ -1,7 +1,6 @@
 """What `spry doctor` looks at on any machine: system, memory, disk, libraries, runtimes and the user's conditions.
 
-Other packages add checks of their own by an entry point of the group ``spry.checks``: a function that takes what was
-asked and yields its findings. A check never raises: what it cannot find out is a finding too.
+Other packages add a `Check` of their own by an entry point of the group ``spry.checks``.
 """
 
 from __future__ import annotations
@@ -13,18 +12,17 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
 from edge_client import __version__
 from edge_client.client.conditions import Machine
 from edge_client.format import size
-from edge_client.runtimes.runtime import RUNTIMES, requirement
+from edge_client.runtimes.runtime import RUNTIMES, Listing, available
 from edge_client.store.jobs import default_home
 
 State = Literal["ok", "warning", "problem"]
@@ -59,6 +57,14 @@ class Asked(NamedTuple):
     tls_key: Path | None = None
 
 
+class Check(Protocol):
+    """A function that looks at something and never raises: what it cannot find out is a finding too."""
+
+    def __call__(self, asked: Asked, /) -> Iterable[Finding]:
+        """What it found; nothing where it was not asked."""
+        ...
+
+
 def machine(asked: Asked) -> Iterator[Finding]:
     """This machine as a device that takes part."""
     yield Finding("spry", "ok", f"{__version__}, Python {platform.python_version()}")
@@ -73,6 +79,7 @@ def machine(asked: Asked) -> Iterator[Finding]:
 
 
 def disk(name: str, folder: Path) -> Finding:
+    """How much is free where the folder lies, or would."""
     free = shutil.disk_usage(_existing(folder)).free
     found = f"{size(free)} free at {folder}"
     if free >= LITTLE_DISK:
@@ -143,26 +150,26 @@ def _libraries() -> Finding:
 
 
 def _runtimes(*, needed: bool) -> Iterator[Finding]:
-    installed = [name for name in RUNTIMES if find_spec(requirement(name).library)]
-    for name in RUNTIMES:
-        library, extra = requirement(name)
-        command = f"pip install 'spry[{extra}]'"
+    installed = available()
+    for number, (name, listing) in enumerate(RUNTIMES.items()):
         if name in installed:
-            yield _runtime(name, library, command)
-        elif installed or name != RUNTIMES[0]:
-            yield Finding(f"runtime {name}", "ok", f"not installed; one runtime is enough ({command})")
+            yield _runtime(name, listing)
+        elif installed or number:
+            yield Finding(f"runtime {name}", "ok", f"not installed; one runtime is enough ({listing.command})")
         else:
             state = "problem" if needed else "warning"
             why = "a device needs a runtime" if needed else "a server needs one to evaluate held-out examples"
-            yield Finding(f"runtime {name}", state, f"not installed, and {why}", f"run: {command}")
+            yield Finding(f"runtime {name}", state, f"not installed, and {why}", f"run: {listing.command}")
 
 
-def _runtime(name: str, library: str, command: str) -> Finding:
+def _runtime(name: str, listing: Listing) -> Finding:
+    library = listing.library
     found = f"{library} {_version(library)}"
     if library not in _LIGHT:
         return Finding(f"runtime {name}", "ok", f"{found} is installed (not loaded: that takes long)")
     if why := _fails_to_load(library):
-        advice = f"run: {command.replace('install', 'install --force-reinstall')}; or take another version of {library}"
+        command = listing.command.replace("install", "install --force-reinstall")
+        advice = f"run: {command}; or take another version of {library}"
         return Finding(f"runtime {name}", "problem", f"{found}: {why}", advice)
     return Finding(f"runtime {name}", "ok", f"{found} loads")
 

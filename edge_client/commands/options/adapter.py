@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from edge_client.bundle.adapters import own_dimension
+from edge_client import plugins
+from edge_client.bundle.adapters import own_dimension, own_options
 
 from .groups import Group
 
-METHODS = ("lora", "aligned", "pairs", "tinylora", "ia3", "bitfit", "classifier")
-"""The adapters of `export.adapt.methods`, named here so that a command's help costs no torch."""
+_NAMES = tuple(plugins.added(plugins.ADAPTERS))
+"""Found without importing any of them, so that a command's help costs no torch."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class AdapterOptions(Group):
 
     title = "Adapter"
 
-    method: Annotated[str, typer.Option("--peft", help=f"The adapter: {', '.join(METHODS)}.")] = "lora"
+    method: Annotated[str, typer.Option("--peft", help=f"The adapter: {', '.join(_NAMES)}.")] = "lora"
     rank: Annotated[int, typer.Option(min=1, help="Rank of LoRA, or of TinyLoRA's frozen factors.")] = 1
     alpha: Annotated[float, typer.Option(help="LoRA's scale.")] = 1.0
     dimension: Annotated[
@@ -38,3 +39,10 @@ class AdapterOptions(Group):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dimension", self.dimension or own_dimension(self.method))
+
+    @property
+    def told(self) -> str:
+        """The method, and its options where it has some."""
+        blocks = [f"last {self.last_blocks} blocks"] if self.last_blocks else []
+        chosen = [f"{name}={getattr(self, name):g}" for name in own_options(self.method)]
+        return " ".join([self.method, *chosen, *self.targets, *blocks])

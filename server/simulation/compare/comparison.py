@@ -10,11 +10,11 @@ from typing import Any, Literal, cast
 
 import msgspec
 
+from edge_client.bundle.adapters import own_options
 from server.jobs.settings import JobSettings
 from server.simulation.compare.convergence import INTERVAL
 from server.simulation.compare.measures import main_score, metrics
 from server.simulation.compare.runs import Config, Run, RunError
-from server.simulation.methods.methods import ADAPTER_OPTIONS
 
 Kind = Literal["backprop", "forward", "zero-order", "head alone"]
 KINDS: dict[str, Kind] = {"exact": "backprop", "forward": "forward", "central": "zero-order"}
@@ -156,7 +156,7 @@ def kind_of(config: Config) -> Kind | None:
 def describe(config: Config) -> dict[str, str]:
     """Everything that makes a row, the most telling first: all but the seed."""
     adapter = config.adapter
-    options = ADAPTER_OPTIONS.get(adapter.method, ()) if adapter else ()
+    options = own_options(adapter.method) if adapter else ()
     parts = [(name, getattr(adapter, name)) for name in options]
     described = {
         "data": config.data.name,

@@ -5,13 +5,13 @@ A learner computes for many clients at once: each has a batch and trainable weig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from importlib.metadata import entry_points
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from tokenizers import Tokenizer
 
+from edge_client import plugins
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import Manifest
 from edge_client.data.batches import Batch
@@ -59,10 +59,17 @@ class Learner(Protocol):
         ...
 
 
-def exporter() -> Callable[..., Learner]:
+class Exporter(Protocol):
+    """A function that opens models: `export.rows.open_model`."""
+
+    def __call__(self, source: str, /, *, device: str, **options: Any) -> Learner:
+        """The model at `source`."""
+        ...
+
+
+def exporter() -> Exporter:
     """Opens models; to find it is to import the libraries behind it, which takes seconds."""
-    (entry,) = entry_points(group="spry.simulation", name="model")
-    return entry.load()
+    return plugins.added(plugins.SIMULATION)["model"].load()
 
 
 def open_learner(source: str, *, device: str, **options: Any) -> Learner:

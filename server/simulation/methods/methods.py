@@ -69,14 +69,6 @@ _EXACT = {"training": {"learning_rate": 3e-3, "head_learning_rate": 3e-3, "optim
 _YOGI_RATE = {"optimizers": {"units": {"learning_rate": 1e-2}, "head": {"learning_rate": 1e-2}}}
 _ZERO = {"training": {"learning_rate": 1e-2}, **_YOGI_RATE}
 
-ADAPTER_OPTIONS = {
-    "lora": ("rank", "alpha"),
-    "aligned": ("rank",),
-    "pairs": ("dimension",),
-    "tinylora": ("rank", "dimension"),
-}
-"""What makes one adapter of a kind differ from another; the others have nothing to choose."""
-
 METHODS: dict[str, Method] = {
     "spry": Method(
         **_method("forward gradients of a share of the units (SPRY)", "forward", split=True, estimator="forward"),

@@ -120,7 +120,7 @@ def estimate(
         from server.simulation.compute.arithmetic import tell_if_slow
         from server.simulation.compute.work import learner_of, population_of
         from server.simulation.noise.measurement import measure
-        from server.simulation.noise.table import Found, as_dictionary, named, show
+        from server.simulation.noise.table import Found, as_dictionary, show
         from server.simulation.plan import plan_for
         from server.simulation.quiet import quiet_libraries
         from server.simulation.run.weights import weights_in
@@ -145,7 +145,7 @@ def estimate(
         population = population_of(plans[0])
         for number, each in enumerate(plans):
             learner = learner_of(each, population.labels)
-            start, name = measured.weights == START, named(each.adapter)
+            start, name = measured.weights == START, each.adapter.told
             rows = measure(
                 each, learner, population, choices, examples=measured.examples, repeats=measured.repeats,
                 weights=learner.initial if start else weights_in(Path(measured.weights), learner.initial),

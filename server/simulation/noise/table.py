@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 
 from edge_client.commands.options.adapter import AdapterOptions
-from server.simulation.methods.methods import ADAPTER_OPTIONS
 from server.simulation.noise.rows import WAY, Row, summarised
 from server.simulation.plan import Plan
 
@@ -34,14 +33,6 @@ class Found(NamedTuple):
 
     adapter: AdapterOptions
     rows: Sequence[Row]
-
-
-def named(adapter: AdapterOptions) -> str:
-    """The method, and its options where it has some."""
-    options = ADAPTER_OPTIONS.get(adapter.method, ())
-    blocks = [f"last {adapter.last_blocks} blocks"] if adapter.last_blocks else []
-    own = (f"{name}={getattr(adapter, name):g}" for name in options)
-    return " ".join([adapter.method, *own, *adapter.targets, *blocks])
 
 
 def as_dictionary(plan: Plan, weights: str, examples: int, repeats: int, found: Sequence[Found]) -> dict[str, Any]:
@@ -76,7 +67,7 @@ def show(found: Sequence[Found], title: str, *, by_unit: bool) -> None:
         count = len({row.unit for row in rows})
         size = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
         console.print()
-        console.print(f"{named(adapter)}: {count} units of {size} weights", style="bold")
+        console.print(f"{adapter.told}: {count} units of {size} weights", style="bold")
         for table in _by_unit(rows) if by_unit else [_overview(rows)]:
             console.print(table)
     console.print(_CAPTION, style="dim")

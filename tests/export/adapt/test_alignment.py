@@ -6,7 +6,7 @@ import torch
 from edge_client.bundle.adapters import CORE, FRAME, folded
 from edge_client.commands.options.adapter import AdapterOptions
 from export.adapt.alignment import bases
-from export.adapt.methods import adapt
+from export.adapt.wrapping import adapt
 from export.check.reference import Reference
 from export.errors import ExportError
 from export.model.samples import sample_inputs

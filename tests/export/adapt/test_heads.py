@@ -6,7 +6,7 @@ import torch
 from edge_client.bundle.adapters import SCALE, folded
 from edge_client.commands.options.adapter import AdapterOptions
 from export.adapt.heads import standardize_head
-from export.adapt.methods import adapt, head_modules
+from export.adapt.wrapping import adapt, head_modules
 from export.check.reference import Reference
 from export.errors import ExportError
 from export.model.samples import sample_inputs

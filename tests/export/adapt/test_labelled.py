@@ -14,16 +14,16 @@ from typer.testing import CliRunner
 from edge_client.bundle.adapters import CENTRE, CORE, FRAME, SCALE, folded
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.errors import DataError
+from export.adapt.adapter import check_adapter
 from export.adapt.alignment import task_bases, task_pairs
 from export.adapt.heads import standardize_head
 from export.adapt.labelled import MOST, fitted_head, read_batches
-from export.adapt.methods import adapt
+from export.adapt.wrapping import adapt
 from export.check.reference import Reference
 from export.cli import export
 from export.errors import ExportError
 from export.graph.capture import TaskForward
 from export.model.loading import load
-from export.options import check_adapter
 from export.tasks.registry import MODEL_TASKS
 
 WORDS = ("the", "ice", "on", "lake", "is", "it", "train")

@@ -3,8 +3,9 @@
 import pytest
 
 from edge_client.commands.options.adapter import AdapterOptions
-from export.adapt.methods import METHODS, adapt
+from export.adapt.adapter import ADAPTERS
 from export.adapt.targets import find_projections, shortest_patterns
+from export.adapt.wrapping import adapt
 from export.errors import ExportError
 from export.graph.slots import Role
 from tests.export.graphs import toy
@@ -98,7 +99,7 @@ def test_named_targets(targets, count):
 
 
 @pytest.mark.parametrize("targets", [("nonsense",), ("uery",), ("query", "q_proj"), ("classifier",), ("LayerNorm",)])
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", sorted(ADAPTERS))
 def test_a_target_that_matches_nothing(method, targets):
     unmatched = targets[-1]
     with pytest.raises(ExportError) as caught:

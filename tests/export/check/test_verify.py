@@ -15,7 +15,7 @@ from torch import nn
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import IGNORED, Check
 from edge_client.commands.options.adapter import AdapterOptions
-from export.adapt.methods import Adapted, adapt
+from export.adapt.wrapping import Adapted, adapt
 from export.check.reference import Reference
 from export.check.verify import Truth, _line, make_sample, refuse_failures, verify
 from export.errors import ExportError

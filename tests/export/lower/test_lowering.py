@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from export.adapt.methods import adapt
+from export.adapt.wrapping import adapt
 from export.errors import ExportError
 from export.lower import lowering as jobs
 from export.model.loading import load

@@ -7,6 +7,7 @@ import pytest
 
 from edge_client.commands.doctor import machine as checks
 from edge_client.commands.doctor.machine import Asked, cpu_features, disk, machine, writable
+from edge_client.runtimes import runtime
 
 PI_5 = (
     "processor\t: 0\nFeatures\t: fp asimd evtstrm aes crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp\n"
@@ -72,7 +73,7 @@ def test_a_full_disk(free, state, tmp_path, monkeypatch):
 
 
 def test_a_machine_without_runtimes(monkeypatch, tmp_path):
-    monkeypatch.setattr(checks, "find_spec", lambda _: None)
+    monkeypatch.setattr(runtime, "find_spec", lambda _: None)
     found = {one.name: one for one in machine(Asked(home=tmp_path)) if one.name.startswith("runtime")}
     assert (found["runtime onnx"].state, found["runtime onnx"].advice) == ("problem", "run: pip install 'spry[onnx]'")
     assert found["runtime executorch"].state == "ok"

@@ -1,24 +1,22 @@
-"""PEFT methods: how a model is wrapped, and which of its parameters are then trained."""
+"""A model wrapped by its adapter, and which of its parameters are then trained."""
 
 from __future__ import annotations
 
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from peft import IA3Config, LoraConfig, PeftConfig, PeftModel, TinyLoraConfig, get_peft_model, get_peft_model_state_dict
+from peft import PeftModel, get_peft_model, get_peft_model_state_dict
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
-from edge_client.bundle.adapters import CORE, FRAME
 from edge_client.commands.options.adapter import AdapterOptions
-from export.adapt.alignment import Basis, bases, task_bases, task_pairs
+from export.adapt.adapter import ADAPTERS, Targets
 from export.adapt.heads import standardize_head
-from export.adapt.labelled import Batch, read_batches
+from export.adapt.labelled import read_batches
 from export.adapt.targets import Projections, find_projections, shortest_patterns
 from export.errors import ExportError
 from export.graph.capture import capture
@@ -44,95 +42,6 @@ class Adapted:
     """adapter_model.safetensors before training, with what PEFT wants beside the trainable tensors."""
 
 
-@dataclass(frozen=True)
-class Between:
-    """What is trained between a layer's two frozen factors, and how these are found."""
-
-    core: Callable[[int], nn.Module]
-    asked: str
-    """The option that says of how many directions the factors are."""
-    by_examples: Callable[[Loaded, Sequence[str], int, Sequence[Batch]], dict[str, Basis]]
-    by_model: Callable[[Loaded, Sequence[str], int, int], dict[str, Basis]] | None = None
-    """Without examples at hand, by a seed."""
-
-
-@dataclass(frozen=True)
-class Method:
-    """One way to adapt a model: its PEFT configuration and which of the base's own parameters it trains."""
-
-    config: Callable[[AdapterOptions, Sequence[str], dict[str, Any]], PeftConfig]
-    targets: Callable[[Projections], tuple[str, ...]]
-    trains: Callable[[str], bool] | None = None
-    """For methods that PEFT has no tuner for: which base parameters are trained. The tuner is then a mere carrier,
-    a LoRA layer that is stored but switched off, so that `PeftModel.from_pretrained` loads the result."""
-    between: Between | None = None
-
-
-def _lora(options: AdapterOptions, targets: Sequence[str], common: dict[str, Any]) -> PeftConfig:
-    return LoraConfig(r=options.rank, lora_alpha=options.alpha, target_modules=list(targets), **common)  # type: ignore[arg-type]
-
-
-def _tinylora(options: AdapterOptions, targets: Sequence[str], common: dict[str, Any]) -> PeftConfig:
-    return TinyLoraConfig(r=options.rank, u=options.dimension, target_modules=list(targets), **common)
-
-
-def _aligned(options: AdapterOptions, targets: Sequence[str], common: dict[str, Any]) -> PeftConfig:
-    return _unscaled(options.rank, targets, common)
-
-
-def _pairs(options: AdapterOptions, targets: Sequence[str], common: dict[str, Any]) -> PeftConfig:
-    return _unscaled(options.dimension, targets, common)
-
-
-def _unscaled(rank: int, targets: Sequence[str], common: dict[str, Any]) -> PeftConfig:
-    """LoRA without a scale: what is trained between its factors is folded into one of them at the end."""
-    return LoraConfig(r=rank, lora_alpha=rank, target_modules=list(targets), **common)  # type: ignore[arg-type]
-
-
-def _square(directions: int) -> nn.Module:
-    """Trained factors of each pair of directions."""
-    core = nn.Linear(directions, directions, bias=False)
-    nn.init.zeros_(core.weight)
-    return core
-
-
-class Factors(nn.Module):
-    """A trained factor of each direction."""
-
-    def __init__(self, directions: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(1, directions))  # PEFT warns of vectors
-
-    def forward(self, states: Tensor) -> Tensor:
-        return states * self.weight
-
-
-def _ia3(options: AdapterOptions, targets: Sequence[str], common: dict[str, Any]) -> PeftConfig:
-    return IA3Config(target_modules=list(targets), feedforward_modules=list(common.pop("feedforward")), **common)
-
-
-def _carrier(bias: str) -> Callable[[AdapterOptions, Sequence[str], dict[str, Any]], PeftConfig]:
-    def config(options: AdapterOptions, targets: Sequence[str], common: dict[str, Any]) -> PeftConfig:
-        return LoraConfig(r=1, target_modules=list(targets[:1]), bias=bias, **common)  # type: ignore[arg-type]
-
-    return config
-
-
-def _query_and_value(found: Projections) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(found.query + found.value))
-
-
-METHODS: dict[str, Method] = {
-    "lora": Method(_lora, _query_and_value),
-    "aligned": Method(_aligned, _query_and_value, between=Between(_square, "rank", task_bases, bases)),
-    "pairs": Method(_pairs, _query_and_value, between=Between(Factors, "dimension", task_pairs)),
-    "tinylora": Method(_tinylora, _query_and_value),
-    "ia3": Method(_ia3, lambda found: tuple(dict.fromkeys(found.key + found.value + found.feedforward))),
-    "bitfit": Method(_carrier("all"), lambda found: found.query, trains=lambda name: name.endswith("bias")),
-    "classifier": Method(_carrier("none"), lambda found: found.query, trains=lambda name: False),
-}
-
-
 def head_modules(model: nn.Module, task: ModelTask) -> list[str]:
     """The modules beside the base model that hold parameters: the task layer."""
     if not task.has_head:
@@ -144,12 +53,13 @@ def head_modules(model: nn.Module, task: ModelTask) -> list[str]:
 def adapt(loaded: Loaded, options: AdapterOptions, seed: int = 0, projections: Projections | None = None) -> Adapted:
     """Wrap the model with PEFT and find its units and head; its projections are found too where they are not given."""
     model, task = loaded.model, loaded.task
-    method = METHODS[options.method]
+    method = ADAPTERS[options.method]
+    between = method.between() if method.between else None
     heads = head_modules(model, task)
     linears = [name for name, module in model.named_modules() if _is_linear(module) and name.split(".")[0] not in heads]
     targets = list(options.targets)
     feedforward: Sequence[str] = ()
-    if not targets or options.method == "ia3":
+    if not targets or method.feedforward:
         found = projections or _projections(loaded)
         targets = targets or shortest_patterns(method.targets(found), linears)
         feedforward = [target for target in targets if any(_matches(name, target) for name in found.feedforward)]
@@ -164,28 +74,28 @@ def adapt(loaded: Loaded, options: AdapterOptions, seed: int = 0, projections: P
         targets = [name for name in linears if within(name) and any(_matches(name, target) for target in targets)]
         feedforward = [name for name in targets if any(_matches(name, target) for target in feedforward)]
     common: dict[str, Any] = {"task_type": task.peft_type, "modules_to_save": heads or None}
-    if options.method == "ia3":
-        common["feedforward"] = feedforward
     if any(type(module).__name__ == "Conv1D" for module in model.modules()):
         common["fan_in_fan_out"] = True
     examples = read_batches(loaded, Path(options.examples)) if options.examples else []
     if examples and heads:
         standardize_head(loaded, heads, examples)
     layers = [name for name in linears if any(_matches(name, target) for target in targets)]
-    found_bases = _bases(loaded, layers, method.between, options, examples, seed) if method.between else {}
+    bases = between.bases(loaded, layers, options, examples, seed) if between else {}
     torch.manual_seed(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        adapted = get_peft_model(model, method.config(options, targets, common), adapter_name=_ADAPTER)  # type: ignore[arg-type]
+        adapted = get_peft_model(
+            model, method.config(options, Targets(targets, feedforward), common), adapter_name=_ADAPTER
+        )  # type: ignore[arg-type]
     adapted.eval()
     if (trains := method.trains) is not None:
         _train_base_parameters(adapted, lambda name: trains(name) and within(name))
-    for name, basis in found_bases.items():
-        assert method.between is not None
-        _align(adapted.get_submodule(f"base_model.model.{name}"), basis, method.between.core)
+    if between is not None:
+        for name, basis in bases.items():
+            between.put(adapted.get_submodule(f"base_model.model.{name}"), basis, _ADAPTER)
     described = _describe(adapted)
     adapts = any(slot.role is Role.ADAPTER for slot in described.slots.values())
-    if not described.slots or (options.method == "bitfit" and not adapts):
+    if not described.slots or not (adapts or method.head_alone):
         raise ExportError(f"the adapter {options.method!r} finds nothing to train in this model; choose another --peft")
     return described
 
@@ -209,42 +119,6 @@ def _block(name: str) -> int:
 def _projections(loaded: Loaded) -> Projections:
     inputs = loaded.example_inputs(2, 8)
     return find_projections(capture(loaded.model, loaded.task, inputs, {}), loaded.layers)
-
-
-def _bases(
-    loaded: Loaded, layers: Sequence[str], between: Between, options: AdapterOptions, examples: Sequence[Batch],
-    seed: int,
-) -> dict[str, Basis]:  # fmt: skip
-    count = getattr(options, between.asked)
-    smallest = min((min(loaded.model.get_parameter(f"{name}.weight").shape) for name in layers), default=0)
-    if count > smallest > 0:
-        raise ExportError(
-            f"{between.asked} {count} is more than the {smallest} features of a target module; "
-            f"choose a smaller --{between.asked}"
-        )
-    if examples:
-        return between.by_examples(loaded, layers, count, examples)
-    assert between.by_model is not None  # the options refuse a method that needs examples
-    return between.by_model(loaded, layers, count, seed)
-
-
-class Frozen(nn.Module):
-    """A product with a weight that is not trained, and so not quantized either."""
-
-    def __init__(self, weight: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("weight", weight)
-        self.weight: Tensor
-
-    def forward(self, states: Tensor) -> Tensor:
-        return nn.functional.linear(states, self.weight)
-
-
-def _align(layer: Any, basis: Basis, core: Callable[[int], nn.Module]) -> None:
-    """Give a LoRA layer frozen factors, and between them what is trained, zero at first."""
-    layer.lora_A[_ADAPTER] = Frozen(basis.into.T.contiguous())
-    between = core(basis.out.shape[1])
-    layer.lora_B[_ADAPTER] = nn.Sequential(OrderedDict([(CORE, between), (FRAME, Frozen(basis.out))]))
 
 
 def _is_linear(module: nn.Module) -> bool:

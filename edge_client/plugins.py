@@ -1,0 +1,127 @@
+"""What other distributions may add: the groups of entry points, and the one way to look into them.
+
+    [project.entry-points."spry.estimators"]        in the other distribution's pyproject.toml
+    one-sided = "my_package.estimators:OneSided"
+
+A group's type lives with those who use it, which may not be imported from here: it goes by its name. A `Registry` lists
+a group's names without importing anything, this project's own first; what a name stands for is imported when it is
+asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Generic, TypeVar
+
+from .errors import PluginError
+
+OWN = "spry"
+"""This project's distribution."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group of entry points."""
+
+    name: str
+    noun: str
+    """What one of them is, in messages."""
+    type: str
+    """What an entry point names: an instance of it, or a subclass where it is abstract."""
+
+
+COMMANDS = Group("spry.commands", "command", "edge_client.commands.cli.Command")
+CHECKS = Group("spry.checks", "check", "edge_client.commands.doctor.machine.Check")
+BENCHES = Group("spry.benches", "bench", "edge_client.commands.cli.Command")
+BASELINES = Group("spry.baselines", "baseline", "edge_client.commands.bench.command.Baseline")
+RUNTIMES = Group("spry.runtimes", "runtime", "edge_client.runtimes.runtime.Listing")
+ADAPTERS = Group("spry.adapters", "adapter", "export.adapt.adapter.Adapter")
+ESTIMATORS = Group("spry.estimators", "estimator", "edge_client.training.estimators.Estimator")
+AGGREGATIONS = Group("spry.aggregations", "aggregation", "edge_client.training.aggregations.Aggregation")
+SIMULATION = Group("spry.simulation", "simulation's model", "server.simulation.compute.learner.Exporter")
+
+GROUPS = COMMANDS, CHECKS, BENCHES, BASELINES, RUNTIMES, ADAPTERS, ESTIMATORS, AGGREGATIONS, SIMULATION
+
+
+@cache
+def added(group: Group) -> Mapping[str, EntryPoint]:
+    """A group's entry points by name, this project's before others'; nothing is imported."""
+    found: dict[str, EntryPoint] = {}
+    for entry in sorted(entry_points(group=group.name), key=_place):
+        if (other := found.get(entry.name)) is not None:
+            raise _taken(group, entry, distribution(other))
+        found[entry.name] = entry
+    return found
+
+
+def _place(entry: EntryPoint) -> tuple[bool, str, str]:
+    owner = distribution(entry)
+    return owner != OWN, entry.name, owner
+
+
+def distribution(entry: EntryPoint) -> str:
+    """Who added it."""
+    return entry.dist.name if entry.dist else entry.module
+
+
+def _taken(group: Group, entry: EntryPoint, by: str) -> PluginError:
+    return PluginError(
+        f"the {group.noun} {entry.name!r} is there twice, of {by} and of {distribution(entry)}: uninstall one of them"
+    )
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """What the names of a group stand for: this project's own rows, and what other distributions add.
+
+    Args:
+        group: of the entry points.
+        fits: whether what an entry point names is of the group's type.
+        own: rows that need no entry point.
+    """
+
+    def __init__(self, group: Group, fits: Callable[[object], bool], own: Mapping[str, T] | None = None) -> None:
+        self.group = group
+        self._fits = fits
+        self._own = dict(own or {})
+
+    def _added(self) -> Mapping[str, EntryPoint]:
+        found = added(self.group)
+        if taken := self._own.keys() & found.keys():
+            raise _taken(self.group, found[min(taken)], OWN)
+        return found
+
+    def __getitem__(self, name: str) -> T:
+        if name in self._own:
+            return self._own[name]
+        entry = self._added()[name]
+        who = f"the {self.group.noun} {name!r} of {distribution(entry)}"
+        try:
+            found = entry.load()
+        except (ImportError, AttributeError) as error:
+            raise PluginError(f"{who} cannot be imported: {error}; install it anew, or uninstall it") from error
+        if not self._fits(found):
+            raise PluginError(f"{who} must be of {self.group.type}, {entry.value} is not: upgrade or uninstall it")
+        return found
+
+    def find(self, name: str) -> T:
+        """What a job names, maybe a job of a newer version."""
+        if name not in self:
+            raise PluginError(
+                f"this version of spry has no {self.group.noun} {name!r}; it has {', '.join(self)}: upgrade spry, or "
+                "install what adds it"
+            )
+        return self[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._own or name in self._added()
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._own
+        yield from self._added()
+
+    def __len__(self) -> int:
+        return len(self._own) + len(self._added())

@@ -1,0 +1,93 @@
+"""What an adapter is: a PEFT configuration, and which of a model's layers it is for.
+
+Each is a module of `export.adapt.methods` and an entry point of the group `spry.adapters`. Here and there heavy
+libraries are imported where they are used, so that names, defaults and checks of options cost no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from edge_client import plugins
+from edge_client.bundle.adapters import USUAL_DIMENSION
+from edge_client.commands.options.adapter import AdapterOptions
+from export.errors import ExportError
+from export.values import known, positive
+
+if TYPE_CHECKING:
+    from peft import PeftConfig
+
+    from export.adapt.between import Between
+    from export.adapt.targets import Projections
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The linear layers that an adapter changes: module names, or last parts of some."""
+
+    names: Sequence[str]
+    feedforward: Sequence[str] = ()
+    """Those of them that end a block, where the adapter asks for them."""
+
+
+def query_and_value(found: Projections) -> tuple[str, ...]:
+    """The usual targets."""
+    return tuple(dict.fromkeys(found.query + found.value))
+
+
+def _any_options(options: AdapterOptions) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """One way to adapt a model: its PEFT configuration and which of the base's own parameters it trains."""
+
+    config: Callable[[AdapterOptions, Targets, dict[str, Any]], PeftConfig]
+    """The third are arguments that most configurations take."""
+    targets: Callable[[Projections], tuple[str, ...]] = query_and_value
+    """Which of the projections that are found in a model, unless others are named."""
+    options: tuple[str, ...] = ()
+    """Those of `AdapterOptions` that make one adapter of the kind differ from another."""
+    dimension: int = USUAL_DIMENSION
+    """The trainable numbers per layer that it was measured best with."""
+    check: Callable[[AdapterOptions], None] = _any_options
+    """Refuses options that it cannot work with."""
+    feedforward: bool = False
+    """Whether its configuration tells the layers that end a block from the others."""
+    trains: Callable[[str], bool] | None = None
+    """For methods that PEFT has no tuner for: which base parameters are trained. The tuner is then a mere carrier,
+    a LoRA layer that is stored but switched off, so that `PeftModel.from_pretrained` loads the result."""
+    head_alone: bool = False
+    """Whether nothing but the task layer is trained."""
+    between: Callable[[], Between] | None = None
+    """For methods that train something between a layer's two frozen factors."""
+
+
+def carrier(bias: str) -> Callable[[AdapterOptions, Targets, dict[str, Any]], PeftConfig]:
+    """The configuration of a method that PEFT has no tuner for."""
+
+    def config(options: AdapterOptions, targets: Targets, common: dict[str, Any]) -> PeftConfig:
+        from peft import LoraConfig
+
+        return LoraConfig(r=1, target_modules=list(targets.names[:1]), bias=bias, **common)  # type: ignore[arg-type]
+
+    return config
+
+
+ADAPTERS = plugins.Registry[Adapter](plugins.ADAPTERS, lambda found: isinstance(found, Adapter))
+
+
+def check_adapter(options: AdapterOptions) -> None:
+    """Refuse what cannot work, each with what was expected and what came."""
+    known("adapter", [options.method], ADAPTERS)
+    positive("rank", [options.rank])
+    positive("dimension", [options.dimension])
+    ADAPTERS[options.method].check(options)
+    if options.last_blocks < 0:
+        raise ExportError(f"--last-blocks takes 0 (all) or more, got {options.last_blocks}")
+    if not math.isfinite(options.alpha) or options.alpha == 0:
+        raise ExportError(f"alpha must be a number other than 0, got {options.alpha}")
