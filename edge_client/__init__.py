@@ -3,9 +3,8 @@
 Importing it is cheap. Inference runtimes, and torch with them, are imported only when one is chosen.
 """
 
+from .distribution import __version__
 from .errors import BundleError, DirectionError, ProgramInputError, RuntimeMissing, SpryError
-
-__version__ = "0.1.0"
 
 __all__ = [
     "BundleError",

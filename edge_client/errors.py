@@ -17,6 +17,8 @@ Whoever extends the tree (``export.errors`` does) subclasses ``SpryError``. A me
 expected, what came instead, and what to do. Anything that is not a ``SpryError`` is a defect and keeps its traceback.
 """
 
+from .distribution import install_command
+
 
 class SpryError(Exception):
     """Base of all errors a user can act on."""
@@ -36,7 +38,7 @@ class RuntimeMissing(SpryError):
         self.extra = extra
         self.reason = reason
         cause = f" ({reason})" if reason else ""
-        super().__init__(f"{what} needs the extra '{extra}'{cause}: pip install 'spry[{extra}]'")
+        super().__init__(f"{what} needs the extra '{extra}'{cause}: {install_command(extra)}")
 
     def __reduce__(self) -> tuple[type["RuntimeMissing"], tuple[str, str, str]]:
         # Exception's own recipe passes the message alone, which a worker process could not unpickle.

@@ -10,7 +10,7 @@ A library is imported only when its runtime is opened. A new runtime is one modu
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +21,7 @@ import numpy as np
 
 from edge_client.arrays import Array
 from edge_client.bundle.manifest import ProgramSpec, TensorSpec
+from edge_client.distribution import install_command
 from edge_client.errors import ProgramInputError, RuntimeMissing, SpryError
 
 if TYPE_CHECKING:
@@ -143,6 +144,12 @@ def requirement(name: str) -> Requirement:
     return _RUNTIMES[name].requirement
 
 
+def command_for(names: Iterable[str]) -> str:
+    """The command that installs the first of the runtimes that is in the table."""
+    known = [name for name in names if name in _RUNTIMES] or RUNTIMES
+    return install_command(requirement(known[0]).extra)
+
+
 def available() -> list[str]:
     """The runtimes whose library is installed."""
     return [name for name in RUNTIMES if find_spec(requirement(name).library) is not None]
@@ -161,9 +168,8 @@ def chosen(wanted: str | None, device: str = CPU) -> list[str]:
             raise SpryError(f"unknown runtime {wanted!r}; expected one of {', '.join(RUNTIMES)}")
         found = [name for name in found if name == wanted]
     if not found:
-        extra = requirement(wanted or RUNTIMES[0]).extra
         what = f"the runtime {wanted} is not installed" if wanted else "no runtime is installed"
-        raise SpryError(f"{what}: pip install 'spry[{extra}]'")
+        raise SpryError(f"{what}: {command_for([wanted] if wanted else RUNTIMES)}")
     if device == CPU:
         return found
     fitting = [name for name in found if accelerated(name)]

@@ -14,6 +14,7 @@ from typing import Protocol
 from torch import Tensor
 
 from edge_client.bundle.manifest import Precision
+from edge_client.distribution import install_command
 from export.dual.programs import Program
 from export.errors import ExportError
 
@@ -90,5 +91,5 @@ def lowering(runtime: str) -> Lowering:
     try:
         found: Lowering = import_module(f"export.lower.{runtime}").LOWERING
     except ModuleNotFoundError as error:
-        raise ExportError(f"the target {runtime} needs {error.name}: pip install 'spry[export]'") from error
+        raise ExportError(f"the target {runtime} needs {error.name}: {install_command('export')}") from error
     return found

@@ -25,7 +25,7 @@ from edge_client.bundle.chain import Chain
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest
 from edge_client.errors import SpryError
-from edge_client.runtimes.runtime import available
+from edge_client.runtimes.runtime import available, command_for
 
 from .worker import FORWARD, Measured, Variant, Work, decode, encode, variants
 
@@ -103,7 +103,7 @@ def _runtimes(text: str, manifest: Manifest) -> list[str]:
     if not names:
         raise BenchError(
             f"none of the bundle's runtimes ({', '.join(manifest.runtimes)}) is installed here; "
-            "install one: pip install 'spry[onnx]'"
+            f"install one: {command_for(manifest.runtimes)}"
         )
     return names
 

@@ -23,6 +23,7 @@ import msgspec
 
 from edge_client import __version__
 from edge_client.client.conditions import Machine
+from edge_client.distribution import install_command
 from edge_client.format import size
 from edge_client.runtimes.runtime import RUNTIMES, requirement
 from edge_client.store.jobs import default_home
@@ -138,7 +139,7 @@ def _libraries() -> Finding:
     """Loaded in another process: one built for another processor would end this one."""
     found = ", ".join(f"{name} {_version(name)}" for name in _LIBRARIES)
     if why := _fails_to_load(*_LIBRARIES):
-        return Finding("libraries", "problem", f"{found}: {why}", "run: pip install --force-reinstall spry")
+        return Finding("libraries", "problem", f"{found}: {why}", f"run: {install_command(again=True)}")
     return Finding("libraries", "ok", found)
 
 
@@ -146,9 +147,9 @@ def _runtimes(*, needed: bool) -> Iterator[Finding]:
     installed = [name for name in RUNTIMES if find_spec(requirement(name).library)]
     for name in RUNTIMES:
         library, extra = requirement(name)
-        command = f"pip install 'spry[{extra}]'"
+        command = install_command(extra)
         if name in installed:
-            yield _runtime(name, library, command)
+            yield _runtime(name, library, install_command(extra, again=True))
         elif installed or name != RUNTIMES[0]:
             yield Finding(f"runtime {name}", "ok", f"not installed; one runtime is enough ({command})")
         else:
@@ -157,12 +158,12 @@ def _runtimes(*, needed: bool) -> Iterator[Finding]:
             yield Finding(f"runtime {name}", state, f"not installed, and {why}", f"run: {command}")
 
 
-def _runtime(name: str, library: str, command: str) -> Finding:
+def _runtime(name: str, library: str, again: str) -> Finding:
     found = f"{library} {_version(library)}"
     if library not in _LIGHT:
         return Finding(f"runtime {name}", "ok", f"{found} is installed (not loaded: that takes long)")
     if why := _fails_to_load(library):
-        advice = f"run: {command.replace('install', 'install --force-reinstall')}; or take another version of {library}"
+        advice = f"run: {again}; or take another version of {library}"
         return Finding(f"runtime {name}", "problem", f"{found}: {why}", advice)
     return Finding(f"runtime {name}", "ok", f"{found} loads")
 

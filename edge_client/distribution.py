@@ -1,0 +1,55 @@
+"""What this project is called among Python packages, which version runs, and how to install more of it.
+
+A command that is printed for a user to run names the place that this installation came from, a checkout or a wheel, so
+that it brings this project and no other. ``pip`` records that place (PEP 610).
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+NAME = "spry-edge"
+UNKNOWN = "0+unknown"
+"""The version of sources that were never installed, or were built far from their history."""
+
+
+def _version() -> str:
+    try:
+        return distribution(NAME).version
+    except PackageNotFoundError:
+        return UNKNOWN
+
+
+def _origin() -> dict[str, Any]:
+    """Where pip took this installation from; empty where that was an index, or nobody wrote it down."""
+    try:
+        return json.loads(distribution(NAME).read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        return {}
+
+
+__version__ = _version()
+
+
+def install_command(extra: str = "", *, again: bool = False) -> str:
+    """The command that installs this project where it runs, with an extra: ``pip install 'spry-edge[onnx]'``."""
+    options = ["--force-reinstall"] if again else []
+    return shlex.join(["pip", "install", *options, *_requirement(f"[{extra}]" if extra else "", _origin())])
+
+
+def _requirement(extras: str, origin: dict[str, Any]) -> list[str]:
+    url = str(origin.get("url", ""))
+    place = Path(unquote(urlsplit(url).path)) if url.startswith("file:") else None
+    if "vcs_info" in origin:
+        revision = origin["vcs_info"]
+        return [f"{NAME}{extras} @ {revision['vcs']}+{url}@{revision['commit_id']}"]
+    if place is None or not place.exists():
+        return [f"{NAME}{extras}"]  # pip takes what is installed, and looks nowhere else for it
+    if "dir_info" not in origin:
+        return [f"{NAME}{extras} @ {url}"]
+    return [*(["-e"] if origin["dir_info"].get("editable") else []), f"{place}{extras}"]
