@@ -204,6 +204,45 @@ def test_ctrl_c_ends_without_a_traceback(spry):
     assert (child.returncode, errors) == (130, "")
 
 
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("ex", {"export"}),
+        ("export --ta", {"--task", "--target", "--target-modules"}),
+        ("job cre", {"create"}),
+        ("job create --max-h", set()),
+        ("absent --an", set()),  # its library is not installed: that is told when the command runs
+        ("gro", {"group"}),
+        ("group echo --ti", {"--times"}),
+    ],
+)
+def test_bash_completes_words(plugin, words, completed):
+    script = f"""
+    eval "$(spry --show-completion)"
+    COMP_WORDS=(spry {words})
+    COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+    _spry_completion spry
+    printf '%s\n' "${{COMPREPLY[@]}}"
+    """
+    path = f"{installed_script().parent}{os.pathsep}{os.environ['PATH']}"
+    python_path = f"{plugin}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    environment = os.environ | {"PYTHONPATH": python_path, "PATH": path}
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, set(done.stdout.split()), done.stderr) == (0, completed, "")
+
+
+@pytest.mark.parametrize(("words", "needed"), [("spry ex", set()), ("spry export --ta", {"export.cli"})])
+def test_completing_imports_no_more_than_the_command_that_is_named(words, needed):
+    environment = os.environ | {
+        "COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_SPRY_COMPLETE": "complete_bash",
+    }  # fmt: skip
+    code = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr));"
+    command = [sys.executable, "-c", f"{code} from edge_client.commands.cli import main; main()"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.stdout
+    assert set(done.stderr.split()) & {"torch", "transformers", "fastapi", "export.cli", "server.cli.job"} == needed
+
+
 def test_errors_survive_the_way_back_from_a_worker_process():
     error = pickle.loads(pickle.dumps(RuntimeMissing("the ONNX runtime", "onnx", "onnxruntime is not installed")))
     assert isinstance(error, SpryError)
