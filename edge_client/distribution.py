@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 NAME = "spry-edge"
-UNKNOWN = "0+unknown"
+UNKNOWN = "0.0"
 """The version of sources that were never installed, or were built far from their history."""
 
 
@@ -44,12 +44,12 @@ def install_command(extra: str = "", *, again: bool = False) -> str:
 
 def _requirement(extras: str, origin: dict[str, Any]) -> list[str]:
     url = str(origin.get("url", ""))
-    place = Path(unquote(urlsplit(url).path)) if url.startswith("file:") else None
-    if "vcs_info" in origin:
-        revision = origin["vcs_info"]
-        return [f"{NAME}{extras} @ {revision['vcs']}+{url}@{revision['commit_id']}"]
-    if place is None or not place.exists():
+    place = Path(unquote(urlsplit(url).path))
+    if not url or (url.startswith("file:") and not place.exists()):
         return [f"{NAME}{extras}"]  # pip takes what is installed, and looks nowhere else for it
-    if "dir_info" not in origin:
+    if "dir_info" in origin:
+        return [*(["-e"] if origin["dir_info"].get("editable") else []), f"{place}{extras}"]
+    revision = origin.get("vcs_info")
+    if revision is None:
         return [f"{NAME}{extras} @ {url}"]
-    return [*(["-e"] if origin["dir_info"].get("editable") else []), f"{place}{extras}"]
+    return [f"{NAME}{extras} @ {revision['vcs']}+{url}@{revision['commit_id']}"]

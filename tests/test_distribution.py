@@ -33,7 +33,12 @@ OURS = re.compile(
 
 
 def pages() -> list[Path]:
-    below = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.name.endswith(WRITTEN))
+    below = (
+        path
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*")
+        if path.name.endswith(WRITTEN) and path.is_file()
+    )
     return [*ROOT.glob("*.md"), ROOT / "Makefile", *below]
 
 
@@ -62,15 +67,18 @@ def test_the_scan_sees_what_is_not_ours(command):
     ("origin", "command"),
     [
         (None, "pip install 'spry-edge[onnx]'"),
-        ({"url": "file://{}", "dir_info": {"editable": True}}, "pip install -e '{}[onnx]'"),
-        ({"url": "file://{}", "dir_info": {}}, "pip install '{}[onnx]'"),
-        ({"url": "file://{}/a%2Bb.whl", "archive_info": {}}, "pip install 'spry-edge[onnx] @ file://{}/a%2Bb.whl'"),
-        ({"url": "file://{}/gone", "dir_info": {"editable": True}}, "pip install 'spry-edge[onnx]'"),
+        ({"url": "file://HERE", "dir_info": {"editable": True}}, "pip install -e 'HERE[onnx]'"),
+        ({"url": "file://HERE", "dir_info": {}}, "pip install 'HERE[onnx]'"),
+        ({"url": "file://HERE/a%2Bb.whl", "archive_info": {}}, "pip install 'spry-edge[onnx] @ file://HERE/a%2Bb.whl'"),
+        ({"url": "file://HERE/gone", "dir_info": {"editable": True}}, "pip install 'spry-edge[onnx]'"),
         (
             {"url": "https://example.org/x.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
             "pip install 'spry-edge[onnx] @ git+https://example.org/x.git@abc'",
         ),
-        ({"url": "https://example.org/x.whl", "archive_info": {}}, "pip install 'spry-edge[onnx]'"),
+        (
+            {"url": "https://example.org/x.whl", "archive_info": {}},
+            "pip install 'spry-edge[onnx] @ https://example.org/x.whl'",
+        ),
     ],
 )
 def test_a_hint_names_where_the_installation_came_from(tmp_path, monkeypatch, origin, command):
@@ -80,9 +88,9 @@ def test_a_hint_names_where_the_installation_came_from(tmp_path, monkeypatch, or
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {NAME}\nVersion: 1\n")
     if origin is not None:
-        (info / "direct_url.json").write_text(json.dumps(origin).replace("{}", str(tmp_path)))
+        (info / "direct_url.json").write_text(json.dumps(origin).replace("HERE", str(tmp_path)))
     monkeypatch.syspath_prepend(tmp_path)
-    assert install_command("onnx") == command.replace("{}", str(tmp_path))
+    assert install_command("onnx") == command.replace("HERE", str(tmp_path))
 
 
 def test_a_hint_can_be_followed_again_and_without_an_extra():
