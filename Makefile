@@ -63,18 +63,18 @@ ifneq ($(origin PYTHON),file)
 endif
 
 $(VENV)/torch.done: constraints.txt | python-as-asked
-	@echo 'Installing $(TORCH) (about 200 MB to download)'
+	@echo 'Installing $(TORCH) into $(VENV)'
 	@$(PIP) $(TORCH)
 	@$(VENV)/bin/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))' > $@
 
 $(VENV)/demo.done: pyproject.toml $(VENV)/torch.done | python-as-asked
-	@echo 'Installing what the demo needs (about 250 MB to download)'
+	@echo 'Installing what the demo needs: with torch 1.3 GB on disk'
 	@$(PIP) --editable '.[export-lean,server-lean]' --constraint $(VENV)/torch.done
 	@$(PIP) --no-deps $(ALONE)
 	@rm -rf $(VENV)/lib/python3*/site-packages/torch/test # the programs that some builds bring to test torch itself
 	@touch $@
 
 $(VENV)/all.done: pyproject.toml $(VENV)/torch.done | python-as-asked
-	@echo 'Installing everything, tests included (about 500 MB to download)'
+	@echo 'Installing everything, tests included: with torch 3 GB on disk'
 	@$(PIP) --editable '.[all]' --constraint $(VENV)/torch.done
 	@touch $(VENV)/demo.done $@

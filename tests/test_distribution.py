@@ -124,6 +124,18 @@ def test_the_torch_of_the_readme_is_that_of_the_constraints():
     )
 
 
+def test_make_installs_again_only_what_changed(tmp_path):
+    stamps = [tmp_path / name for name in ("bin/python", "torch.done", "demo.done", "all.done")]
+    (tmp_path / "bin").mkdir()
+    for stamp in stamps:
+        stamp.touch()
+    plain = {name: value for name, value in os.environ.items() if name != "PYTHON"}
+    command = ["make", "--question", f"VENV={tmp_path}", *map(str, stamps[1:])]
+    assert subprocess.run(command, cwd=ROOT, env=plain, check=False).returncode == 0
+    os.utime(stamps[2], (0, 0))  # older than pyproject.toml
+    assert subprocess.run(command, cwd=ROOT, env=plain, check=False).returncode == 1
+
+
 # --- what is built ---
 
 
