@@ -75,6 +75,6 @@ $(VENV)/demo.done: pyproject.toml $(VENV)/torch.done | python-as-asked
 	@touch $@
 
 $(VENV)/all.done: pyproject.toml $(VENV)/torch.done | python-as-asked
-	@echo 'Installing everything, tests included: with torch 3 GB on disk'
+	@echo 'Installing everything, tests included: with torch 2.5 GB on disk'
 	@$(PIP) --editable '.[all]' --constraint $(VENV)/torch.done
 	@touch $(VENV)/demo.done $@
