@@ -35,26 +35,6 @@ step() {
     fi
 }
 
-packages() {
-    local missing=()
-    command -v javac >/dev/null || missing+=(openjdk-17-jdk-headless)
-    [[ -e /usr/share/java/com.android.json.jar ]] || missing+=(libandroid-json-java)
-    [[ -e /usr/share/java/junit-platform-console-standalone.jar ]] || missing+=(junit5)
-    command -v aapt2 >/dev/null || missing+=(aapt)
-    for command in zipalign apksigner zip unzip npm; do
-        command -v "$command" >/dev/null || missing+=("$command")
-    done
-    (( ${#missing[@]} )) || return 0
-    if [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null; then
-        echo "missing: ${missing[*]} (apt-get install them as root)"
-        return 1
-    fi
-    echo "apt-get install ${missing[*]}"
-    export DEBIAN_FRONTEND=noninteractive
-    timeout 120 apt-get update -qq >/dev/null
-    timeout 300 apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
-}
-
 has_java() {
     command -v javac >/dev/null && [[ -e /usr/share/java/com.android.json.jar ]] \
         && [[ -e /usr/share/java/junit-platform-console-standalone.jar ]]
@@ -92,7 +72,7 @@ with_pytest() {
 }
 
 say "packages"
-packages || echo "going on with what is there"
+../tests/packages.sh --app || echo "going on with what is there"
 if ! has_java; then
     left_out "everything: it needs a JDK, libandroid-json-java and junit5"
     exit 0
@@ -110,7 +90,7 @@ fi
 if (( ! python )); then
     left_out "pytest, as asked"
 elif ! python -c 'import edge_client, server, pytest' 2>/dev/null; then
-    left_out "rounds with the real server: spry is not installed here (pip install -e '.[all]')"
+    left_out "rounds with the real server: the server is not installed here (make test installs it)"
 else
     step "rounds of the real server, tokenizers, resources: pytest tests/test_android*.py" with_pytest
 fi

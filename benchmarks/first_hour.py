@@ -3,8 +3,9 @@
     python benchmarks/first_hour.py
     python benchmarks/first_hour.py --device-only --bundle bundle/
 
-Clones this repository, runs the set-up that README.md prints in an empty virtual environment (all commands in the
-shell blocks of its first section; tests and lint, which are no set-up, are left out), and starts a server there. Then a
+Clones this repository, runs the set-up that README.md prints for an environment of one's own in an empty one (all
+commands in the shell blocks of that section; tests and lint, which are no set-up, are left out), and starts a server
+there. Then a
 second virtual environment plays a second machine: it gets the extra `onnx` alone, and takes it to its first accepted
 update.
 
@@ -33,6 +34,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+SECTION = "In an environment of your own"
 NO_SET_UP = ("pytest", "ruff", "pyright")
 MOST_MEGABYTES, MOST_COMMANDS = 250, 5
 MEGABYTE = 10**6
@@ -106,9 +108,9 @@ def downloaded(output: str) -> int:
 
 
 def set_up(readme: str) -> list[str]:
-    """The commands in the shell blocks of the README's first section."""
-    first = readme.split("\n## ")[1]
-    lines = "\n".join(re.findall(r"```sh\n(.*?)```", first, re.DOTALL)).replace("\\\n", " ").splitlines()
+    """The commands in the shell blocks of the README's section on it."""
+    section = readme.partition(f"\n## {SECTION}\n")[2].partition("\n## ")[0]
+    lines = "\n".join(re.findall(r"```sh\n(.*?)```", section, re.DOTALL)).replace("\\\n", " ").splitlines()
     commands = [re.sub(r"\s+", " ", line.partition("  #")[0]).strip() for line in lines]
     return [command for command in commands if command and command.split()[0] not in NO_SET_UP]
 

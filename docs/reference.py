@@ -1,6 +1,6 @@
 """Writes the reference: the Python API from docstrings, the HTTP API from the server's OpenAPI document.
 
-    python docs/reference.py --out site/        needs: pip install 'spry[docs,export,server]'
+    python docs/reference.py --out site/        needs: pip install -e '.[docs,export,server]'
 
 `site/index.html` leads to both. It fails, and names what is missing, when something public has no description.
 """

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from .client.client import Client
     from .client.conditions import Conditions, parse_hours
     from .data.encoder import TextEncoder
+    from .distribution import __version__
     from .errors import (
         BadAnswer,
         BundleError,
         DataError,
         DirectionError,
+        PluginError,
         ProgramInputError,
         RuntimeMissing,
         ServerError,
@@ -38,13 +40,11 @@ if TYPE_CHECKING:
     from .runtimes.runtime import open_runtime
     from .step.stepper import Stepper
 
-__version__ = "0.1.0"
-
 __all__ = [
     "BadAnswer", "Bundle", "BundleError", "Client", "Conditions", "DataError", "DirectionError", "Event",
-    "ProgramInputError", "RuntimeMissing", "ServerError", "SpryError", "Stepper", "StoreError", "TextEncoder",
-    "TrainingError", "Unauthorized", "Unreachable", "__version__", "cut_for", "directions_for", "estimate",
-    "open_runtime", "parse_hours",
+    "PluginError", "ProgramInputError", "RuntimeMissing", "ServerError", "SpryError", "Stepper", "StoreError",
+    "TextEncoder", "TrainingError", "Unauthorized", "Unreachable", "__version__", "cut_for", "directions_for",
+    "estimate", "open_runtime", "parse_hours",
 ]  # fmt: skip
 
 _PLACES = {
@@ -53,6 +53,7 @@ _PLACES = {
     "client.client": ("Client",),
     "client.conditions": ("Conditions", "parse_hours"),
     "data.encoder": ("TextEncoder",),
+    "distribution": ("__version__",),
     "events": ("Event",),
     "gradient.estimate": ("directions_for", "estimate"),
     "runtimes.runtime": ("open_runtime",),

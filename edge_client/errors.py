@@ -18,6 +18,8 @@ Whoever extends the tree (``export.errors`` does) subclasses ``SpryError``. A me
 expected, what came instead, and what to do. Anything that is not a ``SpryError`` is a defect and keeps its traceback.
 """
 
+from .distribution import NAME, install_command
+
 
 class SpryError(Exception):
     """Base of all errors a user can act on."""
@@ -32,23 +34,18 @@ class BundleError(SpryError):
 class RuntimeMissing(SpryError):
     """An optional library is not installed."""
 
-    def __init__(self, what: str, extra: str, reason: str = "", distribution: str = "spry") -> None:
+    def __init__(self, what: str, extra: str, reason: str = "", distribution: str = NAME) -> None:
         self.what = what
         self.extra = extra
         self.reason = reason
         self.distribution = distribution
         cause = f" ({reason})" if reason else ""
         needs = f"the extra '{extra}'" if extra else distribution
-        super().__init__(f"{what} needs {needs}{cause}: pip install '{requirement(extra, distribution)}'")
+        super().__init__(f"{what} needs {needs}{cause}: {install_command(extra, distribution)}")
 
     def __reduce__(self) -> tuple[type["RuntimeMissing"], tuple[str, str, str, str]]:
         # Exception's own recipe passes the message alone, which a worker process could not unpickle.
         return type(self), (self.what, self.extra, self.reason, self.distribution)
-
-
-def requirement(extra: str, distribution: str = "spry") -> str:
-    """What pip takes; an empty extra is the distribution itself."""
-    return f"{distribution}[{extra}]" if extra else distribution
 
 
 class PluginError(SpryError):

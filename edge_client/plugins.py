@@ -16,10 +16,9 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar
 
+from .distribution import NAME
 from .errors import PluginError
 
-OWN = "spry"
-"""This project's distribution."""
 T = TypeVar("T")
 
 
@@ -60,7 +59,7 @@ def added(group: Group) -> Mapping[str, EntryPoint]:
 
 def _place(entry: EntryPoint) -> tuple[bool, str, str]:
     owner = distribution(entry)
-    return owner != OWN, entry.name, owner
+    return owner != NAME, entry.name, owner
 
 
 def distribution(entry: EntryPoint) -> str:
@@ -91,7 +90,7 @@ class Registry(Mapping[str, T], Generic[T]):
     def _added(self) -> Mapping[str, EntryPoint]:
         found = added(self.group)
         if taken := self._own.keys() & found.keys():
-            raise _taken(self.group, found[min(taken)], OWN)
+            raise _taken(self.group, found[min(taken)], NAME)
         return found
 
     def __getitem__(self, name: str) -> T:

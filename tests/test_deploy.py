@@ -13,6 +13,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from edge_client.commands.service.command import understood
+from edge_client.distribution import NAME
 from server.settings import Settings
 from tests.server.conftest import bundle_name, server, serving  # noqa: F401 -- fixtures
 
@@ -153,8 +154,7 @@ def test_the_image_runs_the_server_as_nobody_in_particular():
 
 
 def test_the_image_installs_extras_that_exist():
-
-    extras = set(metadata("spry").get_all("Provides-Extra") or [])
+    extras = set(metadata(NAME).get_all("Provides-Extra") or [])
     (wanted,) = [re.search(r"'\.\[(.*)\]'", rest)[1] for word, rest in instructions() if "pip install" in rest]
     assert set(wanted.split(",")) <= extras
 

@@ -3,8 +3,8 @@
 A fenced block of `sh` or `python` runs, block after block in the order of its page, in a folder that holds a small
 bundle, data, an adapter and a model under the names that the pages use, with a server at hand. A block behind a comment
 `<!-- needs: ... -->` does not run; its `spry` lines are read by the real commands all the same. Set-up and checks
-(pip, pytest, ruff, pyright) are run by `.ci/run`, which takes them from the README; `spry demo` and docs/api.md have
-tests of their own.
+(make, pip, pytest, ruff, pyright) run in `.ci/run`, and tests/test_distribution.py reads what pip installs; `spry demo`
+and docs/api.md have tests of their own.
 """
 
 import json
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 RUN = ("sh", "python")
 SHOWN = ("text", "json", "toml", "ini", "yaml", "http", "")
-OF_CI = ("pip", "pytest", "ruff", "pyright")
+OF_CI = ("make", "pip", "pytest", "ruff", "pyright")
 SERVERS = ("uvicorn",)
 ELSEWHERE = {"serve", "demo"}
 """Commands that do not run here: a place has a server, and tests/server/demo runs the demo."""

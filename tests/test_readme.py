@@ -40,7 +40,7 @@ def test_every_option_of_a_command_is_documented(name):
     assert not missing, f"spry {name}: describe {sorted(missing)} in README.md or docs/"
 
 
-FOREIGN = r"(?:sudo |~/spry/bin/)?(?:pip|openssl|journalctl|scp|curl|npm|docker|systemctl)\b"
+FOREIGN = r"(?:sudo |~/spry/bin/)?(?:pip|make|openssl|journalctl|scp|curl|npm|docker|systemctl)\b"
 """Programs whose options are their own, in a line of a block or between backticks."""
 
 
@@ -52,11 +52,16 @@ def of_ours(text: str) -> str:
 
 def test_every_documented_option_exists():
     scripts = "".join(path.read_text() for path in (ROOT / "benchmarks").glob("*.py"))
-    known = set.union(*(options(loaded(name)) for name in SUBCOMMANDS)) | {"--cov", "--check", "--help"}
+    known = options(build()).union(*(options(loaded(name)) for name in SUBCOMMANDS)) | {"--cov", "--check", "--help"}
     known |= {"--cacert", "--system"}  # of curl and adduser, in the middle of a sentence
     known |= set(re.findall(r'add_argument\("(--[a-z-]+)"', scripts))
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", of_ours(DOCUMENTS)))
     assert named <= known, f"README.md or docs/ name options that no command has: {sorted(named - known)}"
+
+
+def test_the_options_of_spry_itself_are_documented():
+    assert {"--version", "--show-completion"} <= options(build())
+    assert not [option for option in options(build()) if option not in README]
 
 
 def test_every_setting_is_documented():

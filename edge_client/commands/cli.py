@@ -110,7 +110,16 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, placeholder, rest = super().resolve_command(ctx, args)
         self.called = installed().get(name or "")
-        return name, load(self.called) if self.called else placeholder, rest
+        return name, self._loaded(ctx) or placeholder, rest
+
+    def _loaded(self, ctx: Any) -> Any:
+        """The subcommand itself; while a shell completes its words, nothing where a library is missing."""
+        try:
+            return load(self.called) if self.called else None
+        except ImportError:
+            if ctx.resilient_parsing:
+                return None
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -143,7 +152,7 @@ def spry(
 
 def build() -> Any:
     """The command tree: the options of `spry` itself and one placeholder per installed subcommand."""
-    app = typer.Typer(cls=LazyGroup, add_completion=False, rich_markup_mode=None)
+    app = typer.Typer(cls=LazyGroup, rich_markup_mode=None)
     app.callback(invoke_without_command=True)(spry)
     for name, entry in sorted(installed().items()):
         app.command(name, help=describe(entry).summary)(lambda: None)

@@ -11,7 +11,7 @@ A library is imported only when its runtime is opened. A new runtime is one modu
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +24,8 @@ import numpy as np
 from edge_client import plugins
 from edge_client.arrays import Array
 from edge_client.bundle.manifest import ProgramSpec, TensorSpec
-from edge_client.errors import ProgramInputError, RuntimeMissing, SpryError, requirement
+from edge_client.distribution import NAME, install_command
+from edge_client.errors import ProgramInputError, RuntimeMissing, SpryError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -119,7 +120,7 @@ class Listing:
     """What must be importable."""
     extra: str = ""
     """What brings it, of the distribution below; empty: that alone does."""
-    distribution: str = plugins.OWN
+    distribution: str = NAME
     accelerated: bool = False
     """Whether it runs on anything but the CPU."""
     lowering: str = ""
@@ -129,10 +130,9 @@ class Listing:
     def installed(self) -> bool:
         return find_spec(self.library) is not None
 
-    @property
-    def command(self) -> str:
+    def command(self, *, again: bool = False) -> str:
         """What installs it."""
-        return f"pip install '{requirement(self.extra, self.distribution)}'"
+        return install_command(self.extra, self.distribution, again=again)
 
 
 RUNTIMES = plugins.Registry(
@@ -148,6 +148,12 @@ RUNTIMES = plugins.Registry(
 )
 
 
+def command_for(names: Iterable[str]) -> str:
+    """The command that installs the first of the runtimes that is in the table."""
+    known = [name for name in names if name in RUNTIMES] or [*RUNTIMES]
+    return RUNTIMES[known[0]].command()
+
+
 def available() -> list[str]:
     """The runtimes whose library is installed."""
     return [name for name, listing in RUNTIMES.items() if listing.installed]
@@ -160,7 +166,7 @@ def chosen(wanted: str | None, device: str = CPU) -> list[str]:
     found = available() if wanted is None else [wanted] if RUNTIMES[wanted].installed else []
     if not found:
         what = f"the runtime {wanted} is not installed" if wanted else "no runtime is installed"
-        raise SpryError(f"{what}: {RUNTIMES[wanted or next(iter(RUNTIMES))].command}")
+        raise SpryError(f"{what}: {command_for([wanted] if wanted else RUNTIMES)}")
     if device == CPU:
         return found
     fitting = [name for name in found if RUNTIMES[name].accelerated]

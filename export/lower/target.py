@@ -16,6 +16,7 @@ from typing import Protocol
 from torch import Tensor
 
 from edge_client.bundle.manifest import Precision
+from edge_client.distribution import install_command
 from edge_client.runtimes.runtime import RUNTIMES
 from export.dual.programs import Program
 from export.errors import ExportError
@@ -94,5 +95,5 @@ def lowering(runtime: str) -> Lowering:
     try:
         found: Lowering = resolve_name(where)
     except ModuleNotFoundError as error:
-        raise ExportError(f"the target {runtime} needs {error.name}: pip install 'spry[export]'") from error
+        raise ExportError(f"the target {runtime} needs {error.name}: {install_command('export')}") from error
     return found

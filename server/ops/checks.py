@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from edge_client.commands.doctor.machine import Asked, Finding, disk, writable
 from edge_client.commands.doctor.network import expiry
+from edge_client.distribution import install_command
 from edge_client.errors import SpryError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def server(asked: Asked) -> Iterator[Finding]:
 def _data(folder: Path) -> Iterator[Finding]:
     if missing := [name for name in _LIBRARIES if find_spec(name) is None]:
         found = f"{folder} is a server's, but {', '.join(missing)} is not installed"
-        yield Finding("server's libraries", "problem", found, "run: pip install 'spry[server]'")
+        yield Finding("server's libraries", "problem", found, f"run: {install_command('server')}")
         return
     from server.settings import read_settings
 

@@ -9,7 +9,7 @@ from edge_client.data.batches import Batch
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import examples_for
 from edge_client.data.sources import JsonlSource
-from edge_client.runtimes.runtime import available, open_runtime
+from edge_client.runtimes.runtime import available, command_for, open_runtime
 from edge_client.step.stepper import Stepper
 from edge_client.tasks.registry import task_named
 from edge_client.training.epoch import evaluate as count_right
@@ -48,8 +48,7 @@ def runtime_for(store: Store, bundle: str) -> str:
         raise Refusal(
             422,
             "invalid",
-            f"held-out examples need one of the runtimes {', '.join(offered)} on the server: "
-            f"pip install 'spry[{next(iter(offered))}]'",
+            f"held-out examples need one of the runtimes {', '.join(offered)} on the server: {command_for(offered)}",
         )
     return usable[0]
 

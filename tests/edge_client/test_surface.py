@@ -10,9 +10,9 @@ import edge_client
 
 NAMES = {
     "BadAnswer", "Bundle", "BundleError", "Client", "Conditions", "DataError", "DirectionError", "Event",
-    "ProgramInputError", "RuntimeMissing", "ServerError", "SpryError", "Stepper", "StoreError", "TextEncoder",
-    "TrainingError", "Unauthorized", "Unreachable", "__version__", "cut_for", "directions_for", "estimate",
-    "open_runtime", "parse_hours",
+    "PluginError", "ProgramInputError", "RuntimeMissing", "ServerError", "SpryError", "Stepper", "StoreError",
+    "TextEncoder", "TrainingError", "Unauthorized", "Unreachable", "__version__", "cut_for", "directions_for",
+    "estimate", "open_runtime", "parse_hours",
 }  # fmt: skip
 
 
@@ -45,7 +45,8 @@ import sys
 import edge_client
 assert not [name for name in sys.modules if name.startswith("edge_client.")]
 from edge_client import SpryError
-assert [name for name in sys.modules if name.startswith("edge_client.")] == ["edge_client.errors"]
+loaded = {name for name in sys.modules if name.startswith("edge_client.")}
+assert loaded == {"edge_client.distribution", "edge_client.errors"}, loaded
 from edge_client import Stepper, estimate
 print([name for name in ("tokenizers", "httpx", "typer", "rich", "onnxruntime", "torch") if name in sys.modules])
 """

@@ -26,7 +26,7 @@ from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest
 from edge_client.commands.options.panels import PanelCommand
 from edge_client.errors import SpryError
-from edge_client.runtimes.runtime import available
+from edge_client.runtimes.runtime import available, command_for
 
 from .worker import FORWARD, Measured, Variant, Work, decode, encode, variants
 
@@ -113,7 +113,7 @@ def _runtimes(text: str, manifest: Manifest) -> list[str]:
     if not names:
         raise BenchError(
             f"none of the bundle's runtimes ({', '.join(manifest.runtimes)}) is installed here; "
-            "install one: pip install 'spry[onnx]'"
+            f"install one: {command_for(manifest.runtimes)}"
         )
     return names
 

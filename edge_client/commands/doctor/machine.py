@@ -21,6 +21,7 @@ import msgspec
 
 from edge_client import __version__
 from edge_client.client.conditions import Machine
+from edge_client.distribution import install_command
 from edge_client.format import size
 from edge_client.runtimes.runtime import RUNTIMES, Listing, available
 from edge_client.store.jobs import default_home
@@ -145,7 +146,7 @@ def _libraries() -> Finding:
     """Loaded in another process: one built for another processor would end this one."""
     found = ", ".join(f"{name} {_version(name)}" for name in _LIBRARIES)
     if why := _fails_to_load(*_LIBRARIES):
-        return Finding("libraries", "problem", f"{found}: {why}", "run: pip install --force-reinstall spry")
+        return Finding("libraries", "problem", f"{found}: {why}", f"run: {install_command(again=True)}")
     return Finding("libraries", "ok", found)
 
 
@@ -155,11 +156,11 @@ def _runtimes(*, needed: bool) -> Iterator[Finding]:
         if name in installed:
             yield _runtime(name, listing)
         elif installed or number:
-            yield Finding(f"runtime {name}", "ok", f"not installed; one runtime is enough ({listing.command})")
+            yield Finding(f"runtime {name}", "ok", f"not installed; one runtime is enough ({listing.command()})")
         else:
             state = "problem" if needed else "warning"
             why = "a device needs a runtime" if needed else "a server needs one to evaluate held-out examples"
-            yield Finding(f"runtime {name}", state, f"not installed, and {why}", f"run: {listing.command}")
+            yield Finding(f"runtime {name}", state, f"not installed, and {why}", f"run: {listing.command()}")
 
 
 def _runtime(name: str, listing: Listing) -> Finding:
@@ -168,8 +169,7 @@ def _runtime(name: str, listing: Listing) -> Finding:
     if library not in _LIGHT:
         return Finding(f"runtime {name}", "ok", f"{found} is installed (not loaded: that takes long)")
     if why := _fails_to_load(library):
-        command = listing.command.replace("install", "install --force-reinstall")
-        advice = f"run: {command}; or take another version of {library}"
+        advice = f"run: {listing.command(again=True)}; or take another version of {library}"
         return Finding(f"runtime {name}", "problem", f"{found}: {why}", advice)
     return Finding(f"runtime {name}", "ok", f"{found} loads")
 

@@ -12,6 +12,7 @@ import pytest
 import edge_client
 from edge_client import RuntimeMissing, SpryError
 from edge_client.commands import cli
+from edge_client.distribution import NAME, install_command
 
 # A distribution that adds commands, as anybody's could: the real discovery, loading and error handling are tested.
 PLUGIN = '''
@@ -106,7 +107,7 @@ def test_help_lists_all_subcommands_with_their_lines(capsys):
 def test_the_table_names_the_installed_commands_and_existing_extras():
     own = {entry.name for entry in entry_points(group="spry.commands") if entry.module.startswith(cli.OWN_PACKAGES)}
     assert own == cli.SUBCOMMANDS.keys()
-    extras = set(distribution("spry").metadata.get_all("Provides-Extra"))
+    extras = set(distribution(NAME).metadata.get_all("Provides-Extra"))
     assert {row.extra for row in cli.SUBCOMMANDS.values() if row.extra} <= extras
 
 
@@ -134,7 +135,7 @@ def test_an_error_the_user_can_act_on_is_one_line(spry):
 def test_a_missing_library_names_the_extra(spry, name):
     done = spry(name, extra="export")
     assert done.returncode == 2
-    expected = f"spry {name} needs the extra 'export' (no_such_library is not installed): pip install 'spry[export]'"
+    expected = f"spry {name} needs the extra 'export' (no_such_library is not installed): {install_command('export')}"
     assert done.stderr == f"error: {expected}\n"
 
 
@@ -153,7 +154,7 @@ def test_a_failed_import_of_our_own_is_not_blamed_on_an_extra():
 def test_a_library_that_does_not_load_shows_why():
     entry = EntryPoint("export", "export.cli:export", "spry.commands")
     error = cli.missing_extra(entry, ImportError("undefined symbol", name="executorch.extension"))
-    assert str(error) == "spry export needs the extra 'export' (undefined symbol): pip install 'spry[export]'"
+    assert str(error) == f"spry export needs the extra 'export' (undefined symbol): {install_command('export')}"
 
 
 @pytest.mark.parametrize(
@@ -203,11 +204,50 @@ def test_ctrl_c_ends_without_a_traceback(spry):
     assert (child.returncode, errors) == (130, "")
 
 
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("ex", {"export"}),
+        ("export --ta", {"--task", "--target", "--target-modules"}),
+        ("job cre", {"create"}),
+        ("job create --max-h", set()),
+        ("absent --an", set()),  # its library is not installed: that is told when the command runs
+        ("gro", {"group"}),
+        ("group echo --ti", {"--times"}),
+    ],
+)
+def test_bash_completes_words(plugin, words, completed):
+    script = f"""
+    eval "$(spry --show-completion)"
+    COMP_WORDS=(spry {words})
+    COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+    _spry_completion spry
+    printf '%s\n' "${{COMPREPLY[@]}}"
+    """
+    path = f"{installed_script().parent}{os.pathsep}{os.environ['PATH']}"
+    python_path = f"{plugin}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    environment = os.environ | {"PYTHONPATH": python_path, "PATH": path}
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, set(done.stdout.split()), done.stderr) == (0, completed, "")
+
+
+@pytest.mark.parametrize(("words", "needed"), [("spry ex", set()), ("spry export --ta", {"export.cli"})])
+def test_completing_imports_no_more_than_the_command_that_is_named(words, needed):
+    environment = os.environ | {
+        "COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_SPRY_COMPLETE": "complete_bash",
+    }  # fmt: skip
+    code = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr));"
+    command = [sys.executable, "-c", f"{code} from edge_client.commands.cli import main; main()"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.stdout
+    assert set(done.stderr.split()) & {"torch", "transformers", "fastapi", "export.cli", "server.cli.job"} == needed
+
+
 def test_errors_survive_the_way_back_from_a_worker_process():
     error = pickle.loads(pickle.dumps(RuntimeMissing("the ONNX runtime", "onnx", "onnxruntime is not installed")))
     assert isinstance(error, SpryError)
     assert (error.what, error.extra, error.reason) == ("the ONNX runtime", "onnx", "onnxruntime is not installed")
-    assert "pip install 'spry[onnx]'" in str(error)
+    assert str(error).endswith(install_command("onnx"))
 
 
 def test_the_public_names_exist():

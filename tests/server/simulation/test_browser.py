@@ -7,7 +7,7 @@ import pytest
 
 from edge_client.commands.cli import run
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install 'spry[test]'")
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from edge_client.commands import cli
+from edge_client.distribution import install_command
 
 
 @pytest.fixture
@@ -88,4 +89,4 @@ def test_a_device_has_neither_torch_nor_a_servers_libraries(tmp_path):
     )  # fmt: skip
     assert told.returncode == 1
     (problem,) = [check for check in json.loads(told.stdout)["checks"] if check["state"] == "problem"]
-    assert problem["advice"] == "run: pip install 'spry[server]'"
+    assert problem["advice"] == f"run: {install_command('server')}"

@@ -5,8 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from edge_client import __version__
 from edge_client.commands.doctor import machine as checks
 from edge_client.commands.doctor.machine import Asked, cpu_features, disk, machine, writable
+from edge_client.distribution import install_command
 from edge_client.runtimes import runtime
 
 PI_5 = (
@@ -19,7 +21,7 @@ CLOUD = "processor\t: 0\nflags\t\t: fpu vme sse4_2 avx avx2 avx512f avx512_vnni 
 def test_this_machine(tmp_path):
     found = {finding.name: finding for finding in machine(Asked(home=tmp_path))}
     assert [name for name, finding in found.items() if finding.state == "problem"] == []
-    assert found["spry"].found.startswith("0.")
+    assert found["spry"].found.startswith(f"{__version__}, Python 3.")
     assert "onnxruntime" in found["runtime onnx"].found
     assert found["runtime onnx"].found.endswith("loads")
     assert "not loaded" in found["runtime torchscript"].found
@@ -75,9 +77,9 @@ def test_a_full_disk(free, state, tmp_path, monkeypatch):
 def test_a_machine_without_runtimes(monkeypatch, tmp_path):
     monkeypatch.setattr(runtime, "find_spec", lambda _: None)
     found = {one.name: one for one in machine(Asked(home=tmp_path)) if one.name.startswith("runtime")}
-    assert (found["runtime onnx"].state, found["runtime onnx"].advice) == ("problem", "run: pip install 'spry[onnx]'")
+    assert (found["runtime onnx"].state, found["runtime onnx"].advice) == ("problem", f"run: {install_command('onnx')}")
     assert found["runtime executorch"].state == "ok"
-    assert "pip install 'spry[executorch]'" in found["runtime executorch"].found
+    assert install_command("executorch") in found["runtime executorch"].found
     server = [one.state for one in machine(Asked(home=tmp_path, data=tmp_path)) if one.name == "runtime onnx"]
     assert server == ["warning"]
 

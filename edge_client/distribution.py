@@ -1,0 +1,58 @@
+"""What this project is called among Python packages, which version runs, and how to install more of it.
+
+A command that is printed for a user to run names the place that this installation came from, a checkout or a wheel, so
+that it brings this project and no other. ``pip`` records that place (PEP 610).
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+NAME = "spry-edge"
+UNKNOWN = "0.0"
+"""The version of sources that were never installed, or were built far from their history."""
+
+
+def _version() -> str:
+    try:
+        return distribution(NAME).version
+    except PackageNotFoundError:
+        return UNKNOWN
+
+
+def _origin(name: str) -> dict[str, Any]:
+    """Where pip took an installation from; empty where that was an index, or nobody wrote it down."""
+    try:
+        return json.loads(distribution(name).read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        return {}
+
+
+__version__ = _version()
+
+
+def install_command(extra: str = "", name: str = NAME, *, again: bool = False) -> str:
+    """The command that installs this project where it runs, with an extra: ``pip install 'spry-edge[onnx]'``.
+
+    The same of another distribution that adds something to it.
+    """
+    options = ["--force-reinstall"] if again else []
+    return shlex.join(["pip", "install", *options, *_requirement(name, f"[{extra}]" if extra else "", _origin(name))])
+
+
+def _requirement(name: str, extras: str, origin: dict[str, Any]) -> list[str]:
+    url = str(origin.get("url", ""))
+    place = Path(unquote(urlsplit(url).path))
+    if not url or (url.startswith("file:") and not place.exists()):
+        return [f"{name}{extras}"]  # pip takes what is installed, and looks nowhere else for it
+    if "dir_info" in origin:
+        return [*(["-e"] if origin["dir_info"].get("editable") else []), f"{place}{extras}"]
+    revision = origin.get("vcs_info")
+    if revision is None:
+        return [f"{name}{extras} @ {url}"]
+    return [f"{name}{extras} @ {revision['vcs']}+{url}@{revision['commit_id']}"]
