@@ -101,7 +101,7 @@ def test_a_hint_can_be_followed_again_and_without_an_extra():
 def test_sources_that_nobody_installed_have_an_unknown_version(monkeypatch):
     monkeypatch.setattr(distribution, "NAME", "no-such-distribution")
     assert distribution._version() == distribution.UNKNOWN
-    assert distribution.install_command("onnx") == "pip install 'no-such-distribution[onnx]'"
+    assert distribution.install_command("onnx", "no-such-distribution") == "pip install 'no-such-distribution[onnx]'"
 
 
 # --- the commands of make ---
