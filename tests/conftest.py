@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import string
-import sys
 import threading
 from pathlib import Path
 
@@ -43,7 +42,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     starts_others = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
-    if sys.gettrace() is not None and not starts_others:  # coverage is measured here
+    if config.getoption("cov_source", None) and not starts_others:  # coverage is measured here
         follow_no_library()
 
 
