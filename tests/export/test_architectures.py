@@ -13,14 +13,12 @@ from torch.func import functional_call, jvp
 from export.adapt.methods import METHODS as ADAPTERS
 from export.errors import ExportError
 from export.graph.slots import Role
-from tests.export.models import CONFIGS, Chain, batch_of, combinations
+from tests.export.models import CONFIGS, MEASURED, Chain, batch_of, combinations
 
 BATCH, LENGTH = 2, 7
 EXAMPLE_WEIGHT = torch.tensor([0.25, 0.75])
 TOLERANCE = 2e-5
 WITHOUT_BIASES = {"llama", "qwen3", "gemma3", "modernbert"}
-MEASURED = {"bert", "gpt2", "llama"}
-"""Whose coverage is: what runs for the others runs for these or in the tests of rules and rewrites."""
 METHODS = [name for name, method in ADAPTERS.items() if not method.between or method.between.by_model]
 """Those that need no texts, as these models have no tokenizer: a row of factors between pairs is a product as IA3's."""
 
@@ -60,8 +58,7 @@ def pytest_generate_tests(metafunc):
     if cases := CASES.get(metafunc.function.__name__):
         names = ("architecture", "task", "method")[: len(cases(False)[0])]
         chosen = cases(metafunc.config.getoption("every_combination"))
-        measured = [case[0] in MEASURED and case[-1] == "lora" for case in chosen]
-        marks = [() if is_measured else pytest.mark.no_cover for is_measured in measured]
+        marks = [() if case[0] in MEASURED and case[-1] == "lora" else pytest.mark.no_cover for case in chosen]
         metafunc.parametrize(names, [pytest.param(*case, marks=m) for case, m in zip(chosen, marks, strict=True)])
 
 
