@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.order import by_cost, is_quick
+from tests.untraced import follow_no_library
+
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports the hub's client: no test needs the network
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run in parallel processes already
@@ -35,6 +38,19 @@ def pytest_addoption(parser):
         action="store_true",
         help="every architecture with every task and every PEFT method, not each pair of them once",
     )
+
+
+def pytest_configure(config):
+    starts_others = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
+    if config.getoption("cov_source", None) and not starts_others:  # coverage is measured here
+        follow_no_library()
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=by_cost)
+    for item in items:
+        if is_quick(item):
+            item.add_marker(pytest.mark.quick)
 
 
 @pytest.fixture(scope="session", autouse=True)

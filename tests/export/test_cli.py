@@ -1,18 +1,21 @@
 """`spry export` and what follows it, as processes: output, exit codes, and what is left behind."""
 
 import json
+import logging
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from io import StringIO
 
 import pytest
 from rich.console import Console
 
 from edge_client.bundle.folder import Bundle
+from edge_client.commands import cli
 from export.cli import verification_table
 from tests.conftest import LABELS
 
@@ -29,6 +32,19 @@ def spry(*args, **env) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.fixture
+def told(capsys):
+    """The same in this process; what libraries say as they are loaded is asked of the exports below."""
+
+    def run(*args) -> subprocess.CompletedProcess[str]:
+        with warnings.catch_warnings():
+            code = cli.run([str(arg) for arg in args])
+        return subprocess.CompletedProcess(args, code, *capsys.readouterr())
+
+    yield run
+    logging.disable(logging.NOTSET)
+
+
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
@@ -37,16 +53,19 @@ def names(folder):
 def exported(model_folder, tmp_path_factory):
     """Two exports of the same, side by side: neither sees the other's cache or hash seed."""
     folders = [tmp_path_factory.mktemp(name) for name in ("first", "second")]
+    unmeasured = {name: value for name, value in os.environ.items() if name != "COVERAGE_PROCESS_CONFIG"}
     running = [
         subprocess.Popen(
             command("export", model_folder, "--out", "bundle", "--zip", "--json", "--no-measure", *SMALL, *more),
             cwd=folder,
-            env={**os.environ, "PYTHONHASHSEED": seed},
+            env={**environment, "PYTHONHASHSEED": seed},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for folder, seed, more in zip(folders, "12", (["--no-cache"], ["--cache-dir", "kept"]), strict=True)
+        for folder, environment, seed, more in zip(
+            folders, (os.environ, unmeasured), "12", (["--no-cache"], ["--cache-dir", "kept"]), strict=True
+        )
     ]
     return folders, [(process.communicate(timeout=120), process.returncode) for process in running]
 
@@ -129,8 +148,8 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("args", "message"), WRONG)
-def test_wrong_options_are_one_line(model_folder, tmp_path, args, message):
-    done = spry("export", model_folder, "--out", tmp_path / "out", *args)
+def test_wrong_options_are_one_line(model_folder, tmp_path, args, message, told):
+    done = told("export", model_folder, "--out", tmp_path / "out", *args)
     assert one_line(done) == message or message in done.stderr
     assert names(tmp_path) == []
 
@@ -143,8 +162,8 @@ def one_line(done) -> str:
     return done.stderr
 
 
-def test_what_the_model_does_not_allow_is_one_line_after_the_stages(model_folder, tmp_path):
-    done = spry("export", model_folder, "--out", tmp_path / "out", *SMALL, "--target-modules", "nonsense")
+def test_what_the_model_does_not_allow_is_one_line_after_the_stages(model_folder, tmp_path, told):
+    done = told("export", model_folder, "--out", tmp_path / "out", *SMALL, "--target-modules", "nonsense")
     assert done.returncode == 2
     *stages, last = done.stderr.splitlines()
     assert last.startswith("error: target module nonsense matches no linear layer of the model")
@@ -152,16 +171,16 @@ def test_what_the_model_does_not_allow_is_one_line_after_the_stages(model_folder
     assert names(tmp_path) == []
 
 
-def test_a_folder_without_a_model(tmp_path):
+def test_a_folder_without_a_model(tmp_path, told):
     (tmp_path / "empty").mkdir()
-    done = spry("export", tmp_path / "empty", "--out", tmp_path / "out")
+    done = told("export", tmp_path / "empty", "--out", tmp_path / "out")
     assert "holds no model: expected config.json" in one_line(done)
     assert names(tmp_path) == ["empty"]
 
 
-def test_a_bundle_that_is_none(tmp_path):
+def test_a_bundle_that_is_none(tmp_path, told):
     for args in (("inspect",), ("bench", "step")):
-        assert "manifest.json" in one_line(spry(*args, tmp_path))
+        assert "manifest.json" in one_line(told(*args, tmp_path))
 
 
 # --- interrupted -----------------------------------------------------------------------------------------------------

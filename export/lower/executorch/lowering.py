@@ -20,10 +20,10 @@ from export.lower.target import Entry, Lowered, Precision, Shaped
 with warnings.catch_warnings():  # the library's, about its own code
     warnings.simplefilter("ignore")
     from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig
-    from executorch.exir.lowered_backend_module import get_lowered_backend_modules
+    from executorch.exir.lowered_backend_module import LoweredBackendModule
     from executorch.exir.passes import MemoryPlanningPass
 
-    from export.lower.executorch.graph import CONFIG
+    from export.lower.executorch.graph import CONFIG, shapes_alone
     from export.lower.executorch.partition import SegmentPartitioner, undelegated
     from export.lower.executorch.rewrite import rewritten
     from export.lower.executorch.translate import StoredWeights, translated
@@ -78,9 +78,7 @@ def _emitted(methods: dict[str, ExportedProgram]) -> tuple[bytes, list[tuple[str
         manager = manager.to_backend({name: SegmentPartitioner() for name in methods})
         programs = {name: manager.exported_program(name) for name in methods}
         fallbacks = [(name, what) for name, program in programs.items() for what in undelegated(program)]
-        delegates = [
-            part for program in programs.values() for part in get_lowered_backend_modules(program.graph_module)
-        ]
+        delegates = [part for program in programs.values() for part in _with_shapes_alone(program)]
         content = manager.to_executorch(_BORROWED_INPUTS).buffer
     # Caches of torch keep the delegates and all they refer to; at least their weights are let go.
     for program in [*methods.values(), *programs.values(), *(part.original_module for part in delegates)]:
@@ -89,6 +87,27 @@ def _emitted(methods: dict[str, ExportedProgram]) -> tuple[bytes, list[tuple[str
         if part.named_data_store_output is not None:
             part.named_data_store_output.buffers.clear()
     return content, fallbacks
+
+
+LOWERING = ExecuTorchLowering()
+
+
+def _with_shapes_alone(program: ExportedProgram) -> list[LoweredBackendModule]:
+    """The program's delegates, in whose place stand others: each pass still to come runs their programs anew."""
+    delegates = {
+        name: part for name, part in program.graph_module.named_children() if isinstance(part, LoweredBackendModule)
+    }
+    for name, part in delegates.items():
+        light = LoweredBackendModule(
+            edge_program=shapes_alone(part.original_module),
+            backend_id=part.backend_id,
+            processed_bytes=part.processed_bytes,
+            compile_specs=part.compile_specs,
+            named_data_store_output=part.named_data_store_output,
+        )
+        light.meta = part.meta
+        setattr(program.graph_module, name, light)
+    return list(delegates.values())
 
 
 LOWERING = ExecuTorchLowering()

@@ -28,7 +28,7 @@ from export.lower.executorch.translate import StoredWeights, translated
 from export.lower.executorch.weights import effective, quantize, quantize_table
 from export.lower.target import Shaped, lowering
 from tests.export.lower.shaped import BATCH, LENGTH, as_stored, random_inputs, segment_programs, spec_of, write
-from tests.export.models import VOCABULARY, Chain
+from tests.export.models import VOCABULARY, Chain, measured
 
 aten = torch.ops.aten
 BOUND = {"none": 1e-5, "int8": 0.02, "int4": 0.02}
@@ -57,18 +57,20 @@ def check(programs, stored, precision, folder):
 # Together they hold every kind of block, head, mask, norm and adapter; with 2 directions where it matters.
 @pytest.mark.parametrize(
     ("architecture", "task", "method", "segments", "directions", "precision"),
-    [
-        ("bert", "seq-cls", "lora", (0, 1, 2, 3), 1, "none"),
-        ("roberta", "qa", "ia3", (0, 3), 2, "none"),
-        ("albert", "seq-cls", "bitfit", (2,), 2, "none"),
-        ("gpt2", "causal-lm", "bitfit", (3,), 1, "none"),
-        ("opt", "seq-cls", "tinylora", (0, 2), 1, "none"),
-        ("gemma3", "causal-lm", "lora", (2,), 2, "none"),
-        ("llama", "seq-cls", "aligned", (2,), 2, "none"),
-        ("qwen3", "seq-cls", "ia3", (3,), 1, "none"),
-        ("bert", "seq-cls", "aligned", (0, 2), 1, "int8"),
-        ("opt", "causal-lm", "lora", (3,), 1, "int4"),
-    ],
+    measured(
+        [
+            ("bert", "seq-cls", "lora", (0, 1, 2, 3), 1, "none"),
+            ("roberta", "qa", "ia3", (0, 3), 2, "none"),
+            ("albert", "seq-cls", "bitfit", (2,), 2, "none"),
+            ("gpt2", "causal-lm", "bitfit", (3,), 1, "none"),
+            ("opt", "seq-cls", "tinylora", (0, 2), 1, "none"),
+            ("gemma3", "causal-lm", "lora", (2,), 2, "none"),
+            ("llama", "seq-cls", "aligned", (2,), 2, "none"),
+            ("qwen3", "seq-cls", "ia3", (3,), 1, "none"),
+            ("bert", "seq-cls", "aligned", (0, 2), 1, "int8"),
+            ("opt", "causal-lm", "lora", (3,), 1, "int4"),
+        ]
+    ),
 )
 @torch.no_grad()
 def test_every_program_computes_what_its_graph_does(

@@ -22,7 +22,7 @@ from export.lower.onnx.encodings import decode_blocks, decode_rows, encode_block
 from export.lower.onnx.lowering import LOWERING
 from export.lower.target import Precision, Shaped, lowering
 from tests.export.lower.shaped import BATCH, LENGTH, programs_of, spec_of, write
-from tests.export.models import Chain
+from tests.export.models import Chain, measured
 
 # Relative to the root mean square of a result. Tiny models with random weights round worse than real ones.
 TOLERANCE = {"none": 1e-5, "int8": 3e-2, "int4": 0.15}
@@ -86,20 +86,22 @@ def check(chain: Chain, precision: Precision, folder: Path, directions: int = 1)
 
 @pytest.mark.parametrize(
     ("architecture", "task", "method"),
-    [
-        ("bert", "seq-cls", "lora"),
-        ("bert", "qa", "bitfit"),
-        ("distilbert", "seq-cls", "classifier"),
-        ("roberta", "causal-lm", "ia3"),
-        ("albert", "qa", "lora"),
-        ("electra", "seq-cls", "tinylora"),
-        ("gpt2", "causal-lm", "aligned"),
-        ("opt", "seq-cls", "bitfit"),
-        ("llama", "causal-lm", "ia3"),
-        ("qwen2", "qa", "lora"),
-        ("qwen3", "causal-lm", "tinylora"),
-        ("gemma3", "seq-cls", "lora"),
-    ],
+    measured(
+        [
+            ("bert", "seq-cls", "lora"),
+            ("bert", "qa", "bitfit"),
+            ("distilbert", "seq-cls", "classifier"),
+            ("roberta", "causal-lm", "ia3"),
+            ("albert", "qa", "lora"),
+            ("electra", "seq-cls", "tinylora"),
+            ("gpt2", "causal-lm", "aligned"),
+            ("opt", "seq-cls", "bitfit"),
+            ("llama", "causal-lm", "ia3"),
+            ("qwen2", "qa", "lora"),
+            ("qwen3", "causal-lm", "tinylora"),
+            ("gemma3", "seq-cls", "lora"),
+        ]
+    ),
 )
 def test_programs_agree_in_float32(architecture: str, task: str, method: str, tmp_path: Path) -> None:
     check(Chain.build(architecture, task, method, batch=BATCH, length=LENGTH), "none", tmp_path, 2)
