@@ -28,7 +28,7 @@ from sqlalchemy import select
 from edge_client.data.batches import Batches
 from edge_client.data.examples import examples_for
 from edge_client.data.sources import open_data
-from edge_client.training.epoch import State, train, update
+from edge_client.training.epoch import TrainingState, train, update
 from edge_client.training.estimators import estimator_for
 from edge_client.training.plan import Workbench
 from edge_client.wire.protocol import Task
@@ -146,7 +146,7 @@ def repeated(store: Store, job: Job, parts: list[Path]) -> Model:
             encoder = bench.encoder(task.training.batch, task.training.length)
             batches = Batches(data[names[row.device]], encoder, bench.kind.encode, task.seed)
             estimator = estimator_for(manifest, task, bench.passes(task, None))
-            state = State(model.weights)
+            state = TrainingState(model.weights)
             for following in train(task, manifest, estimator, batches, state):
                 state = following
             mean.add(update(task, manifest, state), state.examples)

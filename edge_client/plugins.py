@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Group:
+class EntryGroup:
     """A group of entry points."""
 
     name: str
@@ -33,21 +33,21 @@ class Group:
     """What an entry point names: an instance of it, or a subclass where it is abstract."""
 
 
-COMMANDS = Group("spry.commands", "command", "edge_client.commands.cli.Command")
-CHECKS = Group("spry.checks", "check", "edge_client.commands.doctor.machine.Check")
-BENCHES = Group("spry.benches", "bench", "edge_client.commands.cli.Command")
-BASELINES = Group("spry.baselines", "baseline", "edge_client.commands.bench.command.Baseline")
-RUNTIMES = Group("spry.runtimes", "runtime", "edge_client.runtimes.runtime.Listing")
-ADAPTERS = Group("spry.adapters", "adapter", "export.adapt.adapter.Adapter")
-ESTIMATORS = Group("spry.estimators", "estimator", "edge_client.training.estimators.Estimator")
-AGGREGATIONS = Group("spry.aggregations", "aggregation", "edge_client.training.aggregations.Aggregation")
-SIMULATION = Group("spry.simulation", "simulation's model", "server.simulation.compute.learner.Exporter")
+COMMANDS = EntryGroup("spry.commands", "command", "edge_client.commands.cli.Command")
+CHECKS = EntryGroup("spry.checks", "check", "edge_client.commands.doctor.machine.DoctorCheck")
+BENCHES = EntryGroup("spry.benches", "bench", "edge_client.commands.cli.Command")
+BASELINES = EntryGroup("spry.baselines", "baseline", "edge_client.commands.bench.command.Baseline")
+RUNTIMES = EntryGroup("spry.runtimes", "runtime", "edge_client.runtimes.runtime.Listing")
+ADAPTERS = EntryGroup("spry.adapters", "adapter", "export.adapt.adapter.Adapter")
+ESTIMATORS = EntryGroup("spry.estimators", "estimator", "edge_client.training.estimators.Estimator")
+AGGREGATIONS = EntryGroup("spry.aggregations", "aggregation", "edge_client.training.aggregations.Aggregation")
+SIMULATION = EntryGroup("spry.simulation", "simulation's model", "server.simulation.compute.learner.Exporter")
 
 GROUPS = COMMANDS, CHECKS, BENCHES, BASELINES, RUNTIMES, ADAPTERS, ESTIMATORS, AGGREGATIONS, SIMULATION
 
 
 @cache
-def added(group: Group) -> Mapping[str, EntryPoint]:
+def added(group: EntryGroup) -> Mapping[str, EntryPoint]:
     """A group's entry points by name, this project's before others'; nothing is imported."""
     found: dict[str, EntryPoint] = {}
     for entry in sorted(entry_points(group=group.name), key=_place):
@@ -67,7 +67,7 @@ def distribution(entry: EntryPoint) -> str:
     return entry.dist.name if entry.dist else entry.module
 
 
-def _taken(group: Group, entry: EntryPoint, by: str) -> PluginError:
+def _taken(group: EntryGroup, entry: EntryPoint, by: str) -> PluginError:
     return PluginError(
         f"the {group.noun} {entry.name!r} is there twice, of {by} and of {distribution(entry)}: uninstall one of them"
     )
@@ -82,7 +82,7 @@ class Registry(Mapping[str, T], Generic[T]):
         own: rows that need no entry point.
     """
 
-    def __init__(self, group: Group, fits: Callable[[object], bool], own: Mapping[str, T] | None = None) -> None:
+    def __init__(self, group: EntryGroup, fits: Callable[[object], bool], own: Mapping[str, T] | None = None) -> None:
         self.group = group
         self._fits = fits
         self._own = dict(own or {})

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from edge_client.bundle.manifest import DEFAULT_TASK, PRECISIONS, TASKS, Check, Manifest
 from edge_client.commands.options.adapter import AdapterOptions
-from edge_client.commands.options.groups import Group, grouped
+from edge_client.commands.options.groups import OptionGroup, grouped
 from edge_client.runtimes.runtime import RUNTIMES
 from export.options import DEFAULT_CUTS, ExportOptions, parse_labels, parse_numbers
 
@@ -75,7 +75,7 @@ class Terminal:
 
 
 @dataclass(frozen=True)
-class ProgramOptions(Group):
+class ProgramOptions(OptionGroup):
     """What a bundle's programs are, and for which runtimes."""
 
     title = "Programs"
@@ -94,7 +94,7 @@ class ProgramOptions(Group):
 
 
 @dataclass(frozen=True)
-class WorkOptions(Group):
+class WorkOptions(OptionGroup):
     """How an export is made, and what is checked."""
 
     title = "Work and checks"

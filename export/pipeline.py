@@ -23,9 +23,9 @@ from export.errors import ExportError
 from export.graph.capture import Captured, capture
 from export.graph.flops import count_flops
 from export.graph.narrow import narrow
-from export.graph.segments import Segment, boundaries, split
+from export.graph.segments import SegmentGraph, boundaries, split
 from export.graph.slots import Role, slot_of, value_of
-from export.lower.lowering import Job, Result, lower_all, prune
+from export.lower.lowering import LoweredSegment, SegmentLowering, lower_all, prune
 from export.lower.target import Precision, Shaped, lowering
 from export.model.loading import Loaded, load
 from export.options import ExportOptions
@@ -60,10 +60,10 @@ class Silent:
 
 
 @dataclass
-class Differentiated:
+class DifferentiatedModel:
     """A model's chain of segments and the programs of every shape, before any runtime is chosen."""
 
-    segments: list[Segment]
+    segments: list[SegmentGraph]
     programs: dict[str, list[Shaped]]
     """By segment."""
     stored: dict[str, Tensor]
@@ -112,10 +112,10 @@ def _refuse_long_sequences(loaded: Loaded, options: ExportOptions) -> None:
 # --- from a model to programs ----------------------------------------------------------------------------------------
 
 
-def _differentiate(loaded: Loaded, adapted: Adapted, options: ExportOptions, progress: Progress) -> Differentiated:
+def _differentiate(loaded: Loaded, adapted: Adapted, options: ExportOptions, progress: Progress) -> DifferentiatedModel:
     programs: dict[str, list[Shaped]] = {}
     stored: dict[str, Tensor] = {}
-    segments: list[Segment] = []
+    segments: list[SegmentGraph] = []
     for batch, length in options.shapes:
         captured = capture(adapted.model, loaded.task, loaded.example_inputs(batch, length), adapted.slots)
         narrow(captured)
@@ -124,10 +124,10 @@ def _differentiate(loaded: Loaded, adapted: Adapted, options: ExportOptions, pro
             programs.setdefault(program.segment, []).append(Shaped(program, batch, length))
         _merge(stored, captured)
         progress.advance(f"{batch}x{length}")
-    return Differentiated(segments, programs, stored)
+    return DifferentiatedModel(segments, programs, stored)
 
 
-def _programs(segments: Sequence[Segment], directions: Sequence[int]) -> list[Program]:
+def _programs(segments: Sequence[SegmentGraph], directions: Sequence[int]) -> list[Program]:
     builder = ProgramBuilder()
     found: list[Program] = []
     trained_before = False
@@ -147,10 +147,10 @@ def _merge(stored: dict[str, Tensor], captured: Captured) -> None:
 # --- lowering --------------------------------------------------------------------------------------------------------
 
 
-def _jobs(chain: Differentiated, options: ExportOptions) -> list[Job]:
+def _jobs(chain: DifferentiatedModel, options: ExportOptions) -> list[SegmentLowering]:
     tied = tied_weights(chain.programs)
     return [
-        Job(runtime, options.precision, segment.name, shaped, _needed(chain.stored, shaped), tied)
+        SegmentLowering(runtime, options.precision, segment.name, shaped, _needed(chain.stored, shaped), tied)
         for runtime in options.runtimes
         for segment in chain.segments
         for shaped in [chain.programs[segment.name]]
@@ -163,13 +163,13 @@ def _needed(stored: Mapping[str, Tensor], programs: Sequence[Shaped]) -> dict[st
 
 
 def _telling(progress: Progress):  # noqa: ANN202 -- the type of lower_all's callback
-    def tell(job: Job, cached: bool) -> None:
+    def tell(job: SegmentLowering, cached: bool) -> None:
         progress.advance(f"{job.runtime} {job.segment}{' (cached)' if cached else ''}")
 
     return tell
 
 
-def _refuse_fallbacks(results: Mapping[tuple[str, str], Result], options: ExportOptions) -> None:
+def _refuse_fallbacks(results: Mapping[tuple[str, str], LoweredSegment], options: ExportOptions) -> None:
     found = [f"{runtime}: {line}" for (runtime, _), result in results.items() for line in result.fallbacks]
     if found and not options.allow_fallback:
         raise ExportError(
@@ -190,8 +190,8 @@ def _assemble(
     folder: Path,
     loaded: Loaded,
     adapted: Adapted,
-    chain: Differentiated,
-    results: Mapping[tuple[str, str], Result],
+    chain: DifferentiatedModel,
+    results: Mapping[tuple[str, str], LoweredSegment],
     options: ExportOptions,
 ) -> m.Manifest:
     """Put every file in its place and describe it, verification and memory still missing."""
@@ -214,7 +214,7 @@ def _assemble(
 
 
 def _runtime(
-    runtime: str, chain: Differentiated, results: Mapping[tuple[str, str], Result], precision: Precision
+    runtime: str, chain: DifferentiatedModel, results: Mapping[tuple[str, str], LoweredSegment], precision: Precision
 ) -> m.RuntimeSpec:
     programs: list[m.ProgramSpec] = []
     shared: dict[str, None] = {}
@@ -229,7 +229,7 @@ def _runtime(
     return m.RuntimeSpec(precision, versions, tuple(programs), sum(sizes.values()), tuple(shared))
 
 
-def _program(shaped: Shaped, result: Result) -> m.ProgramSpec:
+def _program(shaped: Shaped, result: LoweredSegment) -> m.ProgramSpec:
     program, entry = shaped.program, result.entries[shaped.name]
     return m.ProgramSpec(
         segment=program.segment,
@@ -259,7 +259,7 @@ def _verified(
     manifest: m.Manifest,
     loaded: Loaded,
     adapted: Adapted,
-    chain: Differentiated,
+    chain: DifferentiatedModel,
     options: ExportOptions,
     progress: Progress,
 ) -> m.Manifest:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from edge_client.errors import BundleError
 
-from .manifest import Kind, Manifest, ProgramSpec, Unit
+from .manifest import Manifest, ProgramKind, ProgramSpec, Unit
 
 Cut = int | str
 """A segment, by its position in the chain or by its name."""
@@ -71,11 +71,11 @@ class Chain:
         """The head's position."""
         return len(self.segments) - 1
 
-    def has(self, segment: int, kind: Kind) -> bool:
+    def has(self, segment: int, kind: ProgramKind) -> bool:
         """Whether a segment has a program of a kind."""
         return (self.segments[segment], kind) in self.programs
 
-    def program(self, segment: int, kind: Kind) -> ProgramSpec:
+    def program(self, segment: int, kind: ProgramKind) -> ProgramSpec:
         """A segment's program of a kind."""
         name = self.segments[segment]
         program = self.programs.get((name, kind))
@@ -114,7 +114,7 @@ class Chain:
 
     def rest(self, begin: int, *, scalar: bool = False) -> list[ProgramSpec]:
         """The programs of a step behind its cut, from a segment on."""
-        last: Kind = "scalar" if scalar and self.manifest.head else "dual"
+        last: ProgramKind = "scalar" if scalar and self.manifest.head else "dual"
         return [*(self.program(i, "dual") for i in range(begin, self.head)), self.program(self.head, last)]
 
     def exact(self, cut: int) -> list[ProgramSpec]:
@@ -123,7 +123,7 @@ class Chain:
         lowest = min((use for use in uses if use >= cut), default=self.head)
         return [*self.prefix(self.head), *(self.program(i, "vjp") for i in range(lowest, self.head + 1))]
 
-    def _lone_head(self) -> Kind:
+    def _lone_head(self) -> ProgramKind:
         """The head's own gradient needs no tangent, so a head without units takes its exact program."""
         return "enter" if self.has(self.head, "enter") else "vjp"
 

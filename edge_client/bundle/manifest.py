@@ -23,11 +23,11 @@ LARGEST = 64 << 20
 """Bytes; no manifest has more."""
 
 Precision = Literal["none", "int8", "int4"]
-Kind = Literal["plain", "enter", "dual", "scalar", "vjp"]
+ProgramKind = Literal["plain", "enter", "dual", "scalar", "vjp"]
 TaskName = Literal["seq-cls", "qa", "causal-lm"]
 """What `edge_client.tasks.registry` knows, as manifests name it."""
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS: tuple[ProgramKind, ...] = get_args(ProgramKind)
 TASKS: tuple[TaskName, ...] = get_args(TaskName)
 DEFAULT_TASK: TaskName = "seq-cls"
 
@@ -54,7 +54,7 @@ class ProgramSpec(_Record, frozen=True):
     """One program of one segment at one shape, inputs and outputs in the order the file wants them."""
 
     segment: str
-    kind: Kind
+    kind: ProgramKind
     batch: int
     length: int
     directions: int
@@ -128,7 +128,7 @@ class RuntimeSpec(_Record, frozen=True):
     """What its programs need beside their own files: weights that several share."""
 
 
-class Model(_Record, frozen=True):
+class ModelSpec(_Record, frozen=True):
     """The base model."""
 
     name: str
@@ -139,7 +139,7 @@ class Model(_Record, frozen=True):
     parameters: int
 
 
-class Adapter(_Record, frozen=True):
+class AdapterSpec(_Record, frozen=True):
     """How the model is adapted, in PEFT's terms."""
 
     method: str
@@ -166,8 +166,8 @@ class Manifest(_Record, frozen=True, kw_only=True):
 
     schema: int = SCHEMA
     made_by: str
-    model: Model
-    adapter: Adapter
+    model: ModelSpec
+    adapter: AdapterSpec
     inputs: tuple[str, ...]
     """The token inputs in order: `input_ids`, `attention_mask`, …"""
     units: tuple[Unit, ...]

@@ -26,7 +26,7 @@ from edge_client.events import Event, Tell, silent
 from edge_client.memory import resident, trim_memory
 from edge_client.runtimes.runtime import CPU, chosen
 from edge_client.store.download import fetch
-from edge_client.store.jobs import Job, JobStore, Store, default_home
+from edge_client.store.jobs import JobStore, KnownJob, Store, default_home
 from edge_client.training.plan import Workbench
 from edge_client.wire.protocol import CheckIn, Enrolment, Receipt, Task
 from edge_client.wire.server import Server
@@ -213,11 +213,13 @@ class Client:
         if job.update() is None:
             bench = self._workbench(task)
             model = bench.manifest.model
-            job.save_about(Job(task.job, task.job_name, task.bundle, task.runtime))
+            job.save_about(KnownJob(task.job, task.job_name, task.bundle, task.runtime))
             examples, held_back = self._data.fitting(model, bench.kind.check(model.labels))
-            from edge_client.training.round import Round
+            from edge_client.training.round import Participation
 
-            part = Round(task, self.server, job, bench, examples, held_back, self._tell, self.conditions.memory())
+            part = Participation(
+                task, self.server, job, bench, examples, held_back, self._tell, self.conditions.memory()
+            )
             self._step_seconds = part.run()
         if task.training.mode == "iteration":
             job.finish()

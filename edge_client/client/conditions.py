@@ -105,7 +105,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class Abstention:
     """Why a device does not take part now, and after how many seconds to look again."""
 
     reason: str
@@ -129,15 +129,15 @@ class Conditions:
     machine: Machine = field(default_factory=Machine)
     clock: Callable[[], datetime] = datetime.now
 
-    def refusal(self) -> Refusal | None:
+    def refusal(self) -> Abstention | None:
         now = self.clock().time()
         if self.hours is not None and now not in self.hours:
-            return Refusal(f"it is outside the hours {self.hours}", self.hours.until(now))
+            return Abstention(f"it is outside the hours {self.hours}", self.hours.until(now))
         if self.only_charging and (power := self.machine.power()) != "mains":
             what = "the device runs on battery" if power == "battery" else "the system does not tell its power source"
-            return Refusal(f"{what}, and --only-charging is set", LOOK_AGAIN)
+            return Abstention(f"{what}, and --only-charging is set", LOOK_AGAIN)
         if self.unmetered_only and self.is_metered():
-            return Refusal("the network is metered, and --unmetered-only is set", LOOK_AGAIN)
+            return Abstention("the network is metered, and --unmetered-only is set", LOOK_AGAIN)
         return None
 
     def is_metered(self) -> bool:

@@ -11,7 +11,7 @@ from edge_client.data.batches import in_order
 from edge_client.errors import StoreError
 from edge_client.runtimes.runtime import available
 from edge_client.step.stepper import Stepper
-from edge_client.store.jobs import Job, JobStore, Store
+from edge_client.store.jobs import JobStore, KnownJob, Store
 from edge_client.tasks.task import Prediction, Text
 from edge_client.training.plan import Workbench, fitting_shape
 
@@ -33,7 +33,7 @@ def predict(
         bench.close()
 
 
-def find_job(store: Store, wanted: str | None) -> tuple[JobStore, Job]:
+def find_job(store: Store, wanted: str | None) -> tuple[JobStore, KnownJob]:
     """The job that was asked for, by id or name, or the one that this device took part in last."""
     known = [(job, about) for job in store.jobs() if (about := job.about) is not None]
     for job, about in known:
@@ -45,7 +45,7 @@ def find_job(store: Store, wanted: str | None) -> tuple[JobStore, Job]:
     raise StoreError(f"this device took part in no job {wanted!r}; it knows {names}")
 
 
-def open_bundle(store: Store, about: Job) -> Bundle:
+def open_bundle(store: Store, about: KnownJob) -> Bundle:
     """The bundle of a job that this device took part in."""
     folder = store.bundle(about.bundle)
     if not (folder / FILE_NAME).is_file():
@@ -55,7 +55,7 @@ def open_bundle(store: Store, about: Job) -> Bundle:
     return Bundle(folder, read(folder / FILE_NAME))
 
 
-def kept_weights(kept: JobStore, about: Job, bundle: Bundle, *, personal: bool) -> Weights:
+def kept_weights(kept: JobStore, about: KnownJob, bundle: Bundle, *, personal: bool) -> Weights:
     """The newest global weights that this device has, or those that it trained last."""
     if not personal:
         found = kept.weights(about.bundle)

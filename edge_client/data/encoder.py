@@ -29,7 +29,7 @@ class Encoded(NamedTuple):
     """One per example, for offsets."""
 
 
-class Inputs(Protocol):
+class ModelInputs(Protocol):
     """What a model reads, as a manifest says it."""
 
     @property
@@ -41,7 +41,7 @@ class Inputs(Protocol):
 class TextEncoder:
     """Encodes texts for one shape of a bundle's programs."""
 
-    def __init__(self, tokenizer: Tokenizer, manifest: Inputs, batch: int, length: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, manifest: ModelInputs, batch: int, length: int) -> None:
         self.batch = batch
         self.length = length
         self._inputs = manifest.inputs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from edge_client.bundle.manifest import Model
+from edge_client.bundle.manifest import ModelSpec
 from edge_client.errors import DataError
 from edge_client.events import Event, Tell, silent
 
@@ -41,7 +41,7 @@ class OwnData:
             raise DataError(f"{self._source.name} has no example; it is empty")
         return rows
 
-    def fitting(self, model: Model, check: Check) -> tuple[Examples, Examples]:
+    def fitting(self, model: ModelSpec, check: Check) -> tuple[Examples, Examples]:
         """Those to train on and those held back, for a model; read again when their file has changed."""
         assert self._source is not None  # it was counted
         key = model.task, model.labels, self._source.stamp()

@@ -45,7 +45,7 @@ class Programs(Protocol):
         ...
 
 
-class Forward(NamedTuple):
+class ForwardPass(NamedTuple):
     """A pass without derivatives."""
 
     loss: Array
@@ -67,7 +67,7 @@ class Step(NamedTuple):
     """The head's exact gradient, weighted over the examples; empty where the head takes directions."""
 
 
-class Exact(NamedTuple):
+class ExactStep(NamedTuple):
     """A step with true gradients."""
 
     loss: Array
@@ -110,12 +110,12 @@ class Stepper:
 
     def forward(
         self, tokens: Arrays, labels: Array, weights: Arrays, *, hidden: Array | None = None, cut: Cut = 0
-    ) -> Forward:
+    ) -> ForwardPass:
         """Losses and logits; from `hidden`, a prefix's result, where only what follows the cut has changed."""
         first = self._inputs.start(hidden, cut)
         values = self._inputs.values(tokens, weights, labels=labels)
         found = self._follow(self.chain.forward(first), values, hidden=hidden)
-        return Forward(found["loss"], found["logits"])
+        return ForwardPass(found["loss"], found["logits"])
 
     def prefix(self, tokens: Arrays, weights: Arrays, cut: Cut) -> Array | None:
         """The hidden states that enter the cut; None where nothing lies before it."""
@@ -164,7 +164,7 @@ class Stepper:
         example_weight: ArrayLike | None = None,
         *,
         low_memory: bool | None = None,
-    ) -> Exact:
+    ) -> ExactStep:
         """True gradients at the memory of one segment and the states between segments.
 
         With `low_memory` each program is released as soon as it has run: those that go backwards hold their weights
@@ -190,7 +190,7 @@ class Stepper:
             gradient = found.get("gradient")
             for name, part in self._named(found, wanted).items():
                 gradients[name] = gradients[name] + part if name in gradients else part  # shared by several segments
-        return Exact(result["loss"], result["logits"], gradients)
+        return ExactStep(result["loss"], result["logits"], gradients)
 
     # --- memory ---
 

@@ -55,7 +55,7 @@ _WEIGHT, _OPTIMIZER = "w/", "o/"
 
 
 @dataclass(frozen=True)
-class Job:
+class KnownJob:
     """A job that the device took part in."""
 
     id: str
@@ -75,7 +75,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Progress:
+class Checkpoint:
     """Where the training of a task stood, without the weights that it does not train."""
 
     step: int
@@ -178,10 +178,10 @@ class JobStore:
         self.tell = tell
 
     @property
-    def about(self) -> Job | None:
-        return read_json(self.folder / "job.json", Job, self.tell)
+    def about(self) -> KnownJob | None:
+        return read_json(self.folder / "job.json", KnownJob, self.tell)
 
-    def save_about(self, job: Job) -> None:
+    def save_about(self, job: KnownJob) -> None:
         if self.about != job:
             write(self.folder / "job.json", msgspec.json.encode(job))
 
@@ -203,7 +203,7 @@ class JobStore:
         for name in ("task.json", "progress.safetensors", "update.safetensors"):
             (self.folder / name).unlink(missing_ok=True)
 
-    def save_progress(self, task: Task, data: str, progress: Progress) -> None:
+    def save_progress(self, task: Task, data: str, progress: Checkpoint) -> None:
         mark = _Mark(
             bundle=task.bundle,
             version=task.version,
@@ -216,7 +216,7 @@ class JobStore:
         )
         self._save("progress", mark, progress.weights, progress.optimizer)
 
-    def progress(self, task: Task, data: str) -> Progress | None:
+    def progress(self, task: Task, data: str) -> Checkpoint | None:
         """Where this task stood, trained on the same data."""
         found = self._load("progress")
         if found is None:
@@ -224,7 +224,7 @@ class JobStore:
         mark, weights, optimizer = found
         if (mark.task, mark.data, mark.bundle, mark.version) != (task.id, data, task.bundle, task.version):
             return None
-        return Progress(mark.step, mark.loss, mark.examples, mark.seconds, weights, optimizer)
+        return Checkpoint(mark.step, mark.loss, mark.examples, mark.seconds, weights, optimizer)
 
     def save_update(self, tensors: Weights, report: Report) -> None:
         """Once it is on disk, training need not be repeated."""

@@ -28,7 +28,7 @@ from .optimizers import local_step
 
 
 @dataclass(frozen=True)
-class State:
+class TrainingState:
     """Where a round stands: all that a resumed run needs."""
 
     weights: Weights
@@ -57,7 +57,9 @@ def steps_in(training: Training, batches: int) -> int:
     return training.iterations or training.epochs * batches
 
 
-def train(task: Task, manifest: Manifest, estimator: Gradients, batches: Batches, state: State) -> Iterator[State]:
+def train(
+    task: Task, manifest: Manifest, estimator: Gradients, batches: Batches, state: TrainingState
+) -> Iterator[TrainingState]:
     """The states after each step that is left of the round."""
     head = manifest.head_names
     for step in range(state.step, steps_in(task.training, len(batches))):
@@ -73,7 +75,9 @@ def train(task: Task, manifest: Manifest, estimator: Gradients, batches: Batches
         yield state
 
 
-def _next(training: Training, estimator: Gradients, batch: Batch, state: State, head: frozenset[str]) -> State:
+def _next(
+    training: Training, estimator: Gradients, batch: Batch, state: TrainingState, head: frozenset[str]
+) -> TrainingState:
     found = estimator.gradient(batch, state.weights, state.step)
     check_finite(found.loss, found.gradients, state.step)
     weights, optimizer = dict(state.weights), dict(state.optimizer)
@@ -93,12 +97,12 @@ def check_finite(loss: float, values: Weights, step: int) -> None:
         raise TrainingError(f"{what}: lower the learning rate")
 
 
-def update(task: Task, manifest: Manifest, state: State) -> Weights:
+def update(task: Task, manifest: Manifest, state: TrainingState) -> Weights:
     """What the server is sent: the parameters that the task trains."""
     return {name: state.weights[name] for name in sorted(trained(manifest, task))}
 
 
-def report(state: State, *, peak_bytes: int = 0, held_back: int = 0, right: tuple[int, int] = (0, 0)) -> Report:
+def report(state: TrainingState, *, peak_bytes: int = 0, held_back: int = 0, right: tuple[int, int] = (0, 0)) -> Report:
     return Report(
         examples=state.examples,
         steps=state.step,

@@ -26,7 +26,7 @@ MEGABYTE = 1e6
 
 
 @dataclass(frozen=True)
-class Plan:
+class MemoryPlan:
     """How a task runs within some memory."""
 
     low_memory: bool
@@ -76,10 +76,10 @@ class Workbench:
         self.bundle.close()
 
 
-def plan_for(manifest: Manifest, task: Task, memory: int | None) -> Plan:
+def plan_for(manifest: Manifest, task: Task, memory: int | None) -> MemoryPlan:
     """Programs side by side where they fit, one at a time where not; the rest may keep prefixes."""
     if memory is None:
-        return Plan(low_memory=False, cache_bytes=CACHE_WITHOUT_LIMIT)
+        return MemoryPlan(low_memory=False, cache_bytes=CACHE_WITHOUT_LIMIT)
     programs = programs_of(manifest, task)
     together, alone = cost(programs), max((p.load_bytes + p.peak_bytes for p in programs), default=0)
     needed = together.load_bytes + together.peak_bytes
@@ -89,7 +89,7 @@ def plan_for(manifest: Manifest, task: Task, memory: int | None) -> Plan:
             f"{memory / MEGABYTE:.0f} MB: raise --max-memory, or close other programs"
         )
     low_memory = needed > memory
-    return Plan(low_memory, min(memory - (alone if low_memory else needed), CACHE_WITHOUT_LIMIT))
+    return MemoryPlan(low_memory, min(memory - (alone if low_memory else needed), CACHE_WITHOUT_LIMIT))
 
 
 def programs_of(manifest: Manifest, task: Task) -> list[ProgramSpec]:

@@ -14,11 +14,11 @@ from edge_client.data.examples import Examples
 from edge_client.events import Event, Tell
 from edge_client.memory import peak_above_now
 from edge_client.step.passes import Passes
-from edge_client.store.jobs import JobStore, Progress
+from edge_client.store.jobs import Checkpoint, JobStore
 from edge_client.wire.protocol import Task
 from edge_client.wire.server import Server
 
-from .epoch import State, evaluate, report, steps_in, train, update
+from .epoch import TrainingState, evaluate, report, steps_in, train, update
 from .estimators import Estimator, estimator_for
 from .iterations import Iterations
 from .plan import Workbench
@@ -29,7 +29,7 @@ CHECKPOINT_SECONDS = 30.0
 
 
 @dataclass
-class Round:
+class Participation:
     """One task and what is needed for it."""
 
     task: Task
@@ -72,7 +72,7 @@ class Round:
         self.store.save_update(update(self.task, self.bench.manifest, state), told)
         return state.seconds / state.step
 
-    def _steps(self, state: State, batches: Batches, estimator: Estimator) -> State:
+    def _steps(self, state: TrainingState, batches: Batches, estimator: Estimator) -> TrainingState:
         total, saved = steps_in(self.task.training, len(batches)), time.monotonic()
         try:
             for following in train(self.task, self.bench.manifest, estimator, batches, state):
@@ -92,18 +92,20 @@ class Round:
             raise
         return state
 
-    def _checkpoint(self, state: State) -> None:
+    def _checkpoint(self, state: TrainingState) -> None:
         if state.step:
             own = update(self.task, self.bench.manifest, state)
-            progress = Progress(state.step, state.loss, state.examples, state.seconds, own, state.optimizer)
+            progress = Checkpoint(state.step, state.loss, state.examples, state.seconds, own, state.optimizer)
             self.store.save_progress(self.task, self.examples.fingerprint, progress)
 
-    def _resumed(self, start: Weights) -> State:
+    def _resumed(self, start: Weights) -> TrainingState:
         found = self.store.progress(self.task, self.examples.fingerprint)
         if found is None:
-            return State(start)
+            return TrainingState(start)
         self.tell(Event("resumed", f"round {self.task.round} goes on after step {found.step}", {"step": found.step}))
-        return State(start | found.weights, found.optimizer, found.step, found.loss, found.examples, found.seconds)
+        return TrainingState(
+            start | found.weights, found.optimizer, found.step, found.loss, found.examples, found.seconds
+        )
 
     def _evaluated(self, passes: Passes, batches: Batches, *models: Weights) -> tuple[int, tuple[int, int]]:
         if not self.task.evaluate or not len(self.held_back):

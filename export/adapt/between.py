@@ -49,9 +49,9 @@ class Between:
 
     def put(self, layer: Any, basis: Basis, adapter: str) -> None:
         """Give a LoRA layer frozen factors, and between them what is trained, zero at first."""
-        layer.lora_A[adapter] = Frozen(basis.into.T.contiguous())
+        layer.lora_A[adapter] = FrozenFactor(basis.into.T.contiguous())
         core = self.core(basis.out.shape[1])
-        layer.lora_B[adapter] = nn.Sequential(OrderedDict([(CORE, core), (FRAME, Frozen(basis.out))]))
+        layer.lora_B[adapter] = nn.Sequential(OrderedDict([(CORE, core), (FRAME, FrozenFactor(basis.out))]))
 
 
 def unscaled(rank: int, targets: Targets, common: dict[str, Any]) -> PeftConfig:
@@ -77,7 +77,7 @@ class Factors(nn.Module):
         return states * self.weight
 
 
-class Frozen(nn.Module):
+class FrozenFactor(nn.Module):
     """A product with a weight that is not trained, and so not quantized either."""
 
     def __init__(self, weight: Tensor) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor, fx
 from edge_client.bundle.names import DIRECTION, GRADIENT, WEIGHT, prefix_of
 from export.dual.interpreter import Directions, Dual, DualInterpreter
 from export.graph.editing import trace
-from export.graph.segments import EMBED, HEAD, Segment
+from export.graph.segments import EMBED, HEAD, SegmentGraph
 from export.graph.slots import STORED, Role, Slot, slot_of, value_of
 
 PLAIN, ENTER, DUAL, SCALAR, VJP = "plain", "enter", "dual", "scalar", "vjp"
@@ -64,7 +64,7 @@ def input_name(slot: Slot) -> str:
     return prefix + slot.name
 
 
-def kinds(segment: Segment, *, trained_before: bool) -> list[str]:
+def kinds(segment: SegmentGraph, *, trained_before: bool) -> list[str]:
     """Which programs a segment needs; `trained_before` tells whether an earlier segment holds a unit."""
     own = bool(segment.slots(Role.ADAPTER))
     result = [PLAIN]
@@ -87,7 +87,7 @@ class ProgramBuilder:
     def __init__(self) -> None:
         self._traced: dict[tuple[Any, ...], Program] = {}
 
-    def build(self, segment: Segment, kind: str, directions: int) -> Program:
+    def build(self, segment: SegmentGraph, kind: str, directions: int) -> Program:
         count = directions if kind in (ENTER, DUAL, SCALAR) else 0
         key = (_structure(segment), segment.name == HEAD, segment.name == EMBED, kind, count)
         if key not in self._traced:
@@ -95,7 +95,7 @@ class ProgramBuilder:
         return _renamed(self._traced[key], segment)
 
 
-def _structure(segment: Segment) -> str:
+def _structure(segment: SegmentGraph) -> str:
     lines = []
     for node in segment.graph.graph.nodes:
         value = node.meta.get("val")
@@ -106,7 +106,7 @@ def _structure(segment: Segment) -> str:
     return repr([(r, s, d, fx.map_arg(a, order.get), fx.map_arg(k, order.get)) for r, s, d, a, k in lines])
 
 
-def _renamed(program: Program, segment: Segment) -> Program:
+def _renamed(program: Program, segment: SegmentGraph) -> Program:
     """The same trace for another segment: slots by position."""
     own = [slot_of(node) for node in segment.graph.graph.nodes if node.op == "placeholder"]
     if program.segment == segment.name:
@@ -137,7 +137,7 @@ def _renamed_output(name: str, names: Mapping[str, str]) -> str:
 class _Tracer:
     """Traces one program of one segment."""
 
-    def __init__(self, segment: Segment, kind: str, count: int) -> None:
+    def __init__(self, segment: SegmentGraph, kind: str, count: int) -> None:
         self.segment = segment
         self.kind = kind
         self.own = [(slot_of(n), value_of(n)) for n in segment.graph.graph.nodes if n.op == "placeholder"]

@@ -21,7 +21,7 @@ EMBED, HEAD = "embed", "head"
 
 
 @dataclass
-class Segment:
+class SegmentGraph:
     """A run of the graph: its first state (none for `embed`) to its last, or to the losses and logits."""
 
     name: str
@@ -63,7 +63,7 @@ def boundaries(layers: int, cuts: int | None) -> list[int]:
     return sorted({round(i * layers / count) for i in range(count)})
 
 
-def split(captured: Captured, layers: int, starts: Sequence[int]) -> list[Segment]:
+def split(captured: Captured, layers: int, starts: Sequence[int]) -> list[SegmentGraph]:
     """Cut before each block in `starts` (ascending, the first is 0)."""
     graph = captured.graph.graph
     block_of = block_calls(captured.graph, layers)
@@ -108,7 +108,9 @@ def _crossing_state(graph: fx.Graph, order: dict[fx.Node, int], hidden: set[fx.N
     return crossing[0]
 
 
-def _extract(name: str, state: fx.Node | None, results: Sequence[fx.Node], source: fx.Graph, blocks: range) -> Segment:
+def _extract(
+    name: str, state: fx.Node | None, results: Sequence[fx.Node], source: fx.Graph, blocks: range
+) -> SegmentGraph:
     """Copy what `results` need, going back no further than `state`."""
     needed: set[fx.Node] = set()
     pending = list(results)
@@ -133,4 +135,4 @@ def _extract(name: str, state: fx.Node | None, results: Sequence[fx.Node], sourc
             copies[node] = graph.node_copy(node, lambda argument: copies[argument])
     graph.output(tuple(copies[node] for node in results))
     graph.lint()
-    return Segment(name, fx.GraphModule({}, graph), blocks)
+    return SegmentGraph(name, fx.GraphModule({}, graph), blocks)

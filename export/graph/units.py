@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from torch import fx
 
 from edge_client.bundle.adapters import CORE
-from export.graph.segments import Segment
+from edge_client.bundle.manifest import Parameter, Unit
+from export.graph.segments import SegmentGraph
 from export.graph.slots import Role, slot_of, value_of
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """A trainable tensor under its name in a PEFT adapter file."""
-
-    name: str
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Unit:
-    """A trainable layer: a LoRA pair, an IA3 vector, a layer's bias."""
-
-    name: str
-    parameters: tuple[Parameter, ...]
-    segments: tuple[str, ...]
-    """Where it is used, in order; a block whose weights are shared is used many times."""
-
-
-def find_units(segments: list[Segment]) -> list[Unit]:
+def find_units(segments: list[SegmentGraph]) -> list[Unit]:
     """Units in model order."""
     members: dict[str, dict[str, Parameter]] = {}
     users: dict[str, dict[str, None]] = {}
@@ -43,10 +25,11 @@ def find_units(segments: list[Segment]) -> list[Unit]:
             unit = owner.setdefault(name, _layer(node))
             members.setdefault(unit, {})[name] = Parameter(name, tuple(value_of(node).shape))
             users.setdefault(unit, {})[segment.name] = None
-    return [Unit(name, tuple(found.values()), tuple(users[name])) for name, found in members.items()]
+    return [Unit(name, tuple(users[name]), tuple(own.values())) for name, own in members.items()]
 
 
-def find_head(segments: list[Segment]) -> list[Parameter]:
+def find_head(segments: list[SegmentGraph]) -> list[Parameter]:
+    """The task layer's parameters."""
     return [
         Parameter(slot_of(node).name, tuple(value_of(node).shape))
         for segment in segments

@@ -30,7 +30,7 @@ from torch import Tensor
 from edge_client.bundle.manifest import FileSpec
 from export.errors import ExportError
 from export.graph.slots import slot_of, value_of
-from export.lower.target import Entry, Precision, Shaped, lowering
+from export.lower.target import Precision, ProgramEntry, Shaped, lowering
 
 _INDEX = "index.json"
 _PARTIAL = ".lowering-"
@@ -40,7 +40,7 @@ _WORKER_BYTES = 1_500_000_000
 
 
 @dataclass(frozen=True)
-class Job:
+class SegmentLowering:
     """One segment for one runtime."""
 
     runtime: str
@@ -55,22 +55,22 @@ class Job:
         return sum(tensor.nbytes for tensor in self.stored.values())
 
 
-class Result(msgspec.Struct, frozen=True):
+class LoweredSegment(msgspec.Struct, frozen=True):
     """A lowered segment in its folder."""
 
     files: list[FileSpec]
-    entries: dict[str, Entry]
+    entries: dict[str, ProgramEntry]
     fallbacks: list[str]
     folder: str = ""
 
 
 def lower_all(
-    jobs: Sequence[Job], cache: Path, workers: int, advance: Callable[[Job, bool], None]
-) -> dict[tuple[str, str], Result]:
+    jobs: Sequence[SegmentLowering], cache: Path, workers: int, advance: Callable[[SegmentLowering, bool], None]
+) -> dict[tuple[str, str], LoweredSegment]:
     """Lower every job; `advance` is told of each that is done and whether it came from the cache."""
-    results: dict[tuple[str, str], Result] = {}
+    results: dict[tuple[str, str], LoweredSegment] = {}
     keys = {id(job): cache / _key(job) for job in jobs}
-    pending: list[Job] = []
+    pending: list[SegmentLowering] = []
     for job in jobs:
         found = _cached(keys[id(job)])
         if found is None:
@@ -86,8 +86,8 @@ def lower_all(
 
 
 def _lower_pending(
-    pending: Sequence[Job], keys: Mapping[int, Path], workers: int
-) -> Generator[tuple[Job, Result], None, None]:
+    pending: Sequence[SegmentLowering], keys: Mapping[int, Path], workers: int
+) -> Generator[tuple[SegmentLowering, LoweredSegment], None, None]:
     if workers < 2 or len(pending) < 2:
         for job in pending:
             yield job, _lower(job, keys[id(job)])
@@ -112,7 +112,7 @@ def _lower_pending(
             _JOBS.clear()
 
 
-_JOBS: list[tuple[Job, Path]] = []
+_JOBS: list[tuple[SegmentLowering, Path]] = []
 """What forked workers inherit: graphs and weights are not sent to them."""
 
 
@@ -141,11 +141,11 @@ def _start_worker() -> None:
     torch.set_num_threads(1)  # the parent's thread pool does not survive a fork
 
 
-def _lower_number(number: int) -> Result:
+def _lower_number(number: int) -> LoweredSegment:
     return _lower(*_JOBS[number])
 
 
-def _worker_count(jobs: Sequence[Job], asked: int) -> int:
+def _worker_count(jobs: Sequence[SegmentLowering], asked: int) -> int:
     if asked:
         return asked
     largest = max((job.weight_bytes for job in jobs), default=0)
@@ -153,13 +153,13 @@ def _worker_count(jobs: Sequence[Job], asked: int) -> int:
     return max(1, min(os.cpu_count() or 1, int(by_memory), len(jobs)))
 
 
-def _lower(job: Job, key: Path) -> Result:
+def _lower(job: SegmentLowering, key: Path) -> LoweredSegment:
     lowered = lowering(job.runtime).lower(job.segment, job.programs, job.stored, job.precision, tied=job.tied)
     key.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{_PARTIAL}{os.getpid()}-", dir=key.parent))
     try:
         files = [_write(folder, path, content) for path, content in sorted(lowered.files.items())]
-        result = Result(files, lowered.entries, lowered.fallbacks)
+        result = LoweredSegment(files, lowered.entries, lowered.fallbacks)
         (folder / _INDEX).write_bytes(msgspec.json.encode(result))
         shutil.rmtree(key, ignore_errors=True)
         folder.replace(key)
@@ -176,10 +176,10 @@ def _write(folder: Path, path: str, content: bytes) -> FileSpec:
     return FileSpec(path, hashlib.sha256(content).hexdigest(), len(content))
 
 
-def _cached(key: Path) -> Result | None:
+def _cached(key: Path) -> LoweredSegment | None:
     """A whole and unchanged result, or nothing."""
     try:
-        result = msgspec.json.decode((key / _INDEX).read_bytes(), type=Result)
+        result = msgspec.json.decode((key / _INDEX).read_bytes(), type=LoweredSegment)
         sound = all(file_sha256(key / file.path) == file.sha256 for file in result.files)
     except (OSError, msgspec.MsgspecError):
         return None
@@ -197,7 +197,7 @@ def file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _key(job: Job) -> str:
+def _key(job: SegmentLowering) -> str:
     """A hash of all that decides the result: graphs, weights, options, libraries, and this project's own code."""
     digest = hashlib.sha256(_code_version().encode())
     digest.update(repr((job.runtime, job.precision, job.segment, job.tied, lowering(job.runtime).versions())).encode())

@@ -21,7 +21,7 @@ from edge_client.runtimes.runtime import RUNTIMES
 from export.dual.programs import Program
 from export.errors import ExportError
 
-__all__ = ["Entry", "Lowered", "Lowering", "Precision", "Shaped", "lowering"]
+__all__ = ["Lowered", "Lowering", "Precision", "ProgramEntry", "Shaped", "lowering"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Shaped:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ProgramEntry:
     """Where a lowered program is found."""
 
     file: str
@@ -53,7 +53,7 @@ class Lowered:
     """A segment's files, as they will lie in the bundle, and its programs' entries by `Shaped.name`."""
 
     files: dict[str, bytes] = field(default_factory=dict)
-    entries: dict[str, Entry] = field(default_factory=dict)
+    entries: dict[str, ProgramEntry] = field(default_factory=dict)
     fallbacks: list[str] = field(default_factory=list)
     """Large ops that the runtime would run with a slow kernel, as 'op of program: why'."""
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from edge_client import __version__
 from edge_client.bundle import manifest as m
 from export.adapt.wrapping import Adapted
-from export.graph.segments import Segment
+from export.graph.segments import SegmentGraph
 from export.graph.units import find_head, find_units
 from export.model.loading import Loaded
 from export.write import pack
 
 
-def describe(loaded: Loaded, adapted: Adapted, segments: list[Segment], method: str) -> m.Manifest:
+def describe(loaded: Loaded, adapted: Adapted, segments: list[SegmentGraph], method: str) -> m.Manifest:
     """What is known once the model is captured: units, head and the chain of segments; no shapes, no files."""
     return m.Manifest(
         made_by=f"spry {__version__}",
-        model=m.Model(
+        model=m.ModelSpec(
             name=loaded.name,
             architecture=type(loaded.model).__name__,
             task=loaded.task.name,  # type: ignore[arg-type]
@@ -23,17 +23,14 @@ def describe(loaded: Loaded, adapted: Adapted, segments: list[Segment], method: 
             blocks=loaded.layers,
             parameters=loaded.parameters,
         ),
-        adapter=m.Adapter(
+        adapter=m.AdapterSpec(
             method,
             pack.plain(adapted.config),  # type: ignore[arg-type]
             pack.ADAPTER_FILE,
         ),
         inputs=loaded.inputs,
-        units=tuple(
-            m.Unit(unit.name, unit.segments, tuple(m.Parameter(p.name, p.shape) for p in unit.parameters))
-            for unit in find_units(segments)
-        ),
-        head=tuple(m.Parameter(p.name, p.shape) for p in find_head(segments)),
+        units=tuple(find_units(segments)),
+        head=tuple(find_head(segments)),
         segments=tuple(m.Segment(s.name, s.blocks.start, s.blocks.stop) for s in segments),
         shapes=(),
         directions=(),

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from edge_client.bundle.folder import Bundle
-from edge_client.commands.options.groups import Group, grouped
+from edge_client.commands.options.groups import OptionGroup, grouped
 from edge_client.commands.options.panels import PanelCommand
 from edge_client.format import size
 from edge_client.training.estimators import ESTIMATORS
@@ -39,7 +39,7 @@ app = typer.Typer(
 
 
 @dataclass(frozen=True)
-class EndOptions(Group):
+class EndOptions(OptionGroup):
     """When a round or a job ends, beside its number of rounds."""
 
     title = RoundOptions.title

@@ -16,11 +16,11 @@ from edge_client.commands.interrupts import end_as_interrupted
 from edge_client.runtimes.runtime import available
 from server.cli.adapter import save_adapter
 from server.demo import intents
-from server.demo.fleet import JOB, Fleet, started
-from server.demo.folder import Folder
-from server.demo.plan import ADAPTER, BATCH, LENGTH, MODEL, MOST_CLIENTS, Plan, plan_for
-from server.demo.processes import Process, Processes
-from server.demo.result import Result, measured
+from server.demo.fleet import JOB, DemoFleet, started
+from server.demo.folder import DemoFolder
+from server.demo.plan import ADAPTER, BATCH, LENGTH, MODEL, MOST_CLIENTS, DemoPlan, plan_for
+from server.demo.processes import DemoProcesses, Process
+from server.demo.result import DemoResult, measured
 from server.demo.screen import Screen
 from server.demo.tables import next_steps, show
 
@@ -46,7 +46,7 @@ def demo(
     """
     end_as_interrupted()  # its end is that of its processes too
     plan = plan_for(clients, rounds, mode, out, model, port)
-    folder, screen, begun = Folder(plan.out), Screen(), time.monotonic()
+    folder, screen, begun = DemoFolder(plan.out), Screen(), time.monotonic()
     with screen.tells_an_interruption(), folder.taken():
         _exported(plan, folder, screen)
         with started(plan, folder) as fleet:
@@ -63,7 +63,7 @@ def demo(
                 fleet.serve()
 
 
-def _exported(plan: Plan, folder: Folder, screen: Screen) -> None:
+def _exported(plan: DemoPlan, folder: DemoFolder, screen: Screen) -> None:
     recipe = [
         plan.model, "--labels", ",".join(intents.LABELS), "--quantize", "int8", "--target", ",".join(available()),
         "--batch", str(BATCH), "--seq", str(LENGTH), "--cuts", "3", *ADAPTER, "--no-measure",
@@ -73,7 +73,7 @@ def _exported(plan: Plan, folder: Folder, screen: Screen) -> None:
         return
     doing = f"Exporting {plan.model} to int8 for {', '.join(available())} (about a minute, once)"
     log = folder.logs / "export.log"
-    with screen.stage(doing, f"Exported and verified: {folder.bundle}"), Processes() as processes:
+    with screen.stage(doing, f"Exported and verified: {folder.bundle}"), DemoProcesses() as processes:
         _wait(processes.start(log, "export", *recipe, "--overwrite", "--out", str(folder.bundle)))
     folder.keep_bundle(" ".join(recipe))
 
@@ -83,7 +83,7 @@ def _wait(process: Process) -> None:
         process.check("spry export")
 
 
-def _learned(plan: Plan, folder: Folder, fleet: Fleet, screen: Screen, begun: float) -> Result:
+def _learned(plan: DemoPlan, folder: DemoFolder, fleet: DemoFleet, screen: Screen, begun: float) -> DemoResult:
     screen.say(f"[green]✓[/green] The server runs; its dashboard: [link]{fleet.dashboard}[/link]")
     with screen.stage(f"{plan.clients} devices learn {len(intents.LABELS)} intents", f"{plan.clients} devices learned"):
         fleet.start_job()
@@ -92,7 +92,7 @@ def _learned(plan: Plan, folder: Folder, fleet: Fleet, screen: Screen, begun: fl
     with screen.stage("Measuring", "Measured, with each device alone for comparison"):
         save_adapter(fleet.admin, JOB, folder.adapter)
         accuracy, devices = measured(plan, folder, fleet, screen)
-    return Result(
+    return DemoResult(
         accuracy=accuracy,
         rounds=job["done"],
         steps=plan.steps,

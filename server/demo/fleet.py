@@ -13,9 +13,9 @@ from edge_client.runtimes.runtime import available
 from edge_client.wire.protocol import ServerOptimizer, ServerOptimizers
 from server.cli.connection import Access, Administrator
 from server.demo import intents
-from server.demo.folder import Folder
-from server.demo.plan import Plan
-from server.demo.processes import Process, Processes, free_port, wait_for_server
+from server.demo.folder import DemoFolder
+from server.demo.plan import DemoPlan
+from server.demo.processes import DemoProcesses, Process, free_port, wait_for_server
 from server.demo.screen import Screen
 from server.storage.store import ADMIN_TOKEN_FILE
 
@@ -27,7 +27,7 @@ _PATIENCE = 15.0
 
 
 @dataclass(frozen=True)
-class Device:
+class DemoDevice:
     """A `spry join` with data of its own."""
 
     number: int
@@ -43,14 +43,14 @@ class Moved(NamedTuple):
     down: float = 0
 
 
-class Fleet:
+class DemoFleet:
     """The processes, and an administrator's access to the server."""
 
-    def __init__(self, plan: Plan, folder: Folder, processes: Processes) -> None:
+    def __init__(self, plan: DemoPlan, folder: DemoFolder, processes: DemoProcesses) -> None:
         self._plan = plan
         self._folder = folder
         self._processes = processes
-        self.devices: list[Device] = []
+        self.devices: list[DemoDevice] = []
         port = plan.port or free_port()
         self.url = f"http://127.0.0.1:{port}"
         settings = {"SPRY_RETRY_SECONDS": "1", "SPRY_TICK_SECONDS": "0.1", "SPRY_ENROLMENTS_PER_MINUTE": "10000"}
@@ -83,7 +83,7 @@ class Fleet:
                 "--holdout", str(self._plan.held_back),
                 SPRY_TOKEN=token, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1",
             )  # fmt: skip
-            self.devices.append(Device(number, name, runtime, process))
+            self.devices.append(DemoDevice(number, name, runtime, process))
 
     def bytes_a_round(self) -> dict[str, Moved]:
         """Up and down, by the device's name; without the bundle, which comes once."""
@@ -144,9 +144,9 @@ class Fleet:
 
 
 @contextmanager
-def started(plan: Plan, folder: Folder) -> Generator[Fleet]:
-    with Processes() as processes:
-        fleet = Fleet(plan, folder, processes)
+def started(plan: DemoPlan, folder: DemoFolder) -> Generator[DemoFleet]:
+    with DemoProcesses() as processes:
+        fleet = DemoFleet(plan, folder, processes)
         with fleet.admin:
             yield fleet
 
@@ -157,7 +157,7 @@ def runtimes_for(clients: int, known: list[str]) -> list[str]:
     return [known[0]] * (clients - len(others)) + others
 
 
-def settings_of(plan: Plan) -> dict[str, Any]:
+def settings_of(plan: DemoPlan) -> dict[str, Any]:
     return {
         "training": asdict(plan.training),
         "optimizers": asdict(ServerOptimizers(units=ServerOptimizer("fedavg"))),

@@ -16,7 +16,7 @@ from server.demo.intents import Phrase
 _MARK = ".spry-demo"
 
 
-class Folder:
+class DemoFolder:
     """The parts of a demo's folder."""
 
     def __init__(self, path: Path) -> None:

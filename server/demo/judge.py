@@ -15,7 +15,7 @@ from edge_client.bundle.folder import Bundle
 from edge_client.data.batches import Batches
 from edge_client.data.examples import Examples, examples_for
 from edge_client.data.sources import open_data
-from edge_client.training.epoch import State, evaluate, train
+from edge_client.training.epoch import TrainingState, evaluate, train
 from edge_client.training.estimators import estimator_for
 from edge_client.training.plan import Workbench
 from edge_client.wire.protocol import ServerOptimizers, Task, Training
@@ -65,7 +65,7 @@ class Judge:
         encoder = self._bench.encoder(self._training.batch, self._training.length)
         batches = Batches(self._examples(local.rows), encoder, self._bench.kind.encode, task.seed)
         estimator = estimator_for(manifest, task, self._bench.passes(task, None))
-        state = State(weights)
+        state = TrainingState(weights)
         for following in train(task, manifest, estimator, batches, state):
             state = following
             advance()

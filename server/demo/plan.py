@@ -27,7 +27,7 @@ MOST_CLIENTS = 200
 
 
 @dataclass(frozen=True)
-class Plan:
+class DemoPlan:
     """The choices of the command line, and what follows from them."""
 
     clients: int
@@ -55,7 +55,7 @@ class Plan:
         return math.ceil((self.heard - round(self.heard * self.held_back)) / self.training.batch)
 
 
-def plan_for(clients: int, rounds: int | None, mode: str, out: Path, model: str, port: int) -> Plan:
+def plan_for(clients: int, rounds: int | None, mode: str, out: Path, model: str, port: int) -> DemoPlan:
     if mode not in TRAININGS:
         raise SpryError(f"--mode must be one of {', '.join(TRAININGS)}, got {mode!r}")
-    return Plan(clients, rounds or ROUNDS[mode], TRAININGS[mode], out, model, port)
+    return DemoPlan(clients, rounds or ROUNDS[mode], TRAININGS[mode], out, model, port)

@@ -101,7 +101,7 @@ class Process:
         self.process.wait()
 
 
-class Processes:
+class DemoProcesses:
     """All that were started; leaving the block ends them, the last started first."""
 
     def __init__(self) -> None:

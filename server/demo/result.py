@@ -10,10 +10,10 @@ from statistics import fmean
 from typing import NamedTuple
 
 from server.demo import intents
-from server.demo.fleet import Device, Fleet
-from server.demo.folder import Folder
+from server.demo.fleet import DemoDevice, DemoFleet
+from server.demo.folder import DemoFolder
 from server.demo.judge import Judge, Local
-from server.demo.plan import Plan
+from server.demo.plan import DemoPlan
 from server.demo.screen import Screen
 
 
@@ -58,7 +58,7 @@ class Accuracy:
 
 
 @dataclass(frozen=True)
-class Result:
+class DemoResult:
     """Everything that `--json` prints."""
 
     accuracy: Accuracy
@@ -82,7 +82,9 @@ class Judged(NamedTuple):
     own: Own
 
 
-def measured(plan: Plan, folder: Folder, fleet: Fleet, screen: Screen) -> tuple[Accuracy, list[DeviceResult]]:
+def measured(
+    plan: DemoPlan, folder: DemoFolder, fleet: DemoFleet, screen: Screen
+) -> tuple[Accuracy, list[DeviceResult]]:
     """Judge the weights, on the CPU that the devices have left free, and ask the server for the rest."""
     judged = _judged(plan, folder, fleet, screen)
     with Judge(folder.bundle, fleet.devices[0].runtime, plan.training) as judge:
@@ -91,7 +93,7 @@ def measured(plan: Plan, folder: Folder, fleet: Fleet, screen: Screen) -> tuple[
     return Accuracy(before, after, fmean(one.alone for one in judged), means), _devices(fleet, judged)
 
 
-def _judged(plan: Plan, folder: Folder, fleet: Fleet, screen: Screen) -> list[Judged]:
+def _judged(plan: DemoPlan, folder: DemoFolder, fleet: DemoFleet, screen: Screen) -> list[Judged]:
     """A thread for each core: the runtime leaves them alone while it works."""
     stopping = threading.Event()
 
@@ -99,7 +101,7 @@ def _judged(plan: Plan, folder: Folder, fleet: Fleet, screen: Screen) -> list[Ju
         if stopping.is_set():
             raise Stopped
 
-    def judged(device: Device) -> Judged:
+    def judged(device: DemoDevice) -> Judged:
         with Judge(folder.bundle, fleet.devices[0].runtime, plan.training) as judge:
             after, rows = judge.adapter(folder.adapter), intents.slice_of(device.number, plan.heard)
             alone = judge.trained(judge.initial, Local(rows, plan.steps, device.number), check)
@@ -121,7 +123,7 @@ def _judged(plan: Plan, folder: Folder, fleet: Fleet, screen: Screen) -> list[Ju
     return found
 
 
-def _devices(fleet: Fleet, judged: list[Judged]) -> list[DeviceResult]:
+def _devices(fleet: DemoFleet, judged: list[Judged]) -> list[DeviceResult]:
     traffic, step_seconds = fleet.bytes_a_round(), fleet.step_seconds()
     return [
         DeviceResult(

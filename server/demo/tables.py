@@ -9,12 +9,12 @@ from rich.table import Table
 
 from edge_client.format import size
 from server.demo import intents
-from server.demo.folder import Folder
-from server.demo.plan import Plan
-from server.demo.result import Accuracy, DeviceResult, Result
+from server.demo.folder import DemoFolder
+from server.demo.plan import DemoPlan
+from server.demo.result import Accuracy, DemoResult, DeviceResult
 
 
-def show(result: Result, plan: Plan, console: Console) -> None:
+def show(result: DemoResult, plan: DemoPlan, console: Console) -> None:
     console.print()
     console.print(_accuracies(result.accuracy))
     console.print()
@@ -52,7 +52,7 @@ def _per_device(devices: list[DeviceResult]) -> Table:
     return table
 
 
-def next_steps(plan: Plan, folder: Folder, home: Path, *, keep_serving: bool) -> str:
+def next_steps(plan: DemoPlan, folder: DemoFolder, home: Path, *, keep_serving: bool) -> str:
     """Commands that work as they are printed."""
     merge = f"spry merge {folder.adapter} {plan.model} --labels {len(intents.LABELS)} --out {plan.out}/merged"
     commands = [

@@ -18,7 +18,7 @@ Assignment = Literal["cyclic", "memory", "all"]
 
 
 @dataclass(frozen=True)
-class Slot:
+class RoundSlot:
     """One client's place in a round."""
 
     number: int
@@ -36,14 +36,14 @@ class Fit:
     """Bytes."""
 
 
-def slots(assignment: Assignment, units: int, clients: int, places: int, least: int = 1) -> list[Slot]:
+def slots(assignment: Assignment, units: int, clients: int, places: int, least: int = 1) -> list[RoundSlot]:
     """The places of a round for `clients` clients, each with at least so many units where there are as many.
 
     Places beyond the clients repeat the first clients' units.
     """
     around = assignment != "memory"
     groups = [_with_neighbours(group, units, least, around=around) for group in _GROUPS[assignment](units, clients)]
-    return [Slot(number, groups[number % len(groups)]) for number in range(places)]
+    return [RoundSlot(number, groups[number % len(groups)]) for number in range(places)]
 
 
 def cyclic(units: int, clients: int) -> list[tuple[int, ...]]:
@@ -87,7 +87,7 @@ class Needs:
         shapes = (b for b, t in manifest.shapes if t == training.length and b <= training.batch)
         self._batches = sorted(shapes, reverse=True)
 
-    def fit(self, slot: Slot, runtimes: Sequence[str], memory: int | None) -> Fit | None:
+    def fit(self, slot: RoundSlot, runtimes: Sequence[str], memory: int | None) -> Fit | None:
         """The device's first runtime and the largest batch with which it can hold a slot; None where it cannot.
 
         A smaller batch than the job's is run several times for each step.
@@ -122,8 +122,8 @@ class Needs:
 
 
 def choose(
-    assignment: Assignment, free: Sequence[Slot], needs: Needs, runtimes: Sequence[str], memory: int | None
-) -> tuple[Slot, Fit] | None:
+    assignment: Assignment, free: Sequence[RoundSlot], needs: Needs, runtimes: Sequence[str], memory: int | None
+) -> tuple[RoundSlot, Fit] | None:
     """A free slot for a device: the first it can hold; by memory, the most demanding it can hold at full batch."""
     fits = ((slot, found) for slot in free if (found := needs.fit(slot, runtimes, memory)))
     if assignment == "memory":

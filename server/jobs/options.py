@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from edge_client.commands.options.groups import Group
+from edge_client.commands.options.groups import OptionGroup
 from server.errors import SettingsError
 from server.jobs.presets import PRESETS
 
@@ -20,7 +20,7 @@ PresetOption = Annotated[
 
 
 @dataclass(frozen=True)
-class RoundOptions(Group):
+class RoundOptions(OptionGroup):
     """Who takes part in a round, and what the server makes of it."""
 
     title = "Rounds"
@@ -45,7 +45,7 @@ class RoundOptions(Group):
 
 
 @dataclass(frozen=True)
-class TrainingOptions(Group):
+class TrainingOptions(OptionGroup):
     """How clients train."""
 
     title = "Training"
@@ -68,7 +68,7 @@ class TrainingOptions(Group):
 
 
 @dataclass(frozen=True)
-class SettingsOptions(Group):
+class SettingsOptions(OptionGroup):
     """Any setting, by its name."""
 
     title = "Other settings"

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from edge_client.training.epoch import steps_in
 from edge_client.training.estimators import ESTIMATORS, ScalarEstimator, kind_of
 from edge_client.wire.protocol import ServerOptimizers, Training
-from server.jobs.assignment import Assignment, Slot, slots
+from server.jobs.assignment import Assignment, RoundSlot, slots
 
 
 class JobSettings(BaseModel):
@@ -89,7 +89,7 @@ class JobSettings(BaseModel):
         """Devices invited to a round."""
         return math.ceil(self.per_round * self.over_selection)
 
-    def slots(self, units: int, places: int) -> list[Slot]:
+    def slots(self, units: int, places: int) -> list[RoundSlot]:
         """So many places of a round, and who trains what there."""
         return slots(self.assignment, units, self.per_round, places, self.units_per_client or units)
 

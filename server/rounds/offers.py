@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 
 from edge_client.training.estimators import ESTIMATORS
 from edge_client.wire.protocol import CheckedIn, CheckIn, Task
-from server.jobs.assignment import Fit, Needs, Slot, choose
+from server.jobs.assignment import Fit, Needs, RoundSlot, choose
 from server.jobs.job import RUNNING, Job
 from server.storage import devices, parts, rounds
 from server.storage.jobs import find_job, list_jobs
@@ -32,7 +32,7 @@ class OpenRound:
 
     job: Job
     number: int
-    free: list[Slot]
+    free: list[RoundSlot]
 
 
 class Offers:
@@ -145,7 +145,7 @@ class Offers:
             return self._task(job, part, current)
         return None
 
-    def _reserve(self, open_round: OpenRound, check_in: CheckIn) -> tuple[Slot, Fit] | None:
+    def _reserve(self, open_round: OpenRound, check_in: CheckIn) -> tuple[RoundSlot, Fit] | None:
         """Take a place out of those that this process takes for free."""
         job = open_round.job
         runtimes = [name for name in check_in.runtimes if name in self._store.bundles.manifest(job.bundle).runtimes]
@@ -158,7 +158,7 @@ class Offers:
                 open_round.free.remove(chosen[0])
         return chosen
 
-    def _give_back(self, open_round: OpenRound, slot: Slot) -> None:
+    def _give_back(self, open_round: OpenRound, slot: RoundSlot) -> None:
         with self._lock:
             open_round.free.append(slot)
             open_round.free.sort(key=lambda free: free.number)

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from edge_client.commands.interrupts import end_as_interrupted
 from edge_client.commands.options.adapter import AdapterOptions
-from edge_client.commands.options.groups import Group, grouped
+from edge_client.commands.options.groups import OptionGroup, grouped
 from edge_client.format import size
 from server.errors import SimulationError
 from server.jobs.options import PresetOption, RoundOptions, SettingsOptions, TrainingOptions
@@ -31,7 +31,7 @@ from server.simulation.quiet import quiet_libraries
 
 
 @dataclass(frozen=True)
-class MethodOptions(Group):
+class MethodOptions(OptionGroup):
     """What is compared."""
 
     title = "Method"
@@ -50,7 +50,7 @@ class MethodOptions(Group):
 
 
 @dataclass(frozen=True)
-class MeasureOptions(Group):
+class MeasureOptions(OptionGroup):
     """What is measured beside the loss."""
 
     title = "Measuring"
@@ -63,7 +63,7 @@ class MeasureOptions(Group):
 
 
 @dataclass(frozen=True)
-class WorkerOptions(Group):
+class WorkerOptions(OptionGroup):
     """What a run is computed by; its numbers are the same."""
 
     title = ComputeOptions.title

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from edge_client.bundle.manifest import DEFAULT_TASK, TASKS
-from edge_client.commands.options.groups import Group
+from edge_client.commands.options.groups import OptionGroup
 
 FLEETS_NAMES = {"alpha": "--lora-alpha"}
 """Of options of an adapter, where the split's own stand beside them."""
 
 
 @dataclass(frozen=True)
-class SourceOptions(Group):
+class SourceOptions(OptionGroup):
     """What is trained, on what."""
 
     title = "Model and data"
@@ -38,7 +38,7 @@ class SourceOptions(Group):
 
 
 @dataclass(frozen=True)
-class FleetOptions(Group):
+class FleetOptions(OptionGroup):
     """Whose the data are."""
 
     title = "Clients"
@@ -59,7 +59,7 @@ class FleetOptions(Group):
 
 
 @dataclass(frozen=True)
-class ComputeOptions(Group):
+class ComputeOptions(OptionGroup):
     """Where a model runs."""
 
     title = "Computing"

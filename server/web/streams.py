@@ -16,7 +16,7 @@ _KEEP_ALIVE = 15.0
 """Seconds of silence after which a proxy might close the connection."""
 
 
-class Event(NamedTuple):
+class ServerSentEvent(NamedTuple):
     """A name, and JSON on one line."""
 
     name: str
@@ -26,7 +26,7 @@ class Event(NamedTuple):
 class News(NamedTuple):
     """What to tell now, and whether there will be more."""
 
-    events: Sequence[Event]
+    events: Sequence[ServerSentEvent]
     goes_on: bool = True
 
 

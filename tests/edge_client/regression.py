@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edge_client.bundle.manifest import Adapter, Manifest, Model, Parameter, Segment, Unit
+from edge_client.bundle.manifest import AdapterSpec, Manifest, ModelSpec, Parameter, Segment, Unit
 from edge_client.gradient.drawing import combine, step_directions
 from edge_client.wire.scalars import Participant, ScalarReport, as_published
 
@@ -20,8 +20,8 @@ def parameters(name, size):
 def manifest_of(units, head):
     return Manifest(
         made_by="test",
-        model=Model("logistic", "none", "seq-cls", ("no", "yes"), 1, 0),
-        adapter=Adapter("lora", {}, "adapter.safetensors"),
+        model=ModelSpec("logistic", "none", "seq-cls", ("no", "yes"), 1, 0),
+        adapter=AdapterSpec("lora", {}, "adapter.safetensors"),
         inputs=(),
         units=tuple(Unit(f"u{i}", ("block.0",), parameters(f"u{i}", size)) for i, size in enumerate(units)),
         head=parameters("head", head) if head else (),

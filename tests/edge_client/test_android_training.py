@@ -22,7 +22,7 @@ from edge_client.data.sources import open_data
 from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.passes import Passes
 from edge_client.tasks.classification import Classification
-from edge_client.training.epoch import State, evaluate, report, train, update
+from edge_client.training.epoch import TrainingState, evaluate, report, train, update
 from edge_client.training.estimators import estimator_for
 from edge_client.training.optimizers import server_step
 from edge_client.training.replay import changes
@@ -95,7 +95,7 @@ class Bench:
     def round(self, task):
         """Here: the update, and what it says beside its tensors."""
         _, estimator, batches = self.parts(task)
-        *_, state = train(task, self.manifest, estimator, batches, State(self.start))
+        *_, state = train(task, self.manifest, estimator, batches, TrainingState(self.start))
         models = self.start, state.weights
         passes, *_ = self.parts(replace(task, batch=task.training.batch))
         total, right = evaluate(passes.logits, self.examples, batches.encoder, CLASSES, models)

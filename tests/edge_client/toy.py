@@ -6,10 +6,10 @@ Its runtime is a real one: programs must be loaded before they run, and it answe
 import numpy as np
 
 from edge_client.bundle.manifest import (
-    Adapter,
+    AdapterSpec,
     FileSpec,
     Manifest,
-    Model,
+    ModelSpec,
     Parameter,
     ProgramSpec,
     RuntimeSpec,
@@ -77,8 +77,8 @@ class Toy:
         names = ["shared"] if self.shared else ["block.0", "block.1"]
         return Manifest(
             made_by="tests",
-            model=Model("toy", "Toy", "seq-cls", ("no", "yes"), 2, 100),
-            adapter=Adapter("lora", {}, "adapter.safetensors"),
+            model=ModelSpec("toy", "Toy", "seq-cls", ("no", "yes"), 2, 100),
+            adapter=AdapterSpec("lora", {}, "adapter.safetensors"),
             inputs=("input_ids", "attention_mask"),
             units=tuple(
                 Unit(

@@ -2,7 +2,7 @@
 
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from edge_client.bundle.manifest import Adapter, FileSpec, Manifest, Model, Segment
+from edge_client.bundle.manifest import AdapterSpec, FileSpec, Manifest, ModelSpec, Segment
 from edge_client.data.encoder import TextEncoder
 
 WORDS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", *"abcdefgh"]
@@ -12,8 +12,8 @@ BATCH, LENGTH = 3, 8
 
 MANIFEST = Manifest(
     made_by="tests",
-    model=Model("toy", "Toy", "seq-cls", ("no", "yes"), 0, 100),
-    adapter=Adapter("lora", {}, "adapter.safetensors"),
+    model=ModelSpec("toy", "Toy", "seq-cls", ("no", "yes"), 0, 100),
+    adapter=AdapterSpec("lora", {}, "adapter.safetensors"),
     inputs=("input_ids", "attention_mask", "token_type_ids"),
     units=(),
     head=(),

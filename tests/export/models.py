@@ -29,15 +29,15 @@ from transformers import (
     RobertaConfig,
 )
 
-from edge_client.bundle.manifest import IGNORED
+from edge_client.bundle.manifest import IGNORED, Unit
 from edge_client.commands.options.adapter import AdapterOptions
 from export.adapt.targets import Projections, find_projections
 from export.adapt.wrapping import Adapted, adapt
 from export.dual.programs import DUAL, ENTER, PLAIN, SCALAR, VJP, ProgramBuilder, input_name
 from export.graph.capture import Captured, TaskForward, capture
-from export.graph.segments import Segment, split
+from export.graph.segments import SegmentGraph, split
 from export.graph.slots import Role, Slot, slot_of
-from export.graph.units import Unit, find_units
+from export.graph.units import find_units
 from export.model.loading import Loaded
 from export.tasks.registry import MODEL_TASKS
 
@@ -128,7 +128,7 @@ class Chain:
     loaded: Loaded
     adapted: Adapted
     captured: Captured
-    segments: list[Segment]
+    segments: list[SegmentGraph]
     length: int
 
     @classmethod
@@ -149,7 +149,7 @@ class Chain:
         return Chain(self.loaded, self.adapted, *self._cut(self.loaded, self.adapted, inputs), length)
 
     @staticmethod
-    def _cut(loaded: Loaded, adapted: Adapted, inputs: dict[str, Tensor]) -> tuple[Captured, list[Segment]]:
+    def _cut(loaded: Loaded, adapted: Adapted, inputs: dict[str, Tensor]) -> tuple[Captured, list[SegmentGraph]]:
         captured = capture(adapted.model, loaded.task, inputs, adapted.slots)
         return captured, split(captured, LAYERS, range(LAYERS))
 

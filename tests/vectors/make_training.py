@@ -25,10 +25,10 @@ import numpy as np
 from safetensors.numpy import save
 
 from edge_client.bundle.manifest import (
-    Adapter,
+    AdapterSpec,
     FileSpec,
     Manifest,
-    Model,
+    ModelSpec,
     Parameter,
     ProgramSpec,
     RuntimeSpec,
@@ -101,8 +101,8 @@ def programs():
 SEGMENTS = (Segment("embed", 0, 0), Segment("block.0", 0, 1), Segment("block.1", 1, 2), Segment("head", 2, 2))
 MANIFEST = Manifest(
     made_by="vectors",
-    model=Model("tiny", "none", "seq-cls", ("a", "b", "c"), 2, 1),
-    adapter=Adapter("lora", {}, "adapter.safetensors"),
+    model=ModelSpec("tiny", "none", "seq-cls", ("a", "b", "c"), 2, 1),
+    adapter=AdapterSpec("lora", {}, "adapter.safetensors"),
     inputs=("input_ids",),
     units=UNITS,
     head=HEAD,

@@ -28,7 +28,7 @@ from edge_client.commands.options.panels import PanelCommand
 from edge_client.errors import SpryError
 from edge_client.runtimes.runtime import available, command_for
 
-from .worker import FORWARD, Measured, Variant, Work, decode, encode, variants
+from .worker import FORWARD, BenchWork, Measured, Variant, decode, encode, variants
 
 command = typer.Typer(
     help="Measure a bundle on this machine, or the noise of gradients.", add_completion=False, rich_markup_mode=None
@@ -39,7 +39,7 @@ class BenchError(SpryError):
     """A measurement could not be made."""
 
 
-class Row(msgspec.Struct, frozen=True):
+class StepFigures(msgspec.Struct, frozen=True):
     """A line of the result: a variant on a runtime, or a baseline, which may leave the rest out."""
 
     runtime: str
@@ -59,7 +59,7 @@ class Baseline(Protocol):
     def __call__(
         self, bundle: Path, batch: int, length: int, rounds: int, threads: int, /
     ) -> Iterable[Mapping[str, Any]]:
-        """Rows of the result: at least `runtime`, `step` and `cpu_ms` of `Row`."""
+        """Rows of the result: at least `runtime`, `step` and `cpu_ms` of `StepFigures`."""
         ...
 
 
@@ -89,16 +89,18 @@ def step(
         batch, length = _shape(shape, manifest.shapes)
         chains = [Chain(manifest, name, batch, length, manifest.directions[0]) for name in _runtimes(runtime, manifest)]
         chosen = [_cuts(cuts, chain) for chain in chains]
-        rows: list[Row] = []
+        rows: list[StepFigures] = []
         with Console(stderr=True).status("measuring") as status:
             for chain, starts in zip(chains, chosen, strict=True):
                 wanted = variants(starts, manifest.directions)
-                work = Work(str(opened.folder), chain.runtime, batch, length, threads, rounds, wanted, memory=False)
+                work = BenchWork(
+                    str(opened.folder), chain.runtime, batch, length, threads, rounds, wanted, memory=False
+                )
                 rows += _rows(work, chain, lambda text, name=chain.runtime: status.update(f"{name}: {text}"))
             for baseline in _baselines() if baselines else ():
                 status.update("eager PyTorch")
                 found = baseline(opened.folder, batch, length, rounds, threads)
-                rows += [msgspec.convert(row, Row) for row in found]
+                rows += [msgspec.convert(row, StepFigures) for row in found]
     if as_json:
         machine = {"processor": platform.processor() or platform.machine(), "python": platform.python_version()}
         result = {"machine": machine, "batch": batch, "length": length, "threads": threads}
@@ -144,7 +146,7 @@ def _cuts(text: str, chain: Chain) -> list[int]:
     return chosen
 
 
-def _rows(work: Work, chain: Chain, tell: Callable[[str], None]) -> Iterator[Row]:
+def _rows(work: BenchWork, chain: Chain, tell: Callable[[str], None]) -> Iterator[StepFigures]:
     tell("times")
     times = _worker(work)
     forward = next(found.cpu_ms for found in times if found.variant.kind == FORWARD)
@@ -155,10 +157,12 @@ def _rows(work: Work, chain: Chain, tell: Callable[[str], None]) -> Iterator[Row
         yield _row(work.runtime, variant, chain, timed, memory, forward)
 
 
-def _row(runtime: str, variant: Variant, chain: Chain, timed: Measured, memory: Measured, forward: float | None) -> Row:
+def _row(
+    runtime: str, variant: Variant, chain: Chain, timed: Measured, memory: Measured, forward: float | None
+) -> StepFigures:
     assert timed.cpu_ms is not None
     cut = chain.segments[variant.cut] if variant.kind != FORWARD else ""
-    return Row(
+    return StepFigures(
         runtime=runtime,
         step=variant.name,
         cut=cut,
@@ -174,7 +178,7 @@ def _mb(value: int | None) -> float | None:
     return None if value is None else round(value / 1e6, 1)
 
 
-def _worker(work: Work) -> list[Measured]:
+def _worker(work: BenchWork) -> list[Measured]:
     done = subprocess.run(
         [sys.executable, "-m", "edge_client.commands.bench.worker", encode(work)],
         capture_output=True,
@@ -194,7 +198,7 @@ def _baselines() -> Iterator[Baseline]:
             yield cast("Baseline", entry.load())
 
 
-def _show(rows: Sequence[Row], title: str) -> None:
+def _show(rows: Sequence[StepFigures], title: str) -> None:
     table = Table(title=title, title_justify="left", caption=_CAPTION, caption_justify="left")
     for column in ("runtime", "step", "cut"):
         table.add_column(column, no_wrap=True)

@@ -44,7 +44,7 @@ class Variant(msgspec.Struct, frozen=True):
         return self.kind + suffix
 
 
-class Work(msgspec.Struct, frozen=True):
+class BenchWork(msgspec.Struct, frozen=True):
     """What a worker is asked to measure."""
 
     bundle: str
@@ -85,7 +85,7 @@ def programs_of(chain: Chain, variant: Variant) -> list[ProgramSpec]:
 class Bench:
     """Steps of one bundle on random inputs."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: BenchWork) -> None:
         self.work = work
         self.manifest: Manifest = Bundle.open(Path(work.bundle), verify=False).manifest
         self.runtime = open_runtime(work.runtime, Path(work.bundle), threads=work.threads)
@@ -158,7 +158,7 @@ def variants(cuts: Sequence[int], directions: Iterable[int]) -> list[Variant]:
 
 
 def main(argument: str) -> None:
-    work = msgspec.json.decode(argument, type=Work)
+    work = msgspec.json.decode(argument, type=BenchWork)
     bench = Bench(work)
     found = bench.memory() if work.memory else bench.times()
     sys.stdout.write(json.dumps([msgspec.to_builtins(measured) for measured in found]))
@@ -168,7 +168,7 @@ def decode(text: str) -> list[Measured]:
     return msgspec.json.decode(text, type=list[Measured])
 
 
-def encode(work: Work) -> str:
+def encode(work: BenchWork) -> str:
     data: Any = msgspec.json.encode(work)
     return str(data, "utf-8")
 

@@ -15,9 +15,9 @@ from edge_client import plugins
 
 from . import machine as checks
 from . import network as reach
-from .machine import Asked, Check, Finding
+from .machine import Asked, DoctorCheck, Finding
 
-CHECKS = plugins.Registry[Check](plugins.CHECKS, callable, {"machine": checks.machine, "network": reach.server})
+CHECKS = plugins.Registry[DoctorCheck](plugins.CHECKS, callable, {"machine": checks.machine, "network": reach.server})
 FAILED = 1
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 

@@ -1,6 +1,6 @@
 """What `spry doctor` looks at on any machine: system, memory, disk, libraries, runtimes and the user's conditions.
 
-Other packages add a `Check` of their own by an entry point of the group ``spry.checks``.
+Other packages add a `DoctorCheck` of their own by an entry point of the group ``spry.checks``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from edge_client.format import size
 from edge_client.runtimes.runtime import RUNTIMES, Listing, available
 from edge_client.store.jobs import default_home
 
-State = Literal["ok", "warning", "problem"]
+Verdict = Literal["ok", "warning", "problem"]
 LEAST_DISK, LITTLE_DISK = 200 * 10**6, 10**9
 _LEAST_MEMORY, _LITTLE_MEMORY = 100 * 10**6, 250 * 10**6
 """A small encoder in int8 takes 60 MB when it waits and 150 MB when it trains."""
@@ -41,7 +41,7 @@ class Finding(msgspec.Struct, frozen=True):
     """One line of the result."""
 
     name: str
-    state: State
+    state: Verdict
     found: str
     advice: str = ""
     """What to do, unless all is well."""
@@ -58,7 +58,7 @@ class Asked(NamedTuple):
     tls_key: Path | None = None
 
 
-class Check(Protocol):
+class DoctorCheck(Protocol):
     """A function that looks at something and never raises: what it cannot find out is a finding too."""
 
     def __call__(self, asked: Asked, /) -> Iterable[Finding]:

@@ -10,14 +10,14 @@ import typer
 from edge_client import plugins
 from edge_client.bundle.adapters import own_dimension, own_options
 
-from .groups import Group
+from .groups import OptionGroup
 
 _NAMES = tuple(plugins.added(plugins.ADAPTERS))
 """Found without importing any of them, so that a command's help costs no torch."""
 
 
 @dataclass(frozen=True)
-class AdapterOptions(Group):
+class AdapterOptions(OptionGroup):
     """How a model is adapted."""
 
     title = "Adapter"

@@ -14,7 +14,7 @@ from typer.models import OptionInfo
 Result = TypeVar("Result")
 
 
-class Group:
+class OptionGroup:
     """A dataclass with a field `Annotated[type, typer.Option(help="...")]` for each option.
 
     A tuple of texts is one option on the command line, with commas between them.
@@ -39,11 +39,11 @@ def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
     """
     hints = get_type_hints(command, include_extras=True)
     parameters: list[inspect.Parameter] = []
-    groups: dict[str, tuple[type[Group], list[_Option]]] = {}
+    groups: dict[str, tuple[type[OptionGroup], list[_Option]]] = {}
     for parameter in inspect.signature(command).parameters.values():
         hint = hints[parameter.name]
         kind, *names = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-        if get_origin(kind) is None and isinstance(kind, type) and issubclass(kind, Group):
+        if get_origin(kind) is None and isinstance(kind, type) and issubclass(kind, OptionGroup):
             options = list(_options(kind, *names))
             groups[parameter.name] = kind, options
             parameters += [option.parameter for option in options]
@@ -68,7 +68,7 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _options(group: type[Group], names: Mapping[str, str] | None = None) -> Iterator[_Option]:
+def _options(group: type[OptionGroup], names: Mapping[str, str] | None = None) -> Iterator[_Option]:
     hints = get_type_hints(group, include_extras=True)
     for field in fields(group):  # type: ignore[arg-type] -- every group is a dataclass
         kind, described = get_args(hints[field.name])

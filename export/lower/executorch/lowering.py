@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from export.lower.target import Entry, Lowered, Precision, Shaped
+from export.lower.target import Lowered, Precision, ProgramEntry, Shaped
 
 with warnings.catch_warnings():  # the library's, about its own code
     warnings.simplefilter("ignore")
@@ -56,7 +56,7 @@ class ExecuTorchLowering:
         }
         file = f"executorch/{segment}.pte"
         content, fallbacks = _emitted(methods)
-        entries = {name: Entry(file, name) for name in methods}
+        entries = {name: ProgramEntry(file, name) for name in methods}
         return Lowered({file: content}, entries, [f"{what} (in {segment}.{name})" for name, what in fallbacks])
 
     def dequantized(self, name: str, weight: Tensor, precision: Precision, *, embedding: bool) -> Tensor:
@@ -87,9 +87,6 @@ def _emitted(methods: dict[str, ExportedProgram]) -> tuple[bytes, list[tuple[str
         if part.named_data_store_output is not None:
             part.named_data_store_output.buffers.clear()
     return content, fallbacks
-
-
-LOWERING = ExecuTorchLowering()
 
 
 def _with_shapes_alone(program: ExportedProgram) -> list[LoweredBackendModule]:

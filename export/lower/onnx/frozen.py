@@ -20,7 +20,7 @@ from torch import Tensor, fx
 
 from export.graph.slots import value_of
 from export.lower.onnx.encodings import BLOCK, MIDDLE, Floats, decode_blocks, decode_rows, encode_blocks, encode_rows
-from export.lower.onnx.graph import MICROSOFT, Array, Graph, Operand, Reference, WeightFile
+from export.lower.onnx.graph import MICROSOFT, Array, Graph, Operand, WeightFile, WeightReference
 from export.lower.target import Precision
 
 _SMALLEST = 32
@@ -56,7 +56,7 @@ class Frozen(ABC):
         """Stored as a table [out, in], else for products [in, out]."""
         self.out, self.columns = weight.shape
 
-    def store(self, suffix: str, make: Callable[[], Array]) -> Reference:
+    def store(self, suffix: str, make: Callable[[], Array]) -> WeightReference:
         return self.file.add(f"{self.name}.{suffix}", make)
 
     def array(self) -> Floats:
@@ -111,7 +111,7 @@ class Rows8(Frozen):
     def rounded(weight: Floats) -> Floats:
         return decode_rows(*encode_rows(weight))
 
-    def _encoded(self) -> tuple[Reference, Reference]:
+    def _encoded(self) -> tuple[WeightReference, WeightReference]:
         encoded: list[Array] = []
 
         def numbers() -> Array:
@@ -152,7 +152,7 @@ class Rows8(Frozen):
             columns.append(_product(graph, gradient, weight, turned=True))
         return columns[0] if len(columns) == 1 else graph.op("Concat", *columns, axis=-1)
 
-    def _floats(self, graph: Graph, numbers: Reference, scales: Reference, *, axis: int) -> str:
+    def _floats(self, graph: Graph, numbers: WeightReference, scales: WeightReference, *, axis: int) -> str:
         count = scales.shape[0]
         zero = self.own.add(f"middle.{count}", lambda: np.full(count, MIDDLE, np.uint8))
         return graph.op("DequantizeLinear", *(graph.external(part) for part in (numbers, scales, zero)), axis=axis)
@@ -209,7 +209,7 @@ class Blocks4(Frozen):
     def rounded(weight: Floats) -> Floats:
         return decode_blocks(*encode_blocks(weight), weight.shape[1])
 
-    def _encoded(self) -> tuple[Reference, Reference]:
+    def _encoded(self) -> tuple[WeightReference, WeightReference]:
         encoded: list[Array] = []
 
         def numbers() -> Array:

@@ -39,7 +39,7 @@ _LINE = 64
 
 
 @dataclass(frozen=True)
-class Reference:
+class WeightReference:
     """Where an array lies in an external file."""
 
     name: str
@@ -49,7 +49,7 @@ class Reference:
     dtype: int
     shape: tuple[int, ...]
 
-    def slice(self, start: int, stop: int) -> Reference:
+    def slice(self, start: int, stop: int) -> WeightReference:
         """Some of the rows."""
         if (start, stop) == (0, self.shape[0]):
             return self
@@ -69,14 +69,14 @@ class WeightFile:
     def __init__(self, file: str) -> None:
         self.file = file
         self._content = bytearray()
-        self._known: dict[str, Reference] = {}
+        self._known: dict[str, WeightReference] = {}
 
-    def add(self, name: str, make: Callable[[], Array]) -> Reference:
+    def add(self, name: str, make: Callable[[], Array]) -> WeightReference:
         if name not in self._known:
             array = np.ascontiguousarray(make())
             self._content.extend(bytes(-len(self._content) % (_PAGE if array.nbytes >= _PAGE else _LINE)))
             dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
-            self._known[name] = Reference(name, self.file, len(self._content), array.nbytes, dtype, array.shape)
+            self._known[name] = WeightReference(name, self.file, len(self._content), array.nbytes, dtype, array.shape)
             self._content.extend(array.reshape(-1).view(np.uint8).data)
         return self._known[name]
 
@@ -136,7 +136,7 @@ class Graph:
         return self.op("Reshape", operand, self.integers(*shape))
 
     def external(
-        self, reference: Reference, alias: str = "", dtype: int | None = None, shape: Sequence[int] | None = None
+        self, reference: WeightReference, alias: str = "", dtype: int | None = None, shape: Sequence[int] | None = None
     ) -> str:
         """A weight in an external file; the same bytes may be read under an alias as another type or shape."""
         name = reference.name + alias

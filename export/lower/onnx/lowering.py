@@ -16,7 +16,7 @@ from export.graph.slots import slot_of
 from export.lower.onnx.frozen import dequantized
 from export.lower.onnx.graph import WeightFile
 from export.lower.onnx.translate import SegmentWeights, Translator
-from export.lower.target import Entry, Lowered, Precision, Shaped
+from export.lower.target import Lowered, Precision, ProgramEntry, Shaped
 
 __all__ = ["LOWERING", "OnnxLowering"]
 
@@ -47,7 +47,7 @@ class OnnxLowering:
         for shaped in programs:
             file = f"{folder}/{prefix}{shaped.name}.onnx"
             lowered.files[file] = Translator(shaped.program, weights).translate()
-            lowered.entries[shaped.name] = Entry(file)
+            lowered.entries[shaped.name] = ProgramEntry(file)
         for weight_file in (own, *shared.values()):
             lowered.files[f"{folder}/{weight_file.file}"] = weight_file.content()
         return lowered

@@ -13,7 +13,7 @@ from export.errors import ExportError
 from export.graph import ops
 from export.graph.slots import STORED, Role, Slot, slot_of, value_of
 from export.lower.onnx.frozen import Float, Frozen, Rows8, encoding_of
-from export.lower.onnx.graph import Graph, Reference, WeightFile
+from export.lower.onnx.graph import Graph, WeightFile, WeightReference
 from export.lower.onnx.rules import RULES
 from export.lower.target import Precision
 
@@ -58,7 +58,7 @@ class SegmentWeights:
             self._frozen[name] = kind(self._name(name), weight, file, rows=rows, own=self.own)
         return self._frozen[name]
 
-    def plain(self, slot: Slot) -> Reference:
+    def plain(self, slot: Slot) -> WeightReference:
         """A bias, a norm's weight, a constant: as it is."""
         return self.own.add(self._name(slot.name), lambda: self.stored[slot.name].detach().numpy())
 

@@ -11,7 +11,7 @@ from importlib.metadata import version
 import torch
 from torch import Tensor
 
-from export.lower.target import Entry, Lowered, Precision, Shaped
+from export.lower.target import Lowered, Precision, ProgramEntry, Shaped
 from export.lower.torchscript.archive import archive
 from export.lower.torchscript.methods import Methods
 from export.lower.torchscript.weights import quantized_linear, quantized_table
@@ -37,7 +37,9 @@ class TorchscriptLowering:
         for shaped in ordered:
             methods.add(shaped.name, shaped.program)
         file = f"torchscript/{segment}.pt"
-        return Lowered({file: archive(methods.module)}, {shaped.name: Entry(file, shaped.name) for shaped in ordered})
+        return Lowered(
+            {file: archive(methods.module)}, {shaped.name: ProgramEntry(file, shaped.name) for shaped in ordered}
+        )
 
     def dequantized(self, name: str, weight: Tensor, precision: Precision, *, embedding: bool) -> Tensor:
         quantize = quantized_table if embedding else quantized_linear

@@ -16,10 +16,10 @@ from server.simulation.compare.convergence import INTERVAL
 from server.simulation.compare.measures import main_score, metrics
 from server.simulation.compare.runs import Config, Run, RunError
 
-Kind = Literal["backprop", "forward", "zero-order", "head alone"]
-KINDS: dict[str, Kind] = {"exact": "backprop", "forward": "forward", "central": "zero-order"}
+MethodKind = Literal["backprop", "forward", "zero-order", "head alone"]
+KINDS: dict[str, MethodKind] = {"exact": "backprop", "forward": "forward", "central": "zero-order"}
 """Of an estimator, in the order of the rows."""
-RIVALS: tuple[Kind, ...] = ("backprop", "zero-order", "head alone")
+RIVALS: tuple[MethodKind, ...] = ("backprop", "zero-order", "head alone")
 """Whose best row all others are held against."""
 TASK = ("data", "split", "model")
 """What the rows of a group have in common."""
@@ -49,12 +49,12 @@ class Spread(msgspec.Struct, frozen=True):
         return cls(fmean(values), deviation, min(values), max(values), len(values))
 
 
-class Row(msgspec.Struct, frozen=True):
+class MethodRow(msgspec.Struct, frozen=True):
     """Runs with the same settings, one for each seed."""
 
     label: str
     """The method, and what tells its rows apart."""
-    kind: Kind | None
+    kind: MethodKind | None
     settings: dict[str, str]
     runs: tuple[Run, ...]
     figures: dict[str, Spread]
@@ -71,23 +71,23 @@ class Row(msgspec.Struct, frozen=True):
         return [(number, Spread.of([values[number] for values in points])) for number in shared]
 
 
-class Group(msgspec.Struct, frozen=True):
+class RunGroup(msgspec.Struct, frozen=True):
     """Rows of one data set, split and model."""
 
     title: str
     task: dict[str, str]
     score: str
     """The one that is compared."""
-    rows: tuple[Row, ...]
+    rows: tuple[MethodRow, ...]
 
-    def ahead(self, row: Row, kind: Kind) -> float | None:
+    def ahead(self, row: MethodRow, kind: MethodKind) -> float | None:
         """How far a row's last score lies above the best row of a kind, itself left out if that is its own."""
         others = [other for other in self.rows if other.kind == kind and self._last(other) is not None]
         leader = max(others, key=lambda other: self._last(other) or 0.0, default=None)
         own = self._last(row)
         return None if leader is None or leader is row or own is None else own - (self._last(leader) or 0.0)
 
-    def _last(self, row: Row) -> float | None:
+    def _last(self, row: MethodRow) -> float | None:
         figure = row.figures.get(f"{self.score}.last")
         return figure and figure.mean
 
@@ -97,7 +97,7 @@ class Comparison(msgspec.Struct, frozen=True):
     """Settings that all runs share."""
     differing: tuple[str, ...]
     """Names of the others."""
-    groups: tuple[Group, ...]
+    groups: tuple[RunGroup, ...]
 
 
 def compare(runs: Sequence[Run], interval: int = INTERVAL) -> Comparison:
@@ -116,7 +116,7 @@ def compare(runs: Sequence[Run], interval: int = INTERVAL) -> Comparison:
     return Comparison(common, differing, tuple(_group(task, list(members), differing) for task, members in grouped))
 
 
-def _row(label: str, settings: dict[str, str], runs: list[Run], interval: int) -> Row:
+def _row(label: str, settings: dict[str, str], runs: list[Run], interval: int) -> MethodRow:
     runs = sorted(runs, key=lambda run: run.config.seed)
     for seed, same in groupby(runs, key=lambda run: run.config.seed):
         first, *others = same
@@ -129,10 +129,10 @@ def _row(label: str, settings: dict[str, str], runs: list[Run], interval: int) -
         values = [value for run in runs if (value := metric.of(run)) is not None]
         if values:
             figures[metric.key] = Spread.of(values)
-    return Row(label, kind_of(runs[0].config), settings, tuple(runs), figures)
+    return MethodRow(label, kind_of(runs[0].config), settings, tuple(runs), figures)
 
 
-def _group(task: dict[str, str], rows: list[Row], differing: Sequence[str]) -> Group:
+def _group(task: dict[str, str], rows: list[MethodRow], differing: Sequence[str]) -> RunGroup:
     """Its rows by the way to their gradients, the best first."""
     score = main_score(*(run for row in rows for run in row.runs))
     kinds = [*KINDS.values(), "head alone", None]
@@ -140,10 +140,10 @@ def _group(task: dict[str, str], rows: list[Row], differing: Sequence[str]) -> G
     ordered = sorted(rows, key=lambda row: (kinds.index(row.kind), -row.figures.get(f"{score}.last", worst).mean))
     split = "natural split" if task["split"] == NATURAL else f"Dirichlet {task['split']}"
     title = ", ".join([task["data"], split, *([task["model"]] if "model" in differing else [])])
-    return Group(title, task, score, tuple(ordered))
+    return RunGroup(title, task, score, tuple(ordered))
 
 
-def kind_of(config: Config) -> Kind | None:
+def kind_of(config: Config) -> MethodKind | None:
     """How a method comes by the gradients of its units; None of an estimator that is not known here."""
     if config.numbers.units == 0:
         return "head alone"

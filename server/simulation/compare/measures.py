@@ -22,15 +22,15 @@ from server.simulation.compare.convergence import (
 from server.simulation.compare.runs import Run
 from server.simulation.compare.scores import MAIN_SCORES, SCORES
 
-Unit = Literal["percent", "points", "seconds", "bytes", "number"]
+Quantity = Literal["percent", "points", "seconds", "bytes", "number"]
 Section = Literal["score", "less", "time", "cost"]
 
 
-class Metric(msgspec.Struct, frozen=True):
+class Measure(msgspec.Struct, frozen=True):
     key: str
     heading: str
     section: Section
-    unit: Unit
+    unit: Quantity
     of: Callable[[Run], float | None]
     """None where the run does not say."""
 
@@ -40,37 +40,37 @@ def main_score(*runs: Run) -> str:
     return next((name for name in MAIN_SCORES if any(run.points(name) for run in runs)), "accuracy")
 
 
-def metrics(interval: int) -> list[Metric]:
+def metrics(interval: int) -> list[Measure]:
     """All of them; the paper's rule of convergence looks at intervals of so many rounds."""
     return [
         *(metric for score, kind in SCORES.items() for metric in _of_score(score, kind)),
-        Metric("rounds", "rounds", "time", "number", lambda run: run.rounds[-1].round if run.rounds else None),
-        Metric("seconds", "seconds", "time", "seconds", lambda run: _total(run, "seconds")),
-        Metric("rounds_to_95", "rounds to 95 %", "time", "number", lambda run: round_of_share(_main(run))),
-        Metric("seconds_to_95", "seconds to 95 %", "time", "seconds", _seconds_to_share),
-        Metric("converged_round", "converged in round", "time", "number",
+        Measure("rounds", "rounds", "time", "number", lambda run: run.rounds[-1].round if run.rounds else None),
+        Measure("seconds", "seconds", "time", "seconds", lambda run: _total(run, "seconds")),
+        Measure("rounds_to_95", "rounds to 95 %", "time", "number", lambda run: round_of_share(_main(run))),
+        Measure("seconds_to_95", "seconds to 95 %", "time", "seconds", _seconds_to_share),
+        Measure("converged_round", "converged in round", "time", "number",
                lambda run: converged_round(_main(run), interval)),
-        Metric("step_seconds", "seconds a step", "time", "seconds", lambda run: _mean(run, "step_seconds")),
-        Metric("bytes_up", "bytes up", "cost", "bytes", partial(_per_client, field="bytes_up")),
-        Metric("bytes_down", "bytes down", "cost", "bytes", partial(_per_client, field="bytes_down")),
-        Metric("numbers_up", "numbers up", "cost", "number", partial(_per_client, field="numbers_up")),
-        Metric("numbers_down", "numbers down", "cost", "number", partial(_per_client, field="numbers_down")),
-        Metric("passes", "forward passes a step", "cost", "number", lambda run: _mean(run, "passes")),
-        Metric("trained", "weights trained", "cost", "number", _trained),
-        Metric("peak_bytes", "peak memory", "cost", "bytes", lambda run: run.summary and run.summary.peak_bytes),
+        Measure("step_seconds", "seconds a step", "time", "seconds", lambda run: _mean(run, "step_seconds")),
+        Measure("bytes_up", "bytes up", "cost", "bytes", partial(_per_client, field="bytes_up")),
+        Measure("bytes_down", "bytes down", "cost", "bytes", partial(_per_client, field="bytes_down")),
+        Measure("numbers_up", "numbers up", "cost", "number", partial(_per_client, field="numbers_up")),
+        Measure("numbers_down", "numbers down", "cost", "number", partial(_per_client, field="numbers_down")),
+        Measure("passes", "forward passes a step", "cost", "number", lambda run: _mean(run, "passes")),
+        Measure("trained", "weights trained", "cost", "number", _trained),
+        Measure("peak_bytes", "peak memory", "cost", "bytes", lambda run: run.summary and run.summary.peak_bytes),
     ]  # fmt: skip
 
 
-def _of_score(score: str, kind: ScoreKind) -> list[Metric]:
+def _of_score(score: str, kind: ScoreKind) -> list[Measure]:
     if not kind.share:
         return [
-            Metric(f"{score}.last", f"{kind.words} final", "less", "number", lambda run: last(run.points(score))),
-            Metric(f"{score}.best", f"{kind.words} best", "less", "number", lambda run: least(run.points(score))),
+            Measure(f"{score}.last", f"{kind.words} final", "less", "number", lambda run: last(run.points(score))),
+            Measure(f"{score}.best", f"{kind.words} best", "less", "number", lambda run: least(run.points(score))),
         ]
     return [
-        Metric(f"{score}.last", f"{kind.words} final", "score", "percent", lambda run: last(run.points(score))),
-        Metric(f"{score}.best", f"{kind.words} best", "score", "percent", lambda run: best(run.points(score))),
-        Metric(f"{score}.fall", f"{kind.words} fall", "score", "points", lambda run: fall(run.points(score))),
+        Measure(f"{score}.last", f"{kind.words} final", "score", "percent", lambda run: last(run.points(score))),
+        Measure(f"{score}.best", f"{kind.words} best", "score", "percent", lambda run: best(run.points(score))),
+        Measure(f"{score}.fall", f"{kind.words} fall", "score", "points", lambda run: fall(run.points(score))),
     ]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edge_client.tasks.task import ACCURACY
-from server.simulation.compare.comparison import Comparison, Group
+from server.simulation.compare.comparison import Comparison, RunGroup
 from server.simulation.compare.curves import Line, Panel, draw, style_sheet
 from server.simulation.compare.scores import MAIN_SCORES, PERSONAL, SCORES
 from server.simulation.compare.tables import (
@@ -45,7 +45,7 @@ class Chapter(NamedTuple):
     notes: Sequence[str]
 
 
-class Report(NamedTuple):
+class ReportPage(NamedTuple):
     """Everything that a page shows, in the order of the page."""
 
     title: str
@@ -60,7 +60,7 @@ class Report(NamedTuple):
     labels: Sequence[str]
 
     @classmethod
-    def of(cls, comparison: Comparison, title: str, interval: int) -> Report:
+    def of(cls, comparison: Comparison, title: str, interval: int) -> ReportPage:
         rows = [row for group in comparison.groups for row in group.rows]
         labels = list(dict.fromkeys(row.label for row in rows))
         chapters: list[Chapter] = []
@@ -79,7 +79,7 @@ class Report(NamedTuple):
         return Line(label, (), self.labels.index(label))
 
 
-def html(report: Report) -> str:
+def html(report: ReportPage) -> str:
     from jinja2 import Environment
 
     source = resources.files("server.simulation.compare").joinpath("report.html").read_text(encoding="utf-8")
@@ -87,7 +87,7 @@ def html(report: Report) -> str:
     return template.render(report=report, mark=MADE_BY, dagger=MARK, colours=style_sheet())
 
 
-def markdown(report: Report, pictures: Path) -> tuple[str, dict[Path, str]]:
+def markdown(report: ReportPage, pictures: Path) -> tuple[str, dict[Path, str]]:
     """The text, and the pictures that it shows: names beside it that begin with `pictures`."""
     parts = [MADE_BY, f"# {report.title}", report.counted]
     parts.append(
@@ -111,7 +111,7 @@ def markdown(report: Report, pictures: Path) -> tuple[str, dict[Path, str]]:
     return "\n\n".join(parts) + "\n", drawn
 
 
-def _charts(group: Group, labels: Sequence[str], before: int) -> list[Chart]:
+def _charts(group: RunGroup, labels: Sequence[str], before: int) -> list[Chart]:
     """One for each score that a run has; `before` counts the page's charts above."""
     charts: list[Chart] = []
     for score in _DRAWN:

@@ -12,10 +12,10 @@ from rich.console import Console
 
 from edge_client.errors import SpryError
 from server.cli.common import JsonOption, show_json, show_table
-from server.simulation.compare.comparison import RIVALS, Comparison, Group, Row, compare
+from server.simulation.compare.comparison import RIVALS, Comparison, MethodRow, RunGroup, compare
 from server.simulation.compare.convergence import INTERVAL
 from server.simulation.compare.measures import SCORES
-from server.simulation.compare.page import MADE_BY, Report, html, markdown
+from server.simulation.compare.page import MADE_BY, ReportPage, html, markdown
 from server.simulation.compare.runs import find_runs
 from server.simulation.compare.tables import Table, compact, overview, unfinished
 
@@ -54,7 +54,7 @@ def report(
     """
     chosen = _format(out, form) if out else None
     compared = compare(find_runs(runs), interval)
-    written = _write(Report.of(compared, title, interval), out, chosen) if out and chosen else []
+    written = _write(ReportPage.of(compared, title, interval), out, chosen) if out and chosen else []
     if as_json:
         show_json(as_builtins(compared) | {"written": [str(path) for path in written]})
     elif written:
@@ -73,7 +73,7 @@ def as_builtins(compared: Comparison) -> dict[str, Any]:
     }
 
 
-def _row(compared: Comparison, group: Group, row: Row) -> dict[str, Any]:
+def _row(compared: Comparison, group: RunGroup, row: MethodRow) -> dict[str, Any]:
     curves = {score: curve for score in SCORES if (curve := row.curve(score))}
     return {
         "label": row.label,
@@ -103,7 +103,7 @@ def _format(out: Path, form: Format | None) -> Format:
     return chosen
 
 
-def _write(made: Report, out: Path, form: Format) -> list[Path]:
+def _write(made: ReportPage, out: Path, form: Format) -> list[Path]:
     if form is Format.html:
         text, pictures = html(made), {}
     else:

@@ -73,7 +73,7 @@ class Config(msgspec.Struct, frozen=True):
     numbers: Numbers = Numbers()
 
 
-class Round(msgspec.Struct, frozen=True):
+class RoundLine(msgspec.Struct, frozen=True):
     """A line of a run; bytes and numbers are sums over the round's clients, scores go from 0 to 1."""
 
     round: int
@@ -101,7 +101,7 @@ class Summary(msgspec.Struct, frozen=True):
 class Run(msgspec.Struct, frozen=True):
     folder: Path
     config: Config
-    rounds: tuple[Round, ...]
+    rounds: tuple[RoundLine, ...]
     summary: Summary | None
     """None until the run has ended."""
 
@@ -135,16 +135,16 @@ def read_run(folder: Path) -> Run:
     return Run(folder, config, tuple(_rounds(folder / ROUNDS)), _summary(folder / SUMMARY))
 
 
-def _rounds(file: Path) -> Iterator[Round]:
+def _rounds(file: Path) -> Iterator[RoundLine]:
     """In their order; a round that a resumed run repeated counts as it was last written."""
-    found: dict[int, Round] = {}
+    found: dict[int, RoundLine] = {}
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if file.is_file() else []
     for number, line in enumerate(lines, start=1):
         try:
             # Python's reader takes the NaN of a loss that has left the finite numbers.
             given = msgspec.convert(json.loads(line), dict[str, Any])
             scores = {name: given[name] for name in SCORES if name in given}
-            row = msgspec.convert(given | {"scores": scores}, Round)
+            row = msgspec.convert(given | {"scores": scores}, RoundLine)
         except ValueError as error:
             if not line.endswith("\n"):
                 break  # it was being written

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from edge_client.format import size
-from server.simulation.compare.comparison import RIVALS, Comparison, Group, Kind, Row, Spread
+from server.simulation.compare.comparison import RIVALS, Comparison, MethodKind, MethodRow, RunGroup, Spread
 from server.simulation.compare.convergence import INTERVAL
-from server.simulation.compare.measures import Metric, Section, Unit, metrics
+from server.simulation.compare.measures import Measure, Quantity, Section, metrics
 from server.simulation.compare.scores import SCORES
 
 TITLES: dict[Section, str] = {
@@ -62,20 +62,20 @@ def overview(comparison: Comparison) -> Table | None:
     return Table("Final scores, %", ["method", *(group.title for group in comparison.groups)], lines)
 
 
-def tables(group: Group, interval: int = INTERVAL) -> list[Table]:
+def tables(group: RunGroup, interval: int = INTERVAL) -> list[Table]:
     """Scores that should fall have a table where there are some."""
     found = {section: _section(group, section, interval) for section in TITLES}
     return [table for section, table in found.items() if section != "less" or len(table.headings) > 1]
 
 
-def compact(group: Group, interval: int = INTERVAL) -> Table:
+def compact(group: RunGroup, interval: int = INTERVAL) -> Table:
     """What fits a terminal."""
     shown = {f"{group.score}.last": "final", f"{group.score}.fall": "fall", "rounds_to_95": "rounds to 95 %"}
     columns = {shown[metric.key]: _column(group, metric) for metric in metrics(interval) if metric.key in shown}
     return _table(f"{group.title}, {SCORES[group.score].words}, %", group, columns | _ahead(group, RIVALS[:2]))
 
 
-def curve_figures(group: Group, score: str) -> Table:
+def curve_figures(group: RunGroup, score: str) -> Table:
     """What a chart shows, at some of its rounds."""
     curves = {row.label: dict(row.curve(score)) for row in group.rows}
     numbers = sorted({number for curve in curves.values() for number in curve})
@@ -102,7 +102,7 @@ def settings(comparison: Comparison) -> Table | None:
     )
 
 
-def unfinished(group: Group) -> list[str]:
+def unfinished(group: RunGroup) -> list[str]:
     """A line for each run whose figures are not its last."""
     return [
         f"{MARK} {row.label}, seed {run.config.seed} has not ended: {run.rounds[-1].round if run.rounds else 0}"
@@ -112,7 +112,7 @@ def unfinished(group: Group) -> list[str]:
     ]
 
 
-def _section(group: Group, section: Section, interval: int) -> Table:
+def _section(group: RunGroup, section: Section, interval: int) -> Table:
     columns: dict[str, list[str]] = {}
     if section == "score":
         columns["gradients"] = [row.kind or "" for row in group.rows]
@@ -125,7 +125,7 @@ def _section(group: Group, section: Section, interval: int) -> Table:
     return _table(TITLES[section], group, columns)
 
 
-def _table(title: str, group: Group, columns: dict[str, list[str]]) -> Table:
+def _table(title: str, group: RunGroup, columns: dict[str, list[str]]) -> Table:
     """Without the columns in which no row has a figure."""
     kept = [heading for heading, cells in columns.items() if any(cells)]
     labels = [f"{row.label} {MARK}" if row.unfinished else row.label for row in group.rows]
@@ -133,11 +133,11 @@ def _table(title: str, group: Group, columns: dict[str, list[str]]) -> Table:
     return Table(title, ["method", *kept], lines)
 
 
-def _column(group: Group, metric: Metric) -> list[str]:
+def _column(group: RunGroup, metric: Measure) -> list[str]:
     return [_cell(row, metric.key, metric.unit) for row in group.rows]
 
 
-def _ahead(group: Group, rivals: Sequence[Kind]) -> dict[str, list[str]]:
+def _ahead(group: RunGroup, rivals: Sequence[MethodKind]) -> dict[str, list[str]]:
     found = {f"to {kind}": [group.ahead(row, kind) for row in group.rows] for kind in rivals}
     return {
         heading: ["" if value is None else f"{100 * value:+.1f}".replace("-", "\N{MINUS SIGN}") for value in values]
@@ -145,7 +145,7 @@ def _ahead(group: Group, rivals: Sequence[Kind]) -> dict[str, list[str]]:
     }
 
 
-def _cell(row: Row, key: str, unit: Unit) -> str:
+def _cell(row: MethodRow, key: str, unit: Quantity) -> str:
     figure = row.figures.get(key)
     if figure is None:
         return ""
@@ -153,7 +153,7 @@ def _cell(row: Row, key: str, unit: Unit) -> str:
     return show(figure, unit) + missing
 
 
-def show(figure: Spread, unit: Unit) -> str:
+def show(figure: Spread, unit: Quantity) -> str:
     """The mean, and the deviation where its digits show one."""
     if unit == "bytes":
         differs = figure.deviation and size(figure.low) != size(figure.high)

@@ -20,7 +20,7 @@ from edge_client.data.examples import Example, examples_for
 from edge_client.data.sources import open_data
 from edge_client.tasks.registry import task_named
 from edge_client.tasks.task import Score
-from edge_client.training.epoch import State, evaluate, report, train, update
+from edge_client.training.epoch import TrainingState, evaluate, report, train, update
 from edge_client.training.estimators import Estimate, Estimator, ScalarEstimator
 from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import encode_report
@@ -31,7 +31,7 @@ from server.simulation.compute.together import JoinedPasses, run_together
 from server.simulation.data.columns import Columns
 from server.simulation.data.dataset import open_dataset
 from server.simulation.data.population import Population
-from server.simulation.methods.fwdllm import ClosestDirection, Spread
+from server.simulation.methods.fwdllm import ClosestDirection, GradientSpread
 from server.simulation.methods.guided import drawing_along
 from server.simulation.methods.limits import at_limit
 from server.simulation.plan import Plan
@@ -87,7 +87,7 @@ class Worker:
             client, task = members[number]
             estimator = _Watched(self._estimator(task, passes, last_change, guide))
             batches = self._batches(client, task)
-            state = deque(train(task, self.manifest, estimator, batches, State(weights)), maxlen=1).pop()
+            state = deque(train(task, self.manifest, estimator, batches, TrainingState(weights)), maxlen=1).pop()
             held_back, right = self._personal(client, passes, state) if task.evaluate else (0, 0)
             told = asdict(report(state, held_back=held_back, right=(0, right)))
             return Trained(update(task, self.manifest, state), told, estimator.spread.variance)
@@ -116,7 +116,7 @@ class Worker:
         """How good these weights are on a part of the test set."""
         return score(self.learner, self._tested_encoder, self.tested[first:last], weights)
 
-    def _personal(self, client: int, passes: JoinedPasses, state: State) -> tuple[int, int]:
+    def _personal(self, client: int, passes: JoinedPasses, state: TrainingState) -> tuple[int, int]:
         """How many predictions there are on a client's own test examples, and how many its own weights get right."""
         held_back = self._client(client).test
         if not held_back:
@@ -144,7 +144,7 @@ class _Watched:
 
     def __init__(self, estimator: Estimator) -> None:
         self._estimator = estimator
-        self.spread = Spread()
+        self.spread = GradientSpread()
 
     def gradient(self, batch: Any, weights: Weights, iteration: int) -> Estimate:
         found = self._estimator.gradient(batch, weights, iteration)

@@ -18,7 +18,7 @@ OWN_TEST = 0.2
 """Of a client's rows, those that its personal model is tested on."""
 
 
-class Client(NamedTuple):
+class VirtualClient(NamedTuple):
     """What one client has, read into memory."""
 
     train: Sequence[Example]
@@ -58,10 +58,10 @@ class Population:
         """What the global model is tested on: the data set's own test rows, which no client has."""
         return self._dataset.test
 
-    def client(self, number: int) -> Client:
+    def client(self, number: int) -> VirtualClient:
         train, test = self.rows(number)
         examples = self._dataset.train
-        return Client([examples[int(row)] for row in train], [examples[int(row)] for row in test])
+        return VirtualClient([examples[int(row)] for row in train], [examples[int(row)] for row in test])
 
     def rows(self, number: int) -> tuple[Indices, Indices]:
         """A client's rows of the data set, to train on and to be tested on."""

@@ -49,7 +49,7 @@ class ClosestDirection(Central):
         return int(np.argmax(np.abs(along / length)))  # a difference says the same forth and back
 
 
-class Spread:
+class GradientSpread:
     """How much a client's gradients vary from step to step: their variance, as a mean over the weights."""
 
     def __init__(self) -> None:

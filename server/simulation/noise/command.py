@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from edge_client.commands.options.adapter import AdapterOptions
-from edge_client.commands.options.groups import Group, grouped, words
+from edge_client.commands.options.groups import OptionGroup, grouped, words
 from edge_client.errors import RuntimeMissing
 from server.errors import SimulationError
 from server.jobs.options import SettingsOptions
@@ -30,7 +30,7 @@ START = "start"
 
 
 @dataclass(frozen=True)
-class SweepOptions(Group):
+class SweepOptions(OptionGroup):
     """What is compared: all combinations."""
 
     title = "Compared"
@@ -86,7 +86,7 @@ class SweepOptions(Group):
 
 
 @dataclass(frozen=True)
-class MeasureOptions(Group):
+class GradientOptions(OptionGroup):
     """Where gradients are measured, and on how much."""
 
     title = "Measuring"
@@ -104,7 +104,7 @@ def estimate(
     sweep: SweepOptions,
     settings: SettingsOptions,
     adapter: Annotated[AdapterOptions, {**FLEETS_NAMES, "examples": "--desk-examples"}],
-    measured: MeasureOptions,
+    measured: GradientOptions,
     computed: ComputeOptions,
     by_unit: Annotated[bool, typer.Option("--by-unit", help="Show each unit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON on standard output.")] = False,

@@ -26,13 +26,13 @@ from edge_client.tasks.registry import task_named
 from edge_client.training.estimators import kind_of
 from edge_client.wire.protocol import Training
 from server.errors import SimulationError
-from server.jobs.assignment import Slot
+from server.jobs.assignment import RoundSlot
 from server.simulation.compute.learner import Differentiated, Learner
 from server.simulation.compute.together import JoinedPasses, Question
 from server.simulation.compute.work import rows_together
 from server.simulation.data.population import Population, sampled
 from server.simulation.noise.choice import Choice, expected_noise
-from server.simulation.noise.rows import Row, Sample, cosine, row
+from server.simulation.noise.rows import NoiseRow, NoiseSample, cosine, row
 from server.simulation.plan import Plan
 from server.simulation.run.fleet import task_of
 
@@ -56,7 +56,7 @@ def measure(
     examples: int,
     repeats: int,
     tell: Tell = lambda _share, _what: None,
-) -> Iterator[Row]:
+) -> Iterator[NoiseRow]:
     """A row for each choice, number of holders and unit."""
     if not learner.manifest.units:
         raise SimulationError("this adapter has no units, so there is nothing to estimate; choose another --peft")
@@ -67,7 +67,7 @@ def measure(
     batches = list(dict.fromkeys(choice.training.batch for choice in choices))
     for number, batch in enumerate(batches):
         fitting = [choice for choice in choices if choice.training.batch == batch]
-        found: dict[tuple[int, int, int], list[Sample]] = {}
+        found: dict[tuple[int, int, int], list[NoiseSample]] = {}
         for repeat in range(repeats):
             tell((number + repeat / repeats) / len(batches), f"batch {batch}, repeat {repeat + 1} of {repeats}")
             for key, sample in _samples(steps, fitting, batch, repeat, whole):
@@ -78,7 +78,7 @@ def measure(
 
 def _samples(
     steps: _Steps, choices: Sequence[Choice], batch: int, repeat: int, whole: Vectors
-) -> Iterator[tuple[tuple[int, int, int], Sample]]:
+) -> Iterator[tuple[tuple[int, int, int], NoiseSample]]:
     """Of each choice, number of holders and unit: the mean over the first clients, beside what it should be."""
     draws = steps.draws(repeat, batch, max(holders for choice in choices for holders in choice.holders))
     for at, choice in enumerate(choices):
@@ -95,13 +95,13 @@ def _samples(
                 yield (at, holders, unit), _sample(choice.training, estimate, parts, expected)
 
 
-def _sample(training: Training, estimate: Vector, parts: Sequence[Vector], whole: Vector) -> Sample:
+def _sample(training: Training, estimate: Vector, parts: Sequence[Vector], whole: Vector) -> NoiseSample:
     """An estimate beside what it should be; each holder's parts have directions of their own."""
     truth = np.sum([rows.sum(axis=0) for rows in parts], axis=0)
     square, against = float(truth @ truth), cosine(truth, whole)
     if not square:
-        return Sample(None, cosine(estimate, whole), against, None, None, None)
-    return Sample(
+        return NoiseSample(None, cosine(estimate, whole), against, None, None, None)
+    return NoiseSample(
         batch=cosine(estimate, truth),
         data=cosine(estimate, whole),
         exact=against,
@@ -147,7 +147,7 @@ class _Steps:
         """Clients' batches, as in the first step of a round."""
         encoder, batches = self._encoder(batch), list[Batch]()
         for place, client in enumerate(sampled(self._plan.seed, repeat + 1, self._population.clients, count)):
-            task = task_of(self._plan.settings, self._manifest, repeat + 1, Slot(place, ()))
+            task = task_of(self._plan.settings, self._manifest, repeat + 1, RoundSlot(place, ()))
             examples = self._population.client(client).train
             batches.append(Batches(examples, encoder, self._kind.encode, task.seed).at(0))
         found = self._differentiate(batches, per_example=True)
@@ -158,7 +158,7 @@ class _Steps:
         settings = self._plan.settings.model_copy(update={"training": choice.training})
         found: Vectors = {}
         for units in choice.groups(len(self._manifest.units)):
-            task = task_of(settings, self._manifest, repeat + 1, Slot(draw.place, units))
+            task = task_of(settings, self._manifest, repeat + 1, RoundSlot(draw.place, units))
             passes = JoinedPasses(self._manifest, task, _Known(self._learner, draw.found), draw.place)
             estimator = kind_of(task.training)(self._manifest, task, passes)
             found |= self._vectors(estimator.gradient(draw.batch, self._weights, 0).gradients, units)

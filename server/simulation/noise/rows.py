@@ -16,7 +16,7 @@ from server.simulation.noise.choice import Choice, cosine_with, forward_passes, 
 Vector = NDArray[np.float64]
 
 
-class Sample(NamedTuple):
+class NoiseSample(NamedTuple):
     """One unit in one repeat; None where a gradient is zero."""
 
     batch: float | None
@@ -34,7 +34,7 @@ class Sample(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
+class NoiseRow:
     """A unit; figures are means over the repeats."""
 
     estimator: str
@@ -81,7 +81,7 @@ FIGURES = (
 )  # fmt: skip
 
 
-def row(manifest: Manifest, choice: Choice, holders: int, number: int, samples: Sequence[Sample]) -> Row:
+def row(manifest: Manifest, choice: Choice, holders: int, number: int, samples: Sequence[NoiseSample]) -> NoiseRow:
     """From what was measured of a unit."""
     training, unit = choice.training, manifest.units[number]
     (group,) = (units for units in choice.groups(len(manifest.units)) if number in units)
@@ -91,7 +91,7 @@ def row(manifest: Manifest, choice: Choice, holders: int, number: int, samples: 
     kind, count = training.kind, training.directions
     own = count * training.batch if training.per_example else count
 
-    return Row(
+    return NoiseRow(
         estimator=training.estimator,
         kind=training.kind,
         per_example=training.per_example,
@@ -118,7 +118,7 @@ def row(manifest: Manifest, choice: Choice, holders: int, number: int, samples: 
     )
 
 
-def summarised(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def summarised(rows: Sequence[NoiseRow]) -> list[dict[str, Any]]:
     """A line for each way to estimate: medians over the units, and means over those of the first and last block."""
     ways: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for one in rows:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from edge_client.commands.options.adapter import AdapterOptions
-from server.simulation.noise.rows import WAY, Row, summarised
+from server.simulation.noise.rows import WAY, NoiseRow, summarised
 from server.simulation.plan import Plan
 
 _CAPTION = """\
@@ -32,7 +32,7 @@ class Found(NamedTuple):
     """What was measured of an adapter."""
 
     adapter: AdapterOptions
-    rows: Sequence[Row]
+    rows: Sequence[NoiseRow]
 
 
 def as_dictionary(plan: Plan, weights: str, examples: int, repeats: int, found: Sequence[Found]) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def show(found: Sequence[Found], title: str, *, by_unit: bool) -> None:
     console.print(_CAPTION, style="dim")
 
 
-def _overview(rows: Sequence[Row]) -> Table:
+def _overview(rows: Sequence[NoiseRow]) -> Table:
     table = _table("estimate", "K", "passes", "batch", "theory", "error", "data", "first", "last", "gain")
     lines = summarised(rows)
     best = max(lines, key=lambda line: line["median"]["efficiency"] or 0)
@@ -95,7 +95,7 @@ def _overview(rows: Sequence[Row]) -> Table:
     return table
 
 
-def _by_unit(rows: Sequence[Row]) -> Iterator[Table]:
+def _by_unit(rows: Sequence[NoiseRow]) -> Iterator[Table]:
     """A table for each way to estimate."""
     lines = [asdict(row) for row in rows]
     for _, group in groupby(lines, key=lambda line: tuple(line[name] for name in WAY)):

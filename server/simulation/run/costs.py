@@ -75,7 +75,7 @@ def numbers_down(family: Family, frequency: Mode, shape: Shape) -> float:
 # --- computation -----------------------------------------------------------------------------------------------------
 
 
-class Work(NamedTuple):
+class Operations(NamedTuple):
     """An amount of it, in the table's units."""
 
     products: float
@@ -86,13 +86,13 @@ class Work(NamedTuple):
     """Drawn, or added up."""
 
 
-def client_work(family: Family, shape: Shape, *, directions: int = 1, draws: int = 1) -> Work:
+def client_work(family: Family, shape: Shape, *, directions: int = 1, draws: int = 1) -> Operations:
     """Of a client for an iteration; MeZO draws each direction three times."""
     if family == "backprop":
-        return Work(3 * shape.layers, 0, 0)
+        return Operations(3 * shape.layers, 0, 0)
     if family == "zero-order":
-        return Work(2 * directions * shape.layers, 0, draws * directions * shape.all_weights)
-    return Work(2 * shape.own_layers, 2 * shape.own_layers, shape.all_weights)
+        return Operations(2 * directions * shape.layers, 0, draws * directions * shape.all_weights)
+    return Operations(2 * shape.own_layers, 2 * shape.own_layers, shape.all_weights)
 
 
 def server_work(family: Family, frequency: Mode, shape: Shape) -> float:

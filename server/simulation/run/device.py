@@ -9,7 +9,7 @@ from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest
 from edge_client.wire.protocol import Task, Training
 from server.errors import SimulationError
-from server.jobs.assignment import Needs, Slot
+from server.jobs.assignment import Needs, RoundSlot
 
 
 class DeviceMemory:
@@ -37,5 +37,5 @@ class DeviceMemory:
         return max(self._bytes(tuple(task.units)) or 0 for task in tasks)
 
     def _bytes(self, units: tuple[int, ...]) -> int | None:
-        fit = self._needs.fit(Slot(0, units), self._runtimes, None)
+        fit = self._needs.fit(RoundSlot(0, units), self._runtimes, None)
         return None if fit is None else fit.needs

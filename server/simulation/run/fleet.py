@@ -23,7 +23,7 @@ from edge_client.tasks.registry import task_named
 from edge_client.wire.protocol import Report, Task
 from edge_client.wire.scalars import Participant, decode_report
 from server.errors import SimulationError
-from server.jobs.assignment import Slot
+from server.jobs.assignment import RoundSlot
 from server.jobs.completion import complete
 from server.jobs.settings import JobSettings
 from server.rounds.offers import seed_of
@@ -37,7 +37,7 @@ from server.simulation.methods.guided import drawing_along, guide_in, in_state
 from server.simulation.plan import Plan
 from server.simulation.run.costs import mean_passes
 from server.simulation.run.device import DeviceMemory
-from server.simulation.run.traffic import Traffic
+from server.simulation.run.traffic import RoundTraffic
 from server.storage.models import Model
 
 JOB = "simulation"
@@ -46,7 +46,7 @@ SCORED_TOGETHER = 256
 
 
 @dataclass(frozen=True)
-class State:
+class RunState:
     """Where a simulation stands: all that the next round needs."""
 
     model: Model
@@ -73,7 +73,7 @@ class Fleet:
             _check_shares(self.settings, len(manifest.units))
         self._memory = DeviceMemory(costs, manifest, self.settings.training) if costs else None
 
-    def play(self, state: State) -> tuple[State, dict[str, Any]]:
+    def play(self, state: RunState) -> tuple[RunState, dict[str, Any]]:
         """The next round, and what is known of it."""
         started, number = time.monotonic(), state.round + 1
         evaluated = number % self.settings.evaluate_every == 0 or number == self.settings.rounds
@@ -83,7 +83,7 @@ class Fleet:
         else:
             outcome, traffic = self._iterations(members, state)
         found = _told(outcome)
-        following = State(outcome.model, number, self._change(state, outcome))
+        following = RunState(outcome.model, number, self._change(state, outcome))
         trained = time.monotonic() - started
         if evaluated:
             found |= self.scores(outcome.model.result)
@@ -120,7 +120,7 @@ class Fleet:
 
     # --- train, aggregate ---
 
-    def _epoch(self, members: Sequence[Member], state: State) -> tuple[Outcome, Traffic]:
+    def _epoch(self, members: Sequence[Member], state: RunState) -> tuple[Outcome, RoundTraffic]:
         start = self._with_guide(state.model)
         guide = guide_in(start.optimizer)
         given = start.weights | in_state(guide)
@@ -137,7 +137,7 @@ class Fleet:
             for member, one in zip(members, trained, strict=True)
             if one.variance <= bound
         ]
-        traffic = Traffic(self.manifest, self.settings.training)
+        traffic = RoundTraffic(self.manifest, self.settings.training)
         for member, one in zip(members, trained, strict=True):
             traffic.epoch(member.task, one, given)
         known = usual([update.norms for update in updates])
@@ -155,9 +155,9 @@ class Fleet:
         bound = self.plan.variance_bound
         return math.inf if bound is None else max(bound, min(one.variance for one in trained))
 
-    def _iterations(self, members: Sequence[Member], state: State) -> tuple[Outcome, Traffic]:
+    def _iterations(self, members: Sequence[Member], state: RunState) -> tuple[Outcome, RoundTraffic]:
         model, training = state.model, self.settings.training
-        traffic = Traffic(self.manifest, training)
+        traffic = RoundTraffic(self.manifest, training)
         outcome: Outcome | None = None
         for iteration in range(self.settings.steps):
             model = self._with_guide(model)
@@ -176,7 +176,7 @@ class Fleet:
         assert outcome is not None  # a round has a step or more
         return outcome, traffic
 
-    def _change(self, state: State, outcome: Outcome) -> Weights | None:
+    def _change(self, state: RunState, outcome: Outcome) -> Weights | None:
         if self.plan.kind.estimator is None:
             return None
         before = state.model.weights
@@ -201,7 +201,7 @@ def _check_shares(settings: JobSettings, units: int) -> None:
         )
 
 
-def task_of(settings: JobSettings, manifest: Manifest, number: int, slot: Slot, *, evaluate: bool = False) -> Task:
+def task_of(settings: JobSettings, manifest: Manifest, number: int, slot: RoundSlot, *, evaluate: bool = False) -> Task:
     """A client's part in a round, as a server gives it out."""
     return Task(
         id=f"{number}-{slot.number}",

@@ -24,7 +24,7 @@ from safetensors.numpy import save
 
 from edge_client.bundle.names import under, within
 from server.errors import SimulationError
-from server.simulation.run.fleet import State
+from server.simulation.run.fleet import RunState
 from server.storage.models import Model
 
 _OURS = {"checkpoint", ".config.json.partial"}
@@ -33,7 +33,7 @@ _WEIGHTS, _OPTIMIZER, _CHANGE = "weights/", "optimizer/", "change/"
 _NOTED = "noted"
 
 
-class Folder:
+class RunFolder:
     """Where a simulation writes."""
 
     def __init__(self, path: Path) -> None:
@@ -64,7 +64,7 @@ class Folder:
                 if made and not self.config.exists():
                     rmtree(self.path, ignore_errors=True)
 
-    def begin(self, config: Mapping[str, Any]) -> State | None:
+    def begin(self, config: Mapping[str, Any]) -> RunState | None:
         """Note what is simulated; gives where it stands, None before its first round has ended.
 
         More rounds than before are the same simulation; anything else that differs is refused, unless no round has
@@ -94,7 +94,7 @@ class Folder:
                 "choose another --out, or remove the folder"
             )
 
-    def _load(self) -> State | None:
+    def _load(self) -> RunState | None:
         state = self.state()
         if state is None:
             self.rounds.unlink(missing_ok=True)
@@ -102,7 +102,7 @@ class Folder:
             self._cut_off(state.round)
         return state
 
-    def state(self) -> State | None:
+    def state(self) -> RunState | None:
         """The same, for those who only look."""
         if not self._checkpoint.exists():
             return None
@@ -113,9 +113,9 @@ class Folder:
         except (SafetensorError, OSError) as error:
             raise SimulationError(f"{self._checkpoint} cannot be read ({error}); remove {self.path}") from None
         weights, optimizer, change = (within(tensors, part) for part in (_WEIGHTS, _OPTIMIZER, _CHANGE))
-        return State(Model(noted["version"], weights, optimizer), noted["round"], change or None)
+        return RunState(Model(noted["version"], weights, optimizer), noted["round"], change or None)
 
-    def save(self, state: State, line: Mapping[str, Any]) -> None:
+    def save(self, state: RunState, line: Mapping[str, Any]) -> None:
         """A round is over: its line first, then the state that says so."""
         with _named(self.rounds), self.rounds.open("a") as file:
             file.write(json.dumps(line) + "\n")

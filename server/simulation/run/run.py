@@ -18,8 +18,8 @@ from server.simulation.compare.scores import PERSONAL
 from server.simulation.compute.crews import Engine, open_crew
 from server.simulation.compute.work import Worker
 from server.simulation.plan import Plan
-from server.simulation.run.fleet import Fleet, State
-from server.simulation.run.folder import Folder
+from server.simulation.run.fleet import Fleet, RunState
+from server.simulation.run.folder import RunFolder
 from server.storage.models import Model
 
 TRAFFIC = ("bytes_up", "bytes_down", "numbers_up", "numbers_down", "numbers_down_own")
@@ -31,10 +31,10 @@ def simulate(
     plan: Plan, out: Path, tell: Tell, *, workers: int = 1, engine: Engine = "local", costs: Path | None = None
 ) -> dict[str, Any]:
     """Run, or go on with, the simulation in `out`; gives its summary. The bundle `costs` tells a device's memory."""
-    folder = Folder(out)
+    folder = RunFolder(out)
     with folder.taken():
         worker = Worker(plan)
-        state = folder.begin(_config(plan, worker)) or State(Model(0, worker.learner.initial, {}))
+        state = folder.begin(_config(plan, worker)) or RunState(Model(0, worker.learner.initial, {}))
         for line in folder.lines() if state.round else []:
             tell(line)
         if state.round == plan.settings.rounds and (summary := folder.finished()):

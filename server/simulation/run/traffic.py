@@ -30,7 +30,7 @@ _SEED = 1
 """A number that a client's directions are drawn from."""
 
 
-class Traffic:
+class RoundTraffic:
     """Sums over a round's clients."""
 
     def __init__(self, manifest: Manifest, training: Training) -> None:

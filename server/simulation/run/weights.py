@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 
 from edge_client.arrays import Weights
 from server.errors import SimulationError
-from server.simulation.run.folder import Folder
+from server.simulation.run.folder import RunFolder
 
 ADAPTER_FILE = "adapter_model.safetensors"
 
@@ -27,7 +27,7 @@ def weights_in(folder: Path, initial: Weights) -> Weights:
 
 
 def _found(folder: Path) -> Weights:
-    state = Folder(folder).state()
+    state = RunFolder(folder).state()
     if state is not None:
         return state.model.weights
     if not (path := folder / ADAPTER_FILE).is_file():

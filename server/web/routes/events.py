@@ -17,7 +17,7 @@ from server.jobs.job import Job
 from server.storage.jobs import find_job, list_jobs
 from server.storage.store import Store
 from server.web.services import Admin, UseServices
-from server.web.streams import Event, News, stream
+from server.web.streams import News, ServerSentEvent, stream
 
 router = APIRouter(prefix="/v1", tags=["operations"])
 
@@ -50,7 +50,7 @@ class _Told:
         self._known: dict[Any, str] = {}
         self._any = False
 
-    def news(self, rows: Iterable[BaseModel]) -> Iterable[Event]:
+    def news(self, rows: Iterable[BaseModel]) -> Iterable[ServerSentEvent]:
         changed: list[str] = []
         for row in rows:
             key, text = tuple(getattr(row, name) for name in self._key), row.model_dump_json()
@@ -59,7 +59,7 @@ class _Told:
                 changed.append(text)
         if changed or not self._any:
             self._any = True
-            yield Event(self._name, f"[{','.join(changed)}]")
+            yield ServerSentEvent(self._name, f"[{','.join(changed)}]")
 
 
 class Feed:
@@ -99,7 +99,7 @@ class Feed:
             self._totals = time.monotonic(), totals
         return fleet.list_devices(self._store, totals)
 
-    def _details(self, job: Job, shown: views.JobView) -> Iterable[Event]:
+    def _details(self, job: Job, shown: views.JobView) -> Iterable[ServerSentEvent]:
         """Rounds that may have changed: the newest that the page knows, and those after it."""
         changed = job.round - self._round + 2
         yield from self._rounds.news(views.rounds_of(self._store, job, None, min(changed, _ROUNDS)))
@@ -117,4 +117,4 @@ class Feed:
         text = "null" if part is None else part.model_dump_json()
         if text != self._assignment:
             self._assignment = text
-            yield Event("assignment", text)
+            yield ServerSentEvent("assignment", text)

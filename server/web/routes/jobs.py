@@ -22,7 +22,7 @@ from server.jobs.settings import JobSettings
 from server.rounds.weights import steps_since, weights_since
 from server.storage.jobs import find_job, list_jobs
 from server.web.services import Admin, Device, Services, UseServices
-from server.web.streams import Event, News, stream
+from server.web.streams import News, ServerSentEvent, stream
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -150,7 +150,7 @@ async def events(services: UseServices, job: str, request: Request) -> Streaming
         nonlocal told
         shown = views.job(services.store, find_job(services.store, job))
         before, told = told, json.dumps(shown.model_dump(mode="json"))
-        return News([Event("job", told)] if told != before else [], goes_on=shown.state != ENDED)
+        return News([ServerSentEvent("job", told)] if told != before else [], goes_on=shown.state != ENDED)
 
     return stream(services, request, news, _LOOK / 2)
 

@@ -13,10 +13,10 @@ from edge_client import BundleError
 from edge_client.bundle import manifest
 from edge_client.bundle.folder import Bundle, files_of
 from edge_client.bundle.manifest import (
-    Adapter,
+    AdapterSpec,
     FileSpec,
     Manifest,
-    Model,
+    ModelSpec,
     Parameter,
     ProgramSpec,
     RuntimeSpec,
@@ -44,8 +44,8 @@ def file_spec(path: str, data: bytes) -> FileSpec:
 
 MANIFEST = Manifest(
     made_by="tests",
-    model=Model("toy", "Toy", "seq-cls", ("no", "yes"), 0, 100),
-    adapter=Adapter("lora", {}, "adapter.safetensors"),
+    model=ModelSpec("toy", "Toy", "seq-cls", ("no", "yes"), 0, 100),
+    adapter=AdapterSpec("lora", {}, "adapter.safetensors"),
     inputs=("input_ids",),
     units=(Unit("u", ("embed",), (Parameter("a", (1, 2)),)),),
     head=(Parameter("head", (2, 2)),),

@@ -6,11 +6,11 @@ import pytest
 from edge_client import BundleError
 from edge_client.bundle import manifest
 from edge_client.bundle.manifest import (
-    Adapter,
+    AdapterSpec,
     Check,
     FileSpec,
     Manifest,
-    Model,
+    ModelSpec,
     Parameter,
     ProgramSpec,
     RuntimeSpec,
@@ -35,8 +35,8 @@ PROGRAM = ProgramSpec(
 )
 MANIFEST = Manifest(
     made_by="spry 0.1.0",
-    model=Model("tiny", "BertForSequenceClassification", "seq-cls", ("no", "yes"), 1, 1000),
-    adapter=Adapter("lora", {"r": 1, "target_modules": {"value", "query"}}, "adapter.safetensors"),
+    model=ModelSpec("tiny", "BertForSequenceClassification", "seq-cls", ("no", "yes"), 1, 1000),
+    adapter=AdapterSpec("lora", {"r": 1, "target_modules": {"value", "query"}}, "adapter.safetensors"),
     inputs=("input_ids", "attention_mask"),
     units=(Unit("layer.0.query", ("block.0",), (Parameter("a", (1, 8)), Parameter("b", (8, 1)))),),
     head=(Parameter("classifier.weight", (2, 8)),),
@@ -70,7 +70,7 @@ def test_what_is_written_is_read_back(tmp_path):
 
 def test_order_of_dictionaries_changes_nothing():
     turned = msgspec.structs.replace(
-        MANIFEST, adapter=Adapter("lora", {"target_modules": ["query", "value"], "r": 1}, "adapter.safetensors")
+        MANIFEST, adapter=AdapterSpec("lora", {"target_modules": ["query", "value"], "r": 1}, "adapter.safetensors")
     )
     assert manifest.write(turned) == manifest.write(MANIFEST)
 

@@ -16,8 +16,8 @@ from edge_client.commands.bench.worker import (
     FORWARD,
     SUFFIX,
     Bench,
+    BenchWork,
     Variant,
-    Work,
     programs_of,
     variants,
 )
@@ -115,7 +115,7 @@ def test_programs_of_a_step(bundle):
 
 @pytest.fixture
 def work(bundle):
-    return Work(str(bundle), "onnx", 2, 8, 1, 1, variants([1, 2], [1, 2]), memory=False)
+    return BenchWork(str(bundle), "onnx", 2, 8, 1, 1, variants([1, 2], [1, 2]), memory=False)
 
 
 def test_every_variant_takes_a_step(work):
@@ -131,7 +131,7 @@ def test_every_variant_takes_a_step(work):
 def test_what_a_worker_is_asked_and_answers_survives_json(work, capsys):
     import msgspec
 
-    assert msgspec.json.decode(stepbench.encode(work), type=Work) == work
+    assert msgspec.json.decode(stepbench.encode(work), type=BenchWork) == work
     stepbench.main(stepbench.encode(work))
     found = stepbench.decode(capsys.readouterr().out)
     assert [row.variant for row in found] == work.variants

@@ -7,11 +7,11 @@ import pytest
 
 from edge_client.bundle import manifest
 from edge_client.bundle.manifest import (
-    Adapter,
+    AdapterSpec,
     Check,
     FileSpec,
     Manifest,
-    Model,
+    ModelSpec,
     Parameter,
     ProgramSpec,
     RuntimeSpec,
@@ -42,8 +42,8 @@ PROGRAMS = tuple(
 PATHS = ("adapter.safetensors", *(f"onnx/{segment}.onnx" for segment in ("embed", "block.0", "block.1", "head")))
 MANIFEST = Manifest(
     made_by="spry 0.1.0",
-    model=Model("tiny-bert", "BertForSequenceClassification", "seq-cls", ("no", "yes"), 2, 22_700_000),
-    adapter=Adapter("lora", {"r": 1}, "adapter.safetensors"),
+    model=ModelSpec("tiny-bert", "BertForSequenceClassification", "seq-cls", ("no", "yes"), 2, 22_700_000),
+    adapter=AdapterSpec("lora", {"r": 1}, "adapter.safetensors"),
     inputs=("input_ids", "attention_mask"),
     units=tuple(
         Unit(f"layer.{i}.query", (f"block.{i}",), (Parameter(f"a{i}", (1, 384)), Parameter(f"b{i}", (384, 1))))

@@ -8,7 +8,7 @@ import pytest
 
 from edge_client.errors import StoreError
 from edge_client.store.files import parse_tensors, safe_name, write
-from edge_client.store.jobs import Job, Kept, Progress, Store, default_home
+from edge_client.store.jobs import Checkpoint, Kept, KnownJob, Store, default_home
 from edge_client.wire.protocol import Enrolled, Report
 
 SERVER = "https://spry.example.org:8443/fleet/"
@@ -94,7 +94,7 @@ def test_weights_come_back_bit_for_bit(store):
 
 def test_progress_is_of_one_task_on_the_same_data(store, task, changed):
     job = store.job("job-1")
-    progress = Progress(3, 1 / 3, 12, 4.5, WEIGHTS, {"t:a": np.float32([3])})
+    progress = Checkpoint(3, 1 / 3, 12, 4.5, WEIGHTS, {"t:a": np.float32([3])})
     job.begin(task)
     job.save_progress(task, "data", progress)
     found = job.progress(task, "data")
@@ -113,7 +113,7 @@ def test_a_result_is_kept_until_its_task_is_finished(store, task, changed):
     job = store.job("job-1")
     job.begin(task)
     assert job.task() == task
-    job.save_progress(task, "data", Progress(3, 1.0, 12, 4.5, WEIGHTS, {}))
+    job.save_progress(task, "data", Checkpoint(3, 1.0, 12, 4.5, WEIGHTS, {}))
     job.save_update(WEIGHTS, Report(examples=12, steps=3, loss=0.5))
     assert job.progress(task, "data") is None
     tensors, metadata = parse_tensors(job.update())
@@ -204,7 +204,7 @@ while True:
 def test_bundles_that_no_job_uses_are_removed(store, task, changed):
     for name in ("used", "wanted", "old"):
         store.bundle(name).mkdir(parents=True)
-    store.job("a").save_about(Job("a", "a", "used", "onnx"))
+    store.job("a").save_about(KnownJob("a", "a", "used", "onnx"))
     store.job("b").begin(changed(bundle="wanted"))
     with store.locked():
         pass
@@ -215,6 +215,6 @@ def test_bundles_that_no_job_uses_are_removed(store, task, changed):
 
 def test_jobs_come_newest_first(store):
     for number, name in enumerate(("a", "b", "c")):
-        store.job(name).save_about(Job(name, name, "bundle", "onnx"))
+        store.job(name).save_about(KnownJob(name, name, "bundle", "onnx"))
         os.utime(store.job(name).folder, (number, number))
     assert [job.about.id for job in store.jobs()] == ["c", "b", "a"]

@@ -15,7 +15,7 @@ from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.passes import Passes, rows_at_once
 from edge_client.step.turns import directions_at_once
 from edge_client.tasks.classification import Classification
-from edge_client.training.epoch import State, evaluate, report, steps_in, train, update
+from edge_client.training.epoch import TrainingState, evaluate, report, steps_in, train, update
 from edge_client.training.estimators import ESTIMATORS, estimator_for, kind_of, trained
 from edge_client.training.plan import programs_of
 from edge_client.wire.protocol import Training
@@ -51,7 +51,7 @@ class Bench:
 
     def round(self, task, state=None, **options):
         estimator = estimator_for(self.manifest, task, self.passes(task, **options))
-        return list(train(task, self.manifest, estimator, self.batches(task), state or State(self.weights)))
+        return list(train(task, self.manifest, estimator, self.batches(task), state or TrainingState(self.weights)))
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +264,7 @@ def test_kept_prefixes_change_nothing_and_respect_their_limit(bench, changed):
     without = bench.round(task)[-1]
     passes = bench.passes(task, cache_bytes=1 << 20)
     estimator = estimator_for(bench.manifest, task, passes)
-    kept = list(train(task, bench.manifest, estimator, bench.batches(task), State(bench.weights)))[-1]
+    kept = list(train(task, bench.manifest, estimator, bench.batches(task), TrainingState(bench.weights)))[-1]
     assert passes.prefixes.bytes == 2 * 4 * 8 * 32 * 4  # both batches
     for name, value in without.weights.items():
         np.testing.assert_array_equal(kept.weights[name], value)
@@ -330,7 +330,7 @@ def test_a_head_with_a_rate_of_its_own(bench, changed):
 def test_numbers_out_of_range_end_the_round(bench, changed):
     weights = {name: value * np.float32(1e38) for name, value in bench.weights.items()}
     with pytest.raises(TrainingError, match="not finite"), np.errstate(all="ignore"):
-        bench.round(changed(), state=State(weights))
+        bench.round(changed(), state=TrainingState(weights))
 
 
 def test_order_is_of_the_seed_alone():

@@ -12,7 +12,7 @@ from edge_client.bundle.manifest import ProgramSpec, TensorSpec
 from export.dual.programs import Program, input_name, kinds
 from export.graph import ops
 from export.graph.slots import Role, slot_of, value_of
-from export.lower.target import Entry, Lowering, Precision, Shaped
+from export.lower.target import Lowering, Precision, ProgramEntry, Shaped
 from tests.export.models import VOCABULARY, Chain
 
 BATCH, LENGTH = 3, 7
@@ -56,7 +56,7 @@ def as_stored(
             yield stored[name]
 
 
-def spec_of(shaped: Shaped, entry: Entry) -> ProgramSpec:
+def spec_of(shaped: Shaped, entry: ProgramEntry) -> ProgramSpec:
     """As the manifest of a bundle has it."""
 
     def tensor(name: str, node: fx.Node) -> TensorSpec:

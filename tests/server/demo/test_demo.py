@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from edge_client.bundle.folder import Bundle
 from edge_client.errors import SpryError
 from server.demo.fleet import runtimes_for
-from server.demo.folder import Folder
+from server.demo.folder import DemoFolder
 from server.demo.plan import plan_for
 
 SPRY = [sys.executable, "-c", "from edge_client.commands.cli import main; main()"]
@@ -168,24 +168,24 @@ def name_of(pid: int) -> str:
 
 def test_it_clears_no_folder_but_its_own(tmp_path):
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(SpryError, match="holds something else"), Folder(tmp_path).taken():
+    with pytest.raises(SpryError, match="holds something else"), DemoFolder(tmp_path).taken():
         pass
     (tmp_path / "file").touch()
-    with pytest.raises(SpryError, match="is a file"), Folder(tmp_path / "file").taken():
+    with pytest.raises(SpryError, match="is a file"), DemoFolder(tmp_path / "file").taken():
         pass
     assert (tmp_path / "thesis.tex").exists()
 
 
 def test_a_folder_that_cannot_be_made_is_one_line():
-    with pytest.raises(SpryError, match="cannot be made"), Folder(Path("/proc/demo")).taken():
+    with pytest.raises(SpryError, match="cannot be made"), DemoFolder(Path("/proc/demo")).taken():
         pass
 
 
 def test_one_demo_at_a_time_has_a_folder(tmp_path):
     with (
-        Folder(tmp_path / "demo").taken(),
+        DemoFolder(tmp_path / "demo").taken(),
         pytest.raises(SpryError, match="another demo runs"),
-        Folder(tmp_path / "demo").taken(),
+        DemoFolder(tmp_path / "demo").taken(),
     ):
         pass
 
@@ -195,7 +195,7 @@ def test_a_damaged_bundle_is_not_taken(learned, tmp_path):
 
     before, _ = learned
     shutil.copytree(before.out, tmp_path / "demo")
-    folder = Folder(tmp_path / "demo")
+    folder = DemoFolder(tmp_path / "demo")
     recipe = (tmp_path / "demo" / "bundle.recipe").read_text()
     assert folder.has_bundle(recipe)
     assert not folder.has_bundle(recipe + " --rank 2")

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from edge_client.bundle import manifest as manifests
 from edge_client.wire.protocol import Training
 from server.errors import Refusal
-from server.jobs.assignment import Needs, Slot, choose, contiguous, cyclic, everything, slots
+from server.jobs.assignment import Needs, RoundSlot, choose, contiguous, cyclic, everything, slots
 from server.jobs.completion import check_programs
 
 
@@ -83,7 +83,7 @@ def needs(manifest):
 
 
 def test_a_device_gets_the_largest_batch_it_can_hold(needs):
-    slot = Slot(0, (0,))
+    slot = RoundSlot(0, (0,))
     full, small = needs.bytes("onnx", 1, 2), needs.bytes("onnx", 1, 1)
     assert needs.fit(slot, ["onnx"], None).batch == 2
     assert needs.fit(slot, ["onnx"], full).batch == 2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from server.simulation.compute.work import Worker
 from server.simulation.plan import Plan, plan_for
-from server.simulation.run.fleet import Fleet, State
+from server.simulation.run.fleet import Fleet, RunState
 from server.simulation.run.run import simulate
 from server.storage.models import Model
 
@@ -54,7 +54,7 @@ def arguments(plan: Plan) -> list[str]:
 def first_round(plan: Plan, crew) -> None:
     """By workers of another process."""
     worker = Worker(plan)
-    Fleet(plan, worker.manifest, plan.clients, 0, crew).play(State(Model(0, worker.learner.initial, {})))
+    Fleet(plan, worker.manifest, plan.clients, 0, crew).play(RunState(Model(0, worker.learner.initial, {})))
 
 
 def ignore(_line) -> None:

@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 
 from edge_client.commands.cli import installed, load
 from edge_client.commands.options.adapter import AdapterOptions
-from edge_client.commands.options.groups import Group, grouped, words
+from edge_client.commands.options.groups import OptionGroup, grouped, words
 from edge_client.commands.options.panels import PanelCommand
 
 
 @dataclass(frozen=True)
-class Size(Group):
+class Size(OptionGroup):
     title = "Size"
 
     width: Annotated[int, typer.Option(min=1, help="How wide.")]

@@ -14,7 +14,7 @@ from server.simulation.compute.guide import orthonormal
 from server.simulation.compute.work import Worker
 from server.simulation.methods.guided import drawing_along
 from server.simulation.plan import plan_for
-from server.simulation.run.fleet import Fleet, State
+from server.simulation.run.fleet import Fleet, RunState
 from server.storage.models import Model
 
 DIRECTIONS = 5
@@ -145,7 +145,7 @@ def test_both_modes_move_along_the_same_gradient(method, planned):
     for mode in ("epoch", "iteration"):
         worker = Worker(planned(method, mode=mode, head="exact", settings=plain))
         fleet = Fleet(worker.plan, worker.manifest, 6, 4, Alone(worker))
-        state, _ = fleet.play(State(Model(0, worker.learner.initial, {})))
+        state, _ = fleet.play(RunState(Model(0, worker.learner.initial, {})))
         moved[mode] = state.model.weights
     initial = worker.learner.initial
     epoch, iteration = (
@@ -180,7 +180,7 @@ def test_orthonormal():
 def test_what_a_round_moves_counts_the_guide(planned):
     worker = Worker(planned("spry"))
     fleet = Fleet(worker.plan, worker.manifest, 6, 4, Alone(worker))
-    _, line = fleet.play(State(Model(0, worker.learner.initial, {})))
+    _, line = fleet.play(RunState(Model(0, worker.learner.initial, {})))
     units = sum(unit.size for unit in worker.manifest.units)
     head = sum(parameter.size for parameter in worker.manifest.head)
     assert line["numbers_down"] == 4 * (units + head + DIRECTIONS * units)

@@ -17,7 +17,7 @@ from server.simulation.compute.work import learner_of, population_of
 from server.simulation.noise.choice import Choice, cosine_with, forward_passes, noise
 from server.simulation.noise.measurement import measure
 from server.simulation.plan import plan_for
-from server.simulation.run.folder import Folder
+from server.simulation.run.folder import RunFolder
 from server.simulation.run.run import simulate
 from server.simulation.run.weights import weights_in
 from tests.server.simulation.runs import write_data
@@ -187,7 +187,7 @@ def run(plan, tmp_path_factory):
 def test_weights_of_a_run_and_of_its_adapter(run, opened):
     initial, lines = opened[0].initial, (run / "rounds.jsonl").read_bytes()
     found = weights_in(run, initial)
-    state = Folder(run).state()
+    state = RunFolder(run).state()
     assert found.keys() == initial.keys()
     assert any(np.any(value != initial[name]) for name, value in found.items())
     for name, value in found.items():

@@ -19,7 +19,7 @@ from server.simulation.run.costs import (
     passes,
     server_work,
 )
-from server.simulation.run.fleet import Fleet, State
+from server.simulation.run.fleet import Fleet, RunState
 from server.storage.models import Model
 
 CLIENTS, BATCH = 16, 4
@@ -63,7 +63,7 @@ def play(worker, data, model_folder):
     def played(method, mode, per_round, **training):
         worker.plan = plan(method, mode, per_round, data, model_folder, **training)
         fleet = Fleet(worker.plan, worker.manifest, CLIENTS, 0, Alone(worker))
-        return fleet.play(State(Model(0, worker.learner.initial, {})))[1], fleet
+        return fleet.play(RunState(Model(0, worker.learner.initial, {})))[1], fleet
 
     return played
 

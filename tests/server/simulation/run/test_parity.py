@@ -15,7 +15,7 @@ from server.simulation.compute.crews import Alone
 from server.simulation.compute.work import Worker
 from server.simulation.data.population import sampled
 from server.simulation.plan import plan_for
-from server.simulation.run.fleet import Fleet, State
+from server.simulation.run.fleet import Fleet, RunState
 from server.storage.jobs import find_job
 from server.storage.models import Model
 from server.storage.tables import tasks
@@ -55,7 +55,7 @@ def plan(data, model_folder, method, training, others=None):
 def simulated(plan):
     worker = Worker(plan)
     fleet = Fleet(plan, worker.manifest, CLIENTS, 0, Alone(worker))
-    state, lines = State(Model(0, worker.learner.initial, {})), []
+    state, lines = RunState(Model(0, worker.learner.initial, {})), []
     while state.round < ROUNDS:
         state, line = fleet.play(state)
         lines.append(line)
