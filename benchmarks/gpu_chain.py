@@ -16,7 +16,8 @@ from gpu_models import INPUTS, TASK, Case, Shape, untouched
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from export.dual.programs import DUAL, ENTER, PLAIN, Program, ProgramBuilder
+from edge_client.bundle.manifest import DUAL, ENTER, PLAIN
+from export.dual.programs import Program, ProgramBuilder
 from export.graph import ops
 from export.graph.capture import capture
 from export.graph.segments import split

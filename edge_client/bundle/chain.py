@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from edge_client.errors import BundleError
 
-from .manifest import Manifest, ProgramKind, ProgramSpec, Unit
+from .manifest import DUAL, ENTER, PLAIN, SCALAR, VJP, Manifest, ProgramKind, ProgramSpec, Unit
 
 Cut = int | str
 """A segment, by its position in the chain or by its name."""
@@ -93,39 +93,39 @@ class Chain:
 
     def starts(self) -> list[int]:
         """The segments at which tangents can start."""
-        return [i for i in range(len(self.segments)) if self.has(i, "enter")]
+        return [i for i in range(len(self.segments)) if self.has(i, ENTER)]
 
     def forward(self, first: int = 0) -> list[ProgramSpec]:
         """The programs of a pass without derivatives, from a segment on."""
-        return [self.program(i, "plain") for i in range(first, len(self.segments))]
+        return [self.program(i, PLAIN) for i in range(first, len(self.segments))]
 
     def prefix(self, cut: int) -> list[ProgramSpec]:
         """The programs before a cut."""
-        return [self.program(i, "plain") for i in range(cut)]
+        return [self.program(i, PLAIN) for i in range(cut)]
 
     def suffix(self, cut: int, *, scalar: bool = False) -> list[ProgramSpec]:
         """The programs of a step from its cut on; `scalar`: the head gives its derivative instead of its gradient."""
         if cut == self.head:
-            return [self.program(cut, "scalar" if scalar and self.manifest.head else self._lone_head())]
-        if not self.has(cut, "enter"):
+            return [self.program(cut, SCALAR if scalar and self.manifest.head else self._lone_head())]
+        if not self.has(cut, ENTER):
             offered = ", ".join(self.segments[i] for i in self.starts()) or "none"
             raise BundleError(f"no tangent can start at {self.segments[cut]}; the bundle's cuts: {offered}")
-        return [self.program(cut, "enter"), *self.rest(cut + 1, scalar=scalar)]
+        return [self.program(cut, ENTER), *self.rest(cut + 1, scalar=scalar)]
 
     def rest(self, begin: int, *, scalar: bool = False) -> list[ProgramSpec]:
         """The programs of a step behind its cut, from a segment on."""
-        last: ProgramKind = "scalar" if scalar and self.manifest.head else "dual"
-        return [*(self.program(i, "dual") for i in range(begin, self.head)), self.program(self.head, last)]
+        last: ProgramKind = SCALAR if scalar and self.manifest.head else DUAL
+        return [*(self.program(i, DUAL) for i in range(begin, self.head)), self.program(self.head, last)]
 
     def exact(self, cut: int) -> list[ProgramSpec]:
         """The programs of a step in reverse mode, which goes back to the first unit at or after the cut."""
         uses = (first_use(self.manifest, unit) for unit in self.manifest.units)
         lowest = min((use for use in uses if use >= cut), default=self.head)
-        return [*self.prefix(self.head), *(self.program(i, "vjp") for i in range(lowest, self.head + 1))]
+        return [*self.prefix(self.head), *(self.program(i, VJP) for i in range(lowest, self.head + 1))]
 
     def _lone_head(self) -> ProgramKind:
         """The head's own gradient needs no tangent, so a head without units takes its exact program."""
-        return "enter" if self.has(self.head, "enter") else "vjp"
+        return ENTER if self.has(self.head, ENTER) else VJP
 
     def costs(self) -> list[CutCost]:
         """What a step costs from each cut."""

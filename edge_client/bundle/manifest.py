@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 
@@ -24,6 +24,11 @@ LARGEST = 64 << 20
 
 Precision = Literal["none", "int8", "int4"]
 ProgramKind = Literal["plain", "enter", "dual", "scalar", "vjp"]
+PLAIN: Final = "plain"
+ENTER: Final = "enter"
+DUAL: Final = "dual"
+SCALAR: Final = "scalar"
+VJP: Final = "vjp"
 TaskName = Literal["seq-cls", "qa", "causal-lm"]
 """What `edge_client.tasks.registry` knows, as manifests name it."""
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from edge_client.arrays import Array, Arrays
 from edge_client.bundle.chain import Chain, Cut
-from edge_client.bundle.manifest import IGNORED, ProgramSpec, TensorSpec
+from edge_client.bundle.manifest import IGNORED, PLAIN, ProgramSpec, TensorSpec
 from edge_client.bundle.names import DIRECTION, WEIGHT, prefix_of, under
 from edge_client.errors import ProgramInputError
 from edge_client.gradient.estimate import shares
@@ -73,7 +73,7 @@ class Inputs:
     def _check_labels(self, labels: Array) -> None:
         """A label out of range would read past the end of the logits."""
         chain, task = self._chain, task_named(self._chain.manifest.model.task)
-        logits = next(spec for spec in chain.program(chain.head, "plain").outputs if spec.name == "logits")
+        logits = next(spec for spec in chain.program(chain.head, PLAIN).outputs if spec.name == "logits")
         limit = task.label_limit(logits.shape)
         low, high = (int(labels.min()), int(labels.max())) if labels.size else (0, 0)
         if high >= limit or (low < 0 and not (task.ignores and set(np.unique(labels[labels < 0])) == {IGNORED})):

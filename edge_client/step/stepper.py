@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from edge_client.arrays import Array, Arrays
 from edge_client.bundle.chain import Chain, Cut
-from edge_client.bundle.manifest import Manifest, ProgramSpec
+from edge_client.bundle.manifest import VJP, Manifest, ProgramSpec
 from edge_client.bundle.names import GRADIENT
 
 from .inputs import Inputs
@@ -181,11 +181,11 @@ class Stepper:
             if segment < lowest:
                 states[segment] = None  # the way back does not reach it
 
-        result = self._run(self.chain.program(self.chain.head, "vjp"), values, alone=alone, hidden=states.pop())
+        result = self._run(self.chain.program(self.chain.head, VJP), values, alone=alone, hidden=states.pop())
         gradients = self._named(result, wanted | self._inputs.head)
         gradient = result.get("gradient")
         for segment in range(self.chain.head - 1, lowest - 1, -1):
-            program = self.chain.program(segment, "vjp")
+            program = self.chain.program(segment, VJP)
             found = self._run(program, values, alone=alone, hidden=states.pop(), gradient=gradient)
             gradient = found.get("gradient")
             for name, part in self._named(found, wanted).items():

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edge_client.arrays import Array
 from edge_client.bundle.chain import Chain, first_use
-from edge_client.bundle.manifest import Manifest
+from edge_client.bundle.manifest import PLAIN, Manifest
 from edge_client.wire.protocol import Task
 
 
@@ -53,7 +53,7 @@ def bytes_behind(chain: Chain, task: Task) -> int:
     units = chain.manifest.units
     begins = {first_use(chain.manifest, units[unit]) for unit in task.units} | {chain.head}
     states = [
-        next(spec for spec in chain.program(begin, "plain").inputs if spec.name == "hidden")
+        next(spec for spec in chain.program(begin, PLAIN).inputs if spec.name == "hidden")
         for begin in begins
         if begin > task.cut
     ]

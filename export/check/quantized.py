@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from export.dual.programs import PLAIN
+from edge_client.bundle.manifest import PLAIN
 from export.graph import ops
 from export.graph.slots import Role, slot_of
 from export.lower.target import Precision, Shaped, lowering

@@ -19,13 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from edge_client.bundle.manifest import DUAL, EMBED, ENTER, HEAD, PLAIN, SCALAR, VJP
 from edge_client.bundle.names import DIRECTION, GRADIENT, WEIGHT, prefix_of
 from export.dual.interpreter import Directions, Dual, DualInterpreter
 from export.graph.editing import trace
-from export.graph.segments import EMBED, HEAD, SegmentGraph
+from export.graph.segments import SegmentGraph
 from export.graph.slots import STORED, Role, Slot, slot_of, value_of
-
-PLAIN, ENTER, DUAL, SCALAR, VJP = "plain", "enter", "dual", "scalar", "vjp"
 
 _BATCHED = (Role.INPUT, Role.STATE)
 

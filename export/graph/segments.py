@@ -13,11 +13,10 @@ from dataclasses import dataclass
 
 from torch import fx
 
+from edge_client.bundle.manifest import EMBED, HEAD
 from export.errors import ExportError
 from export.graph.capture import Captured
 from export.graph.slots import Role, Slot, slot_of, value_of
-
-EMBED, HEAD = "embed", "head"
 
 
 @dataclass

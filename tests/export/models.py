@@ -29,11 +29,11 @@ from transformers import (
     RobertaConfig,
 )
 
-from edge_client.bundle.manifest import IGNORED, Unit
+from edge_client.bundle.manifest import DUAL, ENTER, IGNORED, PLAIN, SCALAR, VJP, Unit
 from edge_client.commands.options.adapter import AdapterOptions
 from export.adapt.targets import Projections, find_projections
 from export.adapt.wrapping import Adapted, adapt
-from export.dual.programs import DUAL, ENTER, PLAIN, SCALAR, VJP, ProgramBuilder, input_name
+from export.dual.programs import ProgramBuilder, input_name
 from export.graph.capture import Captured, TaskForward, capture
 from export.graph.segments import SegmentGraph, split
 from export.graph.slots import Role, Slot, slot_of

@@ -21,7 +21,7 @@ import numpy as np
 
 from edge_client.bundle.chain import Chain
 from edge_client.bundle.folder import Bundle
-from edge_client.bundle.manifest import Manifest, ProgramSpec
+from edge_client.bundle.manifest import PLAIN, VJP, Manifest, ProgramSpec
 from edge_client.bundle.names import DIRECTION, WEIGHT, within
 from edge_client.memory import peak_above, resident
 from edge_client.runtimes.measure import random_input
@@ -78,7 +78,7 @@ def programs_of(chain: Chain, variant: Variant) -> list[ProgramSpec]:
         return chain.suffix(variant.cut)
     if variant.kind == DUAL:
         return [*chain.prefix(variant.cut), *chain.suffix(variant.cut)]
-    backwards = [chain.program(i, "vjp") for i in range(chain.head, variant.cut - 1, -1)]
+    backwards = [chain.program(i, VJP) for i in range(chain.head, variant.cut - 1, -1)]
     return [*chain.prefix(chain.head), *backwards]
 
 
@@ -93,7 +93,7 @@ class Bench:
             spec.name: spec
             for program in self._chain(1).programs.values()
             for spec in program.inputs
-            if program.kind in ("plain", "vjp")
+            if program.kind in (PLAIN, VJP)
         }
         arrays = {name: random_input(spec, seed) for seed, (name, spec) in enumerate(specs.items())}
         self.tokens = {name: arrays[name] for name in self.manifest.inputs if name in arrays}

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from edge_client.bundle.manifest import ProgramSpec, TensorSpec
+from edge_client.bundle.manifest import DUAL, PLAIN, ProgramSpec, TensorSpec
 from edge_client.errors import BundleError, ProgramInputError
 from edge_client.runtimes.executorch import _library
 from edge_client.runtimes.runtime import open_runtime
-from export.dual.programs import DUAL, PLAIN, Program
+from export.dual.programs import Program
 from export.graph import ops
 from export.graph.editing import trace
 from export.graph.slots import Role, Slot

@@ -5,7 +5,8 @@ from collections import Counter
 import pytest
 import torch
 
-from export.dual.programs import DUAL, ENTER, PLAIN, SCALAR, VJP, kinds
+from edge_client.bundle.manifest import DUAL, ENTER, PLAIN, SCALAR, VJP
+from export.dual.programs import kinds
 from export.graph import ops
 from export.graph.slots import Role, slot_of, value_of
 from tests.export.models import Chain

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from edge_client.bundle.manifest import EMBED, HEAD
 from export.errors import ExportError
-from export.graph.segments import EMBED, HEAD, block_calls, boundaries, split
+from export.graph.segments import block_calls, boundaries, split
 from export.graph.slots import STORED, Role, slot_of
 from tests.export.graphs import captured, evaluate, toy
 from tests.export.models import CONFIGS, LAYERS, batch_of, tiny

@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch import fx
 
+from edge_client.bundle.manifest import DUAL, PLAIN, VJP
 from edge_client.errors import ProgramInputError
 from edge_client.runtimes.runtime import open_runtime
-from export.dual.programs import DUAL, PLAIN, VJP, Program
+from export.dual.programs import Program
 from export.graph import ops
 from export.graph.editing import trace
 from export.graph.slots import Role, Slot, slot_of

@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, fx
 
+from edge_client.bundle.manifest import DUAL, PLAIN
 from edge_client.runtimes.runtime import open_runtime
-from export.dual.programs import DUAL, PLAIN, Program, input_name
+from export.dual.programs import Program, input_name
 from export.errors import ExportError
 from export.graph import ops
 from export.graph.slots import Role, Slot, slot_of, value_of
