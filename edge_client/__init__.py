@@ -10,9 +10,7 @@ is looked up when it is first used, and inference runtimes, torch with them, are
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # of `typing`, which alone would take ten times the memory of this module
 if TYPE_CHECKING:
     from .bundle.chain import cut_for
     from .bundle.folder import Bundle
@@ -62,7 +60,9 @@ _PLACES = {
 _HOMES = {name: module for module, names in _PLACES.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)

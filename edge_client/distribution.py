@@ -6,19 +6,27 @@ that it brings this project and no other. ``pip`` records that place (PEP 610).
 
 from __future__ import annotations
 
-import json
-import shlex
-from importlib.metadata import PackageNotFoundError, distribution
-from pathlib import Path
-from typing import Any
-from urllib.parse import unquote, urlsplit
+TYPE_CHECKING = False  # as in the package itself
+if TYPE_CHECKING:
+    from typing import Any
+
+    __version__: str
 
 NAME = "spry-edge"
 UNKNOWN = "0.0"
 """The version of sources that were never installed, or were built far from their history."""
 
 
+def __getattr__(name: str) -> str:
+    """The version, when somebody asks: to look it up takes five megabytes, which an error does not need."""
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals().setdefault(name, _version())
+
+
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, distribution
+
     try:
         return distribution(NAME).version
     except PackageNotFoundError:
@@ -27,13 +35,13 @@ def _version() -> str:
 
 def _origin(name: str) -> dict[str, Any]:
     """Where pip took an installation from; empty where that was an index, or nobody wrote it down."""
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+
     try:
         return json.loads(distribution(name).read_text("direct_url.json") or "{}")
     except PackageNotFoundError:
         return {}
-
-
-__version__ = _version()
 
 
 def install_command(extra: str = "", name: str = NAME, *, again: bool = False) -> str:
@@ -41,11 +49,16 @@ def install_command(extra: str = "", name: str = NAME, *, again: bool = False) -
 
     The same of another distribution that adds something to it.
     """
+    import shlex
+
     options = ["--force-reinstall"] if again else []
     return shlex.join(["pip", "install", *options, *_requirement(name, f"[{extra}]" if extra else "", _origin(name))])
 
 
 def _requirement(name: str, extras: str, origin: dict[str, Any]) -> list[str]:
+    from pathlib import Path
+    from urllib.parse import unquote, urlsplit
+
     url = str(origin.get("url", ""))
     place = Path(unquote(urlsplit(url).path))
     if not url or (url.startswith("file:") and not place.exists()):
