@@ -114,7 +114,7 @@ def read_settings(**values: Any) -> Settings:
     try:
         return Settings(**values)
     except ValidationError as error:
-        names = [".".join(map(str, found["loc"])).upper() for found in error.errors()]
-        reasons = [found["msg"].removeprefix("Value error, ") for found in error.errors()]
+        names = [".".join(map(str, problem["loc"])).upper() for problem in error.errors()]
+        reasons = [problem["msg"].removeprefix("Value error, ") for problem in error.errors()]
         told = [f"SPRY_{name}: {reason}" for name, reason in zip(names, reasons, strict=True)]
         raise ServerConfigError("the server's settings are refused: " + "; ".join(told)) from None

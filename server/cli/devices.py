@@ -26,9 +26,9 @@ def list_(
     Example: spry devices list
     """
     with connect(server, admin_token, ca) as administrator:
-        found = administrator.get("/v1/devices")
+        devices = administrator.get("/v1/devices")
     if as_json:
-        show_json(found)
+        show_json(devices)
         return
     rows = [
         (
@@ -38,7 +38,7 @@ def list_(
             ago(device["last_seen"]),
             *_profile(device["profile"] or {}),
         )
-        for device in found
+        for device in devices
     ]
     columns = ("id", "name", "state", "seen", "runtimes", "memory", "taken", "s/step", "power", "examples")
     show_table(columns, rows, "no devices; make a token with `spry token create` and run `spry join` on a device")

@@ -110,14 +110,14 @@ def list_(
     Example: spry job list
     """
     with connect(server, admin_token, ca) as administrator:
-        found = administrator.get("/v1/jobs")
+        jobs = administrator.get("/v1/jobs")
     if as_json:
-        show_json(found)
+        show_json(jobs)
         return
     rows = [
         (job["name"], job["id"], job["state"], f"{job['done']} of {job['settings']['rounds']}", _accuracy(job),
          ago(job["created"]))
-        for job in found
+        for job in jobs
     ]  # fmt: skip
     columns = ("name", "id", "state", "rounds", "accuracy", "created")
     show_table(columns, rows, "no jobs; start one with `spry job create NAME --bundle FOLDER`")
@@ -140,18 +140,18 @@ def show(
         if follow:
             _follow(administrator, job, as_json=as_json)
             return
-        found = administrator.get(f"/v1/jobs/{part(job)}")
+        standing = administrator.get(f"/v1/jobs/{part(job)}")
         rounds = administrator.get(f"/v1/jobs/{part(job)}/rounds", limit=10)
     if as_json:
-        show_json(found)
+        show_json(standing)
         return
-    typer.echo(_line(found))
-    if found["reason"]:
-        typer.echo(f"ended: {found['reason']}")
-    if found["refused"]:
-        typer.echo("refused: " + ", ".join(f"{count} {code}" for code, count in sorted(found["refused"].items())))
-    if found["up"] or found["down"]:
-        typer.echo(f"devices sent {size(found['up'])} and fetched {size(found['down'])}")
+    typer.echo(_line(standing))
+    if standing["reason"]:
+        typer.echo(f"ended: {standing['reason']}")
+    if standing["refused"]:
+        typer.echo("refused: " + ", ".join(f"{count} {code}" for code, count in sorted(standing["refused"].items())))
+    if standing["up"] or standing["down"]:
+        typer.echo(f"devices sent {size(standing['up'])} and fetched {size(standing['down'])}")
     typer.echo()
     show_table(("round", "state", "reports", "loss", "accuracy", "seconds"), map(_round, rounds), "no rounds yet")
 
@@ -160,8 +160,8 @@ def _follow(administrator: Administrator, job: str, *, as_json: bool) -> None:
     told, reason = "", ""
     with administrator.events(job) as events:
         for text in events:
-            found = json.loads(text)
-            line, reason = text if as_json else _line(found), found["reason"]
+            standing = json.loads(text)
+            line, reason = text if as_json else _line(standing), standing["reason"]
             if line != told:
                 typer.echo(line)
                 told = line
@@ -200,8 +200,8 @@ def stop(job: NameArgument, server: ServerOption = None, admin_token: TokenOptio
 
 def _steer(job: str, where: str, server: str | None, admin_token: str | None, ca: Path | None) -> None:
     with connect(server, admin_token, ca) as administrator:
-        found = administrator.post(f"/v1/jobs/{part(job)}/{where}")
-    typer.echo(f"job {found['name']} is {found['state']}")
+        standing = administrator.post(f"/v1/jobs/{part(job)}/{where}")
+    typer.echo(f"job {standing['name']} is {standing['state']}")
 
 
 # --- how a job reads -------------------------------------------------------------------------------------------------
@@ -221,8 +221,8 @@ def _line(job: dict[str, Any]) -> str:
 
 
 def _accuracy(job: dict[str, Any]) -> str:
-    found = job["metrics"]
-    known = next((found[name] for name in ("accuracy", "accuracy_global") if name in found), None)
+    metrics = job["metrics"]
+    known = next((metrics[name] for name in ("accuracy", "accuracy_global") if name in metrics), None)
     return "" if known is None else f"{known:.4f}"
 
 

@@ -57,11 +57,11 @@ def list_(
     Example: spry token list
     """
     with connect(server, admin_token, ca) as administrator:
-        found = administrator.get("/v1/tokens")
+        tokens = administrator.get("/v1/tokens")
     if as_json:
-        show_json(found)
+        show_json(tokens)
         return
-    rows = [(token["id"], token["label"], f"{token['uses']} of {token['max_uses']}", _state(token)) for token in found]
+    rows = [(token["id"], token["label"], f"{token['uses']} of {token['max_uses']}", _state(token)) for token in tokens]
     show_table(("id", "label", "used", "state"), rows, "no tokens; make one with `spry token create`")
 
 

@@ -94,16 +94,16 @@ class DemoFleet:
                 known = total[names[row["device"]]]
                 total[names[row["device"]]] = Moved(known.up + row["up"], known.down + row["down"])
         rounds = self._plan.rounds
-        return {name: Moved(found.up / rounds, found.down / rounds) for name, found in total.items()}
+        return {name: Moved(moved.up / rounds, moved.down / rounds) for name, moved in total.items()}
 
     def step_seconds(self) -> dict[str, float]:
         """What devices say about themselves at a check-in, once all of them have checked in after a round."""
         until = time.monotonic() + _PATIENCE
         while True:
             said = {device["name"]: device["profile"] or {} for device in self.admin.get("/v1/devices")}
-            found = {name: profile["step_seconds"] for name, profile in said.items() if profile.get("step_seconds")}
-            if len(found) == len(self.devices) or time.monotonic() > until:
-                return found
+            seconds = {name: profile["step_seconds"] for name, profile in said.items() if profile.get("step_seconds")}
+            if len(seconds) == len(self.devices) or time.monotonic() > until:
+                return seconds
             time.sleep(_LOOK)
 
     def home(self, name: str) -> Path:

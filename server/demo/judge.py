@@ -73,8 +73,8 @@ class Judge:
 
     def adapter(self, folder: Path) -> Weights:
         """A downloaded adapter's weights, by the names that programs take."""
-        found = load_file(folder / ADAPTER)
-        return {name: found[name] for name in self.initial}
+        weights = load_file(folder / ADAPTER)
+        return {name: weights[name] for name in self.initial}
 
     def _examples(self, rows: Sequence[Phrase]) -> Examples:
         check = self._bench.kind.check(self._bench.manifest.model.labels)

@@ -112,15 +112,15 @@ def _judged(plan: DemoPlan, folder: DemoFolder, fleet: DemoFleet, screen: Screen
             return Judged(everybodys, own)
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        found: list[Judged] = []
+        verdicts: list[Judged] = []
         try:
             for one in pool.map(judged, fleet.devices):
-                found.append(one)
-                screen.doing(f"each device alone, for comparison: {len(found)} of {plan.clients}")
+                verdicts.append(one)
+                screen.doing(f"each device alone, for comparison: {len(verdicts)} of {plan.clients}")
         finally:
             stopping.set()
             pool.shutdown(cancel_futures=True)
-    return found
+    return verdicts
 
 
 def _devices(fleet: DemoFleet, judged: list[Judged]) -> list[DeviceResult]:

@@ -53,13 +53,13 @@ class Screen:
         self.doing(f"round {progress['number']} of {rounds}{step}: {reported}")
 
     def round_done(self, row: dict[str, Any], rounds: int) -> None:
-        found = row["result"]
+        result = row["result"]
         own = ""
-        if "accuracy_personal" in found:
-            own = f"   on devices {found['accuracy_global']:.2f}, personal {found['accuracy_personal']:.2f}"
+        if "accuracy_personal" in result:
+            own = f"   on devices {result['accuracy_global']:.2f}, personal {result['accuracy_personal']:.2f}"
         self.console.print(
-            f"  round {row['number']:>2} of {rounds}  {_bar(found['accuracy'])} accuracy {found['accuracy']:.2f}   "
-            f"loss {found['loss']:.2f}{own}   [dim]{found['seconds']:.1f} s[/dim]"
+            f"  round {row['number']:>2} of {rounds}  {_bar(result['accuracy'])} accuracy {result['accuracy']:.2f}   "
+            f"loss {result['loss']:.2f}{own}   [dim]{result['seconds']:.1f} s[/dim]"
         )
 
 

@@ -125,7 +125,7 @@ def choose(
     assignment: Assignment, free: Sequence[RoundSlot], needs: Needs, runtimes: Sequence[str], memory: int | None
 ) -> tuple[RoundSlot, Fit] | None:
     """A free slot for a device: the first it can hold; by memory, the most demanding it can hold at full batch."""
-    fits = ((slot, found) for slot in free if (found := needs.fit(slot, runtimes, memory)))
+    fits = ((slot, fit) for slot in free if (fit := needs.fit(slot, runtimes, memory)))
     if assignment == "memory":
         return max(fits, key=lambda pair: (pair[1].batch, pair[1].needs, -pair[0].number), default=None)
     return next(fits, None)

@@ -115,16 +115,16 @@ def _from_file(file: Path) -> dict[str, Any]:
 
 
 def _assigned(given: Sequence[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for text in given:
         key, equals, value = text.partition("=")
         if not key or not equals:
             raise SettingsError(f"--set takes KEY=VALUE, as in training.epochs=2; got {text!r}")
         try:
-            found[key] = json.loads(value)
+            settings[key] = json.loads(value)
         except ValueError:
-            found[key] = value
-    return found
+            settings[key] = value
+    return settings
 
 
 def _put(settings: dict[str, Any], key: str, value: Any) -> None:

@@ -64,10 +64,10 @@ def start_of(manifest: Manifest, preset: str) -> dict[str, Any]:
 
 def merged(*changes: Mapping[str, Any]) -> dict[str, Any]:
     """Nested settings; later ones win."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for change in changes:
         for key, value in change.items():
-            before = found.get(key)
+            before = settings.get(key)
             nested = (before if isinstance(before, Mapping) else {}, value)
-            found[key] = merged(*nested) if isinstance(value, Mapping) else value
-    return found
+            settings[key] = merged(*nested) if isinstance(value, Mapping) else value
+    return settings

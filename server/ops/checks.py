@@ -39,8 +39,8 @@ def server(asked: Asked) -> Iterator[Finding]:
 
 def _data(folder: Path) -> Iterator[Finding]:
     if missing := [name for name in _LIBRARIES if find_spec(name) is None]:
-        found = f"{folder} is a server's, but {', '.join(missing)} is not installed"
-        yield Finding("server's libraries", "problem", found, f"run: {install_command('server')}")
+        problem = f"{folder} is a server's, but {', '.join(missing)} is not installed"
+        yield Finding("server's libraries", "problem", problem, f"run: {install_command('server')}")
         return
     from server.settings import read_settings
 
@@ -60,11 +60,11 @@ def _data(folder: Path) -> Iterator[Finding]:
 
 def _open_files() -> Finding:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    found = "no limit" if soft == resource.RLIM_INFINITY else f"at most {soft:,}"
+    limit = "no limit" if soft == resource.RLIM_INFINITY else f"at most {soft:,}"
     if soft != resource.RLIM_INFINITY and soft < _FEW_FILES:
         advice = "run: ulimit -n 65536 (a unit of `spry install-service` has LimitNOFILE already)"
-        return Finding("open files", "warning", f"{found}, and each connected device takes one", advice)
-    return Finding("open files", "ok", found)
+        return Finding("open files", "warning", f"{limit}, and each connected device takes one", advice)
+    return Finding("open files", "ok", limit)
 
 
 def _admin_token(folder: Path, settings: Settings) -> Finding:
@@ -128,9 +128,9 @@ def _files(connection: Connection, folder: Path) -> Iterator[Finding]:
     for name, kept in (("bundles", files.bundles), ("blobs", files.blobs)):
         missing = [file for file in kept if not file.is_whole(folder)]
         if missing:
-            found = f"{len(missing)} of {len(kept)} files are missing or cut short, such as {missing[0].path}"
+            problem = f"{len(missing)} of {len(kept)} files are missing or cut short, such as {missing[0].path}"
             advice = "upload the bundle again (spry job create)" if name == "bundles" else "restore a backup"
-            yield Finding(name, "problem", found, advice)
+            yield Finding(name, "problem", problem, advice)
         else:
             yield Finding(name, "ok", f"{len(kept)} files, all there")
 

@@ -57,11 +57,11 @@ def read_update(path: Path, expected: Sequence[Parameter]) -> Update:
     return Update(tensors, report)
 
 
-def _check_names(found: set[str], expected: Sequence[Parameter]) -> None:
-    names = {parameter.name for parameter in expected}
-    if missing := sorted(names - found):
+def _check_names(names: set[str], expected: Sequence[Parameter]) -> None:
+    wanted = {parameter.name for parameter in expected}
+    if missing := sorted(wanted - names):
         raise _invalid(f"it lacks {missing[0]} ({len(missing)} parameters missing)")
-    if foreign := sorted(found - names):
+    if foreign := sorted(names - wanted):
         raise _invalid(f"it holds {foreign[0][:200]}, which this task does not train ({len(foreign)} such parameters)")
 
 

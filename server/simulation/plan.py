@@ -114,7 +114,7 @@ def plan_for(
             **others,
         )
     except ValidationError as error:
-        problems = [_problem(found["loc"], found["msg"]) for found in error.errors()]
+        problems = [_problem(problem["loc"], problem["msg"]) for problem in error.errors()]
         raise SimulationError(f"the simulation cannot run like this: {'; '.join(problems[:3])}") from None
     check_names(plan.settings)
     return plan

@@ -47,10 +47,10 @@ class BundleFiles:
     def add(self, bundle: str, path: str, partial: Path) -> None:
         """Take a received file, if it is what the bundle wants there."""
         expected = self.expected(bundle, path)
-        found = sha256(partial)
-        if found != expected.sha256:
+        digest = sha256(partial)
+        if digest != expected.sha256:
             raise Refusal(
-                422, "invalid", f"{path} has sha256 {found[:12]}…, expected {expected.sha256[:12]}…: send it again"
+                422, "invalid", f"{path} has sha256 {digest[:12]}…, expected {expected.sha256[:12]}…: send it again"
             )
         if path == FILE_NAME:
             self._check_manifest(partial)
@@ -69,9 +69,9 @@ class BundleFiles:
 
     def complete(self) -> list[str]:
         """The bundles that jobs can be made on, the newest first."""
-        found = [path.parent for path in self.folder.glob(f"*/{FILE_NAME}")]
-        found.sort(key=lambda folder: folder.stat().st_mtime, reverse=True)
-        return [folder.name for folder in found if not self.missing(folder.name)]
+        folders = [path.parent for path in self.folder.glob(f"*/{FILE_NAME}")]
+        folders.sort(key=lambda folder: folder.stat().st_mtime, reverse=True)
+        return [folder.name for folder in folders if not self.missing(folder.name)]
 
     def missing(self, bundle: str) -> list[str]:
         """Files that have not arrived yet."""
@@ -83,10 +83,10 @@ class BundleFiles:
     def file(self, bundle: str, path: str) -> tuple[Path, FileSpec]:
         """A file to serve."""
         spec = self.expected(bundle, path)
-        found = self.path(bundle) / safe_path(path, self.path(bundle))
-        if not found.is_file():
+        file = self.path(bundle) / safe_path(path, self.path(bundle))
+        if not file.is_file():
             raise Refusal(404, "unknown", f"{path} of bundle {bundle[:12]}… has not been uploaded; PUT it first")
-        return found, spec
+        return file, spec
 
     def open(self, bundle: str) -> Bundle:
         """The whole bundle; its files were verified when they came."""

@@ -33,13 +33,13 @@ def describe(app: FastAPI) -> None:
     document = app.openapi
 
     def openapi() -> dict[str, Any]:
-        found = document()
-        for operations in found["paths"].values():
+        schema = document()
+        for operations in schema["paths"].values():
             for operation in operations.values():
                 content = operation["responses"]["4XX"]["content"]
                 if "application/json" in content:
                     content[PROBLEM] = content.pop("application/json")
-        return found
+        return schema
 
     app.openapi = openapi
 

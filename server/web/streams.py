@@ -42,12 +42,12 @@ async def _lines(
     loop = asyncio.get_running_loop()
     told = loop.time()
     while not (services.stopping.is_set() or await request.is_disconnected()):
-        found = await run_in_threadpool(news)
-        for event in found.events:
+        latest = await run_in_threadpool(news)
+        for event in latest.events:
             yield f"event: {event.name}\ndata: {event.data}\n\n"
-        if not found.goes_on:
+        if not latest.goes_on:
             return
-        if found.events:
+        if latest.events:
             told = loop.time()
         elif loop.time() > told + _KEEP_ALIVE:
             told = loop.time()

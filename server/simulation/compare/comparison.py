@@ -226,10 +226,10 @@ def _label(row: dict[str, str], rows: Iterable[dict[str, str]], names: Sequence[
 
 
 def _splits(rows: Iterable[dict[str, str]], name: str) -> bool:
-    found: dict[tuple[str, ...], set[str]] = {}
+    by_task: dict[tuple[str, ...], set[str]] = {}
     for row in rows:
-        found.setdefault(tuple(row[key] for key in TASK), set()).add(row[name])
-    return any(len(values) > 1 for values in found.values())
+        by_task.setdefault(tuple(row[key] for key in TASK), set()).add(row[name])
+    return any(len(values) > 1 for values in by_task.values())
 
 
 def _part(name: str, value: str) -> str:

@@ -30,11 +30,11 @@ def converged_round(points: Sequence[Point], interval: int = INTERVAL, tolerance
         windows[(number - 1) // interval].append(value)
     whole = points[-1][0] // interval if points else 0
     variances = [pvariance(windows[i]) if len(windows[i]) > 1 else None for i in range(whole)]
-    found = None
+    converged = None
     for ended, (before, after) in enumerate(pairwise(variances), start=2):
         same = before is not None and after is not None and abs(after - before) <= tolerance
-        found = (found or ended * interval) if same else None
-    return found
+        converged = (converged or ended * interval) if same else None
+    return converged
 
 
 def round_of_share(points: Sequence[Point], share: float = SHARE) -> int | None:

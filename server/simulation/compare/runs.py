@@ -107,8 +107,8 @@ class Run(msgspec.Struct, frozen=True):
 
     def points(self, field: str) -> list[Point]:
         """The rounds that have a finite value in a field, and that value."""
-        found = ((row.round, row.scores.get(field) if field in SCORES else getattr(row, field)) for row in self.rounds)
-        return [(number, float(value)) for number, value in found if value is not None and math.isfinite(value)]
+        values = ((row.round, row.scores.get(field) if field in SCORES else getattr(row, field)) for row in self.rounds)
+        return [(number, float(value)) for number, value in values if value is not None and math.isfinite(value)]
 
 
 def find_runs(paths: Iterable[Path]) -> list[Run]:
@@ -137,7 +137,7 @@ def read_run(folder: Path) -> Run:
 
 def _rounds(file: Path) -> Iterator[RoundLine]:
     """In their order; a round that a resumed run repeated counts as it was last written."""
-    found: dict[int, RoundLine] = {}
+    rounds: dict[int, RoundLine] = {}
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if file.is_file() else []
     for number, line in enumerate(lines, start=1):
         try:
@@ -149,8 +149,8 @@ def _rounds(file: Path) -> Iterator[RoundLine]:
             if not line.endswith("\n"):
                 break  # it was being written
             raise RunError(f"{file}, line {number} is no round: {error}; leave this run out, or run it again") from None
-        found[row.round] = row
-    yield from (found[number] for number in sorted(found))
+        rounds[row.round] = row
+    yield from (rounds[number] for number in sorted(rounds))
 
 
 def _summary(file: Path) -> Summary | None:

@@ -53,10 +53,10 @@ def overview(comparison: Comparison) -> Table | None:
     labels = dict.fromkeys(row.label for group in comparison.groups for row in group.rows)
     lines: list[list[str]] = []
     for label in labels:
-        found = [next((row for row in group.rows if row.label == label), None) for group in comparison.groups]
+        rows = [next((row for row in group.rows if row.label == label), None) for group in comparison.groups]
         cells = [
             _cell(row, f"{group.score}.last", "percent") if row else ""
-            for group, row in zip(comparison.groups, found, strict=True)
+            for group, row in zip(comparison.groups, rows, strict=True)
         ]
         lines.append([label, *cells])
     return Table("Final scores, %", ["method", *(group.title for group in comparison.groups)], lines)
@@ -64,8 +64,8 @@ def overview(comparison: Comparison) -> Table | None:
 
 def tables(group: RunGroup, interval: int = INTERVAL) -> list[Table]:
     """Scores that should fall have a table where there are some."""
-    found = {section: _section(group, section, interval) for section in TITLES}
-    return [table for section, table in found.items() if section != "less" or len(table.headings) > 1]
+    sections = {section: _section(group, section, interval) for section in TITLES}
+    return [table for section, table in sections.items() if section != "less" or len(table.headings) > 1]
 
 
 def compact(group: RunGroup, interval: int = INTERVAL) -> Table:
@@ -138,10 +138,10 @@ def _column(group: RunGroup, metric: Measure) -> list[str]:
 
 
 def _ahead(group: RunGroup, rivals: Sequence[MethodKind]) -> dict[str, list[str]]:
-    found = {f"to {kind}": [group.ahead(row, kind) for row in group.rows] for kind in rivals}
+    leads = {f"to {kind}": [group.ahead(row, kind) for row in group.rows] for kind in rivals}
     return {
         heading: ["" if value is None else f"{100 * value:+.1f}".replace("-", "\N{MINUS SIGN}") for value in values]
-        for heading, values in found.items()
+        for heading, values in leads.items()
     }
 
 

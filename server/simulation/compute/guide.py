@@ -66,11 +66,11 @@ class GuideMaker:
 
     def at(self, version: int, weights: Weights) -> Weights:
         """Directions for steps from the weights of this version, [directions, *shape] for each parameter of a unit."""
-        found: Weights = {}
+        directions: Weights = {}
         gradients = self._gradients(version, weights)
         for parameters in self._parts:
-            found.update(parts(parameters, orthonormal(flat(gradients, parameters)).astype(np.float32)))
-        return found
+            directions.update(parts(parameters, orthonormal(flat(gradients, parameters)).astype(np.float32)))
+        return directions
 
     def _gradients(self, version: int, weights: Weights) -> Weights:
         """Of each group, by all parameters."""
@@ -78,22 +78,22 @@ class GuideMaker:
         groups = [drawn.at(step) for step in range(self._directions)]
         names = [parameter.name for parameters in self._parts for parameter in parameters]
         count = len(groups)
-        found = self._learner.differentiate([weights] * count, groups, [names] * count, per_example=False)
-        return {name: np.stack([one.gradients[name] for one in found]) for name in names}
+        differentiated = self._learner.differentiate([weights] * count, groups, [names] * count, per_example=False)
+        return {name: np.stack([one.gradients[name] for one in differentiated]) for name in names}
 
 
 def orthonormal(rows: Array) -> NDArray[np.float64]:
     """Rows that span what these do; zero for a row that those before it span already."""
-    found = np.zeros(rows.shape, np.float64)
+    basis = np.zeros(rows.shape, np.float64)
     for number, row in enumerate(rows.astype(np.float64)):
         rest = _unit(row)
         for _ in range(2):  # once more, for what rounding left
             # Not by BLAS: its threads and those of a round's clients would wait for each other.
-            along = np.einsum("kn,n->k", found[:number], rest)
-            rest = rest - np.einsum("k,kn->n", along, found[:number])
+            along = np.einsum("kn,n->k", basis[:number], rest)
+            rest = rest - np.einsum("k,kn->n", along, basis[:number])
         if np.sqrt(np.square(rest).sum()) > _NOTHING:
-            found[number] = _unit(rest)
-    return found
+            basis[number] = _unit(rest)
+    return basis
 
 
 def _unit(vector: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -89,7 +89,7 @@ def _check_device(device: str) -> None:
         import torch
 
         if int(number or 0) >= torch.cuda.device_count():
-            found = torch.cuda.device_count()
+            count = torch.cuda.device_count()
             raise SimulationError(
-                f"--device {device} was asked for, but torch {torch.__version__} finds {found} CUDA devices; use cpu"
+                f"--device {device} was asked for, but torch {torch.__version__} finds {count} CUDA devices; use cpu"
             )

@@ -16,11 +16,11 @@ from server.simulation.compute.learner import Learner
 def score(learner: Learner, encoder: TextEncoder, examples: Sequence[Example], weights: Weights) -> Score:
     """Of a part of the test set."""
     task = task_named(learner.manifest.model.task)
-    found: list[Score] = []
+    scores: list[Score] = []
     for part in in_order(examples, encoder, task.encode):
         ((_, logits),) = learner.forward([weights], [part.batch])
-        found.append(task.score(logits[: len(part.examples)], part))
-    return combined(found)
+        scores.append(task.score(logits[: len(part.examples)], part))
+    return combined(scores)
 
 
 def combined(scores: Sequence[Score]) -> Score:

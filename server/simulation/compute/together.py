@@ -100,9 +100,9 @@ def run_together(learner: Learner, tasks: Sequence[Task], work: Callable[[int, J
     def member(number: int) -> Given:
         failed = True
         try:
-            found = work(number, JoinedPasses(learner.manifest, tasks[number], meeting, number))
+            result = work(number, JoinedPasses(learner.manifest, tasks[number], meeting, number))
             failed = False
-            return found
+            return result
         finally:
             meeting.leave(number, failed=failed)
 
@@ -121,7 +121,7 @@ def run_together(learner: Learner, tasks: Sequence[Task], work: Callable[[int, J
 
 def _answers(learner: Learner, questions: Sequence[Question]) -> list[Any]:
     """Questions of a kind as one."""
-    found: dict[int, Any] = {}
+    answered: dict[int, Any] = {}
     kinds: dict[tuple[bool, bool, tuple[int, ...]], list[int]] = {}
     for number, question in enumerate(questions):
         shape = question.batch.labels.shape
@@ -134,8 +134,8 @@ def _answers(learner: Learner, questions: Sequence[Question]) -> list[Any]:
             answers: Sequence[Any] = learner.differentiate(weights, batches, names, per_example=per_example)
         else:
             answers = learner.forward(weights, batches)
-        found.update(zip(members, answers, strict=True))
-    return [found[number] for number in range(len(questions))]
+        answered.update(zip(members, answers, strict=True))
+    return [answered[number] for number in range(len(questions))]
 
 
 class JoinedPasses:
@@ -166,10 +166,10 @@ class JoinedPasses:
 
     def exact(self, batch: Batch, weights: Weights) -> Pass:
         """True gradients of the task's units and the head."""
-        found: Differentiated = self._meeting.ask(self._member, Question(weights, batch, self._trained))
+        answer: Differentiated = self._meeting.ask(self._member, Question(weights, batch, self._trained))
         nothing = np.zeros((self._training.directions, len(batch.weight)), np.float32)
-        gradients = {name: found.gradients[name] for name in self._trained}
-        return Pass(found.loss * batch.weight, nothing, nothing, gradients)
+        gradients = {name: answer.gradients[name] for name in self._trained}
+        return Pass(answer.loss * batch.weight, nothing, nothing, gradients)
 
     def losses(self, batch: Batch, weights: Weights) -> Array:
         """[batch], without derivatives."""

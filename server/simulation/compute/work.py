@@ -147,9 +147,9 @@ class _Watched:
         self.spread = GradientSpread()
 
     def gradient(self, batch: Any, weights: Weights, iteration: int) -> Estimate:
-        found = self._estimator.gradient(batch, weights, iteration)
-        self.spread.add(found)
-        return found
+        estimate = self._estimator.gradient(batch, weights, iteration)
+        self.spread.add(estimate)
+        return estimate
 
 
 def _guide_of(plan: Plan, learner: Learner, labels: Sequence[str]) -> GuideMaker:

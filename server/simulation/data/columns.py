@@ -47,11 +47,11 @@ class Columns(NamedTuple):
 
 def fields_of(kind: TaskType, asked: Columns, names: Sequence[str], where: str) -> Fields:
     """Where each field of a kind of task is found among a data set's columns."""
-    found = _texts(asked, names, where) if "text" in kind.fields else {}
+    taken = _texts(asked, names, where) if "text" in kind.fields else {}
     if LABEL in kind.fields:
-        found[LABEL] = asked.label or next((name for name in _LABELS if name in names), LABEL)
-    found |= {name: given or name for name, given in zip(kind.fields, asked, strict=True) if name and name not in found}
-    fields = {field: tuple(columns.split("+")) for field, columns in found.items() if columns}
+        taken[LABEL] = asked.label or next((name for name in _LABELS if name in names), LABEL)
+    taken |= {name: given or name for name, given in zip(kind.fields, asked, strict=True) if name and name not in taken}
+    fields = {field: tuple(columns.split("+")) for field, columns in taken.items() if columns}
     for field, columns in fields.items():
         for column in columns:
             if column not in names and (field, column) != ("text_pair", "text_pair"):

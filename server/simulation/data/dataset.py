@@ -147,12 +147,12 @@ def _names(path: Path) -> Sequence[str]:
     if not path.is_file():
         return ()
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=list[str])
+        names = msgspec.json.decode(path.read_bytes(), type=list[str])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DataError(f'{path} must be a JSON list of the classes\' names, as in ["no", "yes"]: {error}') from None
-    if not found or len(set(found)) < len(found):
-        raise DataError(f"{path} must name each class once, and one at least; it has {', '.join(found) or 'none'}")
-    return found
+    if not names or len(set(names)) < len(names):
+        raise DataError(f"{path} must name each class once, and one at least; it has {', '.join(names) or 'none'}")
+    return names
 
 
 def _hub(data: str, kind: TaskType, columns: Columns) -> _Raw:
@@ -166,15 +166,15 @@ def _hub(data: str, kind: TaskType, columns: Columns) -> _Raw:
 def _labels_in(train: Source) -> Sequence[str]:
     """Names sorted; of numbers, all from 0 on, so that each stays what it is."""
     values = (located.row.get("label") for located in train.rows() if located.row is not None)
-    found = {str(value).strip() for value in values if isinstance(value, str | int) and value != ""}
-    if len(found) > MOST_LABELS:
-        raise DataError(f"{train.name} has {len(found):,} different labels; name the column of the classes (--label)")
-    if found and all(value.isdecimal() for value in found):
-        highest = max(map(int, found))
+    labels = {str(value).strip() for value in values if isinstance(value, str | int) and value != ""}
+    if len(labels) > MOST_LABELS:
+        raise DataError(f"{train.name} has {len(labels):,} different labels; name the column of the classes (--label)")
+    if labels and all(value.isdecimal() for value in labels):
+        highest = max(map(int, labels))
         if highest >= MOST_LABELS:
             raise DataError(f"{train.name} has the label {highest}; labels are names, or numbers below {MOST_LABELS}")
         return [str(number) for number in range(highest + 1)]
-    return sorted(found)
+    return sorted(labels)
 
 
 # --- what kind a row is of -------------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ class Population:
     def largest_class(self) -> float:
         """How unlike the clients are: the mean share of a client's largest class."""
         counts = (self.counts(number) for number in range(self.clients))
-        return float(np.mean([found.max() / found.sum() for found in counts]))
+        return float(np.mean([own.max() / own.sum() for own in counts]))
 
     @property
     def fingerprint(self) -> str:

@@ -57,9 +57,9 @@ class GradientSpread:
         self._sum: dict[str, NDArray[np.float64]] = {}
         self._squares = 0.0
 
-    def add(self, found: Estimate) -> None:
+    def add(self, estimate: Estimate) -> None:
         self._steps += 1
-        for name, gradient in found.gradients.items():
+        for name, gradient in estimate.gradients.items():
             wide = gradient.astype(np.float64)
             self._sum[name] = self._sum[name] + wide if name in self._sum else wide
             self._squares += float(np.square(wide).sum())

@@ -24,21 +24,21 @@ from server.simulation.methods.fwdllm import ClosestDirection
 class CentralLimit(Central):
     """Slopes of the batch's mean loss, along each direction."""
 
-    _found: Pass | None = None
+    _exact: Pass | None = None
 
     def report(self, batch: Batch, weights: Weights, iteration: int) -> ScalarReport:
-        self._found = None
+        self._exact = None
         return super().report(batch, weights, iteration)
 
     def walk(
         self, batch: Batch, weights: Weights, directions: Mapping[str, NDArray[Any]], k: int
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Each example is told the mean's slope, and so is their mean."""
-        if self._found is None:
-            self._found = self.passes.exact(batch, weights)
-        gradients = self._found.gradients
+        if self._exact is None:
+            self._exact = self.passes.exact(batch, weights)
+        gradients = self._exact.gradients
         slope = sum(float(np.vdot(gradients[name], values[k])) for name, values in directions.items())
-        return self._found.loss, np.float32(slope) * batch.weight
+        return self._exact.loss, np.float32(slope) * batch.weight
 
 
 class ClosestLimit(CentralLimit, ClosestDirection):

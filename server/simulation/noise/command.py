@@ -120,7 +120,7 @@ def estimate(
         from server.simulation.compute.arithmetic import tell_if_slow
         from server.simulation.compute.work import learner_of, population_of
         from server.simulation.noise.measurement import measure
-        from server.simulation.noise.table import Found, as_dictionary, show
+        from server.simulation.noise.table import AdapterNoise, as_dictionary, show
         from server.simulation.plan import plan_for
         from server.simulation.quiet import quiet_libraries
         from server.simulation.run.weights import weights_in
@@ -139,7 +139,7 @@ def estimate(
     choices = sweep.choices(trainings)  # --set may have made some trainings alike
     quiet_libraries()
     tell_if_slow(plans[0].arithmetic, computed.device)
-    found: list[Found] = []
+    adapters: list[AdapterNoise] = []
     with _telling(len(plans)) as tell:
         tell(0, "the data")
         population = population_of(plans[0])
@@ -151,19 +151,19 @@ def estimate(
                 weights=learner.initial if start else weights_in(Path(measured.weights), learner.initial),
                 tell=lambda share, what, done=number, name=name: tell(done + share, f"{name}: {what}"),
             )  # fmt: skip
-            found.append(Found(each.adapter, list(rows)))
+            adapters.append(AdapterNoise(each.adapter, list(rows)))
     if as_json:
-        told = as_dictionary(plans[0], measured.weights, measured.examples, measured.repeats, found)
+        told = as_dictionary(plans[0], measured.weights, measured.examples, measured.repeats, adapters)
         typer.echo(json.dumps(told))
     else:
         title = f"{Path(source.model).name}, {Path(source.data).name}, weights: {measured.weights}"
-        show(found, f"{title}, {measured.repeats} repeats", by_unit=by_unit)
+        show(adapters, f"{title}, {measured.repeats} repeats", by_unit=by_unit)
 
 
 def _adapter(text: str) -> dict[str, Any]:
     """`tinylora:rank=8,dimension=16`; targets stand between plus signs."""
     method, _, options = text.partition(":")
-    found: dict[str, Any] = {"method": method}
+    adapter: dict[str, Any] = {"method": method}
     for option in words(options):
         name, equals, value = option.partition("=")
         if not equals or name not in {"rank", "alpha", "dimension", "targets", "examples", "last_blocks"}:
@@ -171,15 +171,15 @@ def _adapter(text: str) -> dict[str, Any]:
                 f"--adapter takes a method with rank, alpha, dimension, targets, examples or last_blocks, as in "
                 f"tinylora:rank=8,dimension=16 or lora:targets=query+value; got {text!r}"
             )
-        found[name] = tuple(value.split("+")) if name == "targets" else value
-    return found
+        adapter[name] = tuple(value.split("+")) if name == "targets" else value
+    return adapter
 
 
 def _numbers(option: str, text: str, *, least: int = 1) -> tuple[int, ...]:
-    found = tuple(dict.fromkeys(words(text)))
-    if not found or not all(word.isdecimal() and int(word) >= least for word in found):
+    distinct = tuple(dict.fromkeys(words(text)))
+    if not distinct or not all(word.isdecimal() and int(word) >= least for word in distinct):
         raise SimulationError(f"{option} takes whole numbers from {least} on, between commas, got {text!r}")
-    return tuple(int(word) for word in found)
+    return tuple(int(word) for word in distinct)
 
 
 # --- progress --------------------------------------------------------------------------------------------------------

@@ -67,12 +67,12 @@ def measure(
     batches = list(dict.fromkeys(choice.training.batch for choice in choices))
     for number, batch in enumerate(batches):
         fitting = [choice for choice in choices if choice.training.batch == batch]
-        found: dict[tuple[int, int, int], list[NoiseSample]] = {}
+        gathered: dict[tuple[int, int, int], list[NoiseSample]] = {}
         for repeat in range(repeats):
             tell((number + repeat / repeats) / len(batches), f"batch {batch}, repeat {repeat + 1} of {repeats}")
             for key, sample in _samples(steps, fitting, batch, repeat, whole):
-                found.setdefault(key, []).append(sample)
-        for (at, holders, unit), samples in found.items():
+                gathered.setdefault(key, []).append(sample)
+        for (at, holders, unit), samples in gathered.items():
             yield row(learner.manifest, fitting[at], holders, unit, samples)
 
 
@@ -116,7 +116,7 @@ class Draw(NamedTuple):
 
     place: int
     batch: Batch
-    found: Differentiated
+    by_example: Differentiated
 
 
 class _Steps:
@@ -138,8 +138,8 @@ class _Steps:
         encoder, together = self._encoder(WHOLE_BATCH), rows_together(self._plan)
         for start in range(0, len(examples), together):
             batches = [part.batch for part in in_order(examples[start : start + together], encoder, self._kind.encode)]
-            for batch, found in zip(batches, self._differentiate(batches, per_example=False), strict=True):
-                for number, vector in self._vectors(found.gradients, total).items():
+            for batch, mean in zip(batches, self._differentiate(batches, per_example=False), strict=True):
+                for number, vector in self._vectors(mean.gradients, total).items():
                     total[number] += vector * batch.examples / len(examples)
         return total
 
@@ -150,24 +150,24 @@ class _Steps:
             task = task_of(self._plan.settings, self._manifest, repeat + 1, RoundSlot(place, ()))
             examples = self._population.client(client).train
             batches.append(Batches(examples, encoder, self._kind.encode, task.seed).at(0))
-        found = self._differentiate(batches, per_example=True)
-        return [Draw(place, *pair) for place, pair in enumerate(zip(batches, found, strict=True))]
+        differentiated = self._differentiate(batches, per_example=True)
+        return [Draw(place, *pair) for place, pair in enumerate(zip(batches, differentiated, strict=True))]
 
     def estimate(self, choice: Choice, repeat: int, draw: Draw) -> Vectors:
         """All units' estimates: group by group, as if several clients had the same batch."""
         settings = self._plan.settings.model_copy(update={"training": choice.training})
-        found: Vectors = {}
+        estimates: Vectors = {}
         for units in choice.groups(len(self._manifest.units)):
             task = task_of(settings, self._manifest, repeat + 1, RoundSlot(draw.place, units))
-            passes = JoinedPasses(self._manifest, task, _Known(self._learner, draw.found), draw.place)
+            passes = JoinedPasses(self._manifest, task, _Known(self._learner, draw.by_example), draw.place)
             estimator = kind_of(task.training)(self._manifest, task, passes)
-            found |= self._vectors(estimator.gradient(draw.batch, self._weights, 0).gradients, units)
-        return found
+            estimates |= self._vectors(estimator.gradient(draw.batch, self._weights, 0).gradients, units)
+        return estimates
 
     def examples(self, draw: Draw, unit: int) -> Vector:
         """What each example adds to the true gradient of its batch, [batch, weights]."""
         share = shares(draw.batch.weight, len(draw.batch.weight)).astype(np.float64)
-        gradients = [draw.found.gradients[name].reshape(len(share), -1) for name in self._names[unit]]
+        gradients = [draw.by_example.gradients[name].reshape(len(share), -1) for name in self._names[unit]]
         return share[:, None] * np.concatenate(gradients, axis=1)
 
     def _differentiate(self, batches: Sequence[Batch], *, per_example: bool) -> Sequence[Differentiated]:
@@ -196,15 +196,15 @@ class _Mean(NamedTuple):
 class _Known:
     """Answers an estimator from the examples' gradients; what the losses are elsewhere is computed."""
 
-    def __init__(self, learner: Learner, found: Differentiated) -> None:
+    def __init__(self, learner: Learner, by_example: Differentiated) -> None:
         self._learner = learner
-        self._found = found
+        self._by_example = by_example
 
     def ask(self, member: int, question: Question) -> Any:  # noqa: ARG002 -- there is one
         if not question.names:
             return self._learner.forward([question.weights], [question.batch])[0]
         if question.per_example:
-            return self._found
+            return self._by_example
         share = shares(question.batch.weight, len(question.batch.weight))
-        gradients = {name: np.tensordot(share, self._found.gradients[name], 1) for name in question.names}
-        return _Mean(self._found.loss, self._found.logits, gradients)
+        gradients = {name: np.tensordot(share, self._by_example.gradients[name], 1) for name in question.names}
+        return _Mean(self._by_example.loss, self._by_example.logits, gradients)

@@ -125,7 +125,7 @@ def summarised(rows: Sequence[NoiseRow]) -> list[dict[str, Any]]:
         values = asdict(one)
         ways.setdefault(tuple(values[name] for name in WAY), []).append(values)
     first, last = min(one.block for one in rows), max(one.block for one in rows)
-    found: list[dict[str, Any]] = []
+    summary: list[dict[str, Any]] = []
     for way, lines in ways.items():
         parts = {
             "median": {name: _median([line[name] for line in lines]) for name in FIGURES},
@@ -136,8 +136,8 @@ def summarised(rows: Sequence[NoiseRow]) -> list[dict[str, Any]]:
         for name, part in parts.items():
             efficiency = _efficiency(part["cosine_steady"], (part["passes"] or 0) * line["holders"])
             line[name] = part | {"efficiency": efficiency}
-        found.append(line)
-    return found
+        summary.append(line)
+    return summary
 
 
 def _efficiency(value: float | None, passes: float) -> float | None:

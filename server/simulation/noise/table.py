@@ -28,14 +28,16 @@ WIDTH = 100
 """Where nobody watches."""
 
 
-class Found(NamedTuple):
+class AdapterNoise(NamedTuple):
     """What was measured of an adapter."""
 
     adapter: AdapterOptions
     rows: Sequence[NoiseRow]
 
 
-def as_dictionary(plan: Plan, weights: str, examples: int, repeats: int, found: Sequence[Found]) -> dict[str, Any]:
+def as_dictionary(
+    plan: Plan, weights: str, examples: int, repeats: int, adapters: Sequence[AdapterNoise]
+) -> dict[str, Any]:
     """For scripts."""
     return {
         "version": plan.version,
@@ -51,18 +53,18 @@ def as_dictionary(plan: Plan, weights: str, examples: int, repeats: int, found: 
         "arithmetic": plan.arithmetic,
         "adapters": [
             {"adapter": asdict(adapter), "summary": summarised(rows), "rows": [asdict(r) for r in rows]}
-            for adapter, rows in found
+            for adapter, rows in adapters
         ],
     }
 
 
-def show(found: Sequence[Found], title: str, *, by_unit: bool) -> None:
+def show(adapters: Sequence[AdapterNoise], title: str, *, by_unit: bool) -> None:
     """A table for each adapter."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = WIDTH
     console.print(title, style="bold")
-    for adapter, rows in found:
+    for adapter, rows in adapters:
         sizes = sorted({row.weights for row in rows})
         count = len({row.unit for row in rows})
         size = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"

@@ -140,5 +140,5 @@ def behind(manifest: Manifest, units: Iterable[int]) -> float:
 
 def mean_passes(estimator: type[Estimator], manifest: Manifest, tasks: Iterable[Task]) -> float:
     """Of a step of a round's clients."""
-    found = [passes(estimator, task.training, manifest, task.units) for task in tasks]
-    return sum(found) / len(found)
+    counts = [passes(estimator, task.training, manifest, task.units) for task in tasks]
+    return sum(counts) / len(counts)

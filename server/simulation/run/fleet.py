@@ -82,25 +82,25 @@ class Fleet:
             outcome, traffic = self._epoch(members, state)
         else:
             outcome, traffic = self._iterations(members, state)
-        found = _told(outcome)
+        figures = _told(outcome)
         following = RunState(outcome.model, number, self._change(state, outcome))
         trained = time.monotonic() - started
         if evaluated:
-            found |= self.scores(outcome.model.result)
+            figures |= self.scores(outcome.model.result)
         seconds = time.monotonic() - started
         steps = sum(report.steps for report in outcome.reports)
         return following, {
             "round": number,
             "seconds": round(seconds, 3),
-            **found,
+            **figures,
             **traffic.totals(),
             **self._costs([member.task for member in members]),
             "step_seconds": round(trained / max(steps, 1), 4),
         }
 
     def _costs(self, tasks: Sequence[Task]) -> dict[str, Any]:
-        found: dict[str, Any] = {"passes": round(mean_passes(self._kind, self.manifest, tasks), 4)}
-        return found | ({"peak_bytes": self._memory.peak(tasks)} if self._memory else {})
+        costs: dict[str, Any] = {"passes": round(mean_passes(self._kind, self.manifest, tasks), 4)}
+        return costs | ({"peak_bytes": self._memory.peak(tasks)} if self._memory else {})
 
     # --- select, assign ---
 
@@ -226,12 +226,12 @@ def task_of(settings: JobSettings, manifest: Manifest, number: int, slot: RoundS
 def _told(outcome: Outcome) -> dict[str, Any]:
     reports = outcome.reports
     examples = sum(report.examples for report in reports)
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "loss": round(sum(report.loss * report.examples for report in reports) / max(examples, 1), 6),
         "clients": len(reports),
         "examples": examples,
     }
     held_back = sum(report.held_back for report in reports)
     if held_back:
-        found["accuracy_personal"] = round(sum(report.right_personal for report in reports) / held_back, 6)
-    return found
+        figures["accuracy_personal"] = round(sum(report.right_personal for report in reports) / held_back, 6)
+    return figures

@@ -165,15 +165,15 @@ def _but_rounds(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _details(keys: Sequence[str], known: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
     """Of a part with parts of its own, those that differ."""
-    found: list[str] = []
+    differing: list[str] = []
     for key in keys:
         before, now = known.get(key), asked.get(key)
         if isinstance(before, dict) and isinstance(now, dict):
             inner = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
-            found += [f"{key}.{name}" for name in _details(inner, before, now)]
+            differing += [f"{key}.{name}" for name in _details(inner, before, now)]
         else:
-            found.append(key)
-    return found
+            differing.append(key)
+    return differing
 
 
 def _write(path: Path, content: str | bytes) -> None:

@@ -16,17 +16,17 @@ ADAPTER_FILE = "adapter_model.safetensors"
 
 def weights_in(folder: Path, initial: Weights) -> Weights:
     """Those of the parameters in `initial`, which they must fit."""
-    found = _found(folder)
-    differing = sorted(n for n, value in initial.items() if n not in found or found[n].shape != value.shape)
+    weights = _read(folder)
+    differing = sorted(n for n, value in initial.items() if n not in weights or weights[n].shape != value.shape)
     if differing:
         raise SimulationError(
             f"{folder} has other weights than this adapter and these labels need, first {differing[0]}; give the "
             "model, the data and the adapter that they were trained with"
         )
-    return {name: found[name].astype(value.dtype) for name, value in initial.items()}
+    return {name: weights[name].astype(value.dtype) for name, value in initial.items()}
 
 
-def _found(folder: Path) -> Weights:
+def _read(folder: Path) -> Weights:
     state = RunFolder(folder).state()
     if state is not None:
         return state.model.weights

@@ -85,16 +85,16 @@ async def put_file(services: UseServices, bundle: Sha256, path: str, request: Re
 @router.get("/bundles/{bundle}/{path:path}", response_class=FileResponse)
 def get_file(services: UseServices, asking: DeviceOrAdmin, bundle: Sha256, path: str) -> FileResponse:
     """A file of a bundle; takes Range."""
-    found, spec = services.store.bundles.file(bundle, path)
+    file, spec = services.store.bundles.file(bundle, path)
     options: dict[str, Any] = {
         "headers": {"Cache-Control": _IMMUTABLE, "ETag": f'"{spec.sha256}"'},
         "media_type": "application/octet-stream",
     }
     if asking is None:
-        return FileResponse(found, **options)
+        return FileResponse(file, **options)
     traffic, device = services.store.traffic, asking.id
     where = traffic.of_task(device)
-    return CountedFile(found, sent=lambda size: traffic.add(where, device, down=size), **options)
+    return CountedFile(file, sent=lambda size: traffic.add(where, device, down=size), **options)
 
 
 @router.put("/held-out/{sha256}", status_code=204, dependencies=[Admin], openapi_extra=binary())
@@ -103,8 +103,8 @@ async def put_held_out(services: UseServices, sha256: Sha256, request: Request) 
     blobs = services.store.blobs
     async with received(request, blobs, services.store.settings.max_held_out_bytes) as body:
         if body.sha256 != sha256:
-            found = body.sha256[:12]
-            raise Refusal(422, "invalid", f"the body has sha256 {found}…, expected {sha256[:12]}…: send it again")
+            digest = body.sha256[:12]
+            raise Refusal(422, "invalid", f"the body has sha256 {digest}…, expected {sha256[:12]}…: send it again")
         await run_in_threadpool(blobs.adopt, body.path, sha256)
 
 
