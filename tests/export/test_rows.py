@@ -148,8 +148,8 @@ def test_a_simulated_clients_passes_are_forward_modes(head, per_example):
 
     def work(number, passes):
         drawn = step_directions(manifest, units[number], number, training, 0)
-        step = passes.dual if head == "exact" else passes.scalars
-        return drawn, step(clients.batches[number], clients.weights[number], drawn)
+        given = clients.batches[number], clients.weights[number], drawn
+        return drawn, passes.along(*given, scalar_head=head != "exact")
 
     for client, (rows_of, found) in enumerate(run_together(clients.model, tasks, work)):
         of_head = {parameter.name for parameter in manifest.head}
