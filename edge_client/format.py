@@ -11,11 +11,11 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "M
 
 def parse_bytes(text: str) -> int:
     """`200MB`, `1.5 GB`, `256MiB`, or a plain number of bytes."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    unit = _UNITS.get(found[2].upper()) if found else None
-    if found is None or unit is None or float(found[1]) <= 0:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    unit = _UNITS.get(match[2].upper()) if match else None
+    if match is None or unit is None or float(match[1]) <= 0:
         raise SpryError(f"an amount of memory must look like 200MB or 1.5GB, got {text!r}")
-    return round(float(found[1]) * unit)
+    return round(float(match[1]) * unit)
 
 
 def count(number: int) -> str:

@@ -49,12 +49,12 @@ GROUPS = COMMANDS, CHECKS, BENCHES, BASELINES, RUNTIMES, ADAPTERS, ESTIMATORS, A
 @cache
 def added(group: EntryGroup) -> Mapping[str, EntryPoint]:
     """A group's entry points by name, this project's before others'; nothing is imported."""
-    found: dict[str, EntryPoint] = {}
+    entries: dict[str, EntryPoint] = {}
     for entry in sorted(entry_points(group=group.name), key=_place):
-        if (other := found.get(entry.name)) is not None:
+        if (other := entries.get(entry.name)) is not None:
             raise _taken(group, entry, distribution(other))
-        found[entry.name] = entry
-    return found
+        entries[entry.name] = entry
+    return entries
 
 
 def _place(entry: EntryPoint) -> tuple[bool, str, str]:
@@ -88,10 +88,10 @@ class Registry(Mapping[str, T], Generic[T]):
         self._own = dict(own or {})
 
     def _added(self) -> Mapping[str, EntryPoint]:
-        found = added(self.group)
-        if taken := self._own.keys() & found.keys():
-            raise _taken(self.group, found[min(taken)], NAME)
-        return found
+        entries = added(self.group)
+        if taken := self._own.keys() & entries.keys():
+            raise _taken(self.group, entries[min(taken)], NAME)
+        return entries
 
     def __getitem__(self, name: str) -> T:
         if name in self._own:
@@ -99,12 +99,12 @@ class Registry(Mapping[str, T], Generic[T]):
         entry = self._added()[name]
         who = f"the {self.group.noun} {name!r} of {distribution(entry)}"
         try:
-            found = entry.load()
+            plugin = entry.load()
         except (ImportError, AttributeError) as error:
             raise PluginError(f"{who} cannot be imported: {error}; install it anew, or uninstall it") from error
-        if not self._fits(found):
+        if not self._fits(plugin):
             raise PluginError(f"{who} must be of {self.group.type}, {entry.value} is not: upgrade or uninstall it")
-        return found
+        return plugin
 
     def find(self, name: str) -> T:
         """What a job names, maybe a job of a newer version."""

@@ -129,14 +129,14 @@ def _differentiate(loaded: Loaded, adapted: Adapted, options: ExportOptions, pro
 
 def _programs(segments: Sequence[SegmentGraph], directions: Sequence[int]) -> list[Program]:
     builder = ProgramBuilder()
-    found: list[Program] = []
+    programs: list[Program] = []
     trained_before = False
     for segment in segments:
         for kind in kinds(segment, trained_before=trained_before):
             first, *more = (builder.build(segment, kind, count) for count in directions)
-            found += [first, *more] if first.directions else [first]
+            programs += [first, *more] if first.directions else [first]
         trained_before = trained_before or bool(segment.slots(Role.ADAPTER))
-    return found
+    return programs
 
 
 def _merge(stored: dict[str, Tensor], captured: Captured) -> None:
@@ -170,10 +170,10 @@ def _telling(progress: Progress):  # noqa: ANN202 -- the type of lower_all's cal
 
 
 def _refuse_fallbacks(results: Mapping[tuple[str, str], LoweredSegment], options: ExportOptions) -> None:
-    found = [f"{runtime}: {line}" for (runtime, _), result in results.items() for line in result.fallbacks]
-    if found and not options.allow_fallback:
+    fallbacks = [f"{runtime}: {line}" for (runtime, _), result in results.items() for line in result.fallbacks]
+    if fallbacks and not options.allow_fallback:
         raise ExportError(
-            f"{len(found)} large ops would run on a slow fallback kernel: {'; '.join(found[:5])}; "
+            f"{len(fallbacks)} large ops would run on a slow fallback kernel: {'; '.join(fallbacks[:5])}; "
             "pass --allow-fallback to accept that"
         )
 

@@ -102,14 +102,14 @@ class RowModel:
 
     def forward(self, weights: Sequence[Weights], batches: Sequence[Batch]) -> list[tuple[Array, Array]]:
         """Each client's losses [batch] and logits."""
-        found = _Found(batches)
+        results = _Results(batches)
         alike = all(values is weights[0] for values in weights)
         with torch.no_grad():
             for part in _parts(batches, [0] * len(batches), self._most):
                 leaves = self._leaves(weights[:1] if alike else [weights[client] for client in part.clients])
                 inner = {name: leaf[0] if alike else leaf[part.owner] for name, leaf in leaves.items()}
-                found.put(part, *self._rows(inner, None if alike else 0, found.batch, part))
-        return list(zip(found.loss, found.logits, strict=True))
+                results.put(part, *self._rows(inner, None if alike else 0, results.batch, part))
+        return list(zip(results.loss, results.logits, strict=True))
 
     def differentiate(
         self, weights: Sequence[Weights], batches: Sequence[Batch], names: Sequence[Collection[str]], *,
@@ -120,7 +120,7 @@ class RowModel:
         What lies before the earliest of its parameters costs a client no backward pass: rows run together with others
         that reach about as deep.
         """
-        found = _Found(batches)
+        results = _Results(batches)
         rows = (len(batches[0].weight),) if per_example else ()
         gradients = [
             {name: np.zeros((*rows, *own[name].shape), np.float32) for name in wanted}
@@ -134,10 +134,10 @@ class RowModel:
             roots = [leaves[name].requires_grad_() for name in wanted]
             with torch.enable_grad():
                 inner = leaves if per_example else {name: leaf[part.owner] for name, leaf in leaves.items()}
-                loss, logits = self._rows(inner, 0, found.batch, part)
+                loss, logits = self._rows(inner, 0, results.batch, part)
                 mean = loss.sum() if per_example else loss @ self._shares(batches, part)
                 slopes = torch.autograd.grad(mean, roots, allow_unused=True, materialize_grads=True)
-            found.put(part, loss, logits)
+            results.put(part, loss, logits)
             values = {name: slope.float().cpu().numpy() for name, slope in zip(wanted, slopes, strict=True)}
             for position, client in enumerate(part.clients):
                 here = part.owner == position
@@ -146,7 +146,7 @@ class RowModel:
                         total[part.row[here]] = values[name][here]
                     else:
                         np.add(total, values[name][position], out=total)
-        return [Differentiated(*result) for result in zip(found.loss, found.logits, gradients, strict=True)]
+        return [Differentiated(*result) for result in zip(results.loss, results.logits, gradients, strict=True)]
 
     def _shares(self, batches: Sequence[Batch], part: _Part) -> Tensor:
         """How much each row counts in its client's mean."""
@@ -233,18 +233,18 @@ def _parts(batches: Sequence[Batch], depths: Sequence[int], most: int) -> list[_
     size = len(batches[0].weight)
     lengths = np.concatenate([batch.tokens["attention_mask"].sum(1) for batch in batches])
     by_depth = np.argsort(np.repeat(depths, size), kind="stable")
-    found: list[_Part] = []
+    parts: list[_Part] = []
     for start in range(0, len(by_depth), 2 * most):
         alike = by_depth[start : start + 2 * most]
         by_length = alike[np.argsort(lengths[alike], kind="stable")]
         for first in range(0, len(by_length), most):
             rows = by_length[first : first + most]
             clients, owner = np.unique(rows // size, return_inverse=True)
-            found.append(_Part(rows, clients.tolist(), owner, rows % size, max(2, int(lengths[rows].max()))))
-    return found
+            parts.append(_Part(rows, clients.tolist(), owner, rows % size, max(2, int(lengths[rows].max()))))
+    return parts
 
 
-class _Found:
+class _Results:
     """Losses and logits of clients' batches, put in part by part."""
 
     def __init__(self, batches: Sequence[Batch]) -> None:

@@ -33,7 +33,7 @@ class Described(Protocol):
     def options(self) -> tuple[str, ...]: ...
 
 
-_ADAPTERS = plugins.Registry[Described](plugins.ADAPTERS, lambda found: hasattr(found, "dimension"))
+_ADAPTERS = plugins.Registry[Described](plugins.ADAPTERS, lambda adapter: hasattr(adapter, "dimension"))
 
 
 def own_dimension(method: str) -> int:
@@ -52,24 +52,24 @@ def folded(tensors: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _plain_heads(tensors: Mapping[str, Array]) -> dict[str, Array]:
-    found = {name: value for name, value in tensors.items() if name.rpartition(".")[2] not in (CENTRE, SCALE)}
+    plain = {name: value for name, value in tensors.items() if name.rpartition(".")[2] not in (CENTRE, SCALE)}
     for name, scale in tensors.items():
         owner, _, part = name.rpartition(".")
         if part == SCALE:
             weight, bias = f"{owner}.weight", f"{owner}.bias"
-            found[weight] = np.asarray(tensors[weight] * scale, scale.dtype)
+            plain[weight] = np.asarray(tensors[weight] * scale, scale.dtype)
             if bias in tensors:  # or there is no centre
-                found[bias] = np.asarray(tensors[bias] - found[weight] @ tensors[f"{owner}.{CENTRE}"], scale.dtype)
-    return found
+                plain[bias] = np.asarray(tensors[bias] - plain[weight] @ tensors[f"{owner}.{CENTRE}"], scale.dtype)
+    return plain
 
 
 def _whole_factors(tensors: Mapping[str, Array]) -> dict[str, Array]:
-    found: dict[str, Array] = {}
+    whole: dict[str, Array] = {}
     for name, value in tensors.items():
         owner, _, part = name.removesuffix(".weight").rpartition(".")
         if part == CORE:
             frame = tensors[f"{owner}.{FRAME}.weight"]
-            found[f"{owner}.weight"] = np.asarray(frame * value if len(value) == 1 else frame @ value, frame.dtype)
+            whole[f"{owner}.weight"] = np.asarray(frame * value if len(value) == 1 else frame @ value, frame.dtype)
         elif part != FRAME:
-            found[name] = value
-    return found
+            whole[name] = value
+    return whole

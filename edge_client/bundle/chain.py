@@ -80,7 +80,7 @@ class Chain:
         name = self.segments[segment]
         program = self.programs.get((name, kind))
         if program is None:
-            offered = ", ".join(found for owner, found in self.programs if owner == name) or "none"
+            offered = ", ".join(other for owner, other in self.programs if owner == name) or "none"
             raise BundleError(
                 f"the bundle has no {kind} program of {name} for {self.runtime}, {self.batch}x{self.length}, "
                 f"K={self.directions}; it has {offered}"

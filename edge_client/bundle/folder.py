@@ -161,9 +161,9 @@ def check_file(folder: Path, file: FileSpec, *, digest: bool = True) -> None:
     if size != file.bytes:
         what = "truncated" if size < file.bytes else "too long"
         raise BundleError(f"{path} is {what}: expected {file.bytes} bytes, found {size}; copy the bundle again")
-    if digest and (found := sha256(path)) != file.sha256:
+    if digest and (actual := sha256(path)) != file.sha256:
         raise BundleError(
-            f"{path} is corrupt: expected sha256 {file.sha256[:12]}…, found {found[:12]}…; copy the bundle again"
+            f"{path} is corrupt: expected sha256 {file.sha256[:12]}…, found {actual[:12]}…; copy the bundle again"
         )
 
 

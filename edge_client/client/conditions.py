@@ -41,11 +41,11 @@ class Hours:
 
 def parse_hours(text: str) -> Hours:
     """`22-6` or `22:30-6:15`, by the device's clock."""
-    found = re.fullmatch(r"\s*(\d{1,2})(?::(\d{2}))?\s*-\s*(\d{1,2})(?::(\d{2}))?\s*", text)
+    match = re.fullmatch(r"\s*(\d{1,2})(?::(\d{2}))?\s*-\s*(\d{1,2})(?::(\d{2}))?\s*", text)
     try:
-        if found is None:
+        if match is None:
             raise ValueError(text)
-        start, start_minute, end, end_minute = (int(part or 0) for part in found.groups())
+        start, start_minute, end, end_minute = (int(part or 0) for part in match.groups())
         hours = Hours(_time(start, start_minute), _time(end, end_minute))
     except ValueError:
         raise SpryError(f"hours must look like 22-6 or 22:30-6:15, got {text!r}") from None
@@ -82,9 +82,9 @@ class Machine:
 
     def free_memory(self) -> int | None:
         """What programs can still take without swapping."""
-        found = re.search(r"^MemAvailable:\s*(\d+) kB", _read(self.meminfo), re.MULTILINE)
-        if found:
-            return int(found[1]) * 1024
+        match = re.search(r"^MemAvailable:\s*(\d+) kB", _read(self.meminfo), re.MULTILINE)
+        if match:
+            return int(match[1]) * 1024
         try:
             return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         except (ValueError, OSError):
@@ -141,8 +141,8 @@ class Conditions:
         return None
 
     def is_metered(self) -> bool:
-        found = self.machine.metered()
-        return self.metered if found is None else found
+        detected = self.machine.metered()
+        return self.metered if detected is None else detected
 
     def memory(self) -> int | None:
         """The bytes that training may take now; None where neither user nor system says."""

@@ -58,15 +58,15 @@ def open_bundle(store: Store, about: KnownJob) -> Bundle:
 def kept_weights(kept: JobStore, about: KnownJob, bundle: Bundle, *, personal: bool) -> Weights:
     """The newest global weights that this device has, or those that it trained last."""
     if not personal:
-        found = kept.weights(about.bundle)
-        return bundle.initial_adapter() if found is None else found.weights
-    found = kept.personal(about.bundle)
-    if found is None:
+        newest = kept.weights(about.bundle)
+        return bundle.initial_adapter() if newest is None else newest.weights
+    trained = kept.personal(about.bundle)
+    if trained is None:
         raise StoreError(
             f"there is no personal adapter of {about.name}: it comes with the first round of mode epoch; leave out "
             "--personal for the newest global one"
         )
-    return found.weights
+    return trained.weights
 
 
 def _predicted(bench: Workbench, texts: Sequence[Text], weights: Weights) -> list[Prediction]:
@@ -76,8 +76,8 @@ def _predicted(bench: Workbench, texts: Sequence[Text], weights: Weights) -> lis
     stepper = Stepper(manifest, bench.runtime, bench.runtime_name, batch, length, directions)
     encoder = bench.encoder(batch, length)
     examples = [bench.kind.asked(text) for text in texts]
-    found: list[Prediction] = []
+    predictions: list[Prediction] = []
     for part in in_order(examples, encoder, bench.kind.encode):
         logits = stepper.forward(part.batch.tokens, part.labels, weights).logits[: len(part.examples)]
-        found += bench.kind.read(logits, part, manifest.model.labels, bench.token)
-    return found
+        predictions += bench.kind.read(logits, part, manifest.model.labels, bench.token)
+    return predictions

@@ -41,9 +41,9 @@ def command(
 
 def report(manifest: Manifest) -> str:
     """The manifest with every offered cut of every runtime, as JSON."""
-    found = msgspec.json.decode(write(manifest))
-    found["cuts"] = {name: msgspec.to_builtins(_offers(manifest, name)) for name in sorted(manifest.runtimes)}
-    return msgspec.json.format(msgspec.json.encode(found), indent=1).decode()
+    fields = msgspec.json.decode(write(manifest))
+    fields["cuts"] = {name: msgspec.to_builtins(_offers(manifest, name)) for name in sorted(manifest.runtimes)}
+    return msgspec.json.format(msgspec.json.encode(fields), indent=1).decode()
 
 
 def show(bundle: Bundle, console: Console, *, checked: str) -> None:

@@ -36,14 +36,15 @@ def command(
     folder = home or default_home()
     store = Store(folder, server) if server else Store.only(folder)
     given = [text if context is None else (text, context) for text in texts]
-    found = predict(store, given, job=job, personal=personal, threads=threads)
+    predictions = predict(store, given, job=job, personal=personal, threads=threads)
     if as_json:
         rows = [
-            {"text": text, "label": one.label, "scores": one.scores} for text, one in zip(texts, found, strict=True)
+            {"text": text, "label": one.label, "scores": one.scores}
+            for text, one in zip(texts, predictions, strict=True)
         ]
         typer.echo(msgspec.json.format(msgspec.json.encode(rows), indent=1).decode())
         return
-    for text, prediction in zip(texts, found, strict=True):
+    for text, prediction in zip(texts, predictions, strict=True):
         typer.echo(f"{_shown(prediction)}\t{text}")
 
 

@@ -46,8 +46,8 @@ class OwnData:
         assert self._source is not None  # it was counted
         key = model.task, model.labels, self._source.stamp()
         if self._read is None or self._read[0] != key:
-            found = examples_for(self._source, check, bad_rows=self._bad_rows)
-            if found.skipped.count:
-                self._tell(Event("warning", f"{self._source.name}: rows left out: {found.skipped}"))
-            self._read = key, *found.split(self._holdout)
+            examples = examples_for(self._source, check, bad_rows=self._bad_rows)
+            if examples.skipped.count:
+                self._tell(Event("warning", f"{self._source.name}: rows left out: {examples.skipped}"))
+            self._read = key, *examples.split(self._holdout)
         return self._read[1:]

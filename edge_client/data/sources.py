@@ -103,8 +103,8 @@ class FileSource(Source):
         self.name = str(path)
 
     def stamp(self) -> object:
-        found = self.path.stat()
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        status = self.path.stat()
+        return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 class JsonlSource(FileSource):
@@ -220,9 +220,9 @@ def _text(line: bytes, at: int) -> str:
 
 def _object(line: bytes, at: int) -> Row:
     try:
-        found = msgspec.json.decode(_text(line, at))
+        value = msgspec.json.decode(_text(line, at))
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadRow(f"is not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise BadRow(f'expected an object such as {{"text": ..., "label": ...}}, got {type(found).__name__}')
-    return cast("Row", found)
+    if not isinstance(value, dict):
+        raise BadRow(f'expected an object such as {{"text": ..., "label": ...}}, got {type(value).__name__}')
+    return cast("Row", value)

@@ -56,17 +56,17 @@ def _taking_turns(
     parts: list[tuple[list[int], bool]] = [([unit], False) for unit in sorted(units)]
     if manifest.head and training.head == "joint":
         parts.append(([], True))
-    found: dict[str, Floats] = {}
+    drawn: dict[str, Floats] = {}
     for (numbers, head), own in zip(parts, own_directions(len(parts), count), strict=True):
         scale = np.float32(math.sqrt(count / len(own)))
         for name, rows in drawing(numbers, directions=len(own), head=head).items():
             moved = rows.reshape(len(own), -1, *rows.shape[1:])
             whole = np.zeros((count, *moved.shape[1:]), np.float32)
             whole[own] = scale * moved
-            found[name] = whole.reshape(-1, *rows.shape[1:])
+            drawn[name] = whole.reshape(-1, *rows.shape[1:])
     if training.head == "apart":
-        found |= drawing([], directions=count, head=True)
-    return found
+        drawn |= drawing([], directions=count, head=True)
+    return drawn
 
 
 def own_directions(parts: int, directions: int) -> list[range]:

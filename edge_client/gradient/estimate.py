@@ -39,12 +39,12 @@ def directions_for(
     drawn = [(number, unit_at(manifest, number).parameters) for number in units]
     if head and manifest.head:
         drawn.append((len(manifest.units), manifest.head))
-    found: dict[str, Array] = {}
+    by_parameter: dict[str, Array] = {}
     for number, parameters in drawn:
         size = sum(parameter.size for parameter in parameters)
         flat = draw(seed, number, size, iteration=iteration, directions=directions, examples=batch, kind=kind)
-        found.update(parts(parameters, flat))
-    return found
+        by_parameter.update(parts(parameters, flat))
+    return by_parameter
 
 
 def parts(parameters: Iterable[Parameter], flat: Array) -> Iterator[tuple[str, Array]]:
@@ -62,14 +62,14 @@ def estimate(jvp: Array, directions: Arrays, example_weight: ArrayLike | None = 
         raise ProgramInputError(f"jvp must have shape [K, batch], got {list(jvp.shape)}")
     count, batch = jvp.shape
     coefficients = (jvp * shares(example_weight, batch) / count).astype(np.float32).reshape(-1)
-    found: dict[str, Array] = {}
+    gradients: dict[str, Array] = {}
     for name, direction in directions.items():
         if len(direction) != coefficients.size:
             raise ProgramInputError(
                 f"the direction of {name} must have K x batch = {count} x {batch} rows, got {len(direction)}"
             )
-        found[name] = (coefficients @ direction.reshape(coefficients.size, -1)).reshape(direction.shape[1:])
-    return found
+        gradients[name] = (coefficients @ direction.reshape(coefficients.size, -1)).reshape(direction.shape[1:])
+    return gradients
 
 
 def shares(example_weight: ArrayLike | None, batch: int) -> NDArray[np.float32]:

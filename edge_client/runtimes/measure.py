@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_client.bundle import manifest
+from edge_client.bundle import manifest as manifests
 from edge_client.bundle.manifest import ProgramSpec, TensorSpec
 from edge_client.gradient.philox import draw
 from edge_client.memory import MeasureError, peak_above, resident
@@ -119,8 +119,8 @@ def _measured(folder: Path, name: str, programs: Sequence[ProgramSpec]) -> Itera
 
 
 def main(folder: str, runtime: str) -> None:
-    found = manifest.read(Path(folder) / manifest.FILE_NAME)
-    for program, memory in _measured(Path(folder), runtime, found.runtimes[runtime].programs):
+    manifest = manifests.read(Path(folder) / manifests.FILE_NAME)
+    for program, memory in _measured(Path(folder), runtime, manifest.runtimes[runtime].programs):
         print(json.dumps({"program": program.name, **memory._asdict()}), flush=True)  # noqa: T201 -- its only output
 
 

@@ -137,7 +137,7 @@ class Listing:
 
 RUNTIMES = plugins.Registry(
     plugins.RUNTIMES,
-    lambda found: isinstance(found, Listing),
+    lambda listing: isinstance(listing, Listing),
     {
         "onnx": Listing("edge_client.runtimes.onnx:OnnxRuntime", "onnxruntime", "onnx"),
         "executorch": Listing("edge_client.runtimes.executorch:ExecutorchRuntime", "executorch", "executorch"),
@@ -163,16 +163,16 @@ def chosen(wanted: str | None, device: str = CPU) -> list[str]:
     """The runtimes that this machine can offer: those installed, or one of them, and on a GPU those that take it."""
     if wanted is not None:
         _check(wanted)
-    found = available() if wanted is None else [wanted] if RUNTIMES[wanted].installed else []
-    if not found:
+    names = available() if wanted is None else [wanted] if RUNTIMES[wanted].installed else []
+    if not names:
         what = f"the runtime {wanted} is not installed" if wanted else "no runtime is installed"
         raise SpryError(f"{what}: {command_for([wanted] if wanted else RUNTIMES)}")
     if device == CPU:
-        return found
-    fitting = [name for name in found if RUNTIMES[name].accelerated]
+        return names
+    fitting = [name for name in names if RUNTIMES[name].accelerated]
     if not fitting:
         raise SpryError(
-            f"nothing here runs on {device}: {' and '.join(found)} use the CPU alone; install a torch with CUDA and "
+            f"nothing here runs on {device}: {' and '.join(names)} use the CPU alone; install a torch with CUDA and "
             "take --runtime torchscript"
         )
     return fitting

@@ -126,21 +126,21 @@ class Passes:
 
     def exact(self, batch: Batch, weights: Weights) -> Pass:
         """True gradients of units and head."""
-        found = self._empty()
+        whole = self._empty()
         for piece in self._pieces(batch):
             step = self._stepper.exact(piece.tokens, piece.labels, weights, self.cut, piece.weight)
-            self._fill(found, piece, _NONE, step.loss)
-            _add(found.gradients, step.gradients, piece.share)
-        return found
+            self._fill(whole, piece, _NONE, step.loss)
+            _add(whole.gradients, step.gradients, piece.share)
+        return whole
 
     def losses(self, batch: Batch, weights: Weights) -> Array:
         """[batch], without derivatives."""
-        found = self._empty()
+        whole = self._empty()
         for piece in self._pieces(batch):
             hidden = self._hidden(piece, weights)
             step = self._stepper.forward(piece.tokens, piece.labels, weights, hidden=hidden, cut=self.cut)
-            self._fill(found, piece, _NONE, step.loss)
-        return found.loss
+            self._fill(whole, piece, _NONE, step.loss)
+        return whole.loss
 
     def logits(self, batch: Batch, weights: Weights) -> Array:
         """[batch, ...], from end to end and without leaving anything in the cache."""
@@ -167,11 +167,12 @@ class Passes:
         self, batch: Batch, weights: Weights, directions: Mapping[str, Array]
     ) -> Iterator[tuple[_Piece, Turn, States, dict[str, Array]]]:
         """Each piece's turns, with what enters the segments where turns begin, and their part of the directions."""
-        found = turns(directions, self.directions, self._stepper.chain, self.cut, late=self._late)
+        all_turns = turns(directions, self.directions, self._stepper.chain, self.cut, late=self._late)
         for piece in self._pieces(batch):
-            states: States = dict.fromkeys(turn.begin for turn in found)  # the first turn comes to those behind the cut
+            # The first turn comes to those behind the cut.
+            states: States = dict.fromkeys(turn.begin for turn in all_turns)
             states[self.cut] = self._hidden(piece, weights)
-            for turn in found:
+            for turn in all_turns:
                 yield piece, turn, states, self._part(directions, turn, piece)
 
     def _pieces(self, batch: Batch) -> Iterator[_Piece]:
@@ -189,7 +190,7 @@ class Passes:
 
     def _part(self, directions: Mapping[str, Array], turn: Turn, piece: _Piece) -> dict[str, Array]:
         """A turn's directions of the parameters that it moves, of a piece's rows, which may share them."""
-        found: dict[str, Array] = {}
+        moving: dict[str, Array] = {}
         for name, values in directions.items():
             own = values.reshape(self.directions, -1, *values.shape[1:])[turn.numbers]
             if not own.any():
@@ -198,8 +199,8 @@ class Passes:
             missing = self._stepper.chain.batch - shaped.shape[1]
             if missing:
                 shaped = np.pad(shaped, [(0, 0), (0, missing), *[(0, 0)] * (shaped.ndim - 2)])
-            found[name] = np.ascontiguousarray(shaped).reshape(-1, *values.shape[1:])
-        return found
+            moving[name] = np.ascontiguousarray(shaped).reshape(-1, *values.shape[1:])
+        return moving
 
     def _hidden(self, piece: _Piece, weights: Weights) -> Array | None:
         hidden = self.prefixes.get(piece.key)
@@ -215,7 +216,7 @@ class Passes:
 
     @staticmethod
     def _fill(
-        found: Pass,
+        whole: Pass,
         piece: _Piece,
         turn: NDArray[np.intp],
         loss: Array,
@@ -223,10 +224,10 @@ class Passes:
         head_jvp: Array | None = None,
     ) -> None:
         counted = piece.weight[: piece.rows.stop - piece.rows.start] > 0
-        found.loss[piece.rows] = loss[: len(counted)] * counted
-        for whole, part in ((found.jvp, jvp), (found.head_jvp, head_jvp)):
+        whole.loss[piece.rows] = loss[: len(counted)] * counted
+        for values, part in ((whole.jvp, jvp), (whole.head_jvp, head_jvp)):
             if part is not None:
-                whole[turn, piece.rows] = part[:, : len(counted)] * counted
+                values[turn, piece.rows] = part[:, : len(counted)] * counted
 
 
 def _filled(rows: Array, size: int) -> Array:

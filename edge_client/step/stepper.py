@@ -114,8 +114,8 @@ class Stepper:
         """Losses and logits; from `hidden`, a prefix's result, where only what follows the cut has changed."""
         first = self._inputs.start(hidden, cut)
         values = self._inputs.values(tokens, weights, labels=labels)
-        found = self._follow(self.chain.forward(first), values, hidden=hidden)
-        return ForwardPass(found["loss"], found["logits"])
+        results = self._follow(self.chain.forward(first), values, hidden=hidden)
+        return ForwardPass(results["loss"], results["logits"])
 
     def prefix(self, tokens: Arrays, weights: Arrays, cut: Cut) -> Array | None:
         """The hidden states that enter the cut; None where nothing lies before it."""
@@ -151,9 +151,9 @@ class Stepper:
             hidden = self.prefix(tokens, weights, begin)
         start = self._inputs.start(hidden, begin)
         values = self._inputs.values(tokens, weights, directions, labels=labels, example_weight=example_weight)
-        found = self._follow(self._programs(cut, start, scalar=scalar_head), values, hidden=hidden, states=states)
-        jvp, head_jvp = self._by_direction(found.get("jvp")), self._by_direction(found.get("head_jvp"))
-        return Step(found["loss"], found["logits"], jvp, head_jvp, self._named(found, self._inputs.head))
+        results = self._follow(self._programs(cut, start, scalar=scalar_head), values, hidden=hidden, states=states)
+        jvp, head_jvp = self._by_direction(results.get("jvp")), self._by_direction(results.get("head_jvp"))
+        return Step(results["loss"], results["logits"], jvp, head_jvp, self._named(results, self._inputs.head))
 
     def exact(
         self,
@@ -186,9 +186,9 @@ class Stepper:
         gradient = result.get("gradient")
         for segment in range(self.chain.head - 1, lowest - 1, -1):
             program = self.chain.program(segment, VJP)
-            found = self._run(program, values, alone=alone, hidden=states.pop(), gradient=gradient)
-            gradient = found.get("gradient")
-            for name, part in self._named(found, wanted).items():
+            segment_result = self._run(program, values, alone=alone, hidden=states.pop(), gradient=gradient)
+            gradient = segment_result.get("gradient")
+            for name, part in self._named(segment_result, wanted).items():
                 gradients[name] = gradients[name] + part if name in gradients else part  # shared by several segments
         return ExactStep(result["loss"], result["logits"], gradients)
 
@@ -223,23 +223,23 @@ class Stepper:
         states: States | None = None,
     ) -> Arrays:
         """Run programs one after the other, each on the state and tangent that the one before left."""
-        found: Arrays = {}
+        results: Arrays = {}
         tangent: Array | None = None
         for program in programs:
             if states and (position := self.chain.position(program.segment)) in states:
                 states[position] = hidden
-            found = self._run(program, values, alone=self.low_memory, hidden=hidden, tangent=tangent)
-            hidden, tangent = found.get("hidden"), found.get("tangent")
-        return found
+            results = self._run(program, values, alone=self.low_memory, hidden=hidden, tangent=tangent)
+            hidden, tangent = results.get("hidden"), results.get("tangent")
+        return results
 
     def _run(self, program: ProgramSpec, values: Arrays, *, alone: bool, **states: Array | None) -> Arrays:
         given = {**values, **{name: state for name, state in states.items() if state is not None}}
         inputs = self._inputs.of(program, given)
         self._runtime.load(program)
-        found = self._runtime.run(program, inputs)
+        results = self._runtime.run(program, inputs)
         if alone:
             self._runtime.release(program)
-        return found
+        return results
 
     # --- what comes out ---
 
@@ -247,6 +247,6 @@ class Stepper:
         shape = self.chain.directions, self.chain.batch
         return np.zeros(shape, np.float32) if jvp is None else jvp.reshape(shape)
 
-    def _named(self, found: Arrays, wanted: Iterable[str]) -> dict[str, Array]:
+    def _named(self, results: Arrays, wanted: Iterable[str]) -> dict[str, Array]:
         """The gradients of these parameters among a program's results."""
-        return {name: found[GRADIENT + name] for name in wanted if GRADIENT + name in found}
+        return {name: results[GRADIENT + name] for name in wanted if GRADIENT + name in results}

@@ -123,8 +123,8 @@ def _starts_at(response: httpx.Response, start: int) -> bool:
     """Whether an answer holds the rest; a server may send the whole file instead."""
     if response.status_code != HTTPStatus.PARTIAL_CONTENT:
         return start == 0
-    found = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-    if found is None or int(found[1]) != start:
+    match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+    if match is None or int(match[1]) != start:
         raise BadAnswer(f"{response.url} answers with another range than was asked for; {_TELL}", status=200)
     return True
 

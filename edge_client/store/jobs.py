@@ -113,13 +113,13 @@ class Store:
     @classmethod
     def only(cls, home: Path) -> Self:
         """That of the one server in `home`."""
-        found = sorted(path.parent for path in home.glob("*/identity.json"))
-        if len(found) != 1:
-            several = f"several servers ({', '.join(f.name for f in found)}): name one with --server"
-            what = several if found else "no server; take part in a round first (spry join)"
+        folders = sorted(path.parent for path in home.glob("*/identity.json"))
+        if len(folders) != 1:
+            several = f"several servers ({', '.join(f.name for f in folders)}): name one with --server"
+            what = several if folders else "no server; take part in a round first (spry join)"
             raise StoreError(f"{home} holds {what}")
         store = cls(home, "")
-        store.folder = found[0]
+        store.folder = folders[0]
         return store
 
     @contextmanager
@@ -218,10 +218,10 @@ class JobStore:
 
     def progress(self, task: Task, data: str) -> Checkpoint | None:
         """Where this task stood, trained on the same data."""
-        found = self._load("progress")
-        if found is None:
+        saved = self._load("progress")
+        if saved is None:
             return None
-        mark, weights, optimizer = found
+        mark, weights, optimizer = saved
         if (mark.task, mark.data, mark.bundle, mark.version) != (task.id, data, task.bundle, task.version):
             return None
         return Checkpoint(mark.step, mark.loss, mark.examples, mark.seconds, weights, optimizer)
@@ -245,15 +245,15 @@ class JobStore:
         self._save("weights", _Mark(bundle=bundle, version=kept.version), kept.weights, kept.optimizer)
 
     def weights(self, bundle: str) -> Kept | None:
-        found = self._load("weights")
-        return None if found is None or found[0].bundle != bundle else Kept(found[0].version, found[1], found[2])
+        saved = self._load("weights")
+        return None if saved is None or saved[0].bundle != bundle else Kept(saved[0].version, saved[1], saved[2])
 
     def save_personal(self, bundle: str, version: int, weights: Weights) -> None:
         self._save("personal", _Mark(bundle=bundle, version=version), weights, {})
 
     def personal(self, bundle: str) -> Kept | None:
-        found = self._load("personal")
-        return None if found is None or found[0].bundle != bundle else Kept(found[0].version, found[1])
+        saved = self._load("personal")
+        return None if saved is None or saved[0].bundle != bundle else Kept(saved[0].version, saved[1])
 
     def _save(self, name: str, mark: _Mark, weights: Weights, optimizer: Weights) -> None:
         from safetensors.numpy import save

@@ -48,8 +48,8 @@ class Language(TaskType):
 
     def score(self, logits: NDArray[Any], part: Labelled) -> Score:
         """Of each token alike, whichever text it is from."""
-        found = super().score(logits, part)
-        return Score(found.total, found.sums | {LOSS: sum(map(_loss, logits, _following(part)))})
+        score = super().score(logits, part)
+        return Score(score.total, score.sums | {LOSS: sum(map(_loss, logits, _following(part)))})
 
     def told(self, score: Score) -> dict[str, float]:
         with np.errstate(over="ignore"):  # infinite then

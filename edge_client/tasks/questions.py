@@ -67,10 +67,10 @@ class Questions(TaskType):
 
     def right(self, logits: NDArray[Any], part: Labelled) -> list[bool]:
         """To the letter, by the first of the answers."""
-        return [found == example.answer for found, example in zip(answers(logits, part), part.examples, strict=True)]
+        return [answer == example.answer for answer, example in zip(answers(logits, part), part.examples, strict=True)]
 
     def score(self, logits: NDArray[Any], part: Labelled) -> Score:
-        pairs = [(found, one.answers) for found, one in zip(answers(logits, part), part.examples, strict=True)]
+        pairs = [(answer, one.answers) for answer, one in zip(answers(logits, part), part.examples, strict=True)]
         sums = {"exact_match": sum(exact_match(*pair) for pair in pairs), "f1": sum(f1(*pair) for pair in pairs)}
         return Score(len(pairs), sums)
 
@@ -85,13 +85,13 @@ class Questions(TaskType):
 
 def _question(row: Row) -> Example:
     question, context = text_of(row, "question"), text_of(row, "context")
-    found = _answers(row.get("answers"))
-    if not found.text:
+    given = _answers(row.get("answers"))
+    if not given.text:
         return Example(question, context)
-    answer, start = found.text[0], found.answer_start[0]
+    answer, start = given.text[0], given.answer_start[0]
     if context[start : start + len(answer)] != answer:
         raise BadRow(f"the answer {answer[:80]!r} is not at position {start} of its context")
-    return Example(question, context, answer=answer, answer_start=start, answers=tuple(found.text))
+    return Example(question, context, answer=answer, answer_start=start, answers=tuple(given.text))
 
 
 class _Answers(msgspec.Struct):
@@ -116,14 +116,14 @@ def _answers(value: object) -> _Answers:
     try:
         if isinstance(value, list):
             many = msgspec.convert(value, list[_Answer])
-            found = _Answers([one.text for one in many], [one.answer_start for one in many])
+            given = _Answers([one.text for one in many], [one.answer_start for one in many])
         else:
-            found = msgspec.convert(value or {}, _Answers)
+            given = msgspec.convert(value or {}, _Answers)
     except msgspec.ValidationError as error:
         raise BadRow(f'answers must look like {{"text": ["..."], "answer_start": [0]}}: {error}') from None
-    if len(found.text) != len(found.answer_start) or any(start < 0 for start in found.answer_start):
+    if len(given.text) != len(given.answer_start) or any(start < 0 for start in given.answer_start):
         raise BadRow("answers must have a text and a position from 0 on each")
-    return found if found.text and found.text[0] else _Answers()
+    return given if given.text and given.text[0] else _Answers()
 
 
 # --- spans -----------------------------------------------------------------------------------------------------------
@@ -148,16 +148,16 @@ def answers(logits: NDArray[Any], part: Labelled, *, longest: int = LONGEST) -> 
 
     Spans compete with the null answer, token 0.
     """
-    found: list[str | None] = []
+    texts: list[str | None] = []
     for scores, example, encoding in zip(logits, part.examples, part.encoded.encodings, strict=False):
         context = [i for i, text in enumerate(encoding.sequence_ids) if text == 1]
         span = _best_span(scores[context], longest, null=float(scores[0].sum())) if context else None
         if span is None:
-            found.append(None)
+            texts.append(None)
         else:
             first, last = (encoding.offsets[context[i]] for i in span)
-            found.append((example.pair or "")[first[0] : last[1]])
-    return found
+            texts.append((example.pair or "")[first[0] : last[1]])
+    return texts
 
 
 def _best_span(scores: NDArray[Any], longest: int, null: float) -> tuple[int, int] | None:

@@ -78,17 +78,17 @@ def train(
 def _next(
     training: Training, estimator: Gradients, batch: Batch, state: TrainingState, head: frozenset[str]
 ) -> TrainingState:
-    found = estimator.gradient(batch, state.weights, state.step)
-    check_finite(found.loss, found.gradients, state.step)
+    estimate = estimator.gradient(batch, state.weights, state.step)
+    check_finite(estimate.loss, estimate.gradients, state.step)
     weights, optimizer = dict(state.weights), dict(state.optimizer)
     head_rate = training.head_learning_rate or training.learning_rate
     parts = (
-        ({name: g for name, g in found.gradients.items() if name not in head}, training.learning_rate),
-        ({name: g for name, g in found.gradients.items() if name in head}, head_rate),
+        ({name: g for name, g in estimate.gradients.items() if name not in head}, training.learning_rate),
+        ({name: g for name, g in estimate.gradients.items() if name in head}, head_rate),
     )
     for gradients, rate in parts:
         local_step(weights, gradients, optimizer, training, rate)
-    return replace(state, weights=weights, optimizer=optimizer, step=state.step + 1, loss=state.loss + found.loss)
+    return replace(state, weights=weights, optimizer=optimizer, step=state.step + 1, loss=state.loss + estimate.loss)
 
 
 def check_finite(loss: float, values: Weights, step: int) -> None:

@@ -229,10 +229,10 @@ class ExactGradient(Estimator):
 
     def gradient(self, batch: Batch, weights: Weights, iteration: int) -> Estimate:  # noqa: ARG002 -- draws nothing
         """The loss and the true gradient of one step."""
-        found = self.passes.exact(batch, weights)
+        exact = self.passes.exact(batch, weights)
         own = trained(self.manifest, self.task)
-        gradients = {name: value for name, value in found.gradients.items() if name in own}
-        return Estimate(_mean(found.loss, batch), gradients)
+        gradients = {name: value for name, value in exact.gradients.items() if name in own}
+        return Estimate(_mean(exact.loss, batch), gradients)
 
 
 def _mean(loss: Array, batch: Batch) -> float:
@@ -246,7 +246,7 @@ def trained(manifest: Manifest, task: Task) -> set[str]:
 
 ESTIMATORS = plugins.Registry[type[Estimator]](
     plugins.ESTIMATORS,
-    lambda found: isinstance(found, type) and issubclass(found, Estimator),
+    lambda estimator: isinstance(estimator, type) and issubclass(estimator, Estimator),
     {"forward": Forward, "central": Central, "exact": ExactGradient},
 )
 

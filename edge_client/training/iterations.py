@@ -91,18 +91,18 @@ class Iterations:
     def _report(self) -> bool:
         """Send this iteration's numbers; False when the round takes nothing more."""
         started = time.monotonic()
-        found = self.estimator.report(self.batches.at(self.iteration), self.kept.weights, self.iteration)
+        report = self.estimator.report(self.batches.at(self.iteration), self.kept.weights, self.iteration)
         self._steps += 1
         self._seconds += time.monotonic() - started
-        _check(found, self.iteration)
+        _check(report, self.iteration)
         try:
-            self.server.send_jvps(self.task.id, self.iteration, encode_report(found))
+            self.server.send_jvps(self.task.id, self.iteration, encode_report(report))
         except ServerError as error:
             if error.code not in ("stale", "late"):
                 raise
             return error.code == "stale"  # the others were faster: their step is on its way
-        details = {"round": self.task.round, "step": self.iteration + 1, "steps": self.total, "loss": found.loss}
-        message = f"iteration {self.iteration + 1} of {self.total}, loss {found.loss:.3f}"
+        details = {"round": self.task.round, "step": self.iteration + 1, "steps": self.total, "loss": report.loss}
+        message = f"iteration {self.iteration + 1} of {self.total}, loss {report.loss:.3f}"
         self.tell(Event("progress", message, details))
         return True
 
@@ -144,6 +144,6 @@ class Iterations:
             self.iteration = self.total
 
 
-def _check(found: ScalarReport, iteration: int) -> None:
-    arrays = {"jvp": found.jvp, "head_jvp": found.head_jvp, "head_gradient": found.head_gradient}
-    check_finite(found.loss, {name: value for name, value in arrays.items() if value is not None}, iteration)
+def _check(report: ScalarReport, iteration: int) -> None:
+    arrays = {"jvp": report.jvp, "head_jvp": report.head_jvp, "head_gradient": report.head_gradient}
+    check_finite(report.loss, {name: value for name, value in arrays.items() if value is not None}, iteration)

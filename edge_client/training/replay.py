@@ -38,12 +38,12 @@ def changes(record: StepRecord, manifest: Manifest, training: Training, draw: Dr
             share = participant.report.examples * gradient.astype(np.float64)
             totals[name] = totals[name] + share if name in totals else share
             holders[name] = holders.get(name, 0) + participant.report.examples
-    found = {name: totals[name] / holders[name] for name in totals}
+    means = {name: totals[name] / holders[name] for name in totals}
     if record.head_gradient is not None:
-        found.update(split_head(record.head_gradient.astype(np.float64), manifest))
+        means.update(split_head(record.head_gradient.astype(np.float64), manifest))
     head = manifest.head_names
     rates = training.learning_rate, training.head_learning_rate or training.learning_rate
-    return {name: (-rates[name in head] * value).astype(np.float32) for name, value in found.items()}
+    return {name: (-rates[name in head] * value).astype(np.float32) for name, value in means.items()}
 
 
 def gradients(

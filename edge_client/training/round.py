@@ -99,12 +99,12 @@ class Participation:
             self.store.save_progress(self.task, self.examples.fingerprint, progress)
 
     def _resumed(self, start: Weights) -> TrainingState:
-        found = self.store.progress(self.task, self.examples.fingerprint)
-        if found is None:
+        saved = self.store.progress(self.task, self.examples.fingerprint)
+        if saved is None:
             return TrainingState(start)
-        self.tell(Event("resumed", f"round {self.task.round} goes on after step {found.step}", {"step": found.step}))
+        self.tell(Event("resumed", f"round {self.task.round} goes on after step {saved.step}", {"step": saved.step}))
         return TrainingState(
-            start | found.weights, found.optimizer, found.step, found.loss, found.examples, found.seconds
+            start | saved.weights, saved.optimizer, saved.step, saved.loss, saved.examples, saved.seconds
         )
 
     def _evaluated(self, passes: Passes, batches: Batches, *models: Weights) -> tuple[int, tuple[int, int]]:

@@ -41,18 +41,18 @@ def current(server: Server, store: JobStore, bundle: Bundle, task: Task) -> Kept
 def downloaded(server: Server, kept: Kept, manifest: Manifest, task: Task) -> Kept:
     """What has changed since the version that is kept, or everything where the server does not know that one."""
     try:
-        found = server.weights(task.job, kept.version)
+        answer = server.weights(task.job, kept.version)
     except ServerError as error:
         if error.code != "stale":
             raise
-        found = server.weights(task.job, -1)
-    return kept if found is None else merged(kept, found, manifest)
+        answer = server.weights(task.job, -1)
+    return kept if answer is None else merged(kept, answer, manifest)
 
 
-def merged(kept: Kept, found: Tensors, manifest: Manifest) -> Kept:
+def merged(kept: Kept, answer: Tensors, manifest: Manifest) -> Kept:
     """The newer version that tensors of the server lead to."""
     try:
-        tensors, _ = parse_tensors(found.data)
+        tensors, _ = parse_tensors(answer.data)
     except ValueError as error:
         raise BadAnswer(f"the server's weights cannot be read ({error}); {_SAME_VERSION}", status=200) from None
     shapes = {parameter.name: parameter.shape for parameter in manifest.trained}
@@ -65,7 +65,7 @@ def merged(kept: Kept, found: Tensors, manifest: Manifest) -> Kept:
                 f"{_SAME_VERSION}"
             )
         (optimizer if slot else weights)[name] = value
-    return Kept(found.version, weights, optimizer)
+    return Kept(answer.version, weights, optimizer)
 
 
 def applied(record: StepRecord, kept: Kept, manifest: Manifest, task: Task) -> tuple[Kept, frozenset[str]]:

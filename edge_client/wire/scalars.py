@@ -213,12 +213,12 @@ def _decode_record(
 
 def split_head(flat: NDArray[Any], manifest: Manifest) -> dict[str, NDArray[Any]]:
     """The head's parameters out of one vector that holds them in the manifest's order."""
-    found: dict[str, NDArray[Any]] = {}
+    head: dict[str, NDArray[Any]] = {}
     start = 0
     for parameter in manifest.head:
-        found[parameter.name] = flat[start : start + parameter.size].reshape(parameter.shape)
+        head[parameter.name] = flat[start : start + parameter.size].reshape(parameter.shape)
         start += parameter.size
-    return found
+    return head
 
 
 def join_head(gradients: Mapping[str, Floats], manifest: Manifest) -> Floats:

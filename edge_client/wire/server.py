@@ -170,17 +170,17 @@ class Server:
         """Do something with the server until it succeeds or is refused for good."""
         attempt, started, told = 0, time.monotonic(), False
         while True:
-            found = self._attempt(work)
-            if not isinstance(found, ServerError):
+            outcome = self._attempt(work)
+            if not isinstance(outcome, ServerError):
                 if told:
                     self._tell(Event("reachable", f"{self.url} answers again"))
-                return found
-            delay = _delay(attempt, found.retry_after)
+                return outcome
+            delay = _delay(attempt, outcome.retry_after)
             late = self.patience is not None and time.monotonic() - started + delay > self.patience
-            if late or not _worth_repeating(found):
-                raise found
-            if not told and (attempt or found.status == 0):
-                self._tell(Event("unreachable", f"{found}; trying again until it answers"))
+            if late or not _worth_repeating(outcome):
+                raise outcome
+            if not told and (attempt or outcome.status == 0):
+                self._tell(Event("unreachable", f"{outcome}; trying again until it answers"))
                 told = True
             attempt += 1
             self._pause(delay)

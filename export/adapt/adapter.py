@@ -33,9 +33,9 @@ class Targets:
     """Those of them that end a block, where the adapter asks for them."""
 
 
-def query_and_value(found: Projections) -> tuple[str, ...]:
+def query_and_value(projections: Projections) -> tuple[str, ...]:
     """The usual targets."""
-    return tuple(dict.fromkeys(found.query + found.value))
+    return tuple(dict.fromkeys(projections.query + projections.value))
 
 
 def _any_options(options: AdapterOptions) -> None:
@@ -78,7 +78,7 @@ def carrier(bias: str) -> Callable[[AdapterOptions, Targets, dict[str, Any]], Pe
     return config
 
 
-ADAPTERS = plugins.Registry[Adapter](plugins.ADAPTERS, lambda found: isinstance(found, Adapter))
+ADAPTERS = plugins.Registry[Adapter](plugins.ADAPTERS, lambda adapter: isinstance(adapter, Adapter))
 
 
 def check_adapter(options: AdapterOptions) -> None:

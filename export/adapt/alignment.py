@@ -72,17 +72,17 @@ def task_pairs(loaded: Loaded, layers: Sequence[str], count: int, batches: Seque
     """
     squares = {name: torch.zeros(()) for name in layers}
     with fitted_head(loaded, batches):
-        found = _strongest(loaded, layers, count, batches)
+        strongest = _strongest(loaded, layers, count, batches)
         for gradients in _gradients(loaded, layers, batches):
-            for name, basis in found.items():
+            for name, basis in strongest.items():
                 squares[name] = squares[name] + (basis.out.T @ gradients[name] @ basis.into).square()
-    return {name: _paired(basis, squares[name], count) for name, basis in found.items()}
+    return {name: _paired(basis, squares[name], count) for name, basis in strongest.items()}
 
 
 def _strongest(loaded: Loaded, layers: Sequence[str], rank: int, batches: Sequence[Batch]) -> dict[str, Basis]:
     gradient = {name: torch.zeros(()) for name in layers}
-    for found in _gradients(loaded, layers, batches):
-        gradient = {name: gradient[name] + found[name] for name in layers}
+    for of_batch in _gradients(loaded, layers, batches):
+        gradient = {name: gradient[name] + of_batch[name] for name in layers}
     return {name: _largest(gradient[name], rank) for name in layers}
 
 
@@ -138,8 +138,8 @@ def _watched(modules: Mapping[str, nn.Module]) -> Generator[dict[str, tuple[Tens
     seen: dict[str, tuple[Tensor, Tensor]] = {}
 
     def note(name: str) -> Any:
-        def hook(_module: nn.Module, given: tuple[Tensor, ...], found: Tensor) -> Tensor:
-            leaf = found if found.requires_grad else found.requires_grad_()
+        def hook(_module: nn.Module, given: tuple[Tensor, ...], result: Tensor) -> Tensor:
+            leaf = result if result.requires_grad else result.requires_grad_()
             seen[name] = given[0], leaf
             return leaf
 

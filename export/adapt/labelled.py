@@ -107,16 +107,16 @@ def _fit(loaded: Loaded, head: Sequence[nn.Parameter], batches: Sequence[Batch])
 @contextmanager
 def _remembered(base: nn.Module, batches: Sequence[Batch]) -> Generator[None, None, None]:
     """The base model computes each batch once; what it found is given again in the same order."""
-    found: list[Any] = []
+    results: list[Any] = []
     turns = _again_and_again(len(batches))
     compute = base.forward
 
     def forward(*arguments: Any, **named: Any) -> Any:
         turn = next(turns)
-        if turn == len(found):
+        if turn == len(results):
             with torch.no_grad():
-                found.append(compute(*arguments, **named))
-        return found[turn]
+                results.append(compute(*arguments, **named))
+        return results[turn]
 
     base.forward = forward
     try:

@@ -70,17 +70,17 @@ def _back_to(node: object, wanted: Callable[[fx.Node], bool]) -> fx.Node | None:
 def _product_of(node: fx.Node) -> fx.Node | None:
     """The product that reads a node, or a view of it."""
     for user in node.users:
-        found = user if user.target in _PRODUCTS else _product_of(user) if user.target in VIEWS else None
-        if found is not None:
-            return found
+        product = user if user.target in _PRODUCTS else _product_of(user) if user.target in VIEWS else None
+        if product is not None:
+            return product
     return None
 
 
 def _linear_behind(node: object) -> fx.Node:
-    found = _back_to(node, lambda candidate: candidate.target is ops.linear)
-    if found is None:
+    linear = _back_to(node, lambda candidate: candidate.target is ops.linear)
+    if linear is None:
         raise ExportError("an attention operand comes from no linear layer; name --target-modules yourself")
-    return found
+    return linear
 
 
 def _names(nodes: Iterable[fx.Node]) -> tuple[str, ...]:

@@ -60,9 +60,9 @@ def adapt(loaded: Loaded, options: AdapterOptions, seed: int = 0, projections: P
     targets = list(options.targets)
     feedforward: Sequence[str] = ()
     if not targets or method.feedforward:
-        found = projections or _projections(loaded)
-        targets = targets or shortest_patterns(method.targets(found), linears)
-        feedforward = [target for target in targets if any(_matches(name, target) for name in found.feedforward)]
+        projections = projections or _projections(loaded)
+        targets = targets or shortest_patterns(method.targets(projections), linears)
+        feedforward = [target for target in targets if any(_matches(name, target) for name in projections.feedforward)]
     unmatched = [target for target in targets if not any(_matches(name, target) for name in linears)]
     if unmatched:
         leaves = sorted({name.rpartition(".")[2] for name in linears})

@@ -55,8 +55,8 @@ def _step(name: str, bundle: Bundle, batch: int, length: int) -> Callable[[], ob
     direction = {name: torch.randn_like(value) for name, value in values.items()}
 
     def losses(moved: dict[str, Tensor]) -> Tensor:
-        found: Tensor = functional_call(forward, moved, inputs)[0].mean()
-        return found
+        mean: Tensor = functional_call(forward, moved, inputs)[0].mean()
+        return mean
 
     if name == JVP:
         return torch.no_grad()(lambda: jvp(losses, (values,), (direction,)))

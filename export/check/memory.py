@@ -23,12 +23,12 @@ def memory_of(folder: Path, manifest: Manifest, runtime: str, cache: Path) -> di
     """What each of a runtime's programs takes, by name."""
     kept = cache / _key(manifest, runtime) / _FILE
     try:
-        found = msgspec.json.decode(kept.read_bytes(), type=dict[str, Memory])
+        by_program = msgspec.json.decode(kept.read_bytes(), type=dict[str, Memory])
         os.utime(kept.parent)
     except (OSError, msgspec.MsgspecError):
-        found = measure_programs(folder, runtime)
-        _keep(kept, found)
-    return found
+        by_program = measure_programs(folder, runtime)
+        _keep(kept, by_program)
+    return by_program
 
 
 def _keep(path: Path, memory: dict[str, Memory]) -> None:

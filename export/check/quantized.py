@@ -25,13 +25,13 @@ def dequantized_weights(
         return {}
     names = {parameter.data_ptr(): name for name, parameter in model.named_parameters()}
     uses = weight_uses(programs)
-    found: dict[str, Tensor] = {}
+    values: dict[str, Tensor] = {}
     for name, readers in uses.items():
         seen = lowering(runtime).dequantized(name, stored[name], precision, embedding=readers == {ops.embedding})
         turned = name.endswith(".T")
         address = _address(model, name.removesuffix(".T")) if turned else stored[name].data_ptr()
-        found[names[address]] = seen.T.contiguous() if turned else seen
-    return found
+        values[names[address]] = seen.T.contiguous() if turned else seen
+    return values
 
 
 def weight_uses(programs: Mapping[str, Sequence[Shaped]]) -> dict[str, set[Any]]:

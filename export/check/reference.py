@@ -64,8 +64,8 @@ class Reference:
         leaves = {key: value.detach().clone().requires_grad_() for key, value in values.items()}
         with torch.enable_grad():
             loss = self.losses(inputs, leaves).mean()
-            found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
-        return dict(zip(leaves, found, strict=True))
+            gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        return dict(zip(leaves, gradients, strict=True))
 
     def slope(
         self, inputs: Mapping[str, Tensor], values: Mapping[str, Tensor], direction: Mapping[str, Tensor], step: float

@@ -144,20 +144,20 @@ def _jvp(
         name: np.ascontiguousarray(np.broadcast_to(value.numpy(), (rows, *value.shape)))
         for name, value in direction.items()
     }
-    found: np.ndarray = stepper.along(tokens, labels, weights, repeated, _first_cut(stepper)).jvp[0]
-    return found
+    derivatives: np.ndarray = stepper.along(tokens, labels, weights, repeated, _first_cut(stepper)).jvp[0]
+    return derivatives
 
 
 def _first_cut(stepper: Stepper) -> int:
     return next(iter(stepper.chain.starts()), stepper.chain.head)
 
 
-def _flat(found: Mapping[str, np.ndarray | Tensor], like: Mapping[str, Tensor]) -> np.ndarray:
-    return np.concatenate([np.asarray(found[name]).ravel() for name in like])
+def _flat(values: Mapping[str, np.ndarray | Tensor], like: Mapping[str, Tensor]) -> np.ndarray:
+    return np.concatenate([np.asarray(values[name]).ravel() for name in like])
 
 
-def _relative(found: np.ndarray, expected: np.ndarray) -> float:
-    return float(np.linalg.norm(found - expected) / max(float(np.linalg.norm(expected)), 1e-30))
+def _relative(actual: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.linalg.norm(actual - expected) / max(float(np.linalg.norm(expected)), 1e-30))
 
 
 def refuse_failures(checks: list[Check]) -> None:

@@ -212,19 +212,19 @@ class _Tracer:
         result, *rest = interpreter.run(*self._along(values, moving))
         if not self.is_head:
             return {"hidden": result.value, "tangent": _tangent(result)}
-        found = {"loss": result.value, "logits": rest[0].value, "jvp": _tangent(result)}
+        outputs = {"loss": result.value, "logits": rest[0].value, "jvp": _tangent(result)}
         if self.kind == SCALAR:
             again = DualInterpreter(self.segment.graph, self.directions, interpreter.env)
-            found["head_jvp"] = _tangent(again.run(*self._along(values, self._trained_head()))[0])
-        return found
+            outputs["head_jvp"] = _tangent(again.run(*self._along(values, self._trained_head()))[0])
+        return outputs
 
     def _dual_with_gradients(self, values: dict[Slot, Tensor]) -> dict[str, Tensor]:
         """The gradient of the head goes back over the values of the same pass, so nothing is computed twice."""
         with torch.enable_grad():
             head = {slot: values[slot].detach().requires_grad_() for slot in self._trained_head()}
-            found = self._dual({**values, **head})
-            gradients = torch.autograd.grad(found["loss"], list(head.values()), values[_EXAMPLE_WEIGHT])
-        return found | {_gradient_name(slot): gradient for slot, gradient in zip(head, gradients, strict=True)}
+            outputs = self._dual({**values, **head})
+            gradients = torch.autograd.grad(outputs["loss"], list(head.values()), values[_EXAMPLE_WEIGHT])
+        return outputs | {_gradient_name(slot): gradient for slot, gradient in zip(head, gradients, strict=True)}
 
     def _along(self, values: dict[Slot, Tensor], moving: Sequence[Slot]) -> list[Dual]:
         """The segment's inputs, those in `moving` with their tangents."""
@@ -246,8 +246,8 @@ class _Tracer:
             result, *rest = self._run({**values, **inputs})
             incoming = values[_EXAMPLE_WEIGHT if self.is_head else _GRADIENT]
             gradients = torch.autograd.grad(result, list(inputs.values()), incoming)
-        found = {_gradient_name(slot): gradient for slot, gradient in zip(wanted, gradients, strict=True)}
-        return ({"loss": result, "logits": rest[0]} if self.is_head else {}) | found
+        named = {_gradient_name(slot): gradient for slot, gradient in zip(wanted, gradients, strict=True)}
+        return ({"loss": result, "logits": rest[0]} if self.is_head else {}) | named
 
 
 _GRADIENT = Slot(Role.GRADIENT, "gradient")

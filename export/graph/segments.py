@@ -84,12 +84,12 @@ def split(captured: Captured, layers: int, starts: Sequence[int]) -> list[Segmen
 
 def _below(graph: fx.Graph, *roles: Role) -> set[fx.Node]:
     """Nodes that depend on a placeholder of these roles."""
-    found: set[fx.Node] = set()
+    below: set[fx.Node] = set()
     for node in graph.nodes:
         starts = node.op == "placeholder" and slot_of(node).role in roles
-        if starts or any(source in found for source in node.all_input_nodes):
-            found.add(node)
-    return found
+        if starts or any(source in below for source in node.all_input_nodes):
+            below.add(node)
+    return below
 
 
 def _crossing_state(graph: fx.Graph, order: dict[fx.Node, int], hidden: set[fx.Node], position: int) -> fx.Node:

@@ -72,11 +72,11 @@ def lower_all(
     keys = {id(job): cache / _key(job) for job in jobs}
     pending: list[SegmentLowering] = []
     for job in jobs:
-        found = _cached(keys[id(job)])
-        if found is None:
+        cached = _cached(keys[id(job)])
+        if cached is None:
             pending.append(job)
         else:
-            results[job.runtime, job.segment] = found
+            results[job.runtime, job.segment] = cached
             advance(job, True)
     with closing(_lower_pending(pending, keys, _worker_count(pending, workers))) as lowered:
         for job, result in lowered:

@@ -93,7 +93,7 @@ def lowering(runtime: str) -> Lowering:
     """The lowering of a runtime of the table."""
     where = RUNTIMES[runtime].lowering or f"export.lower.{runtime}.lowering:LOWERING"
     try:
-        found: Lowering = resolve_name(where)
+        resolved: Lowering = resolve_name(where)
     except ModuleNotFoundError as error:
         raise ExportError(f"the target {runtime} needs {error.name}: {install_command('export')}") from error
-    return found
+    return resolved

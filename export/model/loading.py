@@ -127,8 +127,8 @@ def _package_folder(name: str) -> Path:
         for config in sorted(root.rglob("config.json")):
             if "model_type" in json.loads(config.read_text()):
                 return config.parent
-    found = "it holds no config.json of a model" if roots else "no such package is installed"
-    raise ExportError(f"the package {name} gives no model: {found}; install one that has it, or give a folder")
+    reason = "it holds no config.json of a model" if roots else "no such package is installed"
+    raise ExportError(f"the package {name} gives no model: {reason}; install one that has it, or give a folder")
 
 
 def _config(where: str) -> Any:
@@ -149,7 +149,7 @@ def _model(
         if random_weights:
             model: PreTrainedModel = factory.from_config(config, **options)
             return model
-        loaded, found = factory.from_pretrained(
+        loaded, loading_info = factory.from_pretrained(
             where, config=config, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True, **options
         )
     except Exception as error:
@@ -161,16 +161,18 @@ def _model(
         raise ExportError(
             f"cannot load the model's weights from {where!r}: {_first_line(error)}; give a whole checkpoint"
         ) from error
-    _refuse_partial(where, task, loaded, found)
+    _refuse_partial(where, task, loaded, loading_info)
     return loaded
 
 
-def _refuse_partial(where: str, task: ModelTask, model: PreTrainedModel, found: dict[str, Any]) -> None:
+def _refuse_partial(where: str, task: ModelTask, model: PreTrainedModel, loading_info: dict[str, Any]) -> None:
     """A task layer may be new or have other labels; the base model must come from the weights, or it would be noise."""
     base = model.base_model_prefix + "."
     optional = base + "pooler."  # checkpoints of language models come without one
-    misfits = sorted(f"{name} {tuple(has)} instead of {tuple(wants)}" for name, has, wants in found["mismatched_keys"])
-    missing = sorted(name for name in found["missing_keys"] if not name.startswith(optional))
+    misfits = sorted(
+        f"{name} {tuple(has)} instead of {tuple(wants)}" for name, has, wants in loading_info["mismatched_keys"]
+    )
+    missing = sorted(name for name in loading_info["missing_keys"] if not name.startswith(optional))
     for what, names in (("have other shapes than config.json says", misfits), ("lack parts of the model", missing)):
         broken = [name for name in names if name.startswith(base) or not task.has_head]
         if broken:
@@ -197,5 +199,5 @@ def _pad_token(tokenizer: PreTrainedTokenizerFast | None, config: Any) -> int:
     """The padding token; a model that has none pads with its end of text, which the attention mask hides."""
     text = config.get_text_config()
     candidates = [getattr(tokenizer, "pad_token_id", None), text.pad_token_id, text.eos_token_id, 0]
-    found = next(candidate for candidate in candidates if candidate is not None)
-    return int(found[0] if isinstance(found, list) else found)
+    token = next(candidate for candidate in candidates if candidate is not None)
+    return int(token[0] if isinstance(token, list) else token)

@@ -18,9 +18,9 @@ class LanguageModel(ModelTask):
 
     def losses(self, logits: Tensor, labels: Tensor, attention_mask: Tensor) -> Tensor:
         """Mean cross entropy per example of the next token: `labels` [B, T], `logits` [B, T, V]."""
-        found = picked(torch.log_softmax(logits[:, :-1], -1), labels[:, 1:])
-        counted = (labels[:, 1:] >= 0).to(found.dtype)
-        return -(found * counted).sum(-1) / counted.sum(-1).clamp(min=1.0)
+        log_probability = picked(torch.log_softmax(logits[:, :-1], -1), labels[:, 1:])
+        counted = (labels[:, 1:] >= 0).to(log_probability.dtype)
+        return -(log_probability * counted).sum(-1) / counted.sum(-1).clamp(min=1.0)
 
     def sample_labels(self, ids: Tensor, mask: Tensor, classes: int, generator: torch.Generator) -> Tensor:
         return ids.masked_fill(mask == 0, IGNORED)

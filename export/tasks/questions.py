@@ -30,8 +30,8 @@ class QuestionsModel(ModelTask):
         """
         padding = (attention_mask == 0).unsqueeze(-1)
         positions = logits.masked_fill(padding, _MASKED_LOGIT).transpose(1, 2)
-        found = picked(torch.log_softmax(positions, -1), labels)
-        return -(found * (labels >= 0).to(found.dtype)).sum(-1) * 0.5
+        log_probability = picked(torch.log_softmax(positions, -1), labels)
+        return -(log_probability * (labels >= 0).to(log_probability.dtype)).sum(-1) * 0.5
 
     def sample_labels(self, ids: Tensor, mask: Tensor, classes: int, generator: torch.Generator) -> Tensor:
         lengths = mask.sum(1, keepdim=True)

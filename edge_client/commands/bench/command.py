@@ -99,8 +99,8 @@ def step(
                 rows += _rows(work, chain, lambda text, name=chain.runtime: status.update(f"{name}: {text}"))
             for baseline in _baselines() if baselines else ():
                 status.update("eager PyTorch")
-                found = baseline(opened.folder, batch, length, rounds, threads)
-                rows += [msgspec.convert(row, StepFigures) for row in found]
+                figures = baseline(opened.folder, batch, length, rounds, threads)
+                rows += [msgspec.convert(row, StepFigures) for row in figures]
     if as_json:
         machine = {"processor": platform.processor() or platform.machine(), "python": platform.python_version()}
         result = {"machine": machine, "batch": batch, "length": length, "threads": threads}
@@ -149,7 +149,7 @@ def _cuts(text: str, chain: Chain) -> list[int]:
 def _rows(work: BenchWork, chain: Chain, tell: Callable[[str], None]) -> Iterator[StepFigures]:
     tell("times")
     times = _worker(work)
-    forward = next(found.cpu_ms for found in times if found.variant.kind == FORWARD)
+    forward = next(one.cpu_ms for one in times if one.variant.kind == FORWARD)
     for timed in times:
         variant = timed.variant
         tell(f"memory of {variant.name}")

@@ -149,19 +149,19 @@ class Bench:
 
 def variants(cuts: Sequence[int], directions: Iterable[int]) -> list[Variant]:
     """Forward, then every kind of step from every cut."""
-    found = [Variant(FORWARD)]
+    steps = [Variant(FORWARD)]
     for cut in cuts:
         for count in directions:
-            found += [Variant(DUAL, cut, count), Variant(SUFFIX, cut, count)]
-        found.append(Variant(EXACT, cut))
-    return found
+            steps += [Variant(DUAL, cut, count), Variant(SUFFIX, cut, count)]
+        steps.append(Variant(EXACT, cut))
+    return steps
 
 
 def main(argument: str) -> None:
     work = msgspec.json.decode(argument, type=BenchWork)
     bench = Bench(work)
-    found = bench.memory() if work.memory else bench.times()
-    sys.stdout.write(json.dumps([msgspec.to_builtins(measured) for measured in found]))
+    figures = bench.memory() if work.memory else bench.times()
+    sys.stdout.write(json.dumps([msgspec.to_builtins(measured) for measured in figures]))
 
 
 def decode(text: str) -> list[Measured]:

@@ -82,11 +82,11 @@ def machine(asked: Asked) -> Iterator[Finding]:
 def disk(name: str, folder: Path) -> Finding:
     """How much is free where the folder lies, or would."""
     free = shutil.disk_usage(_existing(folder)).free
-    found = f"{size(free)} free at {folder}"
+    room = f"{size(free)} free at {folder}"
     if free >= LITTLE_DISK:
-        return Finding(name, "ok", found)
+        return Finding(name, "ok", room)
     state = "warning" if free >= LEAST_DISK else "problem"
-    return Finding(name, state, found, "free some space, or use a folder on another disk")
+    return Finding(name, state, room, "free some space, or use a folder on another disk")
 
 
 def writable(name: str, folder: Path) -> Finding:
@@ -110,10 +110,10 @@ def _system() -> Finding:
         advice = "install the 64-bit system (such as Raspberry Pi OS 64-bit): the runtimes have no 32-bit packages"
         return Finding("system", "problem", f"{described}, but a 32-bit Python", advice)
     features = cpu_features(_read("/proc/cpuinfo"))
-    found = f"{described}, {', '.join(features) or 'CPU features unknown'}"
+    system = f"{described}, {', '.join(features) or 'CPU features unknown'}"
     if platform.machine() == "x86_64" and features and "AVX2" not in features:
-        return Finding("system", "warning", found, "without AVX2 steps take several times as long; nothing to install")
-    return Finding("system", "ok", found)
+        return Finding("system", "warning", system, "without AVX2 steps take several times as long; nothing to install")
+    return Finding("system", "ok", system)
 
 
 def cpu_features(cpuinfo: str) -> list[str]:
@@ -132,11 +132,11 @@ def _memory(machine: Machine) -> Finding:
     free = machine.free_memory()
     swap = re.search(r"^SwapTotal:\s*(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
     free_text = "unknown" if free is None else size(free)
-    found = f"{size(total)}, {free_text} available, {size(int(swap[1]) * 1024) if swap else 'unknown'} swap"
+    amounts = f"{size(total)}, {free_text} available, {size(int(swap[1]) * 1024) if swap else 'unknown'} swap"
     if free is None or free >= _LITTLE_MEMORY:
-        return Finding("memory", "ok", found)
+        return Finding("memory", "ok", amounts)
     advice = "stop other programs, add swap, or give --max-memory (docs/client.md); a small encoder trains in 150 MB"
-    return Finding("memory", "warning" if free >= _LEAST_MEMORY else "problem", found, advice)
+    return Finding("memory", "warning" if free >= _LEAST_MEMORY else "problem", amounts, advice)
 
 
 # --- libraries and runtimes ------------------------------------------------------------------------------------------
@@ -144,10 +144,10 @@ def _memory(machine: Machine) -> Finding:
 
 def _libraries() -> Finding:
     """Loaded in another process: one built for another processor would end this one."""
-    found = ", ".join(f"{name} {_version(name)}" for name in _LIBRARIES)
+    versions = ", ".join(f"{name} {_version(name)}" for name in _LIBRARIES)
     if why := _fails_to_load(*_LIBRARIES):
-        return Finding("libraries", "problem", f"{found}: {why}", f"run: {install_command(again=True)}")
-    return Finding("libraries", "ok", found)
+        return Finding("libraries", "problem", f"{versions}: {why}", f"run: {install_command(again=True)}")
+    return Finding("libraries", "ok", versions)
 
 
 def _runtimes(*, needed: bool) -> Iterator[Finding]:
@@ -165,13 +165,13 @@ def _runtimes(*, needed: bool) -> Iterator[Finding]:
 
 def _runtime(name: str, listing: Listing) -> Finding:
     library = listing.library
-    found = f"{library} {_version(library)}"
+    installed = f"{library} {_version(library)}"
     if library not in _LIGHT:
-        return Finding(f"runtime {name}", "ok", f"{found} is installed (not loaded: that takes long)")
+        return Finding(f"runtime {name}", "ok", f"{installed} is installed (not loaded: that takes long)")
     if why := _fails_to_load(library):
         advice = f"run: {listing.command(again=True)}; or take another version of {library}"
-        return Finding(f"runtime {name}", "problem", f"{found}: {why}", advice)
-    return Finding(f"runtime {name}", "ok", f"{found} loads")
+        return Finding(f"runtime {name}", "problem", f"{installed}: {why}", advice)
+    return Finding(f"runtime {name}", "ok", f"{installed} loads")
 
 
 def _version(library: str) -> str:

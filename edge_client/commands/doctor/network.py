@@ -47,17 +47,17 @@ def server(asked: Asked) -> Iterator[Finding]:
         if certificate:
             yield expiry("certificate", certificate, now)
         elif travels_open(url):
-            found = "plain http: the device's secret can be read on the way"
-            yield Finding("certificate", "warning", found, "use https (docs/server.md)")
+            risk = "plain http: the device's secret can be read on the way"
+            yield Finding("certificate", "warning", risk, "use https (docs/server.md)")
         yield _enrolment(client, asked, url)
 
 
 def expiry(name: str, certificate: Mapping[str, Any], now: float) -> Finding:
     days = (ssl.cert_time_to_seconds(certificate["notAfter"]) - now) / _DAY
-    found = f"valid for {days:.0f} days, until {certificate['notAfter']}"
+    validity = f"valid for {days:.0f} days, until {certificate['notAfter']}"
     if days < FEW_DAYS:
-        return Finding(name, "warning", found, "renew the server's certificate, and start the server again with it")
-    return Finding(name, "ok", found)
+        return Finding(name, "warning", validity, "renew the server's certificate, and start the server again with it")
+    return Finding(name, "ok", validity)
 
 
 def _certificate(response: httpx.Response) -> Mapping[str, Any]:
@@ -71,19 +71,19 @@ def _silent(url: str, error: httpx.TransportError) -> Finding:
     if "CERTIFICATE_VERIFY_FAILED" not in reason:
         advice = f"see whether the server runs and whether a firewall lets you through: curl -v {url}/healthz"
         return Finding("server", "problem", f"{url} gives no answer ({reason})", advice)
-    found = f"{url} shows a certificate that is not trusted here ({reason})"
+    distrust = f"{url} shows a certificate that is not trusted here ({reason})"
     if "not yet valid" in reason or "expired" in reason:
         advice = "set this device's clock (timedatectl set-ntp true); if it is right, renew the server's certificate"
     else:
         advice = "give the file of the authority that signed it with --ca; the address must be one that it names"
-    return Finding("server", "problem", found, advice)
+    return Finding("server", "problem", distrust, advice)
 
 
 def _answer(url: str, response: httpx.Response, body: bytes, seconds: float) -> Finding:
     if response.status_code == HTTPStatus.OK and body == b"ok\n":
         return Finding("server", "ok", f"{url} answers in {seconds * 1000:.0f} ms")
-    found = f"{url} answers {response.status_code}, not as a spry server in health does"
-    return Finding("server", "problem", found, "check --server; if it is right, read the server's log")
+    answer = f"{url} answers {response.status_code}, not as a spry server in health does"
+    return Finding("server", "problem", answer, "check --server; if it is right, read the server's log")
 
 
 def _clock(response: httpx.Response, now: float) -> Finding | None:
@@ -93,8 +93,8 @@ def _clock(response: httpx.Response, now: float) -> Finding | None:
         return None
     if abs(skew) <= _LARGEST_SKEW:
         return Finding("clock", "ok", "agrees with the server's")
-    found = f"{abs(skew):,.0f} seconds {'ahead of' if skew > 0 else 'behind'} the server's"
-    return Finding("clock", "warning", found, "set it: timedatectl set-ntp true (on the one that is wrong)")
+    difference = f"{abs(skew):,.0f} seconds {'ahead of' if skew > 0 else 'behind'} the server's"
+    return Finding("clock", "warning", difference, "set it: timedatectl set-ntp true (on the one that is wrong)")
 
 
 def _enrolment(client: httpx.Client, asked: Asked, url: str) -> Finding:

@@ -81,15 +81,15 @@ def install_service(
         _check_rights(place)
     wanted = understood(what, context.args)
     name = _checked_name(unit or f"spry-{what}")
-    found = service(wanted, name, place, _runner(place, run_as), parse_bytes(memory) if memory else None)
+    service = service_of(wanted, name, place, _runner(place, run_as), parse_bytes(memory) if memory else None)
     if show:
-        typer.echo(found.text(), nl=False)
+        typer.echo(service.text(), nl=False)
         return
     if what == "join":
-        _check_enrolment(found, wanted.values.get("token"))
-    path = install(found, name, place, wanted.values.get("token"), overwrite=overwrite)
-    typer.echo(f"{path} is written" + (f"; its variables are read from {found.secrets}" if what == "serve" else ""))
-    if found.memory is not None and not _limits_memory():
+        _check_enrolment(service, wanted.values.get("token"))
+    path = install(service, name, place, wanted.values.get("token"), overwrite=overwrite)
+    typer.echo(f"{path} is written" + (f"; its variables are read from {service.secrets}" if what == "serve" else ""))
+    if service.memory is not None and not _limits_memory():
         typer.echo(
             "warning: this kernel does not limit memory; on a Raspberry Pi add cgroup_enable=memory to "
             "/boot/firmware/cmdline.txt and start it again",
@@ -126,7 +126,7 @@ def _paths(function: Callable[..., object]) -> set[str]:
     return {name for name, kind in get_type_hints(function).items() if Path in (kind, *get_args(kind))}
 
 
-def service(wanted: Wanted, name: str, place: Place, runner: str | None, memory: int | None) -> Service:
+def service_of(wanted: Wanted, name: str, place: Place, runner: str | None, memory: int | None) -> Service:
     """The unit of a command. What it keeps goes to a folder of its own below /var/lib, unless it names one."""
     kept = _kept(wanted.name)
     named: Path | None = wanted.values.get(kept)
@@ -154,19 +154,19 @@ def service(wanted: Wanted, name: str, place: Place, runner: str | None, memory:
     )
 
 
-def install(found: Service, name: str, place: Place, token: str | None, *, overwrite: bool) -> Path:
+def install(service: Service, name: str, place: Place, token: str | None, *, overwrite: bool) -> Path:
     """Write the unit, and beside it the token that only its owner reads."""
     path = place.units / f"{name}.service"
     if path.exists() and not overwrite:
         raise ServiceError(f"{path} exists; give --overwrite to replace it, or another name with --unit")
-    if found.state is None:
-        make_folder(found.folder)
-        if found.user is not None:
-            owner = pwd.getpwnam(found.user)
-            os.chown(found.folder, owner.pw_uid, owner.pw_gid)
+    if service.state is None:
+        make_folder(service.folder)
+        if service.user is not None:
+            owner = pwd.getpwnam(service.user)
+            os.chown(service.folder, owner.pw_uid, owner.pw_gid)
     if token:
-        write(found.secrets, variable("SPRY_TOKEN", token).encode(), mode=_PRIVATE)
-    write(path, found.text().encode())
+        write(service.secrets, variable("SPRY_TOKEN", token).encode(), mode=_PRIVATE)
+    write(path, service.text().encode())
     return path
 
 
@@ -190,11 +190,11 @@ def _check_rights(place: Place) -> None:
         raise ServiceError(f"a unit for the whole machine needs root: run it as {again}, or give --user")
 
 
-def _check_enrolment(found: Service, token: str | None) -> None:
+def _check_enrolment(service: Service, token: str | None) -> None:
     """Without either the service would end at once."""
-    if not token and not found.secrets.exists() and not any(found.folder.glob("*/identity.json")):
+    if not token and not service.secrets.exists() and not any(service.folder.glob("*/identity.json")):
         raise ServiceError(
-            f"no device is enrolled in {found.folder}: give --token, or --home with the folder that spry join used"
+            f"no device is enrolled in {service.folder}: give --token, or --home with the folder that spry join used"
         )
 
 

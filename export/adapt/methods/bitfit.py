@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from export.adapt.adapter import Adapter, carrier
 
-ADAPTER = Adapter(carrier("all"), lambda found: found.query, trains=lambda name: name.endswith("bias"))
+ADAPTER = Adapter(carrier("all"), lambda projections: projections.query, trains=lambda name: name.endswith("bias"))

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from export.adapt.adapter import Adapter, carrier
 
-ADAPTER = Adapter(carrier("none"), lambda found: found.query, trains=lambda name: False, head_alone=True)
+ADAPTER = Adapter(carrier("none"), lambda projections: projections.query, trains=lambda name: False, head_alone=True)

@@ -19,8 +19,8 @@ def _config(options: AdapterOptions, targets: Targets, common: dict[str, Any]) -
     return IA3Config(target_modules=list(targets.names), feedforward_modules=list(targets.feedforward), **common)
 
 
-def _targets(found: Projections) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(found.key + found.value + found.feedforward))
+def _targets(projections: Projections) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(projections.key + projections.value + projections.feedforward))
 
 
 ADAPTER = Adapter(_config, _targets, feedforward=True)

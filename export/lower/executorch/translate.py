@@ -131,12 +131,12 @@ class _Translator:
 
 def _biased(graph: fx.Graph, is_constant: Any) -> dict[fx.Node, fx.Node]:
     """Additions of a stored vector to a frozen product that nothing else uses: one linear with a bias."""
-    found: dict[fx.Node, fx.Node] = {}
+    biased: dict[fx.Node, fx.Node] = {}
     for product in graph.find_nodes(op="call_function", target=ops.linear):
         add = next(iter(product.users))
         if len(product.users) != 1 or add.target is not aten.add.Tensor or add.kwargs or len(add.all_input_nodes) != 2:
             continue
         bias = next(part for part in add.all_input_nodes if part is not product)
         if is_constant(bias) and tuple(value_of(bias).shape) == (value_of(product).shape[-1],):
-            found[add] = product
-    return found
+            biased[add] = product
+    return biased

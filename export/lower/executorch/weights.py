@@ -95,22 +95,22 @@ def _nibbles(rows: Tensor) -> tuple[Tensor, Tensor]:
     groups = rows.reshape(rows.shape[0], -1, GROUP)
     largest = groups.abs().amax(-1) / 7.5
     unit = _unit(largest)
-    found: tuple[Tensor, Tensor, Tensor] | None = None
+    best: tuple[Tensor, Tensor, Tensor] | None = None
     for shrink in _SHRINKS:
         scales = (largest * shrink / unit).round_().clamp_(1, _MOST_UNITS) * unit
         codes = (groups / scales.unsqueeze(-1)).round_().clamp_(-8, 7)
         error = (codes * scales.unsqueeze(-1) - groups).square_().sum(-1)
-        if found is None:
-            found = codes, scales, error
+        if best is None:
+            best = codes, scales, error
             continue
-        better = error < found[2]
-        found = (
-            torch.where(better.unsqueeze(-1), codes, found[0]),
-            torch.where(better, scales, found[1]),
-            torch.where(better, error, found[2]),
+        better = error < best[2]
+        best = (
+            torch.where(better.unsqueeze(-1), codes, best[0]),
+            torch.where(better, scales, best[1]),
+            torch.where(better, error, best[2]),
         )
-    assert found is not None
-    return found[0].to(torch.int8).reshape(rows.shape), found[1]
+    assert best is not None
+    return best[0].to(torch.int8).reshape(rows.shape), best[1]
 
 
 def _unit(scales: Tensor) -> Tensor:

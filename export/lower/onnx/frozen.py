@@ -160,9 +160,9 @@ class Rows8(Frozen):
     def embedding(self, graph: Graph, ids: fx.Node) -> str:
         weight, scales = (graph.external(reference) for reference in self._encoded())
         numbers = graph.op("Cast", graph.op("Gather", weight, ids, axis=0), to=TensorProto.FLOAT)
-        found = graph.op("Sub", numbers, float(MIDDLE))
+        centred = graph.op("Sub", numbers, float(MIDDLE))
         scale = graph.op("Unsqueeze", graph.op("Gather", scales, ids, axis=0), graph.integers(-1))
-        return graph.op("Mul", found, scale)
+        return graph.op("Mul", centred, scale)
 
 
 def _slices(rows: int, columns: int) -> list[tuple[int, int]]:
@@ -186,8 +186,8 @@ def _digits(graph: Graph, x: Operand) -> list[list[str]]:
         first = graph.ops("DynamicQuantizeLinear", name, outputs=3)
         rest = graph.op("Sub", name, graph.op("DequantizeLinear", *first))
         graph.notes["digits", name] = [first, graph.ops("DynamicQuantizeLinear", rest, outputs=3)]
-    found: list[list[str]] = graph.notes["digits", name]
-    return found
+    digits: list[list[str]] = graph.notes["digits", name]
+    return digits
 
 
 def _rounded_rows(graph: Graph, x: Operand) -> tuple[str, str]:
@@ -198,8 +198,8 @@ def _rounded_rows(graph: Graph, x: Operand) -> tuple[str, str]:
         scale = graph.op("Mul", graph.op("Max", largest, _TINY), 1 / 127)
         number = graph.op("QuantizeLinear", graph.op("Div", name, scale), 1.0, _MIDDLE)
         graph.notes["rows", name] = number, scale
-    found: tuple[str, str] = graph.notes["rows", name]
-    return found
+    rounded: tuple[str, str] = graph.notes["rows", name]
+    return rounded
 
 
 class Blocks4(Frozen):
@@ -249,10 +249,10 @@ class Blocks4(Frozen):
         """Only for a table that is also a product's weight."""
         shape = tuple(value_of(ids).shape)
         numbers, scales = (graph.external(reference) for reference in self._encoded())
-        found = graph.op("Gather", numbers, ids, axis=0)
+        packed = graph.op("Gather", numbers, ids, axis=0)
         last = graph.integers(-1)
-        low = graph.op("Unsqueeze", graph.op("BitwiseAnd", found, np.array(15, np.uint8)), last)
-        high = graph.op("Unsqueeze", graph.op("BitShift", found, np.array(4, np.uint8), direction="RIGHT"), last)
+        low = graph.op("Unsqueeze", graph.op("BitwiseAnd", packed, np.array(15, np.uint8)), last)
+        high = graph.op("Unsqueeze", graph.op("BitShift", packed, np.array(4, np.uint8), direction="RIGHT"), last)
         pairs = graph.op("Cast", graph.op("Concat", low, high, axis=-1), to=TensorProto.FLOAT)
         centred = graph.op("Sub", graph.reshape(pairs, [*shape, self.blocks, BLOCK]), 8.0)
         values = graph.op("Mul", centred, graph.op("Unsqueeze", graph.op("Gather", scales, ids, axis=0), last))

@@ -70,14 +70,14 @@ class SegmentWeights:
 
 
 def _users(programs: Sequence[Program], targets: Collection[object]) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     for program in programs:
         for node in program.graph.graph.nodes:
             if node.target in targets:
                 weight = node.args[1]
                 assert isinstance(weight, fx.Node)
-                found.add(slot_of(weight).name)
-    return found
+                names.add(slot_of(weight).name)
+    return names
 
 
 class Translator:

@@ -111,10 +111,10 @@ def _index(graph: Graph, node: fx.Node, x: fx.Node, indices: Sequence[fx.Node | 
         return graph.op("GatherND", x, places)
     rest = list(range(first + count, rank_of(x)))
     ahead = graph.op("Transpose", x, perm=[*axes, *range(first), *rest])
-    found = graph.op("GatherND", ahead, places)
+    gathered = graph.op("GatherND", ahead, places)
     n = len(common)
     order = [*range(n, n + first), *range(n), *range(n + first, n + first + len(rest))]
-    return graph.op("Transpose", found, perm=order)
+    return graph.op("Transpose", gathered, perm=order)
 
 
 @rule(aten.index_put.default)
