@@ -43,6 +43,9 @@ def follow_no_library() -> None:
             for part in outer:
                 owner = getattr(owner, part)
             setattr(owner, last, _untraced(getattr(owner, last)))
+    tracing = import_module("torch.fx.experimental.proxy_tensor")
+    make_fx = tracing.make_fx
+    tracing.make_fx = lambda *args, **options: _untraced(make_fx(*args, **options))  # it gives what then traces
 
 
 def _untraced(function: Callable[..., Any]) -> Callable[..., Any]:
