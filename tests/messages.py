@@ -140,7 +140,7 @@ class Module:
             yield from arguments[1:2] if _is(arguments[0], *TROUBLE) else ()
         elif called == "Located":
             yield from arguments[3:]
-        elif called in ("Refusal", "problem"):  # a status and a code come first; a device's own refusal has neither
+        elif called in ("Refusal", "Abstention", "problem"):  # a status and a code come first; a device's have neither
             yield from arguments[2:3] or arguments[:1]
         elif called in classes - {"RuntimeMissing"} or called == "complain" or self._is_ours(call, function, classes):
             yield from arguments[:1]

@@ -144,7 +144,7 @@ def test_a_name_of_this_projects_own(environment):
     info = environment.folder / "spry-other" / "spry_other-1.0.dist-info" / "entry_points.txt"
     info.write_text("[spry.aggregations]\nfedavg = spry_other:mean\n")
     plugins.added.cache_clear()
-    with pytest.raises(PluginError, match="the aggregation 'fedavg' is there twice, of spry and of spry-other"):
+    with pytest.raises(PluginError, match="the aggregation 'fedavg' is there twice, of spry-edge and of spry-other"):
         list(AGGREGATIONS)
 
 
@@ -164,7 +164,7 @@ def test_what_cannot_be_used_is_named_with_its_distribution(environment, value, 
 
 def test_a_runtime_that_does_not_load_names_its_distribution(environment, tmp_path):
     environment.install("spry-more", GROUPS, MODULES | {"engine": "import no_such_library"})
-    with pytest.raises(Exception, match=r"the runtime more needs spry-more \(No module .*\): pip install 'spry-more'"):
+    with pytest.raises(Exception, match=r"the runtime more needs spry-more \(No module .*\): pip install spry-more"):
         open_runtime(NAME, tmp_path)
 
 

@@ -201,7 +201,7 @@ def test_folders_without_the_files(tmp_path, write):
 
 def test_the_library_is_not_there(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(RuntimeMissing, match=r"'glue:sst2' is no folder .* needs the extra 'hub' .*'spry\[hub\]'"):
+    with pytest.raises(RuntimeMissing, match=r"'glue:sst2' is no folder .* needs the extra 'hub' .*'spry-edge\[hub\]'"):
         open_dataset("glue:sst2", "seq-cls")
 
 
