@@ -25,6 +25,7 @@ from adapters import MINILM, parsed
 from fleet import machine
 
 from edge_client.arrays import Weights
+from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.data.batches import Batches
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example, examples_for
@@ -68,7 +69,7 @@ class Trial:
             check = TASK.check(labels)
             self.desk, self.texts, self.train = (list(examples_for(open_data(file), check)) for file in files)
             self.learner: Learner = open_learner(
-                model, task=TASK.name, labels=labels, adapter=adapter | {"examples": str(files[0])}, device="cpu",
+                model, task=TASK.name, labels=labels, adapter=AdapterOptions(**adapter, examples=str(files[0])), device="cpu",
                 length=length,
             )  # fmt: skip
         manifest = self.learner.manifest
