@@ -69,8 +69,8 @@ class Trial:
             check = TASK.check(labels)
             self.desk, self.texts, self.train = (list(examples_for(open_data(file), check)) for file in files)
             self.learner: Learner = open_learner(
-                model, task=TASK.name, labels=labels, adapter=AdapterOptions(**adapter, examples=str(files[0])), device="cpu",
-                length=length,
+                model, task=TASK.name, labels=labels, device="cpu", length=length,
+                adapter=AdapterOptions(**adapter, examples=str(files[0])),
             )  # fmt: skip
         manifest = self.learner.manifest
         self.length = length
