@@ -110,8 +110,8 @@ def _is_last(job: Job, round_: Round) -> bool:
 def _claim(store: Store, round_: Round) -> bool:
     """One worker closes a round; what is accepted stands from here on. A dead worker's claim passes to the next."""
     now = store.now()
-    owner = round_.owner
-    take_over = owner is not None and (owner == PROCESS or _is_dead(owner))  # it failed half-way here, in this process
+    owner = round_.owner  # this process, where it failed half-way here
+    take_over = owner is not None and (owner == PROCESS or _is_dead(owner))
     with store.database.write() as connection:
         return rounds.claim(connection, round_, PROCESS, now, now + LEASE, take_over=take_over)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, func, insert, or_, select, update
+from sqlalchemy import Connection, RowMapping, Select, func, insert, or_, select, update
 
 from server.errors import not_found
 from server.jobs.job import ENDED, RUNNING, Job, JobState
@@ -18,7 +18,7 @@ from server.storage.tables import bundles, jobs, rounds, tasks
 def find_job(store: Store, job: str) -> Job:
     """By id or name."""
     with store.database.read() as connection:
-        row = connection.execute(_query().where(or_(jobs.c.id == job, jobs.c.name == job))).one_or_none()
+        row = connection.execute(_query().where(or_(jobs.c.id == job, jobs.c.name == job))).mappings().one_or_none()
     if row is None:
         raise not_found("job", job, "GET /v1/jobs")
     return _job(row)
@@ -28,7 +28,7 @@ def list_jobs(store: Store, *states: JobState) -> list[Job]:
     """All jobs in the order of their creation, or those in some states."""
     query = _query().where(jobs.c.state.in_(states)) if states else _query()
     with store.database.read() as connection:
-        rows = connection.execute(query).all()
+        rows = connection.execute(query).mappings().all()
     return [_job(row) for row in rows]
 
 
@@ -36,20 +36,9 @@ def _query() -> Select[Any]:
     return select(jobs).order_by(jobs.c.created, jobs.c.id)
 
 
-def _job(row: Row[Any]) -> Job:
-    return Job(
-        id=row.id,
-        name=row.name,
-        bundle=row.bundle,
-        settings=JobSettings.model_validate(row.settings),
-        state=row.state,
-        reason=row.reason,
-        version=row.version,
-        round=row.round,
-        done=row.done,
-        created=row.created,
-        ended=row.ended,
-    )
+def _job(row: RowMapping) -> Job:
+    values: dict[str, Any] = {**row, "settings": JobSettings.model_validate(row["settings"])}
+    return Job(**values)
 
 
 # --- made and steered ------------------------------------------------------------------------------------------------
@@ -64,21 +53,7 @@ def add(connection: Connection, job: Job) -> None:
     """The database hears of a bundle with its first job."""
     if not connection.scalar(select(bundles.c.sha256).where(bundles.c.sha256 == job.bundle)):
         connection.execute(insert(bundles).values(sha256=job.bundle, created=job.created))
-    settings = job.settings.model_dump(mode="json")
-    connection.execute(
-        insert(jobs).values(
-            id=job.id,
-            name=job.name,
-            bundle=job.bundle,
-            settings=settings,
-            state=job.state,
-            reason=job.reason,
-            version=job.version,
-            round=job.round,
-            done=job.done,
-            created=job.created,
-        )
-    )
+    connection.execute(insert(jobs).values(vars(job) | {"settings": job.settings.model_dump(mode="json")}))
 
 
 def set_state(connection: Connection, job: str, state: JobState, reason: str) -> bool:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, fields
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, insert, or_, select, update
 
 from edge_client.wire.protocol import Report
 from server.storage.rows import Part, PartState, Reported, Round, Sent
@@ -16,14 +15,14 @@ from server.storage.tables import devices, scalars, tasks
 
 
 def find(connection: Connection, part: str) -> Part | None:
-    row = connection.execute(select(tasks).where(tasks.c.id == part)).one_or_none()
+    row = connection.execute(select(tasks).where(tasks.c.id == part)).mappings().one_or_none()
     return None if row is None else part_in(row)
 
 
 def find_open(connection: Connection, device: str) -> Part | None:
     """The one that a device is at work on."""
     query = select(tasks).where(tasks.c.device == device, tasks.c.state == "open")
-    row = connection.execute(query).one_or_none()
+    row = connection.execute(query).mappings().one_or_none()
     return None if row is None else part_in(row)
 
 
@@ -41,7 +40,7 @@ def taken_slots(connection: Connection, round_: Round) -> set[int]:
 def accepted(connection: Connection, round_: Round) -> list[Reported]:
     """In the order of their slots."""
     query = select(tasks).where(*_of(round_), tasks.c.state == "accepted").order_by(tasks.c.slot, tasks.c.id)
-    return [Reported(part_in(row)) for row in connection.execute(query)]
+    return [Reported(part_in(row)) for row in connection.execute(query).mappings()]
 
 
 def accepted_norms(connection: Connection, job: str, *, since: int, until: int) -> list[tuple[int, dict[str, float]]]:
@@ -52,25 +51,11 @@ def accepted_norms(connection: Connection, job: str, *, since: int, until: int) 
     return [(number, norms) for number, norms in connection.execute(query) if norms]
 
 
-def part_in(row: Row[Any]) -> Part:
-    """A row of all columns of `tasks`."""
-    return Part(
-        id=row.id,
-        job=row.job,
-        round=row.round,
-        slot=row.slot,
-        device=row.device,
-        seed=row.seed,
-        units=tuple(row.units),
-        cut=row.cut,
-        batch=row.batch,
-        runtime=row.runtime,
-        state=row.state,
-        reason=row.reason,
-        created=row.created,
-        ended=row.ended,
-        sent=None if row.update is None else Sent(row.update, Report(**row.report), row.norms),
-    )
+def part_in(row: RowMapping) -> Part:
+    """A row of all columns of `tasks`, maybe with more."""
+    own = {field.name: row[field.name] for field in fields(Part) if field.name not in ("units", "sent")}
+    sent = None if row["update"] is None else Sent(row["update"], Report(**row["report"]), row["norms"])
+    return Part(**own, units=tuple(row["units"]), sent=sent)
 
 
 def _of(round_: Round) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
@@ -99,7 +84,8 @@ def named(connection: Connection, round_: Round) -> list[NamedPart]:
         .where(*_of(round_))
         .order_by(tasks.c.slot, tasks.c.created)
     )
-    return [NamedPart(part_in(row), row.name, row.sent is not None) for row in connection.execute(query)]
+    rows = connection.execute(query).mappings()
+    return [NamedPart(part_in(row), row["name"], row["sent"] is not None) for row in rows]
 
 
 def count_accepted(connection: Connection, round_: Round) -> int:
@@ -130,23 +116,8 @@ def count_in(connection: Connection, job: str, numbers: Sequence[int]) -> dict[i
 
 def add(connection: Connection, part: Part) -> None:
     """An open one; the database refuses a slot that is another's, and a second part for a device."""
-    connection.execute(
-        insert(tasks).values(
-            id=part.id,
-            job=part.job,
-            round=part.round,
-            slot=part.slot,
-            device=part.device,
-            seed=part.seed,
-            units=list(part.units),
-            cut=part.cut,
-            batch=part.batch,
-            runtime=part.runtime,
-            state=part.state,
-            reason=part.reason,
-            created=part.created,
-        )
-    )
+    values = {name: value for name, value in vars(part).items() if name != "sent"}
+    connection.execute(insert(tasks).values(values | {"units": list(part.units)}))
 
 
 def went_wrong(connection: Connection, job: str, device: str, since: float) -> bool:

@@ -37,7 +37,7 @@ def reported(connection: Connection, round_: Round) -> list[Reported]:
         .where(tasks.c.job == round_.job, tasks.c.round == round_.number)
         .order_by(tasks.c.slot, tasks.c.id)
     )
-    return [Reported(part_in(row), bytes(row.data)) for row in connection.execute(query)]
+    return [Reported(part_in(row), bytes(row["data"])) for row in connection.execute(query).mappings()]
 
 
 def forget(connection: Connection, round_: Round) -> None:
