@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from edge_client.arrays import Array, Arrays
-from edge_client.bundle.chain import Chain, Cut
+from edge_client.bundle.chain import Chain
 from edge_client.bundle.manifest import IGNORED, PLAIN, ProgramSpec, TensorSpec
 from edge_client.bundle.names import DIRECTION, WEIGHT, prefix_of, under
 from edge_client.errors import ProgramInputError
@@ -44,16 +44,14 @@ class Inputs:
             **under(DIRECTION, directions or {}),
         }
 
-    def start(self, hidden: Array | None, cut: Cut) -> int:
-        """The segment that a step begins at, on the hidden states that enter it."""
-        start = self._chain.position(cut)
+    def check_hidden(self, hidden: Array | None, start: int) -> None:
+        """A pass begins on the hidden states that enter its first segment, if anything lies before that."""
         if hidden is None and start > 0:
             raise ProgramInputError(
                 f"a pass from {self._chain.segments[start]} on needs the hidden states of its prefix"
             )
         if hidden is not None and start == 0:
             raise ProgramInputError(f"hidden states were given, but nothing lies before {self._chain.segments[0]}")
-        return start
 
     def check_directions(self, directions: Arrays, start: int, *, head: bool) -> None:
         """A direction that no program would read would still enter the estimate of the gradient."""

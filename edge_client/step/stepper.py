@@ -112,7 +112,8 @@ class Stepper:
         self, tokens: Arrays, labels: Array, weights: Arrays, *, hidden: Array | None = None, cut: Cut = 0
     ) -> ForwardPass:
         """Losses and logits; from `hidden`, a prefix's result, where only what follows the cut has changed."""
-        first = self._inputs.start(hidden, cut)
+        first = self.chain.position(cut)
+        self._inputs.check_hidden(hidden, first)
         values = self._inputs.values(tokens, weights, labels=labels)
         results = self._follow(self.chain.forward(first), values, hidden=hidden)
         return ForwardPass(results["loss"], results["logits"])
@@ -145,11 +146,11 @@ class Stepper:
         direction moves anything before: `hidden` is then what enters there. `states` is told what enters those of its
         segments that the step comes to.
         """
-        begin = self.chain.position(cut if begin is None else begin)
-        self._inputs.check_directions(directions, begin, head=scalar_head)
-        if hidden is None:
-            hidden = self.prefix(tokens, weights, begin)
-        start = self._inputs.start(hidden, begin)
+        start = self.chain.position(cut if begin is None else begin)
+        self._inputs.check_directions(directions, start, head=scalar_head)
+        if hidden is None and begin is None:
+            hidden = self.prefix(tokens, weights, start)
+        self._inputs.check_hidden(hidden, start)
         values = self._inputs.values(tokens, weights, directions, labels=labels, example_weight=example_weight)
         results = self._follow(self._programs(cut, start, scalar=scalar_head), values, hidden=hidden, states=states)
         jvp, head_jvp = self._by_direction(results.get("jvp")), self._by_direction(results.get("head_jvp"))
