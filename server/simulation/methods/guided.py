@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +23,6 @@ from edge_client.wire.protocol import Training
 
 Guide = Mapping[str, Array]
 """[directions, *shape] for each parameter of a unit."""
-NO_GUIDE: Guide = MappingProxyType({})
-"""All directions are drawn."""
 _GUIDE = "g:"
 """Before a parameter's name in the optimizer's state of a simulation."""
 
@@ -42,25 +39,12 @@ def in_state(guide: Guide) -> Weights:
 
 def drawing_along(guide: Guide) -> Draw:
     """How a client's directions are drawn where some of them, or all, are the guide's."""
-    return partial(_directions, guide) if guide else step_directions
+    return partial(_guided, guide) if guide else step_directions
 
 
-def _directions(
+def _guided(
     guide: Guide, manifest: Manifest, units: Sequence[int], seed: int, training: Training, iteration: int
 ) -> Weights:
-    rest = drawn_beside(guide, training)
-    drawn: Guide = NO_GUIDE
-    if rest:
-        drawn = step_directions(manifest, units, seed, replace(training, directions=rest), iteration)
-    return guided(guide, drawn, manifest, units, training)
-
-
-def drawn_beside(guide: Guide, training: Training) -> int:
-    """How many of the K directions are still drawn."""
-    return training.directions - len(next(iter(guide.values()))) if guide else training.directions
-
-
-def guided(guide: Guide, drawn: Guide, manifest: Manifest, units: Sequence[int], training: Training) -> Weights:
     """A client's directions, [K * rows, *shape]: the guide's first, then drawn ones without what the guide spans.
 
     Examples of a batch share the guide's. Scaled such that the mean over all of v v^T is, where some are drawn, I by
@@ -68,9 +52,10 @@ def guided(guide: Guide, drawn: Guide, manifest: Manifest, units: Sequence[int],
     """
     parameters = [parameter for unit in units for parameter in manifest.units[unit].parameters]
     spanned = flat(guide, parameters)
-    count, rest = training.directions, drawn_beside(guide, training)
+    count, rest = training.directions, training.directions - len(spanned)
     rows = [np.sqrt(count) * np.repeat(spanned, training.rows, axis=0)]
     if rest:
+        drawn = step_directions(manifest, units, seed, replace(training, directions=rest), iteration)
         others = flat(drawn, parameters)
         # Not by BLAS: in a simulation its threads and those of a round's clients would wait for each other.
         along = np.einsum("rn,kn->rk", others, spanned)
