@@ -1,16 +1,11 @@
-"""Adapters: how large they are when nobody says, and from what is trained to what PEFT loads.
-
-Most are the same in both, some are trained in parts.
-"""
+"""Adapters, from what is trained to what PEFT loads: most are the same in both, some are trained in parts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import numpy as np
 
-from edge_client import plugins
 from edge_client.arrays import Array
 
 CORE, FRAME = "core", "frame"
@@ -18,32 +13,6 @@ CORE, FRAME = "core", "frame"
 single row, scales. `core` is what is trained."""
 CENTRE, SCALE = "centre", "scale"
 """What a task layer's features are moved and multiplied by before its weight sees them."""
-
-
-USUAL_DIMENSION = 16
-"""The trainable numbers per layer of most adapters."""
-
-
-class Described(Protocol):
-    """What simulations and exports need to know of an `export.adapt.adapter.Adapter` before they make one."""
-
-    @property
-    def dimension(self) -> int: ...
-    @property
-    def options(self) -> tuple[str, ...]: ...
-
-
-_ADAPTERS = plugins.Registry[Described](plugins.ADAPTERS, lambda adapter: hasattr(adapter, "dimension"))
-
-
-def own_dimension(method: str) -> int:
-    """The trainable numbers per layer that an adapter was measured best with; the usual for one that is not known."""
-    return _ADAPTERS[method].dimension if method in _ADAPTERS else USUAL_DIMENSION
-
-
-def own_options(method: str) -> tuple[str, ...]:
-    """What makes one adapter of a kind differ from another: none where there is nothing to choose."""
-    return _ADAPTERS[method].options if method in _ADAPTERS else ()
 
 
 def folded(tensors: Mapping[str, Array]) -> dict[str, Array]:

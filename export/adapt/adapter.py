@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edge_client import plugins
-from edge_client.bundle.adapters import USUAL_DIMENSION
-from edge_client.commands.options.adapter import AdapterOptions
+from edge_client.commands.options.adapter import USUAL_DIMENSION, AdapterOptions
 from export.errors import ExportError
 from export.values import known, positive
 

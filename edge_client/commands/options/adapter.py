@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import typer
 
 from edge_client import plugins
-from edge_client.bundle.adapters import own_dimension, own_options
 
 from .groups import OptionGroup
 
-_NAMES = tuple(plugins.added(plugins.ADAPTERS))
-"""Found without importing any of them, so that a command's help costs no torch."""
+USUAL_DIMENSION = 16
+"""The trainable numbers per layer of most adapters."""
+
+
+class Described(Protocol):
+    """What is asked of an `export.adapt.adapter.Adapter` before a model is adapted."""
+
+    @property
+    def dimension(self) -> int: ...
+    @property
+    def options(self) -> tuple[str, ...]: ...
+
+
+_ADAPTERS = plugins.Registry[Described](plugins.ADAPTERS, lambda adapter: hasattr(adapter, "dimension"))
+"""Listed without importing any of them, so that a command's help costs no torch."""
+
+
+def own_dimension(method: str) -> int:
+    """The trainable numbers per layer that an adapter was measured best with; the usual for one that is not known."""
+    return _ADAPTERS[method].dimension if method in _ADAPTERS else USUAL_DIMENSION
+
+
+def own_options(method: str) -> tuple[str, ...]:
+    """What makes one adapter of a kind differ from another: none where there is nothing to choose."""
+    return _ADAPTERS[method].options if method in _ADAPTERS else ()
 
 
 @dataclass(frozen=True)
@@ -22,7 +44,7 @@ class AdapterOptions(OptionGroup):
 
     title = "Adapter"
 
-    method: Annotated[str, typer.Option("--peft", help=f"The adapter: {', '.join(_NAMES)}.")] = "lora"
+    method: Annotated[str, typer.Option("--peft", help=f"The adapter: {', '.join(_ADAPTERS)}.")] = "lora"
     rank: Annotated[int, typer.Option(min=1, help="Rank of LoRA, or of TinyLoRA's frozen factors.")] = 1
     alpha: Annotated[float, typer.Option(help="LoRA's scale.")] = 1.0
     dimension: Annotated[

@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from edge_client.bundle.adapters import own_options
+from edge_client.commands.options.adapter import own_options
 from server.jobs.settings import JobSettings
 from server.simulation.compare.convergence import INTERVAL
 from server.simulation.compare.measures import main_score, metrics

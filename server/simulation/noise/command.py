@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -160,16 +160,19 @@ def estimate(
         show(adapters, f"{title}, {measured.repeats} repeats", by_unit=by_unit)
 
 
+_ADAPTERS_OWN = tuple(field.name for field in fields(AdapterOptions) if field.name != "method")
+
+
 def _adapter(text: str) -> dict[str, Any]:
     """`tinylora:rank=8,dimension=16`; targets stand between plus signs."""
     method, _, options = text.partition(":")
     adapter: dict[str, Any] = {"method": method}
     for option in words(options):
         name, equals, value = option.partition("=")
-        if not equals or name not in {"rank", "alpha", "dimension", "targets", "examples", "last_blocks"}:
+        if not equals or name not in _ADAPTERS_OWN:
             raise SimulationError(
-                f"--adapter takes a method with rank, alpha, dimension, targets, examples or last_blocks, as in "
-                f"tinylora:rank=8,dimension=16 or lora:targets=query+value; got {text!r}"
+                f"--adapter takes a method with some of {', '.join(_ADAPTERS_OWN)}, as in tinylora:rank=8,dimension=16 "
+                f"or lora:targets=query+value; got {text!r}"
             )
         adapter[name] = tuple(value.split("+")) if name == "targets" else value
     return adapter

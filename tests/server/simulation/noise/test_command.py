@@ -287,7 +287,7 @@ WRONG = [
     (("--holders", "0"), "--holders takes whole numbers from 1 on, between commas, got '0'"),
     (("--holders", "many"), "--holders takes whole numbers"),
     (("--batch", ""), "--batch takes whole numbers"),
-    (("--adapter", "tinylora:size=3"), "--adapter takes a method with rank"),
+    (("--adapter", "tinylora:size=3"), "--adapter takes a method with some of rank, alpha"),
     (("--adapter", "lora:rank=no"), "rank: Input should be a valid integer"),
     (("--adapter", "poetry"), "unknown adapter 'poetry'"),
     (("--kind", "gaussian"), "kind"),
