@@ -91,26 +91,14 @@ class SettingsOptions(OptionGroup):
 
 
 def _read(source: str) -> dict[str, Any]:
-    return _from_text(source) if source.lstrip().startswith(("{", "[")) else _from_file(Path(source))
-
-
-def _from_text(text: str) -> dict[str, Any]:
+    inline = source.lstrip().startswith(("{", "["))
+    where = "--settings" if inline else f"settings {source}"
     try:
-        given: Any = json.loads(text)
-    except ValueError as error:
-        raise SettingsError(f"--settings is not JSON: {error}") from None
-    if not isinstance(given, dict):
-        raise SettingsError(f'--settings takes an object such as {{"training": {{"sigma": 0.01}}}}, got {text}')
-    return given
-
-
-def _from_file(file: Path) -> dict[str, Any]:
-    try:
-        given: Any = json.loads(file.read_text())
+        given: Any = json.loads(source if inline else Path(source).read_text())
     except (OSError, ValueError) as error:
-        raise SettingsError(f"settings {file} cannot be read as JSON: {error}") from None
+        raise SettingsError(f"{where} cannot be read as JSON: {error}") from None
     if not isinstance(given, dict):
-        raise SettingsError(f'settings {file} must be a JSON object such as {{"rounds": 50}}')
+        raise SettingsError(f'{where} must be a JSON object such as {{"rounds": 50}}')
     return given
 
 
