@@ -10,7 +10,7 @@ is looked up when it is first used, and inference runtimes, torch with them, are
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # of `typing`, which alone would take ten times the memory of this module
+TYPE_CHECKING = False  # instead of that of `typing`, which takes more memory than all that stands here
 if TYPE_CHECKING:
     from .bundle.chain import cut_for
     from .bundle.folder import Bundle
@@ -45,19 +45,21 @@ __all__ = [
     "estimate", "open_runtime", "parse_hours",
 ]  # fmt: skip
 
-_PLACES = {
-    "bundle.chain": ("cut_for",),
-    "bundle.folder": ("Bundle",),
-    "client.client": ("Client",),
-    "client.conditions": ("Conditions", "parse_hours"),
-    "data.encoder": ("TextEncoder",),
-    "distribution": ("__version__",),
-    "events": ("Event",),
-    "gradient.estimate": ("directions_for", "estimate"),
-    "runtimes.runtime": ("open_runtime",),
-    "step.stepper": ("Stepper",),
+_HOMES = {
+    "Bundle": "bundle.folder",
+    "Client": "client.client",
+    "Conditions": "client.conditions",
+    "Event": "events",
+    "Stepper": "step.stepper",
+    "TextEncoder": "data.encoder",
+    "__version__": "distribution",
+    "cut_for": "bundle.chain",
+    "directions_for": "gradient.estimate",
+    "estimate": "gradient.estimate",
+    "open_runtime": "runtimes.runtime",
+    "parse_hours": "client.conditions",
 }
-_HOMES = {name: module for module, names in _PLACES.items() for name in names}
+"""The modules of all names but the errors, which stand in one."""
 
 
 def __getattr__(name: str) -> object:

@@ -24,7 +24,9 @@ def test_the_names():
 
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_each_is_there(name):
-    assert getattr(edge_client, name) is getattr(edge_client, name)
+    value = getattr(edge_client, name)
+    assert getattr(value, "__name__", "__version__") == name
+    assert vars(edge_client)[name] is value, "the next look-up would import again"
 
 
 def test_all_errors_are_among_them():
