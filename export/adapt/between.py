@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from edge_client.bundle.adapters import CORE, FRAME
 from edge_client.commands.options.adapter import AdapterOptions
-from export.adapt.adapter import Targets
 from export.adapt.alignment import Basis
 from export.adapt.labelled import Batch
 from export.errors import ExportError
@@ -54,9 +53,9 @@ class Between:
         layer.lora_B[adapter] = nn.Sequential(OrderedDict([(CORE, core), (FRAME, FrozenFactor(basis.out))]))
 
 
-def unscaled(rank: int, targets: Targets, common: dict[str, Any]) -> PeftConfig:
+def unscaled(rank: int, layers: Sequence[str], common: dict[str, Any]) -> PeftConfig:
     """LoRA without a scale: what is trained between its factors is folded into one of them at the end."""
-    return LoraConfig(r=rank, lora_alpha=rank, target_modules=list(targets.names), **common)  # type: ignore[arg-type]
+    return LoraConfig(r=rank, lora_alpha=rank, target_modules=list(layers), **common)  # type: ignore[arg-type]
 
 
 def square(directions: int) -> nn.Module:

@@ -104,6 +104,14 @@ class Fleet:
     def state(self, name: str = "topics") -> dict:
         return self.call("GET", f"/v1/jobs/{name}").json()
 
+    def ended(self, name: str = "topics") -> dict:
+        """Its state when it has: a round is published a moment after its last report."""
+        until = time.monotonic() + PATIENCE
+        while (state := self.state(name))["state"] != "ended":
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        return state
+
     def token(self) -> str:
         return self.call("POST", "/v1/tokens", json={"uses": 10}).json()["token"]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def _config(options: AdapterOptions, targets: Targets, common: dict[str, Any]) -> PeftConfig:
     from export.adapt.between import unscaled
 
-    return unscaled(options.rank, targets, common)
+    return unscaled(options.rank, targets.names, common)
 
 
 def _between() -> Between:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def _config(options: AdapterOptions, targets: Targets, common: dict[str, Any]) -> PeftConfig:
     from export.adapt.between import unscaled
 
-    return unscaled(options.dimension, targets, common)
+    return unscaled(options.dimension, targets.names, common)
 
 
 def _between() -> Between:

@@ -27,7 +27,7 @@ def test_rounds_of_mode_epoch(fleet, bundle):
     fleet.job(bundle, rounds=2, device_evaluation=1)
     client = fleet.client(holdout=0.3)
     assert client.run(rounds=2).rounds == 2
-    assert fleet.state()["version"] == 2
+    assert fleet.ended()["version"] == 2
     assert [kind for kind in fleet.kinds() if kind not in ("download", "waiting")] == [
         "enrolled", "task", "progress", "evaluated", "uploaded", "task", "progress", "evaluated", "uploaded",
     ]  # fmt: skip
