@@ -5,9 +5,8 @@
 
 Clones this repository, runs the set-up that README.md prints for an environment of one's own in an empty one (all
 commands in the shell blocks of that section; tests and lint, which are no set-up, are left out), and starts a server
-there. Then a
-second virtual environment plays a second machine: it gets the extra `onnx` alone, and takes it to its first accepted
-update.
+there. Then a second virtual environment plays a second machine: it gets the extra `onnx` alone, and takes it to its
+first accepted update.
 
 Downloads are what pip says it downloads, with its cache off. Installed bytes are what a virtual environment grows by on
 disk. Ends with 1 when a step failed, or when the device's extra takes more than 250 MB or more than five commands.
