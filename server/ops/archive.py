@@ -24,6 +24,8 @@ DUMP = "database.dump"
 """PostgreSQL's, for `pg_restore`."""
 _PRIVATE, _SHARED = 0o600, 0o644
 _LARGEST_INDEX = 1 << 28
+_INDEX_HASH = "SPRY.sha256"
+"""A header of the index, which lists every hash but its own."""
 Advance = Callable[[int, int], None]
 
 
@@ -57,7 +59,9 @@ def write(out: Path, folder: Path, index: Index, advance: Advance) -> None:
     partial = Path(name)
     try:
         with os.fdopen(handle, "wb") as file, tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
-            _add(tar, INDEX, io.BytesIO(data := msgspec.json.encode(index)), len(data), index.created)
+            data = msgspec.json.encode(index)
+            headers = {_INDEX_HASH: hashlib.sha256(data).hexdigest()}
+            _add(tar, INDEX, io.BytesIO(data), len(data), index.created, headers)
             done = 0
             for entry in index.files:
                 with (folder / entry.path).open("rb") as content:
@@ -133,10 +137,18 @@ class _Hashing(io.RawIOBase):
         return self._sha256.hexdigest()
 
 
-def _add(tar: tarfile.TarFile, name: str, content: IO[bytes] | _Hashing, size: int, moment: float) -> None:
+def _add(
+    tar: tarfile.TarFile,
+    name: str,
+    content: IO[bytes] | _Hashing,
+    size: int,
+    moment: float,
+    headers: dict[str, str] | None = None,
+) -> None:
     member = tarfile.TarInfo(name)
     member.size, member.mtime = size, moment
     member.mode = _mode(name)
+    member.pax_headers = headers or {}
     tar.addfile(member, content)
 
 
@@ -147,10 +159,16 @@ def _mode(name: str) -> int:
 def _index(archive: Path, tar: tarfile.TarFile) -> Index:
     first = tar.next()
     content = tar.extractfile(first) if first and first.name == INDEX and first.size < _LARGEST_INDEX else None
-    if content is None:
+    if first is None or content is None:
         raise ArchiveError(f"{archive} is no backup: its first file is not {INDEX}; name a file of `spry backup`")
+    data = content.read()
+    digest = hashlib.sha256(data).hexdigest()
+    if first.pax_headers.get(_INDEX_HASH, digest) != digest:  # archives of earlier versions have none
+        raise ArchiveError(
+            f"{archive} is damaged: {INDEX} is not what its hash says; copy it again, or take another backup"
+        )
     try:
-        index = msgspec.json.decode(content.read(), type=Index)
+        index = msgspec.json.decode(data, type=Index)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ArchiveError(f"{archive} is damaged: {INDEX} cannot be read ({error}); take another backup") from None
     if index.format > FORMAT:

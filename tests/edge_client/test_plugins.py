@@ -35,7 +35,7 @@ LISTING = Listing("spry_more.engine:Engine", "spry_more", "", "spry-more", lower
 """,
     "engine": """
 from edge_client.runtimes.onnx import OnnxRuntime
-from export.lower.onnx import LOWERING
+from export.lower.onnx.lowering import LOWERING
 
 class Engine(OnnxRuntime):
     pass

@@ -3,7 +3,7 @@
 import pytest
 
 from edge_client.commands.options.adapter import AdapterOptions
-from export.adapt.adapter import ADAPTERS
+from export.adapt.adapter import ADAPTERS, check_adapter
 from export.adapt.targets import find_projections, shortest_patterns
 from export.adapt.wrapping import adapt
 from export.errors import ExportError
@@ -139,7 +139,7 @@ def test_the_last_block_of_tinylora_whose_vectors_are_named_by_number():
 def test_last_blocks_that_are_not_there(architecture, count, said):
     def ask():
         options = AdapterOptions(last_blocks=count)
-        options.check()
+        check_adapter(options)
         adapted_with(architecture, options)
 
     with pytest.raises(ExportError) as caught:
