@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, create_engine, event, insert, select
+from sqlalchemy import Connection, create_engine, delete, event, insert, inspect, select
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.schema import CreateColumn
 
 from server.errors import ServerConfigError
 from server.storage.tables import SCHEMA, about, schema
@@ -80,16 +81,35 @@ class Database:
             fcntl.flock(lock, fcntl.LOCK_EX)  # several workers may start at once
             try:
                 with self.write() as connection:
-                    schema.create_all(connection)
-                    known = connection.scalar(select(about.c.value).where(about.c.key == "schema"))
-                    if known is None:
+                    about.create(connection, checkfirst=True)
+                    known = int(connection.scalar(select(about.c.value).where(about.c.key == "schema")) or 0)
+                    if known < SCHEMA:
+                        schema.create_all(connection)
+                        _grow(connection)
+                        connection.execute(delete(about).where(about.c.key == "schema"))
                         connection.execute(insert(about).values(key="schema", value=str(SCHEMA)))
             except OperationalError as error:
                 raise ServerConfigError(
                     f"the database does not answer: {error.orig}; check SPRY_DATABASE_URL, or the data folder"
                 ) from None
-        if known is not None and int(known) > SCHEMA:
+        if known > SCHEMA:
             raise ServerConfigError(f"the database has schema {known}, this server knows {SCHEMA}: upgrade spry")
+
+
+def _grow(connection: Connection) -> None:
+    """Give a database of an earlier version the columns and indexes that came since; it loses nothing.
+
+    What a newer version adds is a column with a default of the server's or without a value, or an index of a new name.
+    """
+    there = inspect(connection)
+    for table in schema.sorted_tables:
+        columns = {column["name"] for column in there.get_columns(table.name)}
+        for column in table.columns:
+            if column.name not in columns:
+                added = CreateColumn(column).compile(connection)
+                connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {added}")
+        for index in table.indexes:
+            index.create(connection, checkfirst=True)
 
 
 def database_file(folder: Path) -> Path:

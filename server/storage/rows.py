@@ -31,6 +31,8 @@ class Round:
     """The process that closes it."""
     lease: float | None
     """Until when it may."""
+    fence: int
+    """How often it was claimed: whoever closes it has a number of its own."""
     result: dict[str, Any] | None
 
 

@@ -19,7 +19,8 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA = 1
+SCHEMA = 2
+"""Raise it with every column, table or index that comes: a database of an earlier version is given them."""
 schema = MetaData()
 
 about = Table("about", schema, Column("key", String(50), primary_key=True), Column("value", String(200)))
@@ -87,6 +88,7 @@ rounds = Table(
     Column("iteration", Integer, nullable=False),
     Column("owner", String(100)),  # the process that closes it
     Column("lease", Float),  # until when it may
+    Column("fence", Integer, nullable=False, server_default="0"),  # how often it was claimed: a closer's own number
     Column("result", JSON),
     Index("open_rounds", "state"),
 )

@@ -6,11 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, inspect, select
 
+from server.errors import ServerConfigError
 from server.rounds.offers import Offers
 from server.rounds.rounds import advance
-from server.storage.tables import rounds, tasks, versions
+from server.storage.tables import SCHEMA, about, rounds, tasks, versions
 from server.web.routes.events import Feed
 from tests.server.rounds.test_iterations import SHAPE, scalars, send
 from tests.server.rounds.test_rounds import AVERAGE
@@ -147,3 +148,24 @@ def test_a_database_that_does_not_answer_is_told_of(tmp_path):
     url = "postgresql://nobody@127.0.0.1:1/none"
     with pytest.raises(ServerConfigError, match="SPRY_DATABASE_URL"):
         Store(Settings(data_dir=tmp_path / "data", database_url=url))
+
+
+def test_a_database_of_an_earlier_version_is_given_what_came_since(serving, bundle, database):
+    with serving(**database) as server:
+        server.create_job(server.upload(bundle))
+        server.advance()
+        with server.store.database.write() as connection:
+            connection.exec_driver_sql("ALTER TABLE rounds DROP COLUMN fence")
+            connection.exec_driver_sql("DROP INDEX open_rounds")
+            connection.exec_driver_sql("UPDATE about SET value = '1' WHERE key = 'schema'")
+    with serving(**database) as server, server.store.database.read() as connection:
+        assert connection.execute(select(rounds.c.job, rounds.c.fence)).all() == [(server.job()["id"], 0)]
+        assert "open_rounds" in {index["name"] for index in inspect(connection).get_indexes("rounds")}
+        assert connection.scalar(select(about.c.value).where(about.c.key == "schema")) == str(SCHEMA)
+
+
+def test_a_database_of_a_later_version_is_refused(serving, database):
+    with serving(**database) as server, server.store.database.write() as connection:
+        connection.exec_driver_sql("UPDATE about SET value = '1000' WHERE key = 'schema'")
+    with pytest.raises(ServerConfigError, match=f"has schema 1000, this server knows {SCHEMA}: upgrade spry"):
+        serving(**database).__enter__()
