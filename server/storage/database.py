@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, create_engine, delete, event, insert, inspect, select
+from sqlalchemy import Connection, create_engine, delete, event, func, insert, inspect, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import CreateColumn
 
@@ -60,6 +60,12 @@ class Database:
         options = {_WRITES: True}
         with self._writer, self._engine.connect().execution_options(**options) as connection, connection.begin():
             yield connection
+
+    def now(self, connection: Connection, own: float) -> float:
+        """A time that all workers share: PostgreSQL's own. With SQLite they are on one machine: `own` is that."""
+        if self.is_sqlite:
+            return own
+        return float(connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
 
     def ask(self) -> None:
         """Raises where no answer can be had."""
