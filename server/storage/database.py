@@ -89,6 +89,8 @@ class Database:
                 with self.write() as connection:
                     about.create(connection, checkfirst=True)
                     known = int(connection.scalar(select(about.c.value).where(about.c.key == "schema")) or 0)
+                    if not known:
+                        _refuse_orphans(folder)
                     if known < SCHEMA:
                         schema.create_all(connection)
                         _grow(connection)
@@ -100,6 +102,16 @@ class Database:
                 ) from None
         if known > SCHEMA:
             raise ServerConfigError(f"the database has schema {known}, this server knows {SCHEMA}: upgrade spry")
+
+
+def _refuse_orphans(folder: Path) -> None:
+    """A new database beside files that another one named: a fresh start would lose all that they belonged to."""
+    for kind in ("blobs", "bundles"):
+        if any(path.is_file() and not path.name.startswith(".") for path in (folder / kind).rglob("*")):
+            raise ServerConfigError(
+                f"{folder / kind} holds files, but the database is empty or gone: restore a backup with `spry restore`"
+                ", correct SPRY_DATABASE_URL, or name a new data folder with --data"
+            )
 
 
 def _grow(connection: Connection) -> None:
