@@ -146,7 +146,7 @@ def show(
         show_json(standing)
         return
     typer.echo(_line(standing))
-    if standing["reason"]:
+    if standing["state"] == "ended":
         typer.echo(f"ended: {standing['reason']}")
     if standing["refused"]:
         typer.echo("refused: " + ", ".join(f"{count} {code}" for code, count in sorted(standing["refused"].items())))
@@ -182,7 +182,7 @@ def pause(job: NameArgument, server: ServerOption = None, admin_token: TokenOpti
 def resume(
     job: NameArgument, server: ServerOption = None, admin_token: TokenOption = None, ca: CaOption = None
 ) -> None:
-    """Go on with a paused job.
+    """Go on with a job that was paused, or set aside because it could not go on.
 
     Example: spry job resume news
     """
@@ -209,7 +209,8 @@ def _steer(job: str, where: str, server: str | None, admin_token: str | None, ca
 
 def _line(job: dict[str, Any]) -> str:
     progress = job["progress"]
-    parts = [f"{job['name']}: {job['state']}, {job['done']} of {job['settings']['rounds']} rounds"]
+    stuck = f" ({job['reason']}; when that is mended: spry job resume)" if job["state"] == "set-aside" else ""
+    parts = [f"{job['name']}: {job['state']}{stuck}, {job['done']} of {job['settings']['rounds']} rounds"]
     if progress and progress["state"] in ("open", "closing"):
         step = f", iteration {progress['iteration']}" if job["settings"]["training"]["mode"] == "iteration" else ""
         parts.append(f"round {progress['number']}{step}: {progress['reported']} of {progress['wanted']} reported")

@@ -52,13 +52,14 @@ export function showJob(job, { metrics, rounds }) {
   badge($("job-state"), job.state);
   const { training } = job.settings;
   const ended = job.state === "ended" ? ` Ended ${ago(job.ended)}: ${job.reason}.` : "";
+  const stuck = job.state === "set-aside" ? ` It cannot go on: ${job.reason}. Mend that, then resume it.` : "";
   text(
     $("job-about"),
     `Mode ${training.mode}, estimator ${training.estimator}, ${plural(job.settings.per_round, "client")} ` +
-      `in a round; made ${ago(job.created)}.${ended}`,
+      `in a round; made ${ago(job.created)}.${ended}${stuck}`,
   );
   $("pause").hidden = job.state !== "running";
-  $("resume").hidden = job.state !== "paused";
+  $("resume").hidden = job.state !== "paused" && job.state !== "set-aside";
   $("stop").hidden = job.state === "ended";
   keyed(
     $("tiles"),
@@ -131,6 +132,7 @@ function showRound(job, rounds) {
 function roundText(job, round, said, row) {
   if (round.state === "failed") return `It failed: ${row?.result?.reason ?? "too few reports"}.`;
   if (round.state === "done") return `Done with ${plural(row?.result?.reports ?? round.reported, "report")}.`;
+  if (job.state === "set-aside") return `${said}. The job is set aside: no device is given a part.`;
   if (round.state === "closing") return `${said}. The server averages and evaluates.`;
   if (job.state === "paused") return `${said}. The job is paused: no device is given a part.`;
   return round.training + round.reported ? `${said}.` : "It waits for devices; its time runs from the first one on.";

@@ -7,8 +7,8 @@ from typing import Literal
 
 from server.jobs.settings import JobSettings
 
-JobState = Literal["running", "paused", "ended"]
-RUNNING, PAUSED, ENDED = "running", "paused", "ended"
+JobState = Literal["running", "paused", "set-aside", "ended"]
+RUNNING, PAUSED, SET_ASIDE, ENDED = "running", "paused", "set-aside", "ended"
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,6 @@ def check_held_out(store: Store, bundle: str, held_out: str) -> None:
 
 def _held_out(store: Store, bundle: str, held_out: str) -> Examples:
     model = store.bundles.manifest(bundle).model
-    source = JsonlSource(store.blobs.path(held_out))
+    source = JsonlSource(store.blobs.whole(held_out))
     source.name = "the held-out examples"
     return examples_for(source, task_named(model.task).check(model.labels))

@@ -11,9 +11,6 @@ or another worker, claims the round and goes on.
 from __future__ import annotations
 
 import logging
-import os
-import secrets
-import socket
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +18,8 @@ from sqlalchemy import Connection
 
 from edge_client.wire.scalars import decode_records, encode_record
 from server.jobs.job import RUNNING, Job
+from server.rounds import claims
+from server.rounds.claims import Claim
 from server.rounds.evaluation import evaluate
 from server.rounds.outcomes import Outcome, aggregate
 from server.storage import jobs, metrics, parts, references, rounds, scalars
@@ -29,10 +28,6 @@ from server.storage.rows import Reported, Round, RoundState
 from server.storage.store import Store
 
 log = logging.getLogger("spry.server")
-
-LEASE = 1800.0
-"""Seconds after which a worker on another machine that began to close a round is taken for dead."""
-PROCESS = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 def advance(store: Store, job_id: str) -> bool:
@@ -49,16 +44,23 @@ def _advance(store: Store, job: Job) -> bool:
         return job.state == RUNNING and _open(store, job)
     if round_.state == "open" and not _is_due(store, job, round_):
         return False
-    if not _claim(store, round_):
+    claim = claims.claim(store, round_)
+    if claim is None:
         return False
+    with claim:
+        _finish(store, job, round_, claim)
+    return True
+
+
+def _finish(store: Store, job: Job, round_: Round, claim: Claim) -> None:
     reported = _collect(store, job, round_)
     if len(reported) < _fewest(job, round_):
-        _fail(store, job, round_, f"{len(reported)} of at least {_fewest(job, round_)} clients reported in time")
-        return True
+        why = f"{len(reported)} of at least {_fewest(job, round_)} clients reported in time"
+        _fail(store, job, round_, claim, why)
+        return
     outcome = aggregate(store, job, round_, reported)
     known = _evaluate(store, job, round_, outcome)
-    _publish(store, job, round_, outcome, known)
-    return True
+    _publish(store, job, round_, claim, outcome, known)
 
 
 # --- opening and closing ---------------------------------------------------------------------------------------------
@@ -107,20 +109,6 @@ def _is_last(job: Job, round_: Round) -> bool:
     return round_.iteration + 1 >= job.settings.steps
 
 
-def _claim(store: Store, round_: Round) -> bool:
-    """One worker closes a round; what is accepted stands from here on. A dead worker's claim passes to the next."""
-    now = store.now()
-    owner = round_.owner  # this process, where it failed half-way here
-    take_over = owner is not None and (owner == PROCESS or _is_dead(owner))
-    with store.database.write() as connection:
-        return rounds.claim(connection, round_, PROCESS, now, now + LEASE, take_over=take_over)
-
-
-def _is_dead(owner: str) -> bool:
-    host, process, _ = owner.rsplit(":", 2)
-    return host == socket.gethostname() and not os.path.exists(f"/proc/{process}")  # noqa: PTH110
-
-
 # --- collect, validate -----------------------------------------------------------------------------------------------
 
 
@@ -155,14 +143,14 @@ def _evaluate(store: Store, job: Job, round_: Round, outcome: Outcome) -> dict[s
 # --- publish ---------------------------------------------------------------------------------------------------------
 
 
-def _publish(store: Store, job: Job, round_: Round, outcome: Outcome, known: dict[str, float]) -> None:
+def _publish(store: Store, job: Job, round_: Round, claim: Claim, outcome: Outcome, known: dict[str, float]) -> None:
     """The new weights and all that is known of them become true in one transaction."""
     manifest = store.bundles.manifest(job.bundle)
     settings = job.settings
     ends = _is_last(job, round_)
     blobs = store.models.stored(outcome.model) if ends else None
     with store.database.write() as connection:
-        if not rounds.is_owned(connection, round_, PROCESS):
+        if not claim.holds(connection):
             return
         jobs.set_version(connection, job.id, outcome.model.version)
         if outcome.record is not None:
@@ -214,9 +202,9 @@ def _close(
     parts.expire(connection, round_, reason="the round was closed without it", now=now)
 
 
-def _fail(store: Store, job: Job, round_: Round, why: str) -> None:
+def _fail(store: Store, job: Job, round_: Round, claim: Claim, why: str) -> None:
     with store.database.write() as connection:
-        if rounds.is_owned(connection, round_, PROCESS):
+        if claim.holds(connection):
             _close(connection, job, round_, "failed", {"reason": why}, store.now())
             told = {"job": job.name, "round": round_.number, "reason": why}
             log.warning("job %s: round %d failed: %s", job.name, round_.number, why, extra=told)

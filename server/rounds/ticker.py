@@ -6,6 +6,8 @@ import logging
 import threading
 import time
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from edge_client.errors import SpryError
 from server.rounds.offers import Offers
 from server.rounds.rounds import advance
@@ -16,6 +18,8 @@ log = logging.getLogger("spry.server")
 
 _SAVE_EVERY = 5.0
 _AFTER_A_DEFECT = 5.0
+_PASSING = (OSError, SQLAlchemyError, MemoryError)
+"""A full disk, a database that is away: what passes without anybody steering jobs."""
 
 
 class Ticker:
@@ -64,16 +68,35 @@ class Ticker:
     def _carry_on(self) -> None:
         with self._store.database.read() as connection:
             newest = jobs.newest_versions(connection)
+        hindered: list[Exception] = []
         for job, version in newest:
             self._store.models.announce(job, version)
-            self._advance(job)
+            try:
+                self._advance(job)
+            except _PASSING as error:  # the others may be able to
+                hindered.append(error)
+        if hindered:
+            raise hindered[0]
 
     def _advance(self, job: str) -> None:
         try:
             while advance(self._store, job) and not self._stopping.is_set():
                 pass
-        except SpryError as error:  # the others go on
-            log.error("job %s cannot go on: %s", job, error)  # noqa: TRY400 -- it says what to do
+        except _PASSING:
+            raise
+        except SpryError as error:
+            self._set_aside(job, str(error))
+        except Exception as error:
+            log.exception("a defect ends the rounds of job %s", job)
+            self._set_aside(job, f"a defect, {type(error).__name__}: {error}; the server's log has it")
+
+    def _set_aside(self, job: str, why: str) -> None:
+        """The others go on; this one when an administrator says so."""
+        with self._store.database.write() as connection:
+            if jobs.set_aside(connection, job, why):
+                self._store.audit(connection, "server", "job-set-aside", job, why)
+        self._store.turn += 1
+        log.error("job %s cannot go on: %s", job, why)
 
     def _save(self) -> None:
         self._saved = time.monotonic()

@@ -13,9 +13,12 @@ from pathlib import Path
 from safetensors.numpy import load_file, save
 
 from edge_client.arrays import Weights
+from edge_client.bundle.folder import sha256 as hash_of
 from edge_client.store.files import sync_folder
+from server.errors import Refusal
 
 PARTIAL = ".partial-"
+_LATER = 60.0
 
 
 class Blobs:
@@ -60,8 +63,16 @@ class Blobs:
     def put_tensors(self, tensors: Weights) -> str:
         return self.put(save(dict(sorted(tensors.items()))))
 
+    def whole(self, sha256: str) -> Path:
+        """Where it is, after its content was hashed again: disks lose and change what they hold."""
+        path = self.path(sha256)
+        if not path.is_file() or hash_of(path) != sha256:  # no fault of a device, which may ask again
+            what = f"{path} is missing or damaged: put the file back from a backup"
+            raise Refusal(503, "damaged", f"{what}; `spry doctor --data` looks for others", retry_after=_LATER)
+        return path
+
     def tensors(self, sha256: str) -> Weights:
-        return load_file(self.path(sha256))
+        return load_file(self.whole(sha256))
 
     def forget(self, sha256: str) -> None:
         self.path(sha256).unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, create_engine, delete, event, insert, inspect, select
+from sqlalchemy import Connection, create_engine, delete, event, func, insert, inspect, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import CreateColumn
 
@@ -61,6 +61,12 @@ class Database:
         with self._writer, self._engine.connect().execution_options(**options) as connection, connection.begin():
             yield connection
 
+    def now(self, connection: Connection, own: float) -> float:
+        """A time that all workers share: PostgreSQL's own. With SQLite they are on one machine: `own` is that."""
+        if self.is_sqlite:
+            return own
+        return float(connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
+
     def ask(self) -> None:
         """Raises where no answer can be had."""
         with self.read() as connection:
@@ -83,6 +89,8 @@ class Database:
                 with self.write() as connection:
                     about.create(connection, checkfirst=True)
                     known = int(connection.scalar(select(about.c.value).where(about.c.key == "schema")) or 0)
+                    if not known:
+                        _refuse_orphans(folder)
                     if known < SCHEMA:
                         schema.create_all(connection)
                         _grow(connection)
@@ -94,6 +102,16 @@ class Database:
                 ) from None
         if known > SCHEMA:
             raise ServerConfigError(f"the database has schema {known}, this server knows {SCHEMA}: upgrade spry")
+
+
+def _refuse_orphans(folder: Path) -> None:
+    """A new database beside files that another one named: a fresh start would lose all that they belonged to."""
+    for kind in ("blobs", "bundles"):
+        if any(path.is_file() and not path.name.startswith(".") for path in (folder / kind).rglob("*")):
+            raise ServerConfigError(
+                f"{folder / kind} holds files, but the database is empty or gone: restore a backup with `spry restore`"
+                ", correct SPRY_DATABASE_URL, or name a new data folder with --data"
+            )
 
 
 def _grow(connection: Connection) -> None:

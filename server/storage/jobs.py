@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, Select, func, insert, or_, select, update
 
 from server.errors import not_found
-from server.jobs.job import ENDED, RUNNING, Job, JobState
+from server.jobs.job import ENDED, RUNNING, SET_ASIDE, Job, JobState
 from server.jobs.settings import JobSettings
 from server.storage.store import Store
 from server.storage.tables import bundles, jobs, rounds, tasks
@@ -62,6 +62,13 @@ def set_state(connection: Connection, job: str, state: JobState, reason: str) ->
     return bool(connection.execute(moved).rowcount)
 
 
+def set_aside(connection: Connection, job: str, reason: str) -> bool:
+    """Whether it ran or was paused until now: of several workers one sets it aside."""
+    going = jobs.c.state.not_in((SET_ASIDE, ENDED))
+    moved = update(jobs).where(jobs.c.id == job, going).values(state=SET_ASIDE, reason=reason)
+    return bool(connection.execute(moved).rowcount)
+
+
 def end(connection: Connection, job: str, reason: str, now: float) -> None:
     """No more rounds; what is open ends."""
     connection.execute(update(jobs).where(jobs.c.id == job).values(state=ENDED, reason=reason, ended=now))
@@ -102,8 +109,8 @@ def set_done(connection: Connection, job: str, done: int) -> None:
 
 
 def newest_versions(connection: Connection) -> list[tuple[str, int]]:
-    """Of the jobs that have not ended."""
-    query = select(jobs.c.id, jobs.c.version).where(jobs.c.state != ENDED)
+    """Of the jobs that have not ended, and can go on."""
+    query = select(jobs.c.id, jobs.c.version).where(jobs.c.state.not_in((SET_ASIDE, ENDED)))
     return [(job, version) for job, version in connection.execute(query)]
 
 

@@ -80,30 +80,35 @@ def start_clock(connection: Connection, round_: Round, now: float, deadline: flo
     connection.execute(update(rounds).where(*_is(round_.job, round_.number)).values(started=now, deadline=deadline))
 
 
-def claim(connection: Connection, round_: Round, owner: str, now: float, lease: float, *, take_over: bool) -> bool:
-    """Close an open one, or one whose lease is over; `take_over` also one that still has the owner it was read with."""
-    free = [rounds.c.state == "open", rounds.c.lease < now]
-    if take_over:
-        free.append(rounds.c.owner == round_.owner)
+def claim(connection: Connection, round_: Round, owner: str, now: float, lease: float) -> int | None:
+    """Close an open one, or one whose lease is over: the number that this claim, and no other, goes by."""
     claimed = (
         update(rounds)
         .where(
             *_is(round_.job, round_.number),
             rounds.c.iteration == round_.iteration,
             rounds.c.state.in_(("open", "closing")),
-            or_(*free),
+            or_(rounds.c.state == "open", rounds.c.lease <= now),
         )
-        .values(state="closing", owner=owner, lease=lease)
+        .values(state="closing", owner=owner, lease=lease, fence=rounds.c.fence + 1)
     )
-    return bool(connection.execute(claimed).rowcount)
+    return connection.execute(claimed.returning(rounds.c.fence)).scalar()
 
 
-def is_owned(connection: Connection, round_: Round, owner: str) -> bool:
-    """Whether the claim still holds; then it does until the transaction ends."""
-    query = select(rounds.c.owner).where(
-        *_is(round_.job, round_.number), rounds.c.iteration == round_.iteration, rounds.c.state == "closing"
-    )
-    return connection.scalar(query.with_for_update()) == owner
+def renew(connection: Connection, round_: Round, fence: int, lease: float) -> bool:
+    """Whether the claim of this number still holds."""
+    extended = update(rounds).where(*_is_claimed(round_, fence)).values(lease=lease)
+    return bool(connection.execute(extended).rowcount)
+
+
+def is_held(connection: Connection, round_: Round, fence: int) -> bool:
+    """Whether the claim of this number still holds; then it does until the transaction ends."""
+    query = select(rounds.c.fence).where(*_is_claimed(round_, fence))
+    return connection.scalar(query.with_for_update()) is not None
+
+
+def _is_claimed(round_: Round, fence: int) -> tuple[ColumnElement[bool], ...]:
+    return *_is(round_.job, round_.number), rounds.c.state == "closing", rounds.c.fence == fence
 
 
 def next_iteration(connection: Connection, round_: Round, deadline: float) -> None:

@@ -65,8 +65,8 @@ jobs = Table(
     Column("name", String(100), nullable=False, unique=True),
     Column("bundle", ForeignKey("bundles.sha256"), nullable=False),
     Column("settings", JSON, nullable=False),
-    Column("state", String(10), nullable=False),  # running, paused, ended
-    Column("reason", Text, nullable=False),  # why it ended
+    Column("state", String(10), nullable=False),  # running, paused, set-aside, ended
+    Column("reason", Text, nullable=False),  # why it ended, or was set aside
     Column("version", Integer, nullable=False),
     Column("round", Integer, nullable=False),  # the newest round's number
     Column("done", Integer, nullable=False),  # rounds that moved the weights

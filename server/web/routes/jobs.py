@@ -86,7 +86,7 @@ def pause(services: UseServices, job: str) -> JobView:
 
 @router.post("/{job}/resume", dependencies=[Admin])
 def resume(services: UseServices, job: str) -> JobView:
-    """Go on with a paused job."""
+    """Go on with a job that was paused, or set aside because it could not go on."""
     resumed = jobs.set_state(services.store, job, RUNNING)
     services.store.wake.set()
     return views.job(services.store, resumed)

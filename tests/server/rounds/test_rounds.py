@@ -9,7 +9,6 @@ from safetensors.numpy import load
 
 from edge_client.training.optimizers import server_step
 from edge_client.wire.protocol import ServerOptimizer, ServerOptimizers
-from server.rounds.rounds import advance
 from server.storage.jobs import find_job
 
 AVERAGE = {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}}
@@ -290,32 +289,6 @@ def test_no_improvement_stops_a_job(server, bundle_name):
         device.send(task, device.update(task, held_back=10, right_global=right, right_personal=right))
         server.advance()
     assert server.job()["reason"] == "2 evaluations were no better than 0.6000"
-
-
-def test_a_claim_belongs_to_one_worker(server, bundle_name, monkeypatch):
-    """A dead worker's round is taken over; a living one's is left alone."""
-    from sqlalchemy import update
-
-    from server.rounds import rounds
-    from server.storage.tables import rounds as table
-
-    job = server.create_job(bundle_name, per_round=1, over_selection=1)
-    server.advance()
-    device = server.device()
-    task = device.task()
-    device.send(task, device.update(task))
-
-    def owned_by(owner):
-        with server.store.database.write() as connection:
-            connection.execute(update(table).values(state="closing", owner=owner, lease=server.store.now() + 60))
-
-    host = rounds.socket.gethostname()
-    owned_by(f"{host}:1:aaaa")  # process 1 always lives
-    assert not advance(server.store, job["id"])
-    assert server.job()["version"] == 0
-    owned_by(f"{host}:{2**22 + 1}:aaaa")  # beyond the kernel's process numbers
-    assert advance(server.store, job["id"])
-    assert server.job()["version"] == 1
 
 
 def test_an_outlier_that_came_first_is_left_out_at_the_end(server, bundle_name):

@@ -169,3 +169,25 @@ def test_a_database_of_a_later_version_is_refused(serving, database):
         connection.exec_driver_sql("UPDATE about SET value = '1000' WHERE key = 'schema'")
     with pytest.raises(ServerConfigError, match=f"has schema 1000, this server knows {SCHEMA}: upgrade spry"):
         serving(**database).__enter__()
+
+
+def test_a_database_that_is_gone_is_no_fresh_start(serving, bundle, tmp_path):
+    data = tmp_path / "data"
+    with serving() as server:
+        server.upload(bundle)
+    for path in data.glob("spry.sqlite*"):
+        path.unlink()
+    for _ in range(2):  # the second start finds what the first one left
+        with pytest.raises(ServerConfigError, match="bundles holds files, but the database is empty or gone: restore"):
+            serving().__enter__()
+
+
+def test_an_empty_database_beside_blobs_is_no_fresh_start(serving, database, tmp_path):
+    blob = tmp_path / "data" / "blobs" / "ab" / ("ab" * 32)
+    blob.parent.mkdir(parents=True)
+    blob.touch()
+    with pytest.raises(ServerConfigError, match="blobs holds files"):
+        serving(**database).__enter__()
+    blob.unlink()
+    with serving(**database) as server:
+        assert server.call("GET", "/v1/jobs").json() == []

@@ -1,0 +1,88 @@
+"""A claim on a round that is being closed: a lease of seconds, renewed for as long as the work goes on.
+
+Nothing is concluded from the owner's name: in containers every server has the same host name and process number. A
+closer that dies is silent, and its lease is soon over. One that was only slow, or whose machine slept, finds the number
+that every claim raises, the fence, above its own when it wants to publish: what it worked out is dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import threading
+from types import TracebackType
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
+
+from server.storage import rounds
+from server.storage.rows import Round
+from server.storage.store import Store
+
+log = logging.getLogger("spry.server")
+
+LEASE = 10.0
+"""Seconds after which a silent closer is taken for dead."""
+_RENEWALS = 4
+"""In each of them: one that comes late, behind a long transaction, loses nothing."""
+PROCESS = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+"""For who looks into the database."""
+
+
+def claim(store: Store, round_: Round) -> Claim | None:
+    """One worker closes a round; what is accepted stands from here on. A silent worker's claim passes to the next."""
+    with store.database.write() as connection:
+        now = store.database.now(connection, store.now())
+        fence = rounds.claim(connection, round_, PROCESS, now, now + LEASE)
+    return None if fence is None else Claim(store, round_, fence)
+
+
+class Claim:
+    """Held within a block. What is raised there gives the round back at once, and is dropped if it is another's."""
+
+    def __init__(self, store: Store, round_: Round, fence: int) -> None:
+        self._store = store
+        self._round = round_
+        self._fence = fence
+        self._over = threading.Event()
+        self._renewing = threading.Thread(target=self._renew, name="spry-lease", daemon=True)
+
+    def holds(self, connection: Connection) -> bool:
+        """Whether nobody else has claimed the round; then nobody does until the transaction ends."""
+        return rounds.is_held(connection, self._round, self._fence)
+
+    def __enter__(self) -> None:
+        self._renewing.start()
+
+    def __exit__(self, _type: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
+        self._over.set()
+        self._renewing.join()
+        if not isinstance(error, Exception):
+            return False
+        try:
+            held = self._extend(0.0)
+        except (SQLAlchemyError, OSError):  # it is over by itself in seconds
+            return False
+        if not held:
+            log.warning("round %d was taken over meanwhile; what went wrong here: %s", self._round.number, error)
+        return not held
+
+    def _renew(self) -> None:
+        while not self._over.wait(LEASE / _RENEWALS) and self._renew_once():
+            pass
+
+    def _renew_once(self) -> bool:
+        """Whether there is any use in renewing it again."""
+        try:
+            return self._extend(LEASE)
+        except (SQLAlchemyError, OSError) as error:  # the next one may do
+            log.warning("the claim on round %d could not be renewed: %s", self._round.number, error)
+            return True
+
+    def _extend(self, seconds: float) -> bool:
+        """Whether the round is still this claim's."""
+        with self._store.database.write() as connection:
+            until = self._store.database.now(connection, self._store.now()) + seconds
+            return rounds.renew(connection, self._round, self._fence, until)
