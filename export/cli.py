@@ -123,6 +123,7 @@ def export(
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the bundle at --out.")] = False,
     archive: Annotated[bool, typer.Option("--zip", help="Also write the bundle as a .zip beside its folder.")] = False,
+    sign: Annotated[Path | None, typer.Option(help="Sign the bundle with this key of `spry keys`.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")] = False,
 ) -> None:
     """Turn a Hugging Face model into a bundle that devices can train from.
@@ -150,6 +151,7 @@ def export(
         workers=work.workers,
         overwrite=overwrite,
         archive=archive,
+        sign=sign,
     )
     options.check()
     quiet_libraries()

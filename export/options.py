@@ -8,6 +8,7 @@ from pathlib import Path
 
 from edge_client.bundle.manifest import DEFAULT_TASK, PRECISIONS, TASKS, Precision
 from edge_client.commands.options.adapter import AdapterOptions
+from edge_client.keys import read_secret
 from edge_client.runtimes.runtime import RUNTIMES
 from edge_client.tasks.registry import task_named
 from export.adapt.adapter import check_adapter
@@ -47,6 +48,8 @@ class ExportOptions:
     overwrite: bool = False
     archive: bool = False
     """Whether a .zip is written beside the folder."""
+    sign: Path | None = None
+    """The file of the key that vouches for the bundle."""
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
@@ -58,6 +61,8 @@ class ExportOptions:
 
     def check(self) -> None:
         """Refuse what cannot work, each with what was expected and what came."""
+        if self.sign is not None:
+            read_secret(self.sign)
         known("task", [self.task], TASKS)
         check_adapter(self.adapter)
         known("target", self.runtimes, RUNTIMES)

@@ -13,6 +13,8 @@ import msgspec
 from torch import Tensor
 
 from edge_client.bundle import manifest as m
+from edge_client.bundle import signature
+from edge_client.keys import read_secret
 from export.adapt.wrapping import Adapted, adapt
 from export.check import verify
 from export.check.memory import memory_of
@@ -95,6 +97,8 @@ def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m
             if options.measure:
                 manifest = _measured(folder, manifest, Path(cache), progress)
             pack.write_manifest(folder, manifest)
+            if options.sign is not None:
+                signature.sign(folder, read_secret(options.sign))
         if options.cache is not None:
             prune(options.cache, CACHE_LIMIT)
     if options.archive:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from edge_client.errors import BundleError
 
 from . import manifest as manifests
+from . import signature
 from .manifest import FILE_NAME, FileSpec, Manifest, ProgramSpec
 
 if TYPE_CHECKING:
@@ -230,6 +231,7 @@ def _unpack(source: zipfile.ZipFile, archive: Path, into: Path) -> Path:
             if name not in members:
                 raise BundleError(f"{archive} lacks {name}, which its manifest lists; copy or download it again")
             _extract(source, members[name], partial / safe_path(file.path, archive), file)
+        _unpack_signature(source, members.get(top.removesuffix(FILE_NAME) + signature.SIGNATURES), partial)
         (partial / FILE_NAME).write_bytes(data)
         partial.rename(target)
     except BaseException as error:
@@ -237,6 +239,11 @@ def _unpack(source: zipfile.ZipFile, archive: Path, into: Path) -> Path:
         if not (isinstance(error, OSError) and _is_whole(target, manifest)):  # else another process was first
             raise
     return target
+
+
+def _unpack_signature(source: zipfile.ZipFile, member: zipfile.ZipInfo | None, into: Path) -> None:
+    if member is not None and member.file_size <= signature.LARGEST:
+        (into / signature.SIGNATURES).write_bytes(source.read(member))
 
 
 def _is_whole(folder: Path, manifest: Manifest) -> bool:

@@ -23,8 +23,9 @@ from edge_client.data.local import OwnData
 from edge_client.data.sources import Row
 from edge_client.errors import ServerError, SpryError, StoreError, Unauthorized, Unreachable
 from edge_client.events import Event, Tell, silent
+from edge_client.keys import read_public, split_token
 from edge_client.memory import resident, trim_memory
-from edge_client.runtimes.runtime import CPU, chosen
+from edge_client.runtimes.runtime import CPU, chosen, require_publisher
 from edge_client.store.download import fetch
 from edge_client.store.jobs import JobStore, KnownJob, Store, default_home
 from edge_client.training.plan import Workbench
@@ -64,7 +65,7 @@ class Client:
 
     Args:
         server: its address.
-        token: to enrol with; not needed by a device that has.
+        token: to enrol with; not needed by a device that has. One that names a publisher pins their key.
         data: a JSONL or CSV file, or rows.
         home: where everything is kept; $SPRY_HOME or ~/.local/share/spry when left out.
         job: the only job to take part in, by id or name.
@@ -73,6 +74,7 @@ class Client:
         device: where programs run: `cpu`, or with TorchScript a GPU, such as `cuda`.
         name: what the server shows for this device.
         ca: a file with the certificates to trust.
+        trust: the public key, or its file, of the only publisher whose bundles are taken; it is kept.
         conditions: when to take part, and with how much memory.
         bad_rows: `refuse` the data when a row cannot be used, or `skip` the row.
         holdout: the share of the data that is kept for evaluation.
@@ -97,6 +99,7 @@ class Client:
         device: str = CPU,
         name: str | None = None,
         ca: Path | str | None = None,
+        trust: Path | str | None = None,
         conditions: Conditions | None = None,
         bad_rows: BadRows = "refuse",
         holdout: float = 0.1,
@@ -106,7 +109,7 @@ class Client:
         patience: float | None = None,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
-        self.token = token
+        self.token, named = split_token(token)
         self.job = job
         self.threads = threads
         self.name = name or platform.node() or "device"
@@ -114,6 +117,8 @@ class Client:
         self.device = device
         self.runtimes = chosen(runtime, device)
         self.store = Store(Path(home) if home is not None else default_home(), server, tell=on_event)
+        self._publisher = read_public(str(trust)) if trust is not None else self.store.publisher() or named
+        require_publisher(self.runtimes, self._publisher)
         self._data = OwnData(data, bad_rows=bad_rows, holdout=holdout, tell=on_event)
         self._tell = on_event
         self._on_idle = on_idle
@@ -145,6 +150,8 @@ class Client:
                 if idle is not None:
                     self._step_seconds, self._resident = idle.step_seconds, idle.resident_bytes
                     self._waits.go_on(idle.seconds, idle.reason, idle.failures)
+                if self._publisher is not None:
+                    self.store.pin(self._publisher)
                 self._enrol()
                 self._send_left_over(done)
                 while rounds is None or done.rounds < rounds:
@@ -278,7 +285,8 @@ class Client:
                     f"the task is for the runtime {task.runtime}, this device offers {', '.join(self.runtimes)}: "
                     "it goes back to the server, and another comes with the next look"
                 )
-            bundle = fetch(self.server, task.bundle, task.runtime, self.store.bundle(task.bundle), tell=self._tell)
+            folder = self.store.bundle(task.bundle)
+            bundle = fetch(self.server, task.bundle, task.runtime, folder, publisher=self._publisher, tell=self._tell)
             self._loaded = True
             self._bench = wanted, Workbench(bundle, task.runtime, threads=self.threads, device=self.device)
         return self._bench[1]

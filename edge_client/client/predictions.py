@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from edge_client.arrays import Weights
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import FILE_NAME
+from edge_client.bundle.signature import check_folder
 from edge_client.data.batches import in_order
 from edge_client.errors import StoreError
-from edge_client.runtimes.runtime import available
+from edge_client.runtimes.runtime import available, require_publisher, unasked
 from edge_client.step.stepper import Stepper
 from edge_client.store.jobs import JobStore, KnownJob, Store
 from edge_client.tasks.task import Prediction, Text
@@ -25,7 +26,8 @@ def predict(
     kept, about = find_job(store, job)
     bundle = open_bundle(store, about)
     weights = kept_weights(kept, about, bundle, personal=personal)
-    runtime = about.runtime if about.runtime in available() else next(iter(available()), about.runtime)
+    runtime = about.runtime if about.runtime in available() else next(iter(unasked()), about.runtime)
+    require_publisher([runtime], store.publisher())
     bench = Workbench(bundle, runtime, threads=threads)
     try:
         return list(_predicted(bench, texts, weights))
@@ -52,6 +54,9 @@ def open_bundle(store: Store, about: KnownJob) -> Bundle:
         raise StoreError(f"the bundle of {about.name} is not there any more: take part in a round again (spry join)")
     from edge_client.bundle.manifest import read
 
+    publisher = store.publisher()
+    if publisher is not None:
+        check_folder(folder, publisher)
     return Bundle(folder, read(folder / FILE_NAME))
 
 

@@ -52,6 +52,7 @@ SUBCOMMANDS = {
     "doctor": Subcommand("Check this machine, and the way to a server."),
     "install-service": Subcommand("Let systemd run `spry join` or `spry serve`."),
     "export": Subcommand("Turn a Hugging Face model into a bundle for devices.", "export"),
+    "keys": Subcommand("Make keys, and sign bundles for devices that trust them."),
     "inspect": Subcommand("Show a bundle's programs, sizes, memory and verification."),
     "bench": Subcommand("Measure steps, and the noise of gradients."),
     "serve": Subcommand("Run the server.", "server"),

@@ -46,6 +46,9 @@ def join(
     threads: Annotated[int, typer.Option(min=0, help="Threads for the runtime; 0 leaves the number to it.")] = 0,
     device: Annotated[str, typer.Option(help="Where programs run: cpu, or with torchscript a GPU: cuda.")] = CPU,
     ca: Annotated[Path | None, typer.Option(help="PEM file with the certificates to trust for https.")] = None,
+    trust: Annotated[
+        str | None, typer.Option(help="Take bundles of this publisher alone: a public key or its file. It is kept.")
+    ] = None,
     bad_rows: Annotated[
         str, typer.Option(help="refuse the data when a row cannot be used, or skip the row.")
     ] = "refuse",
@@ -86,6 +89,7 @@ def join(
             device=device,
             name=name,
             ca=ca,
+            trust=trust,
             conditions=conditions,
             bad_rows=_bad_rows(bad_rows),
             holdout=holdout,

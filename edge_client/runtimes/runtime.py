@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = [
-    "CPU", "RUNTIMES", "Listing", "Loaded", "Runtime", "available", "chosen", "open_runtime",
+    "CPU", "RUNTIMES", "Listing", "Loaded", "Runtime", "available", "chosen", "open_runtime", "require_publisher",
+    "unasked",
 ]  # fmt: skip
 
 CPU = "cpu"
@@ -123,6 +124,9 @@ class Listing:
     distribution: str = NAME
     accelerated: bool = False
     """Whether it runs on anything but the CPU."""
+    runs_code: bool = False
+    """Whether its files can do whatever their user can: it is used only when it is named, and on devices only from
+    bundles whose publisher they trust."""
     lowering: str = ""
     """`module:LOWERING` of an `export.lower.target.Lowering`; that of `export.lower.NAME` when left out."""
 
@@ -142,7 +146,7 @@ RUNTIMES = plugins.Registry(
         "onnx": Listing("edge_client.runtimes.onnx:OnnxRuntime", "onnxruntime", "onnx"),
         "executorch": Listing("edge_client.runtimes.executorch:ExecutorchRuntime", "executorch", "executorch"),
         "torchscript": Listing(
-            "edge_client.runtimes.torchscript:TorchscriptRuntime", "torch", "torch", accelerated=True
+            "edge_client.runtimes.torchscript:TorchscriptRuntime", "torch", "torch", accelerated=True, runs_code=True
         ),
     },
 )
@@ -159,11 +163,26 @@ def available() -> list[str]:
     return [name for name, listing in RUNTIMES.items() if listing.installed]
 
 
+def unasked() -> list[str]:
+    """Those of them that are used without being named."""
+    return [name for name in available() if not RUNTIMES[name].runs_code]
+
+
+def require_publisher(names: Iterable[str], publisher: str | None) -> None:
+    """Refuse runtimes whose files run code, where nobody vouches for the files."""
+    code = [name for name in names if RUNTIMES[name].runs_code]
+    if code and publisher is None:
+        raise SpryError(
+            f"files for {code[0]} can do whatever their user can, so that it takes signed bundles alone: pin the key "
+            "of their publisher with --trust, or take another --runtime"
+        )
+
+
 def chosen(wanted: str | None, device: str = CPU) -> list[str]:
-    """The runtimes that this machine can offer: those installed, or one of them, and on a GPU those that take it."""
+    """The runtimes that this machine can offer: those used unasked, or one by name, and on a GPU those that take it."""
     if wanted is not None:
         _check(wanted)
-    names = available() if wanted is None else [wanted] if RUNTIMES[wanted].installed else []
+    names = unasked() if wanted is None else [wanted] if RUNTIMES[wanted].installed else []
     if not names:
         what = f"the runtime {wanted} is not installed" if wanted else "no runtime is installed"
         raise SpryError(f"{what}: {command_for([wanted] if wanted else RUNTIMES)}")

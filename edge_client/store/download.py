@@ -12,9 +12,10 @@ from pathlib import Path
 import httpx
 
 from edge_client.bundle import manifest as manifests
+from edge_client.bundle import signature
 from edge_client.bundle.folder import Bundle, files_of, safe_path, sha256
 from edge_client.bundle.manifest import FILE_NAME, FileSpec, Manifest
-from edge_client.errors import BadAnswer, BundleError, StoreError
+from edge_client.errors import BadAnswer, BundleError, ServerError, StoreError
 from edge_client.events import Event, Tell, silent
 from edge_client.wire.answers import body_of
 from edge_client.wire.server import Server
@@ -26,9 +27,16 @@ MEGABYTE = 1e6
 _TELL = "tell its operator: the file or a proxy in between is broken"
 
 
-def fetch(server: Server, bundle: str, runtime: str, folder: Path, *, tell: Tell = silent) -> Bundle:
-    """The bundle with the programs of one runtime, in `folder`; what is there already is not downloaded again."""
+def fetch(
+    server: Server, bundle: str, runtime: str, folder: Path, *, publisher: str | None = None, tell: Tell = silent
+) -> Bundle:
+    """The bundle with the programs of one runtime, in `folder`; what is there already is not downloaded again.
+
+    Where a publisher's key is given, nothing but the manifest is downloaded before its signature was found right.
+    """
     manifest = fetch_manifest(server, bundle, folder)
+    if publisher is not None:
+        _check_publisher(server, bundle, folder, publisher)
     if runtime not in manifest.runtimes:
         offered = ", ".join(manifest.runtimes) or "none"
         raise BundleError(f"the job's bundle has no programs for {runtime}; it has {offered}")
@@ -55,6 +63,29 @@ def fetch_manifest(server: Server, bundle: str, folder: Path) -> Manifest:
     manifest = manifests.parse(data, f"{server.url}: {FILE_NAME}")
     write(path, data)
     return manifest
+
+
+def _check_publisher(server: Server, bundle: str, folder: Path, publisher: str) -> None:
+    """A signature that does not fit is asked for again: a bundle may be signed after it was downloaded."""
+    try:
+        signature.check_folder(folder, publisher)
+    except BundleError:
+        signatures = _fetch_signatures(server, bundle)
+        signature.check((folder / FILE_NAME).read_bytes(), signatures, publisher)
+        write(folder / signature.SIGNATURES, signatures or b"")
+
+
+def _fetch_signatures(server: Server, bundle: str) -> bytes | None:
+    def once() -> bytes:
+        with server.file(bundle, signature.SIGNATURES) as response:
+            return body_of(response, signature.LARGEST)
+
+    try:
+        return server.repeat(once)
+    except ServerError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return None
+        raise
 
 
 def _is_there(folder: Path, file: FileSpec) -> bool:

@@ -1,6 +1,7 @@
 """What a device keeps for one server, so that no crash or reboot costs it more than a few steps.
 
     HOME/SERVER/identity.json                 the device's id and secret, for its user's eyes only
+                publisher.key                 whose bundles alone are taken, where that is pinned
                 bundles/SHA256/               a bundle's files, and what is there of those being downloaded
                 jobs/JOB/job.json             which bundle and runtime the job uses
                          task.json            the task under way
@@ -33,6 +34,7 @@ from edge_client.arrays import Weights
 from edge_client.bundle.names import under, within
 from edge_client.errors import StoreError
 from edge_client.events import Tell, silent
+from edge_client.keys import read_public
 from edge_client.wire.protocol import REPORT, Enrolled, Report, Task
 
 from .files import (
@@ -151,6 +153,14 @@ class Store:
 
     def identity(self) -> Enrolled | None:
         return read_json(self.folder / "identity.json", Enrolled, self.tell)
+
+    def publisher(self) -> str | None:
+        """The key that bundles must be signed with. One that cannot be read is an error: none would trust anybody."""
+        file = self.folder / "publisher.key"
+        return read_public(str(file)) if file.exists() else None
+
+    def pin(self, publisher: str) -> None:
+        write(self.folder / "publisher.key", f"{publisher}\n".encode())
 
     def save_identity(self, identity: Enrolled) -> None:
         write(self.folder / "identity.json", msgspec.json.encode(identity), mode=PRIVATE)

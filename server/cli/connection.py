@@ -14,6 +14,7 @@ import httpx
 
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import FILE_NAME
+from edge_client.bundle.signature import SIGNATURES
 from edge_client.errors import SpryError
 from edge_client.wire.addresses import checked_address, trusted
 
@@ -92,6 +93,9 @@ class Administrator:
             data = (bundle.folder / FILE_NAME).read_bytes()
             name = hashlib.sha256(data).hexdigest()
             self._call("PUT", f"/v1/bundles/{name}/{FILE_NAME}", content=data)
+            signatures = bundle.folder / SIGNATURES
+            if signatures.is_file():
+                self._call("PUT", f"/v1/bundles/{name}/{SIGNATURES}", content=signatures.read_bytes())
             sizes = {file.path: file.bytes for file in bundle.manifest.files}
             missing: list[str] = self.get(f"/v1/bundles/{name}/missing")
             sent, total = 0, sum(sizes[file] for file in missing)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from edge_client.keys import read_public
 from server.cli.common import CaOption, JsonOption, ServerOption, TokenOption, connect, show_json, show_table, span
 from server.cli.connection import AdminError, part
 
@@ -26,6 +27,9 @@ def create(
     label: Annotated[str, typer.Argument(help="A note for yourself.")] = "",
     uses: Annotated[int, typer.Option(help="Devices that may enrol with it.")] = 1,
     expires: Annotated[str, typer.Option(help="How long it is good, as 30m, 12h or 7d.")] = "7d",
+    trust: Annotated[
+        str | None, typer.Option(help="Devices take bundles of this publisher alone: a public key or its file.")
+    ] = None,
     server: ServerOption = None,
     admin_token: TokenOption = None,
     ca: CaOption = None,
@@ -39,8 +43,11 @@ def create(
     if match is None:
         raise AdminError(f"--expires takes a number and one of s, m, h, d, as in 12h; got {expires!r}")
     seconds = int(match[1]) * _UNITS[match[2]]
+    publisher = read_public(trust) if trust else None
     with connect(server, admin_token, ca) as administrator:
         made = administrator.post("/v1/tokens", {"label": label, "uses": uses, "seconds": seconds})
+    if publisher:  # added here: the server has no say in whom devices trust
+        made["token"] += f".{publisher}"
     if as_json:
         show_json(made)
     else:

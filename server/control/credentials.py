@@ -74,7 +74,7 @@ def enrol(store: Store, enrolment: Enrolment, address: str) -> Enrolled:
     secret = secrets.token_urlsafe(32)
     device = "d-" + secrets.token_hex(6)
     with store.database.write() as connection:
-        token = devices.use_token(connection, digest(enrolment.token), now)
+        token = devices.use_token(connection, digest(enrolment.token.partition(".")[0]), now)
         if token is None:
             store.audit(connection, address, ENROLMENT_REFUSED, enrolment.name)
         else:

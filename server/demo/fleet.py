@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from edge_client import keys
+from edge_client.bundle import signature
 from edge_client.runtimes.runtime import available
 from edge_client.wire.protocol import ServerOptimizer, ServerOptimizers
 from server.cli.connection import Access, Administrator
@@ -59,6 +61,7 @@ class DemoFleet:
         wait_for_server(self.url, self._server)
         self.token = (folder.server / ADMIN_TOKEN_FILE).read_text().strip()
         self.admin = Administrator(Access(self.url, self.token))
+        self._publisher = keys.make()  # of this run alone: TorchScript runs from signed bundles only
 
     @property
     def dashboard(self) -> str:
@@ -66,6 +69,8 @@ class DemoFleet:
 
     def start_job(self) -> None:
         held_out = self._folder.write_rows("held-out.jsonl", intents.common_test(self._plan.test))
+        (self._folder.bundle / signature.SIGNATURES).unlink(missing_ok=True)
+        signature.sign(self._folder.bundle, self._publisher)
         self.admin.post("/v1/jobs", {
             "name": JOB,
             "bundle": self.admin.upload_bundle(self._folder.bundle),
@@ -80,7 +85,7 @@ class DemoFleet:
             process = self._processes.start(
                 self._folder.logs / f"{name}.log", "join", "--server", self.url, "--home", str(self.home(name)),
                 "--data", str(data), "--name", name, "--runtime", runtime, "--threads", "1", "--json",
-                "--holdout", str(self._plan.held_back),
+                "--holdout", str(self._plan.held_back), "--trust", keys.public_of(self._publisher),
                 SPRY_TOKEN=token, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1",
             )  # fmt: skip
             self.devices.append(DemoDevice(number, name, runtime, process))

@@ -9,7 +9,7 @@ from edge_client.data.batches import Batch
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import examples_for
 from edge_client.data.sources import JsonlSource
-from edge_client.runtimes.runtime import available, command_for, open_runtime
+from edge_client.runtimes.runtime import available, command_for, open_runtime, unasked
 from edge_client.step.stepper import Stepper
 from edge_client.tasks.registry import task_named
 from edge_client.training.epoch import evaluate as count_right
@@ -43,7 +43,7 @@ def runtime_for(store: Store, bundle: str) -> str:
     """What evaluates a bundle here: the settings' choice, or the first of its runtimes that is installed."""
     offered = store.bundles.manifest(bundle).runtimes
     wanted = store.settings.evaluation_runtime
-    usable = [name for name in available() if name in offered and wanted in ("", name)]
+    usable = [name for name in (available() if wanted else unasked()) if name in offered and wanted in ("", name)]
     if not usable:
         raise Refusal(
             422,

@@ -6,6 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from edge_client.bundle import manifest as manifests
+from edge_client.bundle import signature
 from edge_client.bundle.folder import Bundle, safe_path, sha256
 from edge_client.bundle.manifest import FILE_NAME, FileSpec, Manifest
 from edge_client.errors import BundleError
@@ -34,18 +35,26 @@ class BundleFiles:
         """What the manifest says of a file; the manifest itself goes by the bundle's name."""
         if path == FILE_NAME:
             return FileSpec(FILE_NAME, bundle, manifests.LARGEST)
-        if not (self.path(bundle) / FILE_NAME).is_file():
-            raise Refusal(409, "incomplete", f"send {FILE_NAME} of bundle {bundle[:12]}… first")
+        self._require_manifest(bundle)
         for file in self.manifest(bundle).files:
             if file.path == path:
                 return file
         raise Refusal(404, "unknown", f"the bundle has no file {path!r}; its {FILE_NAME} lists them")
 
+    def _require_manifest(self, bundle: str) -> None:
+        if not (self.path(bundle) / FILE_NAME).is_file():
+            raise Refusal(409, "incomplete", f"send {FILE_NAME} of bundle {bundle[:12]}… first")
+
     def limit(self, bundle: str, path: str) -> int:
+        if path == signature.SIGNATURES:
+            return signature.LARGEST
         return min(self.expected(bundle, path).bytes, self._largest)
 
     def add(self, bundle: str, path: str, partial: Path) -> None:
         """Take a received file, if it is what the bundle wants there."""
+        if path == signature.SIGNATURES:
+            self._add_signatures(bundle, partial)
+            return
         expected = self.expected(bundle, path)
         digest = sha256(partial)
         if digest != expected.sha256:
@@ -54,7 +63,19 @@ class BundleFiles:
             )
         if path == FILE_NAME:
             self._check_manifest(partial)
-        target = self.path(bundle) / safe_path(path, self.path(bundle))
+        self._take(partial, self.path(bundle) / safe_path(path, self.path(bundle)))
+
+    def _add_signatures(self, bundle: str, partial: Path) -> None:
+        """Whether they are right is for devices to say; the newest file stands."""
+        self._require_manifest(bundle)
+        try:
+            signature.parse(partial.read_bytes())
+        except BundleError as error:
+            raise Refusal(422, "invalid", str(error)) from None
+        self._take(partial, self.path(bundle) / signature.SIGNATURES)
+
+    @staticmethod
+    def _take(partial: Path, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         partial.replace(target)
         sync_folder(target.parent)
@@ -82,11 +103,19 @@ class BundleFiles:
 
     def file(self, bundle: str, path: str) -> tuple[Path, FileSpec]:
         """A file to serve."""
+        if path == signature.SIGNATURES:
+            return self._signatures(bundle)
         spec = self.expected(bundle, path)
         file = self.path(bundle) / safe_path(path, self.path(bundle))
         if not file.is_file():
             raise Refusal(404, "unknown", f"{path} of bundle {bundle[:12]}… has not been uploaded; PUT it first")
         return file, spec
+
+    def _signatures(self, bundle: str) -> tuple[Path, FileSpec]:
+        file = self.path(bundle) / signature.SIGNATURES
+        if not file.is_file():
+            raise Refusal(404, "unknown", f"the bundle {bundle[:12]}… is not signed; `spry keys sign` does")
+        return file, FileSpec(signature.SIGNATURES, sha256(file), file.stat().st_size)
 
     def open(self, bundle: str) -> Bundle:
         """The whole bundle; its files were verified when they came."""

@@ -115,12 +115,12 @@ class Fleet:
     def token(self) -> str:
         return self.call("POST", "/v1/tokens", json={"uses": 10}).json()["token"]
 
-    def client(self, data=ROWS, home: str = "home", token: bool = True, **options) -> Client:
+    def client(self, data=ROWS, home: str = "home", token: bool | str = True, **options) -> Client:
         options = {"on_event": self.events.append, "pause": self.pause, "threads": 1, "holdout": 0.0} | options
         self.clients.append(
             made := Client(
                 self.address,
-                self.token() if token else None,
+                token if isinstance(token, str) else self.token() if token else None,
                 data,
                 home=self.folder / home,
                 patience=PATIENCE,

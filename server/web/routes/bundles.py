@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Message, Receive, Scope, Send
 
 from edge_client.bundle.manifest import Manifest
+from edge_client.bundle.signature import SIGNATURES
 from server.errors import Refusal
 from server.jobs.presets import preset_for, start_of
 from server.web.bodies import binary, received
@@ -20,7 +21,7 @@ from server.web.services import Admin, DeviceOrAdmin, UseServices
 router = APIRouter(prefix="/v1", tags=["bundles"])
 
 Sha256 = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
-_IMMUTABLE = "public, max-age=31536000, immutable"
+_MAY_CHANGE, _IMMUTABLE = "no-cache", "public, max-age=31536000, immutable"
 
 
 class BundleView(BaseModel):
@@ -87,7 +88,7 @@ def get_file(services: UseServices, asking: DeviceOrAdmin, bundle: Sha256, path:
     """A file of a bundle; takes Range."""
     file, spec = services.store.bundles.file(bundle, path)
     options: dict[str, Any] = {
-        "headers": {"Cache-Control": _IMMUTABLE, "ETag": f'"{spec.sha256}"'},
+        "headers": {"Cache-Control": _MAY_CHANGE if path == SIGNATURES else _IMMUTABLE, "ETag": f'"{spec.sha256}"'},
         "media_type": "application/octet-stream",
     }
     if asking is None:

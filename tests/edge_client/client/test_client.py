@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from edge_client import keys
 from edge_client.client.client import Client, Idle
 from edge_client.errors import DataError, SpryError, StoreError, Unauthorized
 from edge_client.runtimes.runtime import chosen
@@ -320,12 +321,14 @@ def test_prediction_needs_a_job(fleet):
 def test_a_device_that_a_runtime_does_not_know_is_refused_at_once():
     with pytest.raises(SpryError, match="nothing here runs on cuda: onnx use the CPU alone; install a torch"):
         Client("http://127.0.0.1:9", "t", ROWS, runtime="onnx", device="cuda")
-    assert chosen(None, "cuda") == ["torchscript"]
+    assert chosen("torchscript", "cuda") == ["torchscript"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
 def test_a_gpu_that_is_not_there_gives_the_task_back(fleet, exporting):
     fleet.job(fleet.upload(exporting(runtimes=("torchscript",))), rounds=1, training={"batch": 2})
-    client = fleet.client(runtime="torchscript", device="cuda")
+    publisher = keys.public_of(keys.make())
+    client = fleet.client(runtime="torchscript", device="cuda", trust=publisher)
+    client._publisher = None
     assert client.run(once=True).failures
     assert "finds no CUDA" in fleet.told("failed")[0].message

@@ -1,0 +1,64 @@
+"""`spry keys`: the key of who publishes bundles, and its signatures."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edge_client import keys
+from edge_client.bundle import signature
+from edge_client.errors import BundleError, SpryError
+
+app = typer.Typer(
+    help="Keys that vouch for bundles, and signatures by them.",
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+
+KeyArgument = Annotated[Path, typer.Argument(help="The file of the secret key.")]
+
+
+@app.command()
+def make(key: KeyArgument) -> None:
+    """Make a key: KEY keeps the secret, KEY.pub what devices trust.
+
+    Example: spry keys make publisher.key
+    """
+    secret = keys.make()
+    try:
+        handle = os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise SpryError(f"{key} exists, and a key that is overwritten is lost; give another name") from None
+    with os.fdopen(handle, "w") as file:
+        file.write(f"{keys.SECRET}{secret}\n")
+    public = keys.public_of(secret)
+    key.with_name(key.name + ".pub").write_text(public + "\n")
+    typer.echo(public)
+
+
+@app.command()
+def show(key: KeyArgument) -> None:
+    """Print the public key that belongs to a secret one.
+
+    Example: spry keys show publisher.key
+    """
+    typer.echo(keys.public_of(keys.read_secret(key)))
+
+
+@app.command()
+def sign(
+    bundle: Annotated[Path, typer.Argument(help="The bundle's folder.")],
+    key: Annotated[Path, typer.Option(help="The file of the secret key.")],
+) -> None:
+    """Sign a bundle, so that devices which trust the key take it.
+
+    Example: spry keys sign bundle/ --key publisher.key
+    """
+    if not bundle.is_dir():
+        raise BundleError(f"{bundle} is no folder: sign the folder that `spry export` wrote, and make the .zip of it")
+    public = signature.sign(bundle, keys.read_secret(key))
+    typer.echo(f"{bundle} is signed by {public}")
