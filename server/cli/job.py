@@ -30,6 +30,9 @@ from server.cli.connection import AdminError, Administrator, part
 from server.jobs.options import PresetOption, RoundOptions, SettingsOptions, TrainingOptions
 from server.jobs.presets import PRESETS, merged, preset_for, start_of
 
+_REFUSALS = 5
+"""The newest that `spry job show` tells."""
+
 app = typer.Typer(
     help="Jobs: a bundle to train, how, and when to stop.",
     add_completion=False,
@@ -142,6 +145,7 @@ def show(
             return
         standing = administrator.get(f"/v1/jobs/{part(job)}")
         rounds = administrator.get(f"/v1/jobs/{part(job)}/rounds", limit=10)
+        refusals = administrator.get(f"/v1/jobs/{part(job)}/refusals", limit=_REFUSALS)
     if as_json:
         show_json(standing)
         return
@@ -150,6 +154,10 @@ def show(
         typer.echo(f"ended: {standing['reason']}")
     if standing["refused"]:
         typer.echo("refused: " + ", ".join(f"{count} {code}" for code, count in sorted(standing["refused"].items())))
+        for one in refusals:
+            typer.echo(f"  round {one['round']}, {one['device']}, {ago(one['time'])}: {one['code']}: {one['detail']}")
+    if lacks := (standing["progress"] or {}).get("lacks"):
+        typer.echo(lacks)
     if standing["up"] or standing["down"]:
         typer.echo(f"devices sent {size(standing['up'])} and fetched {size(standing['down'])}")
     typer.echo()
@@ -162,6 +170,8 @@ def _follow(administrator: Administrator, job: str, *, as_json: bool) -> None:
         for text in events:
             standing = json.loads(text)
             line, reason = text if as_json else _line(standing), standing["reason"]
+            if not as_json and (lacks := (standing["progress"] or {}).get("lacks")):
+                line = f"{line}; {lacks}"
             if line != told:
                 typer.echo(line)
                 told = line

@@ -26,6 +26,9 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 def create(
     label: Annotated[str, typer.Argument(help="A note for yourself.")] = "",
     uses: Annotated[int, typer.Option(help="Devices that may enrol with it.")] = 1,
+    at_once: Annotated[
+        int | None, typer.Option(min=1, help="Of these, how many may have a task at the same time; all.")
+    ] = None,
     expires: Annotated[str, typer.Option(help="How long it is good, as 30m, 12h or 7d.")] = "7d",
     trust: Annotated[
         str | None, typer.Option(help="Devices take bundles of this publisher alone: a public key or its file.")
@@ -44,8 +47,11 @@ def create(
         raise AdminError(f"--expires takes a number and one of s, m, h, d, as in 12h; got {expires!r}")
     seconds = int(match[1]) * _UNITS[match[2]]
     publisher = read_public(trust) if trust else None
+    wanted = {"label": label, "uses": uses, "seconds": seconds}
+    if at_once is not None:
+        wanted["at_once"] = at_once
     with connect(server, admin_token, ca) as administrator:
-        made = administrator.post("/v1/tokens", {"label": label, "uses": uses, "seconds": seconds})
+        made = administrator.post("/v1/tokens", wanted)
     if publisher:  # added here: the server has no say in whom devices trust
         made["token"] += f".{publisher}"
     if as_json:
@@ -94,4 +100,5 @@ def _state(token: dict[str, float]) -> str:
     left = token["expires"] - time.time()
     if left <= 0:
         return "expired"
-    return "used up" if token["uses"] >= token["max_uses"] else f"good for {span(left)}"
+    at_once = f", {token['at_once']} at once" if token.get("at_once") else ""
+    return "used up" if token["uses"] >= token["max_uses"] else f"good for {span(left)}{at_once}"

@@ -39,12 +39,19 @@ def require_admin(store: Store, bearer: str) -> None:
 # --- enrolment tokens ------------------------------------------------------------------------------------------------
 
 
-def create_token(store: Store, label: str, uses: int, seconds: float) -> tuple[Token, str]:
-    """A new token, and its text, which is nowhere else."""
+def create_token(store: Store, label: str, uses: int, seconds: float, at_once: int | None = None) -> tuple[Token, str]:
+    """A new token, and its text, which is nowhere else; `at_once` of its devices may have a task together."""
     text = secrets.token_urlsafe(24)
     now = store.now()
     token = Token(
-        id=secrets.token_hex(4), label=label, created=now, expires=now + seconds, uses=0, max_uses=uses, revoked=False
+        id=secrets.token_hex(4),
+        label=label,
+        created=now,
+        expires=now + seconds,
+        uses=0,
+        max_uses=uses,
+        revoked=False,
+        at_once=at_once,
     )
     with store.database.write() as connection:
         devices.add_token(connection, token, digest(text))

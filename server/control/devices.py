@@ -8,15 +8,11 @@ from pydantic import BaseModel
 
 from edge_client.bundle.manifest import Manifest
 from server.jobs.job import Job
+from server.rounds.fleet import away_before
 from server.storage import devices, parts, rounds, traffic
 from server.storage.parts import NamedPart
 from server.storage.rows import Device, Volume
 from server.storage.store import Store
-
-_AWAY_AFTER = 3.0
-"""How many retry times a device may be silent; it waits at most about two."""
-_AWAY_AT_LEAST = 60.0
-"""Seconds; one that still works on a task that the round was closed without is silent too."""
 
 DeviceState = Literal["training", "waiting", "away", "revoked"]
 Totals = dict[str, Volume]
@@ -82,7 +78,7 @@ def device_totals(store: Store) -> Totals:
 def list_devices(store: Store, totals: Totals) -> list[DeviceView]:
     with store.database.read() as connection:
         known = devices.with_jobs(connection)
-    heard_since = store.now() - max(_AWAY_AFTER * store.settings.retry_seconds, _AWAY_AT_LEAST)
+    heard_since = away_before(store)
     return [_device(device, job, totals.get(device.id, Volume(0, 0)), heard_since) for device, job in known]
 
 

@@ -6,9 +6,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from server.jobs.job import Job
+from server.jobs.job import RUNNING, Job
 from server.jobs.settings import JobSettings
+from server.rounds import fleet
 from server.storage import audit, metrics, parts, refusals, rounds, scalars, traffic
+from server.storage.rows import Round
 from server.storage.store import Store
 
 
@@ -23,6 +25,8 @@ class NewestRoundView(BaseModel):
     """Devices with an open task."""
     reported: int
     deadline: float | None
+    lacks: str | None = None
+    """What it waits for beside its devices' reports, and what to do about it."""
 
 
 class JobView(BaseModel):
@@ -43,7 +47,7 @@ class JobView(BaseModel):
     metrics: dict[str, float]
     """Of the newest round that has them."""
     refused: dict[str, int]
-    """Updates not taken, by code."""
+    """Updates not taken, and tasks given back ("failed"), by code."""
     up: int
     down: int
     """Bytes that devices sent and fetched, as of some seconds ago."""
@@ -88,7 +92,7 @@ class RoundTrafficView(BaseModel):
 
 
 class RefusalView(BaseModel):
-    """An update that was not taken."""
+    """An update that was not taken, or a task that a device gave back."""
 
     id: int
     time: float
@@ -150,7 +154,15 @@ def _newest_round(store: Store, job: Job) -> NewestRoundView | None:
         training=counts.get("open", 0),
         reported=reported,
         deadline=round_.deadline,
+        lacks=_lacks(store, job, round_),
     )
+
+
+def _lacks(store: Store, job: Job, round_: Round) -> str | None:
+    """Only at a round's start: later iterations wait for those alone who reported in the one before."""
+    if job.state != RUNNING or round_.state != "open" or round_.iteration:
+        return None
+    return fleet.wants(store, job, round_)
 
 
 def _counts(store: Store, job: Job, numbers: list[int]) -> dict[int, dict[str, int]]:

@@ -125,8 +125,13 @@ function showRound(job, rounds) {
     `${count(round.reported)} of ${count(round.wanted)} reported` +
     (step ? " in this iteration" : `, ${count(round.training)} training`);
   bar.setAttribute("aria-valuetext", said);
-  text($("round-text"), roundText(job, round, said, rounds.get(round.number)));
+  const told = roundText(job, round, said, rounds.get(round.number));
+  text($("round-text"), round.lacks ? `${told} ${sentence(round.lacks)}` : told);
   countDown(job);
+}
+
+function sentence(words) {
+  return `${words[0].toUpperCase()}${words.slice(1)}.`;
 }
 
 function roundText(job, round, said, row) {

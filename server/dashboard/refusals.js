@@ -1,4 +1,4 @@
-// Updates that were not taken, by reason.
+// Updates that were not taken and tasks that were given back, by reason.
 
 import { $, fill, text } from "./dom.js";
 import { ago, count } from "./format.js";
@@ -10,6 +10,7 @@ const WHY = {
   norm: "far outside what others sent",
   foreign: "for another device's task",
   "too-large": "larger than the task can be",
+  failed: "given back by the device",
 };
 
 export function showRefusals(job, refusals, devices) {
@@ -20,7 +21,7 @@ export function showRefusals(job, refusals, devices) {
       return { code, number, newest };
     });
   $("refusals-scroll").hidden = !rows.length;
-  text($("refusals-text"), rows.length ? "Refused updates are counted and never averaged." : "None so far.");
+  text($("refusals-text"), rows.length ? "What is refused or given back is counted and never averaged." : "None so far.");
   const columns = [
     ["code", (row) => row.code],
     ["meaning", (row) => WHY[row.code] ?? "", "wrap"],

@@ -25,12 +25,14 @@ class JobSettings(BaseModel):
     units_per_client: Annotated[int, Ge(0)] = Field(
         default=1, description="Units of a client at least, 0 for all: with more, more clients share each unit."
     )
-    per_round: Annotated[int, Ge(1), Le(100_000)] = Field(default=10, description="Updates that complete a round.")
+    per_round: Annotated[int, Ge(1), Le(100_000)] = Field(
+        default=10, description="Clients, each a device of its own, whose updates complete a round."
+    )
     over_selection: Annotated[float, Ge(1), Le(10)] = Field(
         default=1.2, description="Clients invited for each update wanted."
     )
     minimum: Annotated[int, Ge(1)] | None = Field(
-        default=None, description="Updates without which a round fails; half."
+        default=None, description="Updates without which a round fails; half, of per_round or of the devices there are."
     )
     deadline: Annotated[float, Gt(0), Le(30 * 86_400)] = Field(
         default=600.0, description="Seconds a round takes at most."
@@ -95,7 +97,7 @@ class JobSettings(BaseModel):
 
     @property
     def fewest(self) -> int:
-        """Reports without which a round fails."""
+        """Reports without which a round fails, where there are as many devices as it wants."""
         return self.minimum or (self.per_round + 1) // 2
 
     @property

@@ -6,24 +6,32 @@ import hashlib
 import random
 import secrets
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
-from edge_client.training.estimators import ESTIMATORS
 from edge_client.wire.protocol import CheckedIn, CheckIn, Task
-from server.jobs.assignment import Fit, Needs, RoundSlot, choose
-from server.jobs.job import RUNNING, Job
+from server.errors import Refusal
+from server.jobs.assignment import Fit, RoundSlot, choose
+from server.jobs.demands import is_wanted, unsuited
+from server.jobs.job import PAUSED, RUNNING, Job
+from server.rounds.fleet import needs_of
 from server.storage import devices, parts, rounds
 from server.storage.jobs import find_job, list_jobs
 from server.storage.rows import Device, Part, Round
 from server.storage.store import Store
 
+Reason = str
+"""Why a device is given nothing, in words that stay the same while it waits: it tells each once."""
 _REMEMBERED = 0.5
 """Seconds for which the state of rounds is not read again, to answer fleets that ask all at once."""
 _SITS_OUT = 2.0
 """How many retry times a device waits that gave a task of this job back, or was refused: others come first."""
+_LONGEST_BACK_OFF = 3600.0
+"""Seconds; a device that lets task after task expire waits twice as long each time."""
+_REASONS = 3
+"""Of different jobs, at most, in one answer."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,35 @@ class OpenRound:
 
     job: Job
     number: int
+    opened: float
+    places: int
+    """Of the round, taken or free."""
     free: list[RoundSlot]
+    first: frozenset[int]
+    """Places to give away before others: of a round that has not enough devices for all."""
+    done: frozenset[str]
+    """Devices that have done their part."""
+
+    @property
+    def order(self) -> tuple[bool, bool, int, float]:
+        """A round that has begun and lacks few clients comes first, lest each job have some and none enough."""
+        begun = self.places - len(self.free)
+        missing = self.job.settings.per_round - begun
+        return missing <= 0, not begun, missing if begun else 0, self.opened
+
+    @property
+    def following(self) -> Reason:
+        """When the next one opens."""
+        wanted = self.job.settings.per_round
+        return f"the next opens when {wanted} have reported, or all that there are, or at this one's deadline"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The running jobs: their open rounds, and why others have none."""
+
+    rounds: list[OpenRound] = field(default_factory=list[OpenRound])
+    waits: list[tuple[Job, Reason]] = field(default_factory=list[tuple[Job, Reason]])
 
 
 class Offers:
@@ -40,29 +76,27 @@ class Offers:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._open: tuple[float, int, list[OpenRound]] = (0.0, -1, [])
+        self._known: tuple[float, int, Standing] = (0.0, -1, Standing())
         self._seen: dict[str, tuple[float, CheckIn]] = {}
-        self._needs: dict[str, Needs] = {}
         self._lock = threading.Lock()
         self._reading = threading.Lock()
 
     def answer(self, device: Device, check_in: CheckIn) -> CheckedIn:
         store = self._store
         self._seen[device.id] = store.now(), check_in
-        if (held := self._held(device.id)) is not None:
+        if (held := self._held(device.id, check_in)) is not None:
             return held
-        reason = f"job {check_in.job!r} is not running" if check_in.job else "no job is running"
-        for open_round in self._rounds():
-            if check_in.job not in (None, open_round.job.id, open_round.job.name):
+        standing = self._standing()
+        reasons: list[Reason] = []
+        for open_round in sorted(standing.rounds, key=lambda one: one.order):
+            if not is_wanted(open_round.job, check_in):
                 continue
-            refused = self._unsuitable(open_round, check_in)
-            if refused is None:
-                task = self._assign(open_round, device.id, check_in)
-                if task is not None:
-                    return CheckedIn(task)
-                refused = self._no_place(open_round, check_in)
-            reason = refused
-        return CheckedIn(wait=self.wait(), reason=reason)
+            offered = self._offer(open_round, device, check_in)
+            if isinstance(offered, Task):
+                return CheckedIn(offered)
+            reasons.append(offered)
+        reasons += [why for job, why in standing.waits if is_wanted(job, check_in)]
+        return CheckedIn(wait=self.wait(), reason="; ".join(reasons[:_REASONS]) or self._nothing_runs(check_in.job))
 
     def wait(self) -> float:
         """Spread, so that a fleet does not come back as one."""
@@ -70,113 +104,178 @@ class Offers:
 
     # --- who is where ---
 
-    def _held(self, device: str) -> CheckedIn | None:
-        """The task that the device has already: it restarted, or the answer was lost."""
+    def _held(self, device: str, check_in: CheckIn) -> CheckedIn | None:
+        """The task that the device has already: it restarted, or the answer was lost.
+
+        A task of a job that it does not want any more goes back, so that another device can have the place.
+        """
         with self._store.database.read() as connection:
             part = parts.find_open(connection, device)
             if part is None:
                 return None
             current = rounds.find(connection, part.job, part.round)
-        return CheckedIn(self._task(find_job(self._store, part.job), part, current))
+        job = find_job(self._store, part.job)
+        if is_wanted(job, check_in):
+            return CheckedIn(self._task(job, part, current))
+        with self._store.database.write() as connection:
+            why = f"the device wants tasks of {check_in.job} alone now"
+            parts.end(connection, part, "failed", why, self._store.now())
+        self._store.turn += 1
+        return None
 
-    def _rounds(self) -> list[OpenRound]:
-        """Jobs take turns: the one with the most places to fill comes first."""
+    def _standing(self) -> Standing:
         now, turn = self._store.now(), self._store.turn
-        read, known_turn, known = self._open
+        read, known_turn, known = self._known
         if known_turn == turn and read <= now < read + _REMEMBERED:
             return known
         with self._reading:  # one thread reads, those that came with it take what it found
-            if self._open[:2] == (read, known_turn):
-                open_rounds = [self._read_round(job) for job in list_jobs(self._store, RUNNING)]
-                self._open = now, turn, sorted((r for r in open_rounds if r is not None), key=lambda r: -len(r.free))
-            return self._open[2]
+            if self._known[:2] == (read, known_turn):
+                self._known = now, turn, self._read()
+            return self._known[2]
+
+    def _read(self) -> Standing:
+        standing = Standing()
+        for job in list_jobs(self._store, RUNNING, PAUSED):
+            if job.state == PAUSED:
+                standing.waits.append((job, f"{job.name} is paused"))
+            elif (open_round := self._read_round(job)) is not None:
+                standing.rounds.append(open_round)
+            else:
+                standing.waits.append((job, _between(job.name, job.round)))
+        return standing
 
     def _read_round(self, job: Job) -> OpenRound | None:
         with self._store.database.read() as connection:
             newest = rounds.find_open(connection, job.id, job.round)
             if newest is None:
                 return None
-            taken = parts.taken_slots(connection, newest)
+            known = parts.places(connection, newest)
+            before = parts.count_in(connection, job.id, [newest.number - 1])[newest.number - 1].get("accepted", 0)
         units = len(self._store.bundles.manifest(job.bundle).units)
         places = job.settings.slots(units, job.settings.places)
-        free = [slot for slot in places if slot.number not in taken]
-        return OpenRound(job, newest.number, free)
+        taken = {place.slot for place in known if place.is_live}
+        return OpenRound(
+            job=job,
+            number=newest.number,
+            opened=newest.opened,
+            places=len(places),
+            free=[slot for slot in places if slot.number not in taken],
+            first=in_turn(newest.number, before, job.settings.per_round),
+            done=frozenset(place.device for place in known if place.state == "accepted"),
+        )
 
-    def _unsuitable(self, open_round: OpenRound, check_in: CheckIn) -> str | None:
-        job, offered = open_round.job, self._store.bundles.manifest(open_round.job.bundle).runtimes
-        if not set(offered) & set(check_in.runtimes):
-            return f"{job.name} needs one of the runtimes {', '.join(offered)}"
-        if (estimator := job.settings.training.estimator) not in ESTIMATORS:
-            return f"{job.name} needs the estimator {estimator}, which the server has no more"
-        if job.settings.mains_only and check_in.power == "battery":
-            return f"{job.name} takes no devices on battery"
-        if job.settings.unmetered_only and check_in.metered:
-            return f"{job.name} takes no devices on a metered network"
-        return None if open_round.free else self._no_place(open_round, check_in)
-
-    def _no_place(self, open_round: OpenRound, check_in: CheckIn) -> str:
-        if open_round.free and check_in.memory_bytes is not None:
-            return f"{open_round.job.name} has no place left that fits {check_in.memory_bytes / 1e6:.0f} MB of memory"
-        return f"round {open_round.number} of {open_round.job.name} has no place left"
+    def _nothing_runs(self, name: str | None) -> Reason:
+        if name is None:
+            return "no job is running"
+        try:
+            job = find_job(self._store, name)
+        except Refusal:
+            return f"job {name!r} is not running: there is none of this name"
+        return f"job {job.name!r} is not running: it is {job.state}{f' ({job.reason})' if job.reason else ''}"
 
     # --- assigning ---
 
-    def _assign(self, open_round: OpenRound, device: str, check_in: CheckIn) -> Task | None:
-        job = open_round.job
+    def _offer(self, open_round: OpenRound, device: Device, check_in: CheckIn) -> Task | Reason:
+        """A task, or why there is none in this round."""
+        job, manifest = open_round.job, self._store.bundles.manifest(open_round.job.bundle)
+        if device.id in open_round.done:
+            return _has_done(open_round)
+        if (why := unsuited(job, manifest, check_in)) is not None:
+            return why
         while (reserved := self._reserve(open_round, check_in)) is not None:
             slot, fit = reserved
             part = Part(
                 id=secrets.token_hex(12), job=job.id, round=open_round.number, slot=slot.number,
-                device=device, seed=seed_of(job.settings.seed or 0, open_round.number, slot.number),
+                device=device.id, seed=seed_of(job.settings.seed or 0, open_round.number, slot.number),
                 units=slot.units, cut=fit.cut, batch=fit.batch, runtime=fit.runtime,
-                state="open", reason="", created=self._store.now(),
+                state="open", reason="", created=self._store.now(), declared=check_in.examples or None,
             )  # fmt: skip
             try:
                 with self._store.database.write() as connection:
-                    current = self._join(connection, job, part)
+                    joined = self._join(connection, open_round, part, device)
             except IntegrityError:  # another worker gave the place away, or gave this device another
-                if (held := self._held(device)) is not None:
+                if (held := self._held(device.id, check_in)) is not None and held.task is not None:
                     self._give_back(open_round, slot)
                     return held.task
                 continue
-            if current is None:
+            if isinstance(joined, str):
                 self._give_back(open_round, slot)
-                return None
-            return self._task(job, part, current)
-        return None
+                return joined
+            return self._task(job, part, joined)
+        return self._no_place(open_round, check_in)
 
     def _reserve(self, open_round: OpenRound, check_in: CheckIn) -> tuple[RoundSlot, Fit] | None:
         """Take a place out of those that this process takes for free."""
-        job = open_round.job
-        runtimes = [name for name in check_in.runtimes if name in self._store.bundles.manifest(job.bundle).runtimes]
         with self._lock:
-            needs = self._needs.setdefault(
-                job.id, Needs(self._store.bundles.manifest(job.bundle), job.settings.training)
-            )
-            chosen = choose(job.settings.assignment, open_round.free, needs, runtimes, check_in.memory_bytes)
+            chosen = self._choose(open_round, check_in, check_in.memory_bytes)
             if chosen is not None:
                 open_round.free.remove(chosen[0])
         return chosen
+
+    def _choose(self, open_round: OpenRound, check_in: CheckIn, memory: int | None) -> tuple[RoundSlot, Fit] | None:
+        job, needs = open_round.job, needs_of(self._store, open_round.job)
+        runtimes = [name for name in check_in.runtimes if name in self._store.bundles.manifest(job.bundle).runtimes]
+        first = [slot for slot in open_round.free if slot.number in open_round.first]
+        for free in (first, open_round.free):
+            if (chosen := choose(job.settings.assignment, free, needs, runtimes, memory)) is not None:
+                return chosen
+        return None
+
+    def _no_place(self, open_round: OpenRound, check_in: CheckIn) -> Reason:
+        name = open_round.job.name
+        if not open_round.free:
+            return f"round {open_round.number} of {name} has no place left; {open_round.following}"
+        with self._lock:
+            fits = self._choose(open_round, check_in, None) is not None
+        if fits and check_in.memory_bytes is not None:
+            return f"{name} has no place left that fits {check_in.memory_bytes / 1e6:.0f} MB of memory"
+        offered = ", ".join(check_in.runtimes)
+        return f"the bundle of {name} has no programs of {offered} for a place that is left; export it again"
 
     def _give_back(self, open_round: OpenRound, slot: RoundSlot) -> None:
         with self._lock:
             open_round.free.append(slot)
             open_round.free.sort(key=lambda free: free.number)
 
-    def _join(self, connection: Connection, job: Job, part: Part) -> Round | None:
-        """Take a place, if the round still takes devices; the first one starts its clock."""
-        now = self._store.now()
+    def _join(self, connection: Connection, open_round: OpenRound, part: Part, device: Device) -> Round | Reason:
+        """Take a place, if the round still takes this device; the first one starts its clock."""
+        job, now = open_round.job, self._store.now()
         current = rounds.lock_open(connection, job.id, part.round)
         if current is None:
             self._store.turn += 1
-            return None
-        sits_out_since = self._store.now() - _SITS_OUT * self._store.settings.retry_seconds
-        if parts.went_wrong(connection, job.id, part.device, sits_out_since):
-            return None
+            return _between(job.name, part.round)
+        if parts.has_accepted(connection, current, device.id):
+            self._store.turn += 1
+            return _has_done(open_round)
+        if (why := self._sits_out(connection, job, current, device)) is not None:
+            return why
         parts.add(connection, part)
         if current.started is None:
             rounds.start_clock(connection, current, now, now + job.settings.deadline)
         return rounds.find(connection, job.id, part.round)
+
+    def _sits_out(self, connection: Connection, job: Job, current: Round, device: Device) -> str | None:
+        """Why others come first."""
+        now, retry = self._store.now(), self._store.settings.retry_seconds
+        if (trouble := parts.last_trouble(connection, job.id, device.id, now - _SITS_OUT * retry)) is not None:
+            first = f"{job.name} lets others come first for {_SITS_OUT * retry:.0f} s"
+            if trouble.state == "failed":
+                return f"{first}: this device gave its last task back"
+            return f"{first}: this device was refused"
+        missed = parts.missed(connection, device.id)
+        if missed.times:
+            back_off = min(retry * 2.0**missed.times, _LONGEST_BACK_OFF)
+            times = f"{missed.times} task{'s' if missed.times > 1 else ''} of this device expired in a row"
+            if now < missed.last + back_off:
+                return f"others come first for {back_off:.0f} s: {times}; raise the job's deadline if it is slow"
+            if now < current.opened + _SITS_OUT * retry:
+                return f"this device comes last in round {current.number} of {job.name}: {times}"
+        label, at_once = devices.limit_of(connection, device.token)
+        if at_once is not None and devices.count_at_work(connection, device.token) >= at_once:
+            named = f" {label!r}" if label else ""
+            who = f"{at_once} device{'s' if at_once > 1 else ''} that enrolled with the token{named}"
+            return f"{who} may take part at once, and as many do"
+        return None
 
     def _task(self, job: Job, part: Part, current: Round) -> Task:
         """A part and its round as a message."""
@@ -217,3 +316,22 @@ def seed_of(job_seed: int, number: int, slot: int) -> int:
     """A client's seed: nobody stores it, and two clients of a job never share one. 63 bits, for databases."""
     digest = hashlib.sha256(f"{job_seed}/{number}/{slot}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
+
+
+def in_turn(number: int, devices: int, per_round: int) -> frozenset[int]:
+    """The places to fill first when a round has fewer devices than it wants: each has its turn, round after round."""
+    if not 0 < devices < per_round:
+        return frozenset()
+    first = (number - 1) * devices
+    return frozenset(place % per_round for place in range(first, first + devices))
+
+
+def _between(job: str, number: int) -> Reason:
+    if not number:
+        return f"the first round of {job} opens in a moment"
+    return f"round {number} of {job} is being closed; the next opens in a moment"
+
+
+def _has_done(open_round: OpenRound) -> Reason:
+    done = f"this device has done its part of round {open_round.number} of {open_round.job.name}"
+    return f"{done}; {open_round.following}"

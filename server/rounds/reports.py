@@ -114,7 +114,8 @@ class Reports:
         """A failed client is data: its place goes to another."""
         part = self._part(device, task)
         with self._store.database.write() as connection:
-            parts.end(connection, part, "failed", reason, self._store.now())
+            if parts.end(connection, part, "failed", reason, self._store.now()):
+                refusals.add(connection, part, device, "failed", reason, self._store.now())
         self._store.turn += 1
         return Receipt(self._store.settings.retry_seconds)
 
@@ -160,7 +161,7 @@ class Reports:
 
     def _note(self, part: Part, refusal: Refusal, device: str) -> None:
         with self._store.database.write() as connection:
-            refusals.add(connection, part, device, refusal, self._store.now())
+            refusals.add(connection, part, device, refusal.code, refusal.detail, self._store.now())
 
     def _wait(self, job: Job, number: int) -> float:
         """About when the round after this one opens, by how long the last one took."""

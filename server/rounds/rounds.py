@@ -21,6 +21,7 @@ from server.jobs.job import RUNNING, Job
 from server.rounds import claims
 from server.rounds.claims import Claim
 from server.rounds.evaluation import evaluate
+from server.rounds.fleet import all_have_reported, present
 from server.rounds.outcomes import Outcome, aggregate
 from server.storage import jobs, metrics, parts, references, rounds, scalars
 from server.storage.jobs import find_job
@@ -54,9 +55,8 @@ def _advance(store: Store, job: Job) -> bool:
 
 def _finish(store: Store, job: Job, round_: Round, claim: Claim) -> None:
     reported = _collect(store, job, round_)
-    if len(reported) < _fewest(job, round_):
-        why = f"{len(reported)} of at least {_fewest(job, round_)} clients reported in time"
-        _fail(store, job, round_, claim, why)
+    if (fewest := _fewest(store, job, round_, len(reported))) > len(reported):
+        _fail(store, job, round_, claim, f"{len(reported)} of at least {fewest} clients reported in time")
         return
     outcome = aggregate(store, job, round_, reported)
     known = _evaluate(store, job, round_, outcome)
@@ -79,11 +79,15 @@ def _open(store: Store, job: Job) -> bool:
 
 
 def _is_due(store: Store, job: Job, round_: Round) -> bool:
-    """Complete, or out of time."""
+    """Complete, out of time, or with nobody left to wait for."""
     if round_.deadline is not None and store.now() >= round_.deadline:
         return True
     with store.database.read() as connection:
-        return _count(connection, job, round_) >= _wanted(store, job, round_)
+        count = _count(connection, job, round_)
+    if count >= _wanted(store, job, round_):
+        return True
+    enough = round_.iteration == 0 and count >= (job.settings.minimum or 1)
+    return enough and all_have_reported(store, job, round_, count)
 
 
 def _count(connection: Connection, job: Job, round_: Round) -> int:
@@ -100,8 +104,14 @@ def _wanted(store: Store, job: Job, round_: Round) -> int:
     return len(record.participants)
 
 
-def _fewest(job: Job, round_: Round) -> int:
-    return job.settings.fewest if round_.iteration == 0 else 1
+def _fewest(store: Store, job: Job, round_: Round, reported: int) -> int:
+    """Reports without which the round fails: those of half of the devices where it wants more than there are."""
+    if round_.iteration > 0:
+        return 1
+    settings = job.settings
+    if settings.minimum is not None or reported >= settings.fewest:
+        return settings.fewest
+    return min(settings.fewest, max(1, (present(store, job, round_).all + 1) // 2))
 
 
 def _is_last(job: Job, round_: Round) -> bool:

@@ -37,6 +37,19 @@ def revoke_token(connection: Connection, token: str) -> bool:
     return bool(connection.execute(update(tokens).where(tokens.c.id == token).values(revoked=True)).rowcount)
 
 
+def limit_of(connection: Connection, token: str) -> tuple[str, int | None]:
+    """A token's label, and how many of its devices may have a task at once; it stays so until the transaction ends."""
+    query = select(tokens.c.label, tokens.c.at_once).where(tokens.c.id == token).with_for_update()
+    label, at_once = connection.execute(query).one()
+    return label, at_once
+
+
+def count_at_work(connection: Connection, token: str) -> int:
+    """Devices that enrolled with a token and have a task."""
+    query = select(func.count()).select_from(devices).join(tasks, tasks.c.device == devices.c.id)
+    return connection.scalar(query.where(devices.c.token == token, tasks.c.state == "open")) or 0
+
+
 # --- devices ---------------------------------------------------------------------------------------------------------
 
 
@@ -72,6 +85,13 @@ def _with_job(*, job: str | None, **device: Any) -> tuple[Device, str | None]:
     return Device(**device), job
 
 
+def heard_since(connection: Connection, since: float) -> list[Device]:
+    """Those that enrolled or checked in after a time, without revoked ones."""
+    heard = func.coalesce(devices.c.last_seen, devices.c.created) > since
+    query = select(devices).where(devices.c.revoked.is_(False), heard)
+    return [Device(**row) for row in connection.execute(query).mappings()]
+
+
 def note_check_ins(connection: Connection, seen: Mapping[str, tuple[float, CheckIn]]) -> None:
     """When devices checked in last, and what they said."""
     rows = [
@@ -80,7 +100,7 @@ def note_check_ins(connection: Connection, seen: Mapping[str, tuple[float, Check
             "seen": time,
             "said": {
                 "runtimes": check_in.runtimes, "memory_bytes": check_in.memory_bytes, "power": check_in.power,
-                "metered": check_in.metered, "examples": check_in.examples,
+                "metered": check_in.metered, "examples": check_in.examples, "job": check_in.job,
                 "step_seconds": check_in.step_seconds, "resident_bytes": check_in.resident_bytes,
             },
         }

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, insert, or_, select, update
 
-from edge_client.wire.protocol import Report
+from edge_client.wire.protocol import Mode, Report
 from server.storage.rows import Part, PartState, Reported, Round, Sent
-from server.storage.tables import devices, scalars, tasks
+from server.storage.tables import devices, rounds, scalars, tasks
+
+_MOST_MISSED = 8
+"""More in a row say nothing more."""
 
 # --- looked up -------------------------------------------------------------------------------------------------------
 
@@ -32,9 +36,37 @@ def newest_round(connection: Connection, device: str, job: str, since: int) -> i
     return connection.scalar(query)
 
 
-def taken_slots(connection: Connection, round_: Round) -> set[int]:
-    query = select(tasks.c.slot).where(*_of(round_), tasks.c.state.in_(("open", "accepted")))
-    return set(connection.execute(query).scalars())
+@dataclass(frozen=True)
+class Place:
+    """Who has, or had, which place of a round."""
+
+    device: str
+    slot: int
+    state: PartState
+
+    @property
+    def is_live(self) -> bool:
+        """Whether nobody else can have it."""
+        return self.state in ("open", "accepted")
+
+
+class Missed(NamedTuple):
+    """Parts in a row of which nothing came before their round's time was up."""
+
+    times: int
+    last: float
+    """When the newest was given up."""
+
+
+def places(connection: Connection, round_: Round) -> list[Place]:
+    query = select(tasks.c.device, tasks.c.slot, tasks.c.state).where(*_of(round_))
+    return [Place(*row) for row in connection.execute(query)]
+
+
+def has_accepted(connection: Connection, round_: Round, device: str) -> bool:
+    """Whether a device has done its part of a round."""
+    query = select(tasks.c.id).where(*_of(round_), tasks.c.device == device, tasks.c.state == "accepted").limit(1)
+    return connection.scalar(query) is not None
 
 
 def accepted(connection: Connection, round_: Round) -> list[Reported]:
@@ -93,6 +125,17 @@ def count_accepted(connection: Connection, round_: Round) -> int:
     return connection.scalar(query) or 0
 
 
+def count_pending(connection: Connection, round_: Round, mode: Mode) -> int:
+    """Open parts whose report, in mode iteration that of the open iteration, has not come."""
+    query = select(func.count()).where(*_of(round_), tasks.c.state == "open")
+    if mode == "iteration":
+        reported = select(scalars.c.task).where(
+            scalars.c.job == round_.job, scalars.c.round == round_.number, scalars.c.iteration == round_.iteration
+        )
+        query = query.where(tasks.c.id.not_in(reported))
+    return connection.scalar(query) or 0
+
+
 def count_by_state(connection: Connection) -> dict[str, int]:
     query = select(tasks.c.state, func.count()).group_by(tasks.c.state)
     return dict(connection.execute(query).all())
@@ -115,20 +158,43 @@ def count_in(connection: Connection, job: str, numbers: Sequence[int]) -> dict[i
 
 
 def add(connection: Connection, part: Part) -> None:
-    """An open one; the database refuses a slot that is another's, and a second part for a device."""
+    """An open one; the database refuses a slot that is another's, a second part of the round, and a second open one."""
     values = {name: value for name, value in vars(part).items() if name != "sent"}
-    connection.execute(insert(tasks).values(values | {"units": list(part.units)}))
+    connection.execute(insert(tasks).values(values | {"units": list(part.units), "sole": True}))
 
 
-def went_wrong(connection: Connection, job: str, device: str, since: float) -> bool:
-    """Whether a device gave a part of this job back, or was refused, after a time."""
-    query = select(func.count()).where(
-        tasks.c.job == job,
-        tasks.c.device == device,
-        tasks.c.ended > since,
-        tasks.c.state.in_(("failed", "refused")),
+def last_trouble(connection: Connection, job: str, device: str, since: float) -> Part | None:
+    """The newest part of this job that a device gave back, or was refused for, after a time."""
+    query = (
+        select(tasks)
+        .where(
+            tasks.c.job == job,
+            tasks.c.device == device,
+            tasks.c.ended > since,
+            tasks.c.state.in_(("failed", "refused")),
+        )
+        .order_by(tasks.c.ended.desc())
+        .limit(1)
     )
-    return bool(connection.scalar(query))
+    row = connection.execute(query).mappings().one_or_none()
+    return None if row is None else part_in(row)
+
+
+def missed(connection: Connection, device: str) -> Missed:
+    """Of a device's newest parts, those that ran out of their round's time one after the other."""
+    query = (
+        select(tasks.c.state, tasks.c.ended, rounds.c.deadline)
+        .join(rounds, and_(rounds.c.job == tasks.c.job, rounds.c.number == tasks.c.round))
+        .where(tasks.c.device == device, tasks.c.state != "open")
+        .order_by(tasks.c.created.desc())
+        .limit(_MOST_MISSED)
+    )
+    ends: list[float] = []
+    for state, ended, deadline in connection.execute(query):
+        if state != "expired" or deadline is None or ended < deadline:  # a round that was complete without it
+            break
+        ends.append(ended)
+    return Missed(len(ends), max(ends, default=0.0))
 
 
 def accept(connection: Connection, part: Part, sent: Sent, now: float) -> bool:
@@ -141,13 +207,14 @@ def accept(connection: Connection, part: Part, sent: Sent, now: float) -> bool:
     return bool(connection.execute(taken).rowcount)
 
 
-def end(connection: Connection, part: Part, state: PartState, reason: str, now: float) -> None:
-    """If it is still open."""
-    connection.execute(
+def end(connection: Connection, part: Part, state: PartState, reason: str, now: float) -> bool:
+    """If it is still open; whether it was."""
+    ended = (
         update(tasks)
         .where(tasks.c.id == part.id, tasks.c.state == "open")
         .values(state=state, reason=reason, ended=now)
     )
+    return bool(connection.execute(ended).rowcount)
 
 
 def refuse_accepted(connection: Connection, part: str, reason: str) -> None:

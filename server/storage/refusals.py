@@ -1,16 +1,15 @@
-"""Reports that were not taken. All of these are steps of their caller's transaction."""
+"""Reports that were not taken, and tasks that were given back. All of these are steps of their caller's transaction."""
 
 from __future__ import annotations
 
 from sqlalchemy import Connection, func, insert, select
 
-from server.errors import Refusal
 from server.storage.rows import Part, Refused
 from server.storage.tables import refusals
 
 
-def add(connection: Connection, part: Part, device: str, refusal: Refusal, now: float) -> None:
-    """What a device sent for a part, which may be another's."""
+def add(connection: Connection, part: Part, device: str, code: str, detail: str, now: float) -> None:
+    """What a device sent for a part, which may be another's, or why it gave its own back."""
     connection.execute(
         insert(refusals).values(
             time=now,
@@ -18,8 +17,8 @@ def add(connection: Connection, part: Part, device: str, refusal: Refusal, now: 
             job=part.job,
             round=part.round,
             task=part.id,
-            code=refusal.code,
-            detail=refusal.detail,
+            code=code,
+            detail=detail,
         )
     )
 

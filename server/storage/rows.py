@@ -67,6 +67,8 @@ class Part:
     ended: float | None = None
     sent: Sent | None = None
     """What was accepted of it."""
+    declared: int | None = None
+    """The examples that the device had when it took the part; None where it did not tell."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,8 @@ class Token:
     uses: int
     max_uses: int
     revoked: bool
+    at_once: int | None = None
+    """How many of its devices may have a task at the same time; None: all."""
 
 
 @dataclass(frozen=True)

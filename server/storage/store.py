@@ -12,6 +12,7 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from server.errors import ServerConfigError
+from server.jobs.assignment import Needs
 from server.settings import Settings
 from server.storage import audit
 from server.storage.blobs import Blobs
@@ -45,6 +46,10 @@ class Store:
         self.traffic = Traffic(self.database)
         self.wake = threading.Event()
         """Set when a report came in: a round may be complete."""
+        self.needs: dict[str, Needs] = {}
+        """What places of a job ask of a device, by the job's id: worked out once in each process."""
+        self.present: dict[str, tuple[float, int]] = {}
+        """When the devices of a job's open round were counted last, and how many there were."""
         self.turn = 0
         """Counts what changed in this process about rounds and their places."""
 

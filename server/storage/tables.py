@@ -36,6 +36,7 @@ tokens = Table(
     Column("uses", Integer, nullable=False),
     Column("max_uses", Integer, nullable=False),
     Column("revoked", Boolean, nullable=False),
+    Column("at_once", Integer),  # how many of its devices may have a task at the same time; null: all
 )
 
 devices = Table(
@@ -94,6 +95,7 @@ rounds = Table(
 )
 
 LIVE = "state IN ('open', 'accepted')"
+SOLE = f"sole AND {LIVE}"
 
 tasks = Table(
     "tasks",
@@ -115,7 +117,10 @@ tasks = Table(
     Column("update", String(64)),  # the accepted update's blob
     Column("report", JSON),
     Column("norms", JSON),
+    Column("declared", BigInteger),  # examples that the device had when it took the task; null: it did not tell
+    Column("sole", Boolean),  # its device has no other place of the round; null in rounds of earlier versions
     Index("tasks_of_round", "job", "round"),
+    Index("tasks_of_device", "device", "created"),
     # A slot is one live device's, and a device has one task at a time, however many workers hand them out.
     Index("live_slot", "job", "round", "slot", unique=True, sqlite_where=text(LIVE), postgresql_where=text(LIVE)),
     Index(
@@ -125,6 +130,8 @@ tasks = Table(
         sqlite_where=text("state = 'open'"),
         postgresql_where=text("state = 'open'"),
     ),
+    # A round's clients are distinct devices.
+    Index("live_device", "job", "round", "device", unique=True, sqlite_where=text(SOLE), postgresql_where=text(SOLE)),
 )
 
 scalars = Table(  # mode iteration: reports of the open iteration

@@ -51,8 +51,9 @@ class Server:
     def token(self, uses: int = 1000) -> str:
         return self.call("POST", "/v1/tokens", 201, json={"uses": uses}).json()["token"]
 
-    def device(self, name: str = "pi") -> "Device":
-        enrolled = self.call("POST", "/v1/devices", 201, json={"token": self.token(), "name": name}).json()
+    def device(self, name: str = "pi", token: str | None = None) -> "Device":
+        body = {"token": token or self.token(), "name": name}
+        enrolled = self.call("POST", "/v1/devices", 201, json=body).json()
         return Device(self, **enrolled)
 
     def advance(self) -> None:

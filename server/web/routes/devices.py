@@ -28,6 +28,8 @@ class NewToken(BaseModel):
     label: Annotated[str, Len(0, 100)] = ""
     uses: Annotated[int, Ge(1), Le(1_000_000)] = 1
     seconds: Annotated[float, Gt(0), Le(3650 * _DAY)] = 7 * _DAY
+    at_once: Annotated[int, Ge(1), Le(1_000_000)] | None = None
+    """How many of its devices may have a task at the same time; all when left out."""
 
 
 class TokenView(BaseModel):
@@ -40,6 +42,7 @@ class TokenView(BaseModel):
     uses: int
     max_uses: int
     revoked: bool
+    at_once: int | None
 
 
 class CreatedToken(TokenView):
@@ -51,7 +54,8 @@ class CreatedToken(TokenView):
 @router.post("/tokens", status_code=201, dependencies=[Admin])
 def create_token(services: UseServices, wanted: NewToken) -> CreatedToken:
     """Make an enrolment token."""
-    token, text = credentials.create_token(services.store, wanted.label, wanted.uses, wanted.seconds)
+    limits = wanted.uses, wanted.seconds, wanted.at_once
+    token, text = credentials.create_token(services.store, wanted.label, *limits)
     return CreatedToken(**asdict(token), token=text)
 
 

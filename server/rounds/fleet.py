@@ -1,0 +1,125 @@
+"""Who is in a round, and who could still come: a round that wants more clients than there are goes on with all of them.
+
+Devices count that were heard of lately and, by what they said of themselves, can take a place that is left. What a
+device said is written down within seconds; until then one that has just enrolled counts as suitable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from sqlalchemy import Connection
+
+from edge_client.wire.protocol import CheckIn
+from server.jobs.assignment import Needs, RoundSlot
+from server.jobs.demands import is_wanted, unsuited
+from server.jobs.job import Job
+from server.storage import devices, parts
+from server.storage.rows import Device, Round
+from server.storage.store import Store
+
+GATHERS = 2.0
+"""How many retry times a round stays open for devices to join, unless as many have reported as in the round before."""
+_AWAY_AFTER = 3.0
+"""How many retry times a device may be silent; it waits at most about two."""
+_AWAY_AT_LEAST = 60.0
+"""Seconds; one that still works on a task that the round was closed without is silent too."""
+_REMEMBERED = 2.0
+"""Seconds."""
+_SAID = frozenset(field.name for field in fields(CheckIn))
+
+
+@dataclass(frozen=True)
+class Present:
+    """The devices of a round."""
+
+    members: int
+    """Those that have or had a part in it."""
+    awaited: int
+    """Those that have none, and can take a place that is left."""
+
+    @property
+    def all(self) -> int:
+        return self.members + self.awaited
+
+
+def away_before(store: Store) -> float:
+    """A device that was not heard of since is away."""
+    return store.now() - max(_AWAY_AFTER * store.settings.retry_seconds, _AWAY_AT_LEAST)
+
+
+def needs_of(store: Store, job: Job) -> Needs:
+    manifest = store.bundles.manifest(job.bundle)
+    return store.needs.setdefault(job.id, Needs(manifest, job.settings.training))
+
+
+def present(store: Store, job: Job, round_: Round) -> Present:
+    with store.database.read() as connection:
+        members = {place.device for place in parts.places(connection, round_)}
+        return Present(len(members), sum(1 for _ in _awaited(store, connection, job, round_)))
+
+
+def wants(store: Store, job: Job, round_: Round) -> str | None:
+    """What a round lacks that wants more clients than there are devices, and what to do about it."""
+    here, settings = _lately(store, job, round_), job.settings
+    if here >= settings.per_round:
+        return None
+    wanted = f"round {round_.number} wants {settings.per_round} client{'s' if settings.per_round > 1 else ''}"
+    if not here:
+        return f"{wanted}, no device that is enrolled is suitable and here: enrol one, or look at `spry devices list`"
+    devices_here = "1 device is" if here == 1 else f"{here} devices are"
+    then = "it goes on when all of them have reported"
+    if settings.minimum is not None and settings.minimum > here:
+        then = f"it fails with fewer than {settings.minimum} (minimum)"
+    return (
+        f"{wanted}, {devices_here} enrolled, suitable and here: {then}; enrol more, or make a job with per_round={here}"
+    )
+
+
+def _lately(store: Store, job: Job, round_: Round) -> int:
+    """The devices of a round as of a moment ago, for pages that look all the time."""
+    counted, number = store.present.get(job.id, (0.0, 0))
+    if not counted <= store.now() < counted + _REMEMBERED:
+        number = present(store, job, round_).all
+        store.present[job.id] = store.now(), number
+    return number
+
+
+def all_have_reported(store: Store, job: Job, round_: Round, count: int) -> bool:
+    """Whether nobody is left to wait for, with so many reports: who joined has reported, and nobody else can join."""
+    with store.database.read() as connection:
+        if parts.count_pending(connection, round_, job.settings.training.mode):
+            return False
+        before = parts.count_in(connection, job.id, [round_.number - 1])[round_.number - 1].get("accepted", 0)
+        gathered = round_.started is not None and store.now() - round_.started >= GATHERS * store.settings.retry_seconds
+        if not gathered and not 0 < before <= count:
+            return False
+        return next(_awaited(store, connection, job, round_), None) is None
+
+
+def _awaited(store: Store, connection: Connection, job: Job, round_: Round) -> Iterator[Device]:
+    """Those that could take a place of the round and have none; who let tasks expire is not waited for."""
+    places = parts.places(connection, round_)
+    members = {place.device for place in places}
+    taken = {place.slot for place in places if place.is_live}
+    settings = job.settings
+    slots = settings.slots(len(store.bundles.manifest(job.bundle).units), settings.places)
+    free = [slot for slot in slots if slot.number not in taken]
+    for device in devices.heard_since(connection, away_before(store)):
+        if device.id in members or not _can_take(store, job, free, device):
+            continue
+        if not parts.missed(connection, device.id).times:
+            yield device
+
+
+def _can_take(store: Store, job: Job, free: list[RoundSlot], device: Device) -> bool:
+    if device.profile is None:
+        return bool(free)
+    said = CheckIn(**{name: value for name, value in device.profile.items() if name in _SAID})
+    manifest = store.bundles.manifest(job.bundle)
+    if not is_wanted(job, said) or unsuited(job, manifest, said):
+        return False
+    runtimes = [name for name in said.runtimes if name in manifest.runtimes]
+    needs = needs_of(store, job)
+    return any(needs.fit(slot, runtimes, said.memory_bytes) for slot in free)

@@ -1,0 +1,189 @@
+"""Which round a device is given a place in, and why it has none."""
+
+import pytest
+
+from tests.server.rounds.test_fleet import later
+
+
+def failed(device, task, reason="label 'x' is unknown"):
+    device.call("POST", f"/v1/tasks/{task['id']}/failure", json={"reason": reason})
+
+
+def reason(device, **values):
+    answer = device.check_in(**values)
+    assert answer["task"] is None
+    return answer["reason"]
+
+
+def test_who_gave_a_task_back_is_told_so(server, bundle_name):
+    """Not that no place fits its memory."""
+    server.create_job(bundle_name)
+    server.advance()
+    device = server.device()
+    failed(device, device.task())
+    told = reason(device, memory_bytes=16_548_000_000)
+    assert told == "job lets others come first for 60 s: this device gave its last task back"
+    later(server, 61)
+    assert device.task(memory_bytes=16_548_000_000)
+
+
+def test_who_was_refused_is_told_so(server, bundle_name):
+    server.create_job(bundle_name)
+    server.advance()
+    device = server.device()
+    device.send(device.task(), b"no update", 422)
+    assert reason(device).endswith("this device was refused")
+
+
+def test_memory_is_the_reason_only_where_it_is(server, bundle_name):
+    server.create_job(bundle_name)
+    server.advance()
+    assert reason(server.device(), memory_bytes=1000) == "job has no place left that fits 0 MB of memory"
+
+
+def test_a_round_that_closes_is_no_lack_of_jobs(server, bundle_name):
+    server.create_job(bundle_name, per_round=1)
+    assert reason(server.device()) == "the first round of job opens in a moment"
+    server.advance()
+    from sqlalchemy import update
+
+    from server.storage.tables import rounds
+
+    with server.store.database.write() as connection:
+        connection.execute(update(rounds).values(state="closing"))
+    server.store.turn += 1
+    told = "round 1 of job is being closed; the next opens in a moment"
+    assert reason(server.device()) == reason(server.device(), job="job") == told
+
+
+def test_a_job_that_does_not_run_says_why(server, bundle_name):
+    server.create_job(bundle_name)
+    server.advance()
+    server.call("POST", "/v1/jobs/job/pause")
+    assert reason(server.device()) == "job is paused"
+    server.call("POST", "/v1/jobs/job/stop")
+    assert reason(server.device(), job="job").startswith("job 'job' is not running: it is ended (stopped")
+    assert reason(server.device(), job="else") == "job 'else' is not running: there is none of this name"
+    assert reason(server.device()) == "no job is running"
+
+
+def test_a_task_of_another_job_goes_back(server, bundle_name):
+    for name in ("one", "two"):
+        server.create_job(bundle_name, name)
+    server.advance()
+    device = server.device()
+    first = device.task(job="one")
+    assert device.task(job="two")["job_name"] == "two"
+    assert device.send(first, b"late", 409)["code"] == "late"
+    assert server.job("one")["progress"]["training"] == 0
+
+
+def test_devices_of_two_jobs_meet_in_one(server, bundle_name):
+    """Each job wants two: one device in each would wait for the deadline."""
+    for name in ("one", "two"):
+        server.create_job(bundle_name, name, per_round=2)
+    server.advance()
+    given = [server.device().task()["job_name"] for _ in range(4)]
+    assert given == ["one", "one", "two", "two"]
+
+
+def test_who_has_done_its_part_takes_one_of_another_job(server, bundle_name):
+    for name in ("one", "two"):
+        server.create_job(bundle_name, name, per_round=3)
+    server.advance()
+    device = server.device()
+    task = device.task()
+    device.send(task, device.update(task))
+    assert (task["job_name"], device.task()["job_name"]) == ("one", "two")
+
+
+def test_every_job_gives_its_reason(server, bundle_name):
+    server.create_job(bundle_name, "charged", mains_only=True)
+    server.create_job(bundle_name, "free", unmetered_only=True)
+    server.advance()
+    told = reason(server.device(), power="battery", metered=True)
+    assert told == "charged takes no devices on battery; free takes no devices on a metered network"
+
+
+def test_what_a_device_could_not_do_reaches_the_operator(server, bundle_name):
+    server.create_job(bundle_name)
+    server.advance()
+    device = server.device()
+    task = device.task()
+    for _ in range(2):
+        failed(device, task, "the disk is full: free 20 MB")
+    assert server.job()["refused"] == {"failed": 1}
+    (told,) = server.call("GET", "/v1/jobs/job/refusals").json()
+    assert (told["code"], told["detail"], told["device"]) == ("failed", "the disk is full: free 20 MB", device.id)
+
+
+def test_whose_tasks_expire_comes_last(server, bundle_name):
+    """First it waits, twice as long each time, then for others to come first."""
+    server.create_job(bundle_name, per_round=1, deadline=10)
+    server.advance()
+    squatter = server.device("squatter")
+
+    def squat():
+        squatter.task()
+        later(server, 11)
+        server.advance()
+
+    squat()
+    assert "for 60 s: 1 task of this device expired in a row" in reason(squatter)
+    later(server, 61)
+    squat()
+    assert "for 120 s: 2 tasks of this device expired in a row" in reason(squatter)
+    later(server, 110)
+    honest = server.device()
+    task = honest.task()
+    honest.send(task, honest.update(task))
+    server.advance()
+    later(server, 20)
+    assert reason(squatter) == "this device comes last in round 4 of job: 2 tasks of this device expired in a row"
+    later(server, 60)
+    task = squatter.task()
+    squatter.send(task, squatter.update(task))
+    server.advance()
+    assert squatter.task()["round"] == 5  # it has made good
+
+
+def test_a_round_that_was_complete_without_a_device_is_not_its_fault(server, bundle_name):
+    server.create_job(bundle_name, per_round=1, over_selection=2)
+    server.advance()
+    quick, slow = server.device(), server.device()
+    task, _ = quick.task(), slow.task()
+    quick.send(task, quick.update(task))
+    server.advance()
+    assert slow.task()["round"] == 2
+
+
+def test_a_round_does_not_wait_for_whose_tasks_expire(server, bundle_name):
+    server.create_job(bundle_name, per_round=5, deadline=100)
+    server.advance()
+    squatter, honest = server.device(), server.device()
+    squatter.task()
+    task = honest.task()
+    honest.send(task, honest.update(task))
+    later(server, 101)
+    server.advance()
+    assert server.job()["version"] == 1
+    squatter.check_in()
+    server.http.app.state.services.offers.save_profiles()
+    task = honest.task()
+    honest.send(task, honest.update(task))
+    server.advance()
+    assert server.job()["version"] == 2
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_token_says_how_many_may_take_part_at_once(server, bundle_name, at_once):
+    server.create_job(bundle_name, per_round=10)
+    server.advance()
+    made = server.call("POST", "/v1/tokens", 201, json={"label": "lab", "uses": 9, "at_once": at_once}).json()
+    assert made["at_once"] == at_once
+    devices = [server.device(token=made["token"]) for _ in range(at_once + 1)]
+    tasks = [device.task() for device in devices[:-1]]
+    assert "that enrolled with the token 'lab' may take part at once, and as many do" in reason(devices[-1])
+    server.device().task()  # of another token
+    devices[0].send(tasks[0], devices[0].update(tasks[0]))
+    assert devices[-1].task()
