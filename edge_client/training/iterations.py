@@ -126,10 +126,11 @@ class Iterations:
             self.iteration = self.total  # the job has ended
             return
         if isinstance(answer, Tensors):
-            passed = answer.version - max(self.kept.version, self.task.version)
             self.kept = merged(self.kept, answer, self.manifest)
             self.passes.changed(self.kept.weights)
-            self.iteration += max(passed, 0)
+            self._until = self._patience()
+            # Each iteration is a version. The task may have been given out some of them after the round began.
+            self.iteration = max(self.iteration, answer.version - self.task.version)
             return
         for record in decode_records(answer):
             self._apply(record)

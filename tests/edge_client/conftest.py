@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,11 +107,14 @@ class Fleet:
 
     def ended(self, name: str = "topics") -> dict:
         """Its state when it has: a round is published a moment after its last report."""
-        until = time.monotonic() + PATIENCE
-        while (state := self.state(name))["state"] != "ended":
-            assert time.monotonic() < until
+        self.until(lambda: self.state(name)["state"] == "ended")
+        return self.state(name)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < end
             time.sleep(0.01)
-        return state
 
     def token(self) -> str:
         return self.call("POST", "/v1/tokens", json={"uses": 10}).json()["token"]

@@ -133,6 +133,24 @@ def test_killed_in_training_it_goes_on_where_it_was(fleet, bundle, monkeypatch):
     assert fleet.told("progress")[0].details["step"] == 5
 
 
+def test_whoever_comes_in_the_middle_of_a_round_reports_the_step_that_is_open(fleet, bundle):
+    """Also where the server has no steps to repeat any more, and gives the weights that they led to."""
+    fleet.job(bundle, rounds=3, over_selection=2, keep=1, training={"mode": "iteration", "iterations": 3})
+
+    def leave(event):
+        fleet.events.append(event)
+        if event.kind == "progress" and (event.details["round"], event.details["step"]) == (3, 1):
+            raise Killed
+
+    with pytest.raises(Killed):
+        fleet.client(home="first", on_event=leave).run()
+    fleet.until(lambda: fleet.state()["version"] == 7)
+    fleet.events.clear()
+    assert fleet.client(home="second").run(rounds=1).rounds == 1
+    assert [event.details["step"] for event in fleet.told("progress")] == [2, 3]
+    assert fleet.ended()["version"] == 9
+
+
 def test_interrupted_it_keeps_a_checkpoint(fleet, bundle):
     fleet.job(bundle, rounds=1, training={"epochs": 4})
 

@@ -161,10 +161,11 @@ public final class Iterations {
             return;
         }
         if (answer.tensors != null) {
-            int passed = answer.tensors.version - Math.max(kept.version, task.version);
             kept = Versions.merged(kept, answer.tensors, bundle.manifest);
             passes.changed(kept.weights.keySet());
-            iteration += Math.max(passed, 0);
+            until = patience();
+            // Each iteration is a version. The task may have been given out some of them after the round began.
+            iteration = Math.max(iteration, answer.tensors.version - task.version);
             return;
         }
         for (StepRecord record : answer.records) {
