@@ -58,6 +58,12 @@ class Settings(BaseSettings):
     max_held_out_bytes: Annotated[int, Ge(1024)] = Field(
         default=256 << 20, description="Largest file of held-out examples."
     )
+    keep_days: Annotated[float, Ge(1)] = Field(
+        default=30.0, description="Days that refusals, devices' parts and bytes of closed rounds are kept apart."
+    )
+    keep_audit_days: Annotated[float, Ge(1)] = Field(
+        default=365.0, description="Days that entries of the audit log are kept."
+    )
     log_format: Literal["plain", "json"] = Field(
         default="plain", description="Lines for people, or a JSON object a line."
     )

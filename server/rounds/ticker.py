@@ -10,13 +10,15 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from edge_client.errors import SpryError
 from server.rounds.offers import Offers
+from server.rounds.outliers import FIRST_ROUNDS
 from server.rounds.rounds import advance
-from server.storage import jobs
+from server.storage import jobs, retention
 from server.storage.store import Store
 
 log = logging.getLogger("spry.server")
 
 _SAVE_EVERY = 5.0
+_SWEEP_EVERY = 600.0
 _AFTER_A_DEFECT = 5.0
 _PASSING = (OSError, SQLAlchemyError, MemoryError)
 """A full disk, a database that is away: what passes without anybody steering jobs."""
@@ -33,6 +35,7 @@ class Ticker:
         self._offers = offers
         self._stopping = stopping
         self._saved = 0.0
+        self._swept = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="spry-ticker", daemon=True)
 
     def start(self) -> None:
@@ -64,6 +67,9 @@ class Ticker:
             self._carry_on()
         if time.monotonic() > self._saved + _SAVE_EVERY:
             self._save()
+        if self._store.settings.background and time.monotonic() > self._swept + _SWEEP_EVERY:
+            self._swept = time.monotonic()
+            retention.sweep(self._store, FIRST_ROUNDS)
 
     def _carry_on(self) -> None:
         with self._store.database.read() as connection:

@@ -24,7 +24,7 @@ def weights_since(store: Store, job: Job, since: int) -> bytes:
     if since < 0:
         return save(model.weights)
     changed = store.models.changed_since(job, since)
-    return save({name: value for name, value in model.weights.items() if name in changed})
+    return save({name: value for name, value in model.weights.items() if changed is None or name in changed})
 
 
 def steps_since(store: Store, job: Job, since: int) -> tuple[bytes, str]:

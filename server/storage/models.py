@@ -147,11 +147,13 @@ class Models:
         with self._database.read() as connection:
             return [bytes(data) for data in connection.execute(query).scalars()]
 
-    def changed_since(self, job: Job, since: int) -> set[str]:
-        """The parameters that moved in the rounds after a version (mode epoch)."""
-        query = select(versions.c.changed).where(versions.c.job == job.id, versions.c.version > since)
+    def changed_since(self, job: Job, since: int) -> set[str] | None:
+        """The parameters that moved in the rounds after a version (mode epoch); None where that is not kept."""
+        after = versions.c.version > since, versions.c.version <= job.version
+        query = select(versions.c.changed).where(versions.c.job == job.id, *after)
         with self._database.read() as connection:
-            return {name for names in connection.execute(query).scalars() for name in names}
+            changes = connection.execute(query).scalars().all()
+        return {name for names in changes for name in names} if len(changes) == job.version - since else None
 
     # --- writing, within the transaction that publishes ---
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from sqlalchemy import Connection, func, insert, select
 
 from server.storage.rows import Part, Refused
-from server.storage.tables import refusals
+from server.storage.tables import refusals, refused_before
 
 
 def add(connection: Connection, part: Part, device: str, code: str, detail: str, now: float) -> None:
@@ -29,8 +31,14 @@ def newest_first(connection: Connection, job: str, limit: int) -> list[Refused]:
 
 
 def count_by_code(connection: Connection, job: str | None = None) -> dict[str, int]:
-    """A job's, or all."""
-    query = select(refusals.c.code, func.count()).group_by(refusals.c.code)
+    """A job's, or all; those too of which no more than their number is known."""
+    kept = select(refusals.c.code, func.count()).group_by(refusals.c.code)
+    before = select(refused_before.c.code, func.sum(refused_before.c.count)).group_by(refused_before.c.code)
     if job is not None:
-        query = query.where(refusals.c.job == job)
-    return dict(connection.execute(query).all())
+        kept = kept.where(refusals.c.job == job)
+        before = before.where(refused_before.c.job == job)
+    counts = Counter[str]()
+    for query in (kept, before):
+        for code, count in connection.execute(query):
+            counts[code] += int(count)
+    return dict(counts)

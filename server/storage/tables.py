@@ -211,3 +211,11 @@ audit = Table(
     Column("detail", Text, nullable=False),
     Index("audit_by_action", "action", "actor", "time"),
 )
+
+refused_before = Table(  # how many refusals were forgotten
+    "refused_before",
+    schema,
+    Column("job", String(20), primary_key=True),  # "" where it belongs to none
+    Column("code", String(20), primary_key=True),
+    Column("count", BigInteger, nullable=False),
+)
