@@ -23,11 +23,11 @@ from edge_client.data.local import OwnData
 from edge_client.data.sources import Row
 from edge_client.errors import ServerError, SpryError, StoreError, Unauthorized, Unreachable
 from edge_client.events import Event, Tell, silent
-from edge_client.keys import read_public, split_token
+from edge_client.keys import installed, public_of, read_public, split_token
 from edge_client.memory import resident, trim_memory
 from edge_client.runtimes.runtime import CPU, chosen, require_publisher
 from edge_client.store.download import fetch
-from edge_client.store.jobs import JobStore, KnownJob, Store, default_home
+from edge_client.store.jobs import JobStore, KnownJob, Store, default_home, signing
 from edge_client.training.plan import Workbench
 from edge_client.wire.protocol import CheckIn, Enrolment, Receipt, Task
 from edge_client.wire.server import Server
@@ -175,10 +175,16 @@ class Client:
                 raise SpryError(
                     f"{what}: give a token (--token), made by the server's operator with `spry token create`"
                 )
-            identity = self.server.enrol(Enrolment(self.token, self.name[:100], __version__))
+            key = public_of(self.store.make_key()) if installed() else ""
+            identity = self.server.enrol(Enrolment(self.token, self.name[:100], __version__, key))
+            if identity.secret:
+                why = "no package cryptography here" if not key else "the server is of an earlier version"
+                self._tell(Event("warning", f"this device proves itself by a secret that it sends, not a key: {why}"))
             self.store.save_identity(identity)
             self._tell(Event("enrolled", f"enrolled as {identity.device}", {"device": identity.device}))
         self.server.identity = identity
+        if not identity.secret:
+            self.server.signing = signing(self.store, identity, self.server.url)
 
     def _send_left_over(self, done: Done) -> None:
         """A result that was finished before this process started; the server may have it already."""

@@ -1,6 +1,7 @@
 """What a device keeps for one server, so that no crash or reboot costs it more than a few steps.
 
     HOME/SERVER/identity.json                 the device's id and secret, for its user's eyes only
+                device.key                    the key that it signs requests with instead of a secret
                 publisher.key                 whose bundles alone are taken, where that is pinned
                 bundles/SHA256/               a bundle's files, and what is there of those being downloaded
                 jobs/JOB/job.json             which bundle and runtime the job uses
@@ -34,7 +35,8 @@ from edge_client.arrays import Weights
 from edge_client.bundle.names import under, within
 from edge_client.errors import StoreError
 from edge_client.events import Tell, silent
-from edge_client.keys import read_public
+from edge_client.keys import SECRET, make, read_public, read_secret
+from edge_client.wire.proofs import Signing
 from edge_client.wire.protocol import REPORT, Enrolled, Report, Task
 
 from .files import (
@@ -105,6 +107,14 @@ def default_home() -> Path:
     return Path(os.environ.get("SPRY_HOME") or Path.home() / ".local" / "share" / "spry")
 
 
+def signing(store: Store, identity: Enrolled, url: str) -> Signing:
+    """How a device signs its requests to a server."""
+    key = store.key()
+    if key is None:
+        raise StoreError(f"{store.folder} lacks device.key, by which {identity.device} is known: enrol again")
+    return Signing(identity.device, key, url)
+
+
 class Store:
     """The folder for one server. Reading needs no lock: a file is always whole."""
 
@@ -153,6 +163,17 @@ class Store:
 
     def identity(self) -> Enrolled | None:
         return read_json(self.folder / "identity.json", Enrolled, self.tell)
+
+    def key(self) -> str | None:
+        """The device's own secret key."""
+        file = self.folder / "device.key"
+        return read_secret(file) if file.exists() else None
+
+    def make_key(self) -> str:
+        """The same, made at the first call: a repeated enrolment must not bring another."""
+        key = self.key() or make()
+        write(self.folder / "device.key", f"{SECRET}{key}\n".encode(), mode=PRIVATE)
+        return key
 
     def publisher(self) -> str | None:
         """The key that bundles must be signed with. One that cannot be read is an error: none would trust anybody."""

@@ -125,6 +125,8 @@ class Enrolment:
     token: Annotated[str, Len(1, 200)]
     name: Name
     version: Annotated[str, Len(0, 50)] = ""
+    public_key: Annotated[str, Len(0, 43)] = ""
+    """Ed25519, in base64url: what the device signs its requests with. Empty: it is given a secret to send."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,7 @@ class Enrolled:
 
     device: str
     secret: str
+    """Empty where the device has a key of its own."""
 
 
 @dataclass(frozen=True)

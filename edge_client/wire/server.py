@@ -26,6 +26,7 @@ from edge_client.events import Event, Tell, silent
 
 from .addresses import checked_address, travels_open, trusted
 from .answers import Answer, Tensors, body_of, media_type, parsed, refusal, tensors_of
+from .proofs import Signing
 from .protocol import SAFETENSORS, VERSION, CheckedIn, CheckIn, Enrolled, Enrolment, Failure, Receipt
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ class Server:
     ) -> None:
         self.url = checked_address(url)
         self.identity = identity
+        self.signing: Signing | None = None
+        """How requests are signed, where the identity has no secret."""
         self.patience = patience
         self._pause = pause
         self._tell = tell
@@ -128,7 +131,7 @@ class Server:
         """A file of a bundle from some byte on, to be read in pieces; 206 when it does start there. Not repeated."""
         headers = self._headers({"Range": f"bytes={start}-"} if start else {})
         url = f"/bundles/{quote(bundle, safe='')}/{quote(path)}"
-        with self._client.stream("GET", url, headers=headers) as response:
+        with self._client.stream("GET", url, headers=headers, auth=self.signing) as response:
             if response.status_code >= 300 and response.status_code != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 raise refusal(response, body_of(response, SMALL))
             yield response
@@ -157,7 +160,9 @@ class Server:
 
         def once() -> Answer:
             timeout = httpx.Timeout(SECONDS, read=seconds)
-            asked: Any = {"content": content, "params": params, "headers": headers, "timeout": timeout}
+            asked: Any = {
+                "content": content, "params": params, "headers": headers, "timeout": timeout, "auth": self.signing,
+            }  # fmt: skip
             with self._client.stream(method, path, **asked) as response:
                 body = body_of(response, limit)
             if not response.is_success:
@@ -203,7 +208,7 @@ class Server:
         return Unreachable(f"{self.url} gives no answer ({reason})")
 
     def _headers(self, headers: dict[str, str]) -> dict[str, str]:
-        if self.identity is not None:
+        if self.identity is not None and self.identity.secret:
             headers["Authorization"] = f"Bearer {self.identity.device}.{self.identity.secret}"
         return headers
 

@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import secrets
 
+from edge_client.keys import KEY_BYTES, decoded
 from edge_client.wire.protocol import Enrolled, Enrolment
 from server.errors import Refusal, not_found
 from server.storage import audit, devices
@@ -78,14 +79,17 @@ def revoke_token(store: Store, token: str) -> None:
 def enrol(store: Store, enrolment: Enrolment, address: str) -> Enrolled:
     _limit_attempts(store, address)
     now = store.now()
-    secret = secrets.token_urlsafe(32)
+    key = enrolment.public_key or None
+    if key is not None and decoded(key, KEY_BYTES) is None:
+        raise Refusal(422, "invalid", "the device's public key is none: expected 43 characters of base64url")
+    secret = "" if key else secrets.token_urlsafe(32)
     device = "d-" + secrets.token_hex(6)
     with store.database.write() as connection:
         token = devices.use_token(connection, digest(enrolment.token.partition(".")[0]), now)
         if token is None:
             store.audit(connection, address, ENROLMENT_REFUSED, enrolment.name)
         else:
-            devices.add(connection, device, digest(secret), enrolment.name, token, now)
+            devices.add(connection, device, digest(secret) if secret else "", enrolment.name, token, now, key)
             store.audit(connection, address, ENROLMENT, device, enrolment.name)
     if token is None:
         raise Refusal(

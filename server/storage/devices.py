@@ -53,9 +53,11 @@ def count_at_work(connection: Connection, token: str) -> int:
 # --- devices ---------------------------------------------------------------------------------------------------------
 
 
-def add(connection: Connection, device: str, digest: str, name: str, token: str, now: float) -> None:
+def add(
+    connection: Connection, device: str, digest: str, name: str, token: str, now: float, key: str | None = None
+) -> None:
     connection.execute(
-        insert(devices).values(id=device, hash=digest, name=name, token=token, created=now, revoked=False)
+        insert(devices).values(id=device, hash=digest, name=name, token=token, created=now, revoked=False, key=key)
     )
 
 

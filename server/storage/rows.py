@@ -108,6 +108,8 @@ class Device:
     revoked: bool
     profile: dict[str, Any] | None
     """What it said at its last check-in."""
+    key: str | None = None
+    """That it signs requests with; a device without has a secret."""
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ devices = Table(
     Column("last_seen", Float),
     Column("revoked", Boolean, nullable=False),
     Column("profile", JSON),  # its last check-in
+    Column("key", String(43)),  # public, of those that sign; their hash is empty
 )
 
 bundles = Table(

@@ -10,7 +10,9 @@ from typing import Annotated
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from edge_client.wire.proofs import DIGEST_HEADER, SCHEME, digest_of
 from server.control.credentials import authenticate, require_admin
+from server.control.proofs import Signed, authenticate_signed, require_digest
 from server.rounds.offers import Offers
 from server.rounds.reports import Reports
 from server.storage import rows
@@ -41,7 +43,24 @@ async def services(request: Request) -> Services:
     return _services(request)
 
 
+def signed(request: Request) -> Signed:
+    """What a device signed; without a proof where it sent a secret instead."""
+    scheme, _, proof = request.headers.get("Authorization", "").partition(" ")
+    query, digest = request.scope["query_string"].decode("latin-1"), request.headers.get(DIGEST_HEADER, "")
+    return Signed(proof if scheme == SCHEME else "", request.method, digest, query, request.scope["path"])
+
+
+async def signed_body(request: Request) -> None:
+    """For routes whose body is in memory by now."""
+    head = signed(request)
+    if head.proof:
+        require_digest(head, digest_of(await request.body()))
+
+
 def device(request: Request, sent: OfDevice) -> rows.Device:
+    head = signed(request)
+    if head.proof:
+        return authenticate_signed(_services(request).store, head)
     return authenticate(_services(request).store, sent.credentials if sent else "")
 
 
@@ -53,8 +72,8 @@ def device_or_admin(request: Request, sent: OfDevice, _same: OfAdmin) -> rows.De
     """The device, or None for an administrator."""
     store = _services(request).store
     bearer = sent.credentials if sent else ""
-    if bearer.startswith("d-"):
-        return authenticate(store, bearer)
+    if bearer.startswith("d-") or signed(request).proof:
+        return device(request, sent)
     require_admin(store, bearer)
     return None
 
@@ -70,5 +89,6 @@ def address(request: Request) -> str:
 
 UseServices = Annotated[Services, Depends(services)]
 Device = Annotated[rows.Device, Depends(device)]
+SignedBody = Depends(signed_body)
 Admin = Depends(admin)
 DeviceOrAdmin = Annotated[rows.Device | None, Depends(device_or_admin)]

@@ -6,6 +6,8 @@ import threading
 import httpx
 from playwright.sync_api import expect
 
+from edge_client.keys import read_secret
+from edge_client.wire.proofs import Signing
 from tests.browser.tabs import Site
 from tests.test_journeys import fleet
 
@@ -110,7 +112,8 @@ def test_iterations_and_refusals(tab, site):
 def refused(site: Site, client, job: dict) -> None:
     """One device reports for another's task."""
     identity = next((client.folder / "home").rglob("identity.json")).read_text()
-    device, secret = re.search(r'"device":"([^"]+)"', identity)[1], re.search(r'"secret":"([^"]+)"', identity)[1]
+    device = re.search(r'"device":"([^"]+)"', identity)[1]
+    key = read_secret(next((client.folder / "home").rglob("device.key")))
     headers = {"Authorization": f"Bearer {fleet.TOKEN}"}
     with httpx.stream("GET", f"{site.server.url}/v1/events", params={"job": job["id"]}, headers=headers) as events:
         for line in events.iter_lines():
@@ -119,7 +122,7 @@ def refused(site: Site, client, job: dict) -> None:
     answer = httpx.put(
         f"{site.server.url}/v1/tasks/{found[1]}/jvps/0",
         content=b"x",
-        headers={"Authorization": f"Bearer {device}.{secret}"},
+        auth=Signing(device, key, site.server.url),
     )
     assert answer.json()["code"] == "foreign"
 

@@ -39,11 +39,11 @@ def test_json(tiny, tmp_path):
                 time.sleep(0.05)
             headers = {"Authorization": "Bearer a-stranger-with-a-guess"}
             assert httpx.get(f"{server.url}/v1/jobs?token=in-a-query", headers=headers).status_code == 401
-            identity = json.loads(next((tmp_path / "client").rglob("identity.json")).read_text())
+            key = next((tmp_path / "client").rglob("device.key")).read_text().strip().removeprefix("secret:")
     finally:
         server.stop()
     text = (tmp_path / "server.log").read_text()
-    for secret in (fleet.TOKEN, token, identity["secret"], "a-stranger-with-a-guess", "in-a-query"):
+    for secret in (fleet.TOKEN, token, key, "a-stranger-with-a-guess", "in-a-query"):
         assert secret not in text
     found = lines(tmp_path / "server.log")
     for line in found:

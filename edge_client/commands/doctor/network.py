@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from edge_client.store.jobs import Store, default_home
+from edge_client.store.jobs import Store, default_home, signing
 from edge_client.wire.addresses import checked_address, travels_open, trusted
 from edge_client.wire.protocol import VERSION, Enrolled
 
@@ -98,7 +98,8 @@ def _clock(response: httpx.Response, now: float) -> Finding | None:
 
 
 def _enrolment(client: httpx.Client, asked: Asked, url: str) -> Finding:
-    file = Store(asked.home or default_home(), url).folder / "identity.json"
+    store = Store(asked.home or default_home(), url)
+    file = store.folder / "identity.json"
     enrol = f"run: spry join --server {url} --token TOKEN --data FILE"
     try:
         identity = msgspec.json.decode(file.read_bytes(), type=Enrolled)
@@ -106,9 +107,11 @@ def _enrolment(client: httpx.Client, asked: Asked, url: str) -> Finding:
         return Finding("enrolment", "warning", f"this device is not enrolled there ({file})", enrol)
     except (OSError, msgspec.DecodeError) as error:
         return Finding("enrolment", "problem", f"{file} cannot be read ({error})", enrol)
-    headers = {"Authorization": f"Bearer {identity.device}.{identity.secret}"}
+    headers = {"Authorization": f"Bearer {identity.device}.{identity.secret}"} if identity.secret else {}
     try:
-        status = client.get(f"{url}/{VERSION}/bundles/{_NO_BUNDLE}/manifest.json", headers=headers).status_code
+        auth = None if identity.secret else signing(store, identity, url)
+        asked_for = f"{url}/{VERSION}/bundles/{_NO_BUNDLE}/manifest.json"
+        status = client.get(asked_for, headers=headers, auth=auth).status_code
     except httpx.TransportError as error:
         return Finding("enrolment", "problem", f"the server gives no answer ({error})", "try again")
     if status == HTTPStatus.UNAUTHORIZED:

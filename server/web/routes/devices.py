@@ -13,7 +13,7 @@ from edge_client.wire.protocol import CheckedIn, CheckIn, Enrolled, Enrolment
 from server.control import credentials
 from server.control import devices as fleet
 from server.control.devices import DeviceView
-from server.web.services import Admin, Device, UseServices, address
+from server.web.services import Admin, Device, SignedBody, UseServices, address
 
 router = APIRouter(prefix="/v1", tags=["devices"])
 
@@ -89,7 +89,7 @@ def revoke_device(services: UseServices, device: str) -> None:
     credentials.revoke_device(services.store, device)
 
 
-@router.post("/check-in")
+@router.post("/check-in", dependencies=[SignedBody])
 def check_in(services: UseServices, device: Device, message: CheckIn) -> CheckedIn:
     """Ask for a task."""
     return services.offers.answer(device, message)

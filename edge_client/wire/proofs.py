@@ -1,0 +1,81 @@
+"""How a device proves that a request is its own: by a key that never leaves it.
+
+    Authorization: Spry DEVICE.TIME.SIGNATURE
+    Content-Digest: sha-256=:BASE64:            (RFC 9530, where the request has a body)
+
+The signature stands over the method, the time in seconds since 1970, the digest, the query and the path. Who listens
+learns nothing that another request could be made of. The same one is taken again for as long as clocks may differ, and
+changes nothing, as every request of the wire may be repeated.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+from collections.abc import Generator
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+
+import httpx
+
+from edge_client import keys
+
+SCHEME = "Spry"
+DIGEST_HEADER = "Content-Digest"
+SKEW = 300
+"""Seconds by which the clocks of a device and its server may differ."""
+
+
+def signed_text(method: str, moment: int, digest: str, query: str, path: str) -> bytes:
+    """What stands under a request's signature; only the path, as it is decoded, may hold a line break."""
+    return f"spry request\n{method}\n{moment}\n{digest}\n{query}\n{path}".encode()
+
+
+def digest_header(sha256: bytes) -> str:
+    return f"sha-256=:{base64.b64encode(sha256).decode()}:"
+
+
+def digest_of(body: bytes) -> str:
+    """The header of a body; empty where there is none."""
+    return digest_header(hashlib.sha256(body).digest()) if body else ""
+
+
+class Signing(httpx.Auth):
+    """Signs what a device sends; learns the server's time where this device's clock is wrong."""
+
+    requires_request_body = True
+
+    def __init__(self, device: str, key: str, url: str) -> None:
+        self._device = device
+        self._key = key
+        self._prefix = httpx.URL(url).path.rstrip("/")
+        """What a proxy in front of the server takes off."""
+        self._ahead = 0.0
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        self._sign(request)
+        response = yield request
+        if response.status_code == HTTPStatus.UNAUTHORIZED and self._corrected(response):
+            self._sign(request)
+            yield request
+
+    def _sign(self, request: httpx.Request) -> None:
+        digest, moment = digest_of(request.content), int(time.time() + self._ahead)
+        path = request.url.path.removeprefix(self._prefix)
+        text = signed_text(request.method, moment, digest, request.url.query.decode("ascii"), path)
+        signature = keys.encoded(keys.sign(self._key, text))
+        request.headers["Authorization"] = f"{SCHEME} {self._device}.{moment}.{signature}"
+        if digest:
+            request.headers[DIGEST_HEADER] = digest
+
+    def _corrected(self, response: httpx.Response) -> bool:
+        """Whether the server's clock is so far from what was signed that the time may be why it refused."""
+        try:
+            ahead = parsedate_to_datetime(response.headers["Date"]).timestamp() - time.time()
+        except (KeyError, ValueError, TypeError):
+            return False
+        if abs(ahead - self._ahead) < SKEW / 2:
+            return False
+        self._ahead = ahead
+        return True

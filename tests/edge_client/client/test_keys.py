@@ -1,0 +1,68 @@
+"""Clients whose key never leaves the device, over real HTTP."""
+
+import time
+
+import pytest
+
+from edge_client import keys
+from edge_client.errors import StoreError, Unauthorized
+from edge_client.store.jobs import Store
+from edge_client.wire import proofs
+from edge_client.wire.proofs import Signing
+
+
+def test_a_device_enrols_by_its_key(fleet, trainable):
+    fleet.job(fleet.upload(trainable), rounds=2)
+    client = fleet.client()
+    assert client.run(rounds=1).rounds == 1
+    store = Store(fleet.folder / "home", fleet.address)
+    assert store.identity().secret == ""
+    assert (store.folder / "device.key").stat().st_mode & 0o077 == 0
+    assert not fleet.told("warning")
+    assert fleet.client(token=False).run(rounds=1).rounds == 1  # it is the same device in another process
+    assert len(fleet.call("GET", "/v1/devices").json()) == 1
+    (store.folder / "device.key").unlink()
+    with pytest.raises(StoreError, match=r"lacks device\.key"):
+        fleet.client(token=False).run(once=True)
+
+
+def test_mode_iteration_by_a_key(fleet, trainable):
+    fleet.job(fleet.upload(trainable), rounds=1, training={"mode": "iteration", "iterations": 2})
+    assert fleet.client().run(rounds=1).rounds == 1
+    assert Store(fleet.folder / "home", fleet.address).identity().secret == ""
+
+
+def test_a_device_whose_clock_is_wrong_takes_the_servers_time(fleet, monkeypatch):
+    client = fleet.client()
+    behind = 40 * 86_400
+    monkeypatch.setattr(proofs.time, "time", lambda real=time.time: real() - behind)
+    monkeypatch.setattr(fleet.app.state.services.store, "now", lambda real=time.time: real() + behind)
+    client.run(once=True)
+    assert client.server.signing._ahead == pytest.approx(behind, abs=30)
+
+
+def test_a_device_without_the_library_falls_back_to_a_secret(fleet, trainable, monkeypatch):
+    fleet.job(fleet.upload(trainable), rounds=1)
+    monkeypatch.setattr("edge_client.client.client.installed", lambda: False)
+    assert fleet.client().run(rounds=1).rounds == 1
+    assert "by a secret that it sends, not a key: no package cryptography here" in fleet.told("warning")[0].message
+    assert Store(fleet.folder / "home", fleet.address).identity().secret
+
+
+def test_a_proxy_may_take_the_beginning_of_a_path_off():
+    import httpx
+
+    key = keys.make()
+    request = httpx.Request("GET", "https://example.org/spry/v1/jobs/a%20b/weights", params={"since": -1})
+    next(Signing("d-1", key, "https://example.org/spry").auth_flow(request))
+    moment, _, signature = request.headers["Authorization"].removeprefix("Spry d-1.").partition(".")
+    text = proofs.signed_text("GET", int(moment), "", "since=-1", "/v1/jobs/a b/weights")
+    assert keys.verify(keys.public_of(key), text, keys.decoded(signature, keys.SIGNATURE_BYTES))
+
+
+def test_a_stolen_identity_is_worth_nothing_without_the_key(fleet):
+    client = fleet.client()
+    client.run(once=True)
+    client.store.folder.joinpath("device.key").write_text(f"secret:{keys.make()}\n")
+    with pytest.raises(Unauthorized, match="unknown device or wrong key"):
+        fleet.client(token=False).run(once=True)
