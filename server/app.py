@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edge_client import __version__
 from server import logs
+from server.addresses import TrueClient
 from server.errors import ServerConfigError
 from server.rounds.offers import Offers
 from server.rounds.reports import Reports
@@ -20,12 +23,15 @@ from server.settings import Settings, read_settings
 from server.storage.jobs import list_jobs
 from server.storage.store import ADMIN_TOKEN_FILE, Store
 from server.web import problems, reference
-from server.web.bodies import BodyLimit
+from server.web.admission import Door
+from server.web.connections import guard
 from server.web.routes import bundles, dashboard, devices, events, jobs, operations, tasks
 from server.web.services import Services
 from server.web.signals import hear_signals
 
 log = logging.getLogger("uvicorn.error")  # where uvicorn's own start-up lines go
+_ABANDONED = 3600.0
+"""Seconds without a byte after which nobody writes to a file any more; uploads are given up long before."""
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -40,12 +46,15 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             raise
         stopping = threading.Event()
         hear_signals(stopping)
+        guard(store.settings.patience_seconds)
         offers = Offers(store)
         app.state.services = Services(store, offers, Reports(store), stopping)
         ticker = Ticker(store, offers, stopping)
         ticker.start()
+        tidying = asyncio.create_task(_tidy(store))
         _say_what_next(store)
         yield
+        tidying.cancel()
         ticker.stop()
         store.close()
 
@@ -58,9 +67,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         redoc_url=None,
         separate_input_output_schemas=False,  # one name for each message in the reference
     )
-    app.add_middleware(BodyLimit)
+    app.add_middleware(Door)
     app.add_middleware(PlainRefusal)
     app.add_middleware(logs.RequestLog)
+    app.add_middleware(TrueClient)
     problems.install(app)
     for module in (devices, tasks, bundles, jobs, events, operations, dashboard):
         app.include_router(module.router)
@@ -88,6 +98,15 @@ class PlainRefusal:
             await send(message)
 
         await self._app(scope, receive, told)
+
+
+async def _tidy(store: Store) -> None:
+    """What cut uploads left goes: at the start, and while the server runs."""
+    while True:
+        removed = await run_in_threadpool(store.blobs.forget_partials, _ABANDONED)
+        if removed:
+            log.info("removed what %d interrupted uploads had left", removed)
+        await asyncio.sleep(_ABANDONED)
 
 
 def _say_what_next(store: Store) -> None:

@@ -10,12 +10,14 @@ SpryError
 from __future__ import annotations
 
 from edge_client.errors import SpryError
+from server.text import printable
 
 TITLES = {
     400: "Bad request",
     401: "Not authorized",
     403: "Forbidden",
     404: "Not found",
+    408: "Too slow",
     409: "Conflict",
     410: "Gone",
     411: "Length required",
@@ -45,6 +47,7 @@ class Refusal(SpryError):
     """A request is not granted, for a reason that its sender can act on."""
 
     def __init__(self, status: int, code: str, detail: str, *, retry_after: float | None = None) -> None:
+        detail = printable(detail)  # it may repeat what came
         super().__init__(detail)
         self.status = status
         self.code = code

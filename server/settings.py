@@ -16,6 +16,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from server.addresses import networks
 from server.errors import ServerConfigError
 
 CONFIG_VARIABLE = "SPRY_CONFIG"
@@ -67,6 +68,15 @@ class Settings(BaseSettings):
     log_format: Literal["plain", "json"] = Field(
         default="plain", description="Lines for people, or a JSON object a line."
     )
+    patience_seconds: Annotated[float, Gt(0), Le(3600)] = Field(
+        default=15.0, description="How long a request may take to arrive; long bodies a second more for each KiB."
+    )
+    trusted_proxies: str = Field(
+        default="", description="Addresses and networks of proxies whose X-Forwarded-For is believed, with commas."
+    )
+    metrics_token: SecretStr = Field(
+        default=SecretStr(""), description="What /metrics asks for; open to everybody when left out."
+    )
     evaluation_runtime: str = Field(
         default="", description="The runtime that evaluates; the first installed when left out."
     )
@@ -80,6 +90,23 @@ class Settings(BaseSettings):
                 f"must be at least {SHORTEST_ADMIN_TOKEN} characters that nobody guesses; leave it out to have one made"
             )
         return token
+
+    @field_validator("metrics_token")
+    @classmethod
+    def _hard_to_guess(cls, token: SecretStr) -> SecretStr:
+        value = token.get_secret_value()
+        if value and len(value) < SHORTEST_ADMIN_TOKEN:
+            raise ValueError(f"must be at least {SHORTEST_ADMIN_TOKEN} characters; leave it out to let everybody read")
+        return token
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_networks(cls, named: str) -> str:
+        try:
+            networks(named)
+        except ValueError as error:
+            raise ValueError(f"must be addresses or networks with commas between them: {error}") from None
+        return named
 
     @field_validator("database_url")
     @classmethod

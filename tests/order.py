@@ -30,6 +30,7 @@ SLOW = (
     "tests/export/test_architectures.py",
     "tests/export/test_cli.py",
     "tests/export/test_rows.py",
+    "tests/server/attacks/",
     "tests/server/simulation/compare/test_report.py",
     "tests/server/simulation/test_browser.py",
     "tests/server/test_logs.py",

@@ -44,6 +44,7 @@ _SEED = struct.Struct("<Q")
 _FLAG_BITS = 2
 LARGEST_REPORT = (1 << 16 - _FLAG_BITS) - 1
 """Scalars of a kind in a report; more directions or rows need mode epoch."""
+_SLACK = 1024
 
 
 class ScalarError(SpryError, ValueError):
@@ -89,6 +90,12 @@ class StepRecord:
 
 def encode_report(report: ScalarReport) -> bytes:
     return _LOSS.pack(report.loss) + _encode_scalars(report) + _floats(report.head_gradient)
+
+
+def largest_report(manifest: Manifest, training: Training) -> int:
+    """No report of such a job has more bytes, nor has one that is wrong in a way that is worth telling."""
+    scalars = min(training.directions * training.batch, LARGEST_REPORT)
+    return _LOSS.size + _REPORT.size + 2 * 2 * scalars + 4 * manifest.head_size + _SLACK
 
 
 def decode_report(data: bytes, manifest: Manifest, training: Training) -> ScalarReport:

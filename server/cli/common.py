@@ -13,8 +13,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 from server.cli.connection import Access, Administrator
+from server.text import printable
 
 _SERVER = "Server"
 ServerOption = Annotated[
@@ -46,13 +48,18 @@ def show_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=1))
 
 
+def say(line: str) -> None:
+    """A line that may repeat what others wrote."""
+    typer.echo(printable(line))
+
+
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
     count = 0
     for row in rows:
-        table.add_row(*(str(value) for value in row))
+        table.add_row(*(Text(printable(str(value))) for value in row))  # names are no markup
         count += 1
     if count:
         Console().print(table)

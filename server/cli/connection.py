@@ -17,6 +17,7 @@ from edge_client.bundle.manifest import FILE_NAME
 from edge_client.bundle.signature import SIGNATURES
 from edge_client.errors import SpryError
 from edge_client.wire.addresses import checked_address, trusted
+from server.text import printable
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -169,7 +170,7 @@ def _problem(response: httpx.Response) -> AdminError:
     try:
         problem = response.json()
         if problem["code"] != "http":
-            return AdminError(str(problem["detail"]))
+            return AdminError(printable(str(problem["detail"])))
     except (ValueError, KeyError, TypeError):
         pass
     answered = f"{response.url} answered {response.status_code} {response.reason_phrase}"

@@ -22,6 +22,7 @@ from server.cli.common import (
     TokenOption,
     ago,
     connect,
+    say,
     show_json,
     show_table,
     transfer,
@@ -149,15 +150,15 @@ def show(
     if as_json:
         show_json(standing)
         return
-    typer.echo(_line(standing))
+    say(_line(standing))
     if standing["state"] == "ended":
-        typer.echo(f"ended: {standing['reason']}")
+        say(f"ended: {standing['reason']}")
     if standing["refused"]:
         typer.echo("refused: " + ", ".join(f"{count} {code}" for code, count in sorted(standing["refused"].items())))
         for one in refusals:
-            typer.echo(f"  round {one['round']}, {one['device']}, {ago(one['time'])}: {one['code']}: {one['detail']}")
+            say(f"  round {one['round']}, {one['device']}, {ago(one['time'])}: {one['code']}: {one['detail']}")
     if lacks := (standing["progress"] or {}).get("lacks"):
-        typer.echo(lacks)
+        say(lacks)
     if standing["up"] or standing["down"]:
         typer.echo(f"devices sent {size(standing['up'])} and fetched {size(standing['down'])}")
     typer.echo()
@@ -173,10 +174,10 @@ def _follow(administrator: Administrator, job: str, *, as_json: bool) -> None:
             if not as_json and (lacks := (standing["progress"] or {}).get("lacks")):
                 line = f"{line}; {lacks}"
             if line != told:
-                typer.echo(line)
+                say(line)
                 told = line
     if not as_json:
-        typer.echo(f"ended: {reason}" if reason else "the server closed the connection")
+        say(f"ended: {reason}" if reason else "the server closed the connection")
 
 
 @app.command()
@@ -211,7 +212,7 @@ def stop(job: NameArgument, server: ServerOption = None, admin_token: TokenOptio
 def _steer(job: str, where: str, server: str | None, admin_token: str | None, ca: Path | None) -> None:
     with connect(server, admin_token, ca) as administrator:
         standing = administrator.post(f"/v1/jobs/{part(job)}/{where}")
-    typer.echo(f"job {standing['name']} is {standing['state']}")
+    say(f"job {standing['name']} is {standing['state']}")
 
 
 # --- how a job reads -------------------------------------------------------------------------------------------------

@@ -65,6 +65,7 @@ def serve(
         ssl_certfile=tls_cert,
         ssl_keyfile=tls_key,
         timeout_graceful_shutdown=10,
+        proxy_headers=False,  # the application knows which proxies to believe
         log_config=None if settings.log_format == "json" else LOGGING_CONFIG,
     )
 

@@ -37,6 +37,20 @@ def require_admin(store: Store, bearer: str) -> None:
         )
 
 
+def require_scraper(store: Store, bearer: str) -> None:
+    """Where a token is set for metrics, whoever reads them has it; the administrator's does as well."""
+    wanted = store.settings.metrics_token.get_secret_value()
+    if wanted and not hmac.compare_digest(digest(bearer), digest(wanted)):
+        try:
+            require_admin(store, bearer)
+        except Refusal:
+            raise Refusal(
+                401,
+                "unauthorized",
+                "metrics need the token of SPRY_METRICS_TOKEN: send it as Authorization: Bearer …",
+            ) from None
+
+
 # --- enrolment tokens ------------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from edge_client.wire.protocol import Receipt
-from edge_client.wire.scalars import ScalarError, decode_report
+from edge_client.wire.scalars import ScalarError, decode_report, largest_report
 from server.errors import Refusal, not_found
 from server.jobs.job import Job
 from server.rounds.outliers import beyond, norms, usual_in
@@ -71,6 +71,11 @@ class Reports:
                 raise self._over(part)
 
     # --- scalars ---
+
+    def largest_scalars(self, device: str, task: str) -> int:
+        """How many bytes a report of this task's job may have, before any of it is read."""
+        job = find_job(self._store, self._part(device, task).job)
+        return largest_report(self._store.bundles.manifest(job.bundle), job.settings.training)
 
     def take_scalars(self, device: str, task: str, iteration: int, data: bytes) -> Receipt:
         part = self._part(device, task)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from safetensors.numpy import load_file, save
@@ -48,6 +50,17 @@ class Blobs:
             os.fsync(file.fileno())
         partial.replace(target)
         sync_folder(target.parent)
+
+    def forget_partials(self, older: float) -> int:
+        """Remove what uploads left that a crash cut off, and that nobody has written to for so many seconds."""
+        until = time.time() - older  # the files' own clock
+        removed = 0
+        for partial in self.folder.glob(f"{PARTIAL}*"):
+            with suppress(FileNotFoundError):  # it became a blob, or another worker removed it
+                if partial.stat().st_mtime < until:
+                    partial.unlink()
+                    removed += 1
+        return removed
 
     def put(self, content: bytes) -> str:
         sha256 = hashlib.sha256(content).hexdigest()

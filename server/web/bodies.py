@@ -1,24 +1,38 @@
-"""What arrives: bounded before it is read, and files written to disk as they come."""
+"""What arrives: bounded before it is read, in bytes and in time, and files written to disk as they come."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+import json
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from anyio import fail_after
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.errors import Refusal
 from server.storage.blobs import Blobs
-from server.web.problems import problem
+from server.text import CONTROLS, spaced
 
-_STREAMED = ("/update", "/v1/bundles/", "/v1/held-out/")
-"""Routes that bound their bodies themselves."""
+_DEEPEST = 32
+"""Lists and objects inside each other, in a message."""
+_ELEMENTS = 20_000
+"""Values in a message."""
+_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_SLOWEST = 1024
+"""Bytes a second: a body that comes more slowly is given up."""
+_CROWD = 32
+"""Bodies of strangers that are waited for in patience at once."""
+_HURRY = 1.0
+"""Seconds that each of a crowd has."""
+
+_Route = TypeVar("_Route", bound=Callable[..., Any])
 
 
 def binary(media_type: str = "application/octet-stream") -> dict[str, Any]:
@@ -32,41 +46,120 @@ def too_large(limit: int) -> Refusal:
     return Refusal(413, "too-large", f"at most {limit} bytes are taken here; {raise_it}")
 
 
-class BodyLimit:
-    """Refuses a body beyond the settings' limit, announced or not."""
+# --- what a route takes ----------------------------------------------------------------------------------------------
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or any(part in scope["path"] for part in _STREAMED):
-            await self._app(scope, receive, send)
-            return
-        limit: int = scope["app"].state.services.store.settings.max_json_bytes
-        length = dict(scope["headers"]).get(b"content-length", b"0")
-        if not length.isdigit() or int(length) > limit:
-            refusal = too_large(limit)
-            await problem(refusal.status, refusal.code, refusal.detail)(scope, receive, send)
-            return
-        received, exceeded = 0, False
+@dataclass(frozen=True)
+class Taken:
+    """Of a message; nowhere more than the setting `max_json_bytes`."""
 
-        async def bounded() -> Message:
-            nonlocal received, exceeded
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > limit:
-                exceeded = True
-                raise too_large(limit)
-            return message
+    limit: int | None = None
+    any_text: bool = False
+    """Its texts were written by machines: control characters become spaces instead of a refusal."""
 
-        async def answered(message: Message) -> None:
-            if not exceeded:  # the application takes what was raised for a body that it cannot parse
-                await send(message)
 
-        await self._app(scope, bounded, answered)
-        if exceeded:
-            refusal = too_large(limit)
-            await problem(refusal.status, refusal.code, refusal.detail)(scope, receive, send)
+_TAKEN: dict[Any, Taken] = {}
+
+
+def takes(limit: int, *, any_text: bool = False) -> Callable[[_Route], _Route]:
+    """Says of a route how large its message may be."""
+
+    def declared(route: _Route) -> _Route:
+        _TAKEN[route] = Taken(limit, any_text)
+        return route
+
+    return declared
+
+
+def taken_by(route: Any) -> Taken:
+    return _TAKEN.get(route, Taken())
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+class Crowd:
+    """Those whom nobody knows and who are sending a body; all on one event loop."""
+
+    def __init__(self) -> None:
+        self._waiting = 0
+
+    @contextmanager
+    def patience(self, seconds: float) -> Generator[float, None, None]:
+        """How long one more of them may take: so many half-sent bodies must not use up the process's files."""
+        self._waiting += 1
+        try:
+            yield seconds if self._waiting <= _CROWD else min(seconds, _HURRY)
+        finally:
+            self._waiting -= 1
+
+
+async def read(request: Request, limit: int, seconds: float) -> bytes:
+    """All of a body that is small enough to be held."""
+    parts = [chunk async for chunk in _chunks(request, limit, seconds)]
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def parsed(content: bytes, taken: Taken) -> Any:
+    """The message in a body, whose size in memory is bounded before there is one."""
+    if not content:
+        return None
+    _bounded(content)
+    try:
+        message = json.loads(content)
+    except ValueError as error:
+        raise _unfit(f"it is no JSON ({error})") from None
+    if content.isascii() and b"\\" not in content and b"\x7f" not in content:
+        return message  # JSON has other control characters as escapes alone
+    return _cleaned(message) if taken.any_text else _checked(message)
+
+
+def _bounded(content: bytes) -> None:
+    """Counted on the bytes, where a value costs nothing yet; what stands in texts counts too."""
+    if b"\0" in content:  # in UTF-8 none stands outside of escapes, and other encodings would hide from the counts
+        raise _unfit("it is not JSON in UTF-8")
+    opened = content.count(b"[") + content.count(b"{")
+    if opened + content.count(b",") > _ELEMENTS or content.count(b'"') > 4 * _ELEMENTS:
+        raise _unfit(f"it has more than {_ELEMENTS} values")
+    if opened > _DEEPEST and _depth(content) > _DEEPEST:
+        raise _unfit(f"it is nested more than {_DEEPEST} deep")
+
+
+def _depth(content: bytes) -> int:
+    outside = content.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2]
+    deepest = depth = 0
+    for bracket in b"".join(outside).translate(None, _BRACKETS):
+        depth += 1 if bracket in b"[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _checked(value: Any) -> Any:
+    if isinstance(value, str) and (control := CONTROLS.search(value)):
+        raise _unfit(f"text may not have the character {control[0]!a}; leave it out")
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _checked(key)
+            _checked(inner)
+    if isinstance(value, list):
+        for inner in value:
+            _checked(inner)
+    return value
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return spaced(value)
+    if isinstance(value, dict):
+        return {spaced(key): _cleaned(inner) for key, inner in value.items()}
+    return [_cleaned(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _unfit(why: str) -> Refusal:
+    return Refusal(422, "invalid", f"the request does not fit: {why}")
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -78,26 +171,77 @@ class Received:
 
 
 @asynccontextmanager
-async def received(request: Request, blobs: Blobs, limit: int) -> AsyncGenerator[Received, None]:
+async def received(request: Request, blobs: Blobs, limit: int, seconds: float) -> AsyncGenerator[Received, None]:
     """The request's body as a file, which is gone when the block ends unless somebody took it."""
-    announced = request.headers.get("content-length", "")
-    if announced.isdigit() and int(announced) > limit:
-        raise too_large(limit)
+    _check_announced(request, limit)
     path = await run_in_threadpool(blobs.partial)
     try:
-        yield Received(path, await _write(request, path, limit))
+        yield Received(path, await _write(request, path, limit, seconds))
     finally:
         path.unlink(missing_ok=True)
 
 
-async def _write(request: Request, path: Path, limit: int) -> str:
+async def _write(request: Request, path: Path, limit: int, seconds: float) -> str:
     digest = hashlib.sha256()
-    size = 0
     with path.open("wb") as file:
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > limit:
-                raise too_large(limit)
+        async for chunk in _chunks(request, limit, seconds):
             digest.update(chunk)
             file.write(chunk)
     return digest.hexdigest()
+
+
+class Uploads:
+    """What is being sent: of one task once at a time, and of one device little."""
+
+    _OF_A_DEVICE = 2
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tasks: dict[str, str] = {}
+
+    @contextmanager
+    def one(self, device: str, task: str) -> Generator[None, None, None]:
+        with self._lock:
+            if task in self._tasks or list(self._tasks.values()).count(device) >= self._OF_A_DEVICE:
+                raise Refusal(
+                    429, "busy", "this task's update is being received already; wait for its answer", retry_after=5
+                )
+            self._tasks[task] = device
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._tasks[task]
+
+
+# --- as it comes -----------------------------------------------------------------------------------------------------
+
+
+def _check_announced(request: Request, limit: int) -> None:
+    announced = request.headers.get("content-length", "0")
+    if not (announced.isascii() and announced.isdigit()) or len(announced) > 18 or int(announced) > limit:
+        raise too_large(limit)
+
+
+async def _chunks(request: Request, limit: int, seconds: float) -> AsyncGenerator[bytes, None]:
+    """A body, for as long as it fits and comes: in so many seconds, and more for what is long."""
+    _check_announced(request, limit)
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    size = 0
+    stream = request.stream()
+    while True:
+        try:
+            with fail_after(until + size / _SLOWEST - loop.time()):
+                chunk = await anext(stream)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise Refusal(
+                408, "busy", "the request did not arrive in time; send it again, faster", retry_after=seconds
+            ) from None
+        size += len(chunk)
+        if size > limit:
+            raise too_large(limit)
+        if chunk:
+            yield chunk

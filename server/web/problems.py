@@ -12,14 +12,19 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DataError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as NoConnection
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from edge_client.errors import SpryError
 from edge_client.wire.protocol import PROBLEM, Problem
 from server.errors import TITLES, Refusal
 
 log = logging.getLogger("spry.server")
+_DEFECT = re.compile("no such (table|column)|syntax error|has no column")
+"""SQLite calls operational what is wrong in a query."""
+_BACK_IN = 5.0
 _FULL_DATABASE = re.compile("disk is full|No space left on device")  # SQLite's words, and PostgreSQL's
 
 DOCUMENTED: dict[int | str, dict[str, Any]] = {
@@ -72,19 +77,50 @@ def install(app: FastAPI) -> None:
         response.headers.update(error.headers or {})
         return response
 
+    @app.exception_handler(ClientDisconnect)
+    async def gone(request: Request, _: ClientDisconnect) -> JSONResponse:
+        log.info("%s %s: the connection was cut before all had come", request.method, request.url.path)
+        return problem(400, "invalid", "the connection was cut before all of the request had come")
+
     @app.exception_handler(OSError)
     async def machine(request: Request, error: OSError) -> JSONResponse:
-        return full(request) if error.errno in (errno.ENOSPC, errno.EDQUOT) else await defect(request, error)
-
-    @app.exception_handler(OperationalError)
-    async def database(request: Request, error: OperationalError) -> JSONResponse:
-        return full(request) if _FULL_DATABASE.search(str(error.orig)) else await defect(request, error)
-
-    def full(request: Request) -> JSONResponse:
-        log.error("%s %s: the disk is full; free space in the data folder", request.method, request.url.path)
-        return problem(507, "busy", "the server's disk is full; its administrator must free space", 60)
+        return _full(request) if error.errno in (errno.ENOSPC, errno.EDQUOT) else _defect(request, error)
 
     @app.exception_handler(Exception)
     async def defect(request: Request, error: Exception) -> JSONResponse:
-        log.error("%s %s", request.method, request.url.path, exc_info=error)
-        return problem(500, "internal", "the server failed; its log has the reason")
+        return _defect(request, error)
+
+    _install_for_database(app)
+
+
+def _install_for_database(app: FastAPI) -> None:
+    @app.exception_handler(OperationalError)
+    async def operational(request: Request, error: OperationalError) -> JSONResponse:
+        if _FULL_DATABASE.search(str(error.orig)):
+            return _full(request)
+        return (_defect if _DEFECT.search(str(error.orig)) else _away)(request, error)
+
+    @app.exception_handler(InterfaceError)
+    @app.exception_handler(NoConnection)
+    async def unreachable(request: Request, error: Exception) -> JSONResponse:
+        return _away(request, error)
+
+    @app.exception_handler(DataError)
+    async def unkept(_: Request, __: DataError) -> JSONResponse:
+        return problem(422, "invalid", "the request holds text or a number that the database cannot keep")
+
+
+def _full(request: Request) -> JSONResponse:
+    log.error("%s %s: the disk is full; free space in the data folder", request.method, request.url.path)
+    return problem(507, "busy", "the server's disk is full; its administrator must free space", 60)
+
+
+def _away(request: Request, error: Exception) -> JSONResponse:
+    why = str(getattr(error, "orig", error)).partition("\n")[0]
+    log.error("%s %s: the database does not answer: %s", request.method, request.url.path, why)
+    return problem(503, "busy", "the server's database does not answer; ask again in a few seconds", _BACK_IN)
+
+
+def _defect(request: Request, error: Exception) -> JSONResponse:
+    log.error("%s %s", request.method, request.url.path, exc_info=error)
+    return problem(500, "internal", "the server failed; its log has the reason")

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import ipaddress
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from edge_client.wire.proofs import DIGEST_HEADER, SCHEME, digest_of
-from server.control.credentials import authenticate, require_admin
+from server.control.credentials import authenticate, require_admin, require_scraper
 from server.control.proofs import Signed, authenticate_signed, require_digest
 from server.rounds.offers import Offers
 from server.rounds.reports import Reports
 from server.storage import rows
 from server.storage.store import Store
+from server.web.admission import once
+from server.web.bodies import Uploads
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Services:
     offers: Offers
     reports: Reports
     stopping: threading.Event
+    uploads: Uploads = field(default_factory=Uploads)
 
 
 def _services(request: Request) -> Services:
@@ -35,6 +38,8 @@ def _services(request: Request) -> Services:
 
 _BY_DEVICE = HTTPBearer(scheme_name="device", description="A device's `<id>.<secret>`", auto_error=False)
 _BY_ADMIN = HTTPBearer(scheme_name="administrator", description="The administrator's token", auto_error=False)
+_BY_SCRAPER = HTTPBearer(scheme_name="metrics", description="The setting `metrics_token`", auto_error=False)
+OfScraper = Annotated[HTTPAuthorizationCredentials | None, Depends(_BY_SCRAPER)]
 OfDevice = Annotated[HTTPAuthorizationCredentials | None, Depends(_BY_DEVICE)]
 OfAdmin = Annotated[HTTPAuthorizationCredentials | None, Depends(_BY_ADMIN)]
 
@@ -57,25 +62,36 @@ async def signed_body(request: Request) -> None:
         require_digest(head, digest_of(await request.body()))
 
 
-def device(request: Request, sent: OfDevice) -> rows.Device:
+def _device(request: Request, sent: OfDevice) -> rows.Device:
     head = signed(request)
     if head.proof:
         return authenticate_signed(_services(request).store, head)
     return authenticate(_services(request).store, sent.credentials if sent else "")
 
 
+device = once(_device)
+
+
+@once
 async def admin(request: Request, sent: OfAdmin) -> None:
     require_admin(_services(request).store, sent.credentials if sent else "")
 
 
+@once
 def device_or_admin(request: Request, sent: OfDevice, _same: OfAdmin) -> rows.Device | None:
     """The device, or None for an administrator."""
     store = _services(request).store
     bearer = sent.credentials if sent else ""
     if bearer.startswith("d-") or signed(request).proof:
-        return device(request, sent)
+        return _device(request, sent)
     require_admin(store, bearer)
     return None
+
+
+@once
+async def scraper(request: Request, sent: OfScraper) -> None:
+    store = _services(request).store
+    require_scraper(store, sent.credentials if sent else "")
 
 
 def address(request: Request) -> str:
@@ -91,4 +107,5 @@ UseServices = Annotated[Services, Depends(services)]
 Device = Annotated[rows.Device, Depends(device)]
 SignedBody = Depends(signed_body)
 Admin = Depends(admin)
+Scraper = Depends(scraper)
 DeviceOrAdmin = Annotated[rows.Device | None, Depends(device_or_admin)]

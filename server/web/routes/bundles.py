@@ -79,7 +79,7 @@ async def put_file(services: UseServices, bundle: Sha256, path: str, request: Re
     """A file of a bundle, the manifest first."""
     bundles = services.store.bundles
     limit = await run_in_threadpool(bundles.limit, bundle, path)
-    async with received(request, services.store.blobs, limit) as body:
+    async with received(request, services.store.blobs, limit, services.store.settings.patience_seconds) as body:
         await run_in_threadpool(bundles.add, bundle, path, body.path)
 
 
@@ -102,7 +102,8 @@ def get_file(services: UseServices, asking: DeviceOrAdmin, bundle: Sha256, path:
 async def put_held_out(services: UseServices, sha256: Sha256, request: Request) -> None:
     """Examples (JSONL) that jobs are evaluated on; they never leave the server."""
     blobs = services.store.blobs
-    async with received(request, blobs, services.store.settings.max_held_out_bytes) as body:
+    settings = services.store.settings
+    async with received(request, blobs, settings.max_held_out_bytes, settings.patience_seconds) as body:
         if body.sha256 != sha256:
             digest = body.sha256[:12]
             raise Refusal(422, "invalid", f"the body has sha256 {digest}…, expected {sha256[:12]}…: send it again")

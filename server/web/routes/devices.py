@@ -13,11 +13,15 @@ from edge_client.wire.protocol import CheckedIn, CheckIn, Enrolled, Enrolment
 from server.control import credentials
 from server.control import devices as fleet
 from server.control.devices import DeviceView
+from server.web.admission import Route
+from server.web.bodies import takes
 from server.web.services import Admin, Device, SignedBody, UseServices, address
 
-router = APIRouter(prefix="/v1", tags=["devices"])
+router = APIRouter(prefix="/v1", tags=["devices"], route_class=Route)
 
 _DAY = 86_400.0
+_ENROLMENT = 4 << 10
+_CHECK_IN = 64 << 10
 
 
 class NewToken(BaseModel):
@@ -72,6 +76,7 @@ def revoke_token(services: UseServices, token: str) -> None:
 
 
 @router.post("/devices", status_code=201)
+@takes(_ENROLMENT)
 def enrol(services: UseServices, request: Request, enrolment: Enrolment) -> Enrolled:
     """Become a device; the secret is told once."""
     return credentials.enrol(services.store, enrolment, address(request))
@@ -90,6 +95,7 @@ def revoke_device(services: UseServices, device: str) -> None:
 
 
 @router.post("/check-in", dependencies=[SignedBody])
+@takes(_CHECK_IN)
 def check_in(services: UseServices, device: Device, message: CheckIn) -> CheckedIn:
     """Ask for a task."""
     return services.offers.answer(device, message)

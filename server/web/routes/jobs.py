@@ -21,10 +21,11 @@ from server.jobs.job import ENDED, PAUSED, RUNNING, Job
 from server.jobs.settings import JobSettings
 from server.rounds.weights import steps_since, weights_since
 from server.storage.jobs import find_job, list_jobs
+from server.web.admission import Route
 from server.web.services import Admin, Device, Services, UseServices
 from server.web.streams import News, ServerSentEvent, stream
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=Route)
 
 _POLL = 0.02
 _LOOK = 1.0

@@ -12,7 +12,7 @@ from server.control import views
 from server.control.exposition import exposition
 from server.control.views import AuditView
 from server.errors import Refusal
-from server.web.services import Admin, UseServices
+from server.web.services import Admin, Scraper, UseServices
 
 router = APIRouter(tags=["operations"])
 
@@ -26,7 +26,7 @@ def health(services: UseServices) -> str:
     return "ok\n"
 
 
-@router.get("/metrics", response_class=Response)
+@router.get("/metrics", response_class=Response, dependencies=[Scraper])
 def metrics(services: UseServices) -> Response:
     """For Prometheus; counted in the database, so that all workers tell the same. Holds no names of devices."""
     return Response(exposition(services.store), media_type=CONTENT_TYPE_LATEST)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Path, Request
+from fastapi import APIRouter, Path, Request
 from starlette.concurrency import run_in_threadpool
 
-from edge_client.wire.proofs import digest_header
+from edge_client.wire.proofs import digest_header, digest_of
 from edge_client.wire.protocol import SAFETENSORS, Failure, Receipt
 from server.control.proofs import require_digest
 from server.errors import Refusal
-from server.web.bodies import binary, received
+from server.web.admission import Route
+from server.web.bodies import binary, read, received, takes
 from server.web.services import Device, SignedBody, UseServices, signed
 
-router = APIRouter(prefix="/v1/tasks/{task}", tags=["tasks"])
+router = APIRouter(prefix="/v1/tasks/{task}", tags=["tasks"], route_class=Route)
+
+_FAILURE = 16 << 10
 
 
 @router.put("/update", openapi_extra=binary(SAFETENSORS))
@@ -23,28 +26,36 @@ async def put_update(services: UseServices, device: Device, task: str, request: 
     reports = services.reports
     limit = await run_in_threadpool(reports.largest_update, device.id, task)
     try:
-        async with received(request, services.store.blobs, limit) as body:
-            require_digest(signed(request), digest_header(bytes.fromhex(body.sha256)))
-            return await run_in_threadpool(reports.take_update, device.id, task, body.path, body.sha256)
+        patience = services.store.settings.patience_seconds
+        with services.uploads.one(device.id, task):
+            async with received(request, services.store.blobs, limit, patience) as body:
+                require_digest(signed(request), digest_header(bytes.fromhex(body.sha256)))
+                return await run_in_threadpool(reports.take_update, device.id, task, body.path, body.sha256)
     except Refusal as refusal:
         if refusal.code == "too-large":
             await run_in_threadpool(reports.note_oversized, device.id, task, refusal)
         raise
 
 
-@router.put("/jvps/{iteration}", dependencies=[SignedBody])
-def put_scalars(
+@router.put("/jvps/{iteration}", openapi_extra=binary())
+async def put_scalars(
     services: UseServices,
     device: Device,
     task: str,
     iteration: Annotated[int, Path(ge=0, lt=2**31)],
-    report: Annotated[bytes, Body(media_type="application/octet-stream", max_length=64 << 20)],
+    request: Request,
 ) -> Receipt:
     """The derivatives of one step (mode iteration)."""
-    return services.reports.take_scalars(device.id, task, iteration, report)
+    reports = services.reports
+    limit = await run_in_threadpool(reports.largest_scalars, device.id, task)
+    with services.uploads.one(device.id, task):
+        report = await read(request, limit, services.store.settings.patience_seconds)
+    require_digest(signed(request), digest_of(report))
+    return await run_in_threadpool(reports.take_scalars, device.id, task, iteration, report)
 
 
 @router.post("/failure", dependencies=[SignedBody])
+@takes(_FAILURE, any_text=True)
 def post_failure(services: UseServices, device: Device, task: str, failure: Failure) -> Receipt:
     """Give the task back; its place goes to another device."""
     return services.reports.take_failure(device.id, task, failure.reason)

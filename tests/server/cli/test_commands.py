@@ -214,3 +214,15 @@ def test_what_cannot_be_merged(ok, spry, taken_part, model_folder, tmp_path):
         assert (done.code, last[:7]) == (2, "error: "), done.err
         assert message in last
     assert not (tmp_path / "new").exists()
+
+
+def test_what_others_wrote_cannot_steer_a_terminal(capsys):
+    """Names of before there was a refusal, and of other servers."""
+    from server.cli.common import say, show_table
+
+    show_table(("name",), [("[red]\x1b[31m\u202e",)], "none")
+    say("ended: \x1b]0;owned\x07\nand a line")
+    out = capsys.readouterr().out
+    assert "[red]\\x1b[31m\\u202e" in out
+    assert "ended: \\x1b]0;owned\\x07\\nand a line\n" in out
+    assert "\x1b" not in out
