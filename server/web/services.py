@@ -46,17 +46,14 @@ async def services(request: Request) -> Services:
     return _services(request)
 
 
-@once
 def device(request: Request, sent: OfDevice) -> rows.Device:
     return authenticate(_services(request).store, sent.credentials if sent else "")
 
 
-@once
 async def admin(request: Request, sent: OfAdmin) -> None:
     require_admin(_services(request).store, sent.credentials if sent else "")
 
 
-@once
 def device_or_admin(request: Request, sent: OfDevice, _same: OfAdmin) -> rows.Device | None:
     """The device, or None for an administrator."""
     store = _services(request).store
@@ -67,7 +64,6 @@ def device_or_admin(request: Request, sent: OfDevice, _same: OfAdmin) -> rows.De
     return None
 
 
-@once
 async def scraper(request: Request, sent: OfScraper) -> None:
     store = _services(request).store
     require_scraper(store, sent.credentials if sent else "")
@@ -83,7 +79,7 @@ def address(request: Request) -> str:
 
 
 UseServices = Annotated[Services, Depends(services)]
-Device = Annotated[rows.Device, Depends(device)]
-Admin = Depends(admin)
-Scraper = Depends(scraper)
-DeviceOrAdmin = Annotated[rows.Device | None, Depends(device_or_admin)]
+Device = Annotated[rows.Device, Depends(once(device))]
+Admin = Depends(once(admin))
+Scraper = Depends(once(scraper))
+DeviceOrAdmin = Annotated[rows.Device | None, Depends(once(device_or_admin))]
