@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
@@ -103,9 +103,10 @@ class PlainRefusal:
 async def _tidy(store: Store) -> None:
     """What cut uploads left goes: at the start, and while the server runs."""
     while True:
-        removed = await run_in_threadpool(store.blobs.forget_partials, _ABANDONED)
-        if removed:
-            log.info("removed what %d interrupted uploads had left", removed)
+        with suppress(OSError):  # a disk that is away, or full: next time
+            removed = await run_in_threadpool(store.blobs.forget_partials, _ABANDONED)
+            if removed:
+                log.info("removed what %d interrupted uploads had left", removed)
         await asyncio.sleep(_ABANDONED)
 
 

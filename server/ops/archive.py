@@ -165,7 +165,7 @@ def _index(archive: Path, tar: tarfile.TarFile) -> Index:
     digest = hashlib.sha256(data).hexdigest()
     if first.pax_headers.get(_INDEX_HASH, digest) != digest:  # archives of earlier versions have none
         raise ArchiveError(
-            f"{archive} is damaged: {INDEX} is not what its hash says; copy it again, or take another backup"
+            f"{archive} is damaged: {first.name} is not what its hash says; copy it again, or take another backup"
         )
     try:
         index = msgspec.json.decode(data, type=Index)

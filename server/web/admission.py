@@ -20,6 +20,8 @@ from server.web.bodies import Crowd, parsed, read, taken_by
 from server.web.problems import problem
 
 _ASKED = "spry.asked"
+_FIRST: set[Any] = set()
+"""What is asked before a body is read."""
 _STRANGERS = 4096
 """Bytes that anybody may send who has no secret."""
 _crowd = Crowd()
@@ -38,20 +40,21 @@ def once(ask: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
                 known[ask] = await run_in_threadpool(ask, request, *given, **named)
         return known[ask]
 
+    _FIRST.add(asked)
     return asked
 
 
 class Route(APIRoute):
-    """One with a message: what it depends on comes first, then the message, bounded, then all else.
+    """One with a message: who asks comes first, then the message, bounded, then all else that it depends on.
 
-    A route that reads its body itself does so when all that it depends on is known, and says how much it takes.
+    A route that reads its body itself does so when all of that is known, and says how much it takes.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
         if self.body_field is None:
             return handle
-        asking = Dependant(dependencies=self.dependant.dependencies)
+        asking = Dependant(dependencies=[asked for asked in self.dependant.dependencies if asked.call in _FIRST])
         taken = taken_by(self.endpoint)
 
         async def admitted(request: Request) -> Response:

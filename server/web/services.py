@@ -62,33 +62,27 @@ async def signed_body(request: Request) -> None:
         require_digest(head, digest_of(await request.body()))
 
 
-def _device(request: Request, sent: OfDevice) -> rows.Device:
+def device(request: Request, sent: OfDevice) -> rows.Device:
     head = signed(request)
     if head.proof:
         return authenticate_signed(_services(request).store, head)
     return authenticate(_services(request).store, sent.credentials if sent else "")
 
 
-device = once(_device)
-
-
-@once
 async def admin(request: Request, sent: OfAdmin) -> None:
     require_admin(_services(request).store, sent.credentials if sent else "")
 
 
-@once
 def device_or_admin(request: Request, sent: OfDevice, _same: OfAdmin) -> rows.Device | None:
     """The device, or None for an administrator."""
     store = _services(request).store
     bearer = sent.credentials if sent else ""
     if bearer.startswith("d-") or signed(request).proof:
-        return _device(request, sent)
+        return device(request, sent)
     require_admin(store, bearer)
     return None
 
 
-@once
 async def scraper(request: Request, sent: OfScraper) -> None:
     store = _services(request).store
     require_scraper(store, sent.credentials if sent else "")
@@ -104,8 +98,8 @@ def address(request: Request) -> str:
 
 
 UseServices = Annotated[Services, Depends(services)]
-Device = Annotated[rows.Device, Depends(device)]
+Device = Annotated[rows.Device, Depends(once(device))]
 SignedBody = Depends(signed_body)
-Admin = Depends(admin)
-Scraper = Depends(scraper)
-DeviceOrAdmin = Annotated[rows.Device | None, Depends(device_or_admin)]
+Admin = Depends(once(admin))
+Scraper = Depends(once(scraper))
+DeviceOrAdmin = Annotated[rows.Device | None, Depends(once(device_or_admin))]

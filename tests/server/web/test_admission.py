@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import time
 
 import pytest
 from fastapi.routing import APIRoute
@@ -237,14 +239,16 @@ def test_a_task_is_uploaded_once_at_a_time():
         pass
 
 
-def test_what_a_cut_upload_left_is_removed(server):
-    import os
-
-    blobs = server.store.blobs
-    old, new = blobs.partial(), blobs.partial()
-    os.utime(old, (1, 1))
-    assert blobs.forget_partials(3600) == 1
-    assert (old.exists(), new.exists()) == (False, True)
+def test_what_a_cut_upload_left_is_removed_at_the_start(serving):
+    with serving() as server:
+        old, new = server.store.blobs.partial(), server.store.blobs.partial()
+        os.utime(old, (1, 1))
+    with serving():
+        until = time.monotonic() + 10
+        while old.exists():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        assert new.exists()
 
 
 def test_a_cut_connection_is_a_line(server, bundle_name, caplog):
