@@ -60,7 +60,7 @@ def test_rounds_of_mode_iteration(fleet, bundle, training):
 
 def test_a_job_that_is_stopped_in_the_middle_of_a_round(fleet, bundle):
     """A device that waits for the others' step goes on at once, rather than ask until the round's time is over."""
-    fleet.job(bundle, per_round=2, training={"mode": "iteration", "iterations": 3})
+    fleet.job(bundle, per_round=2, minimum=2, training={"mode": "iteration", "iterations": 3})
     asked = []
 
     def stop(event):
