@@ -264,6 +264,9 @@ class Client:
             if isinstance(error, StoreError):  # the next task would find the disk as full
                 raise
             self._waits.after_failure()
+        except Exception as error:  # a runtime's, for one: this client ends, and its operator hears why
+            self._give_back(job, task, f"{type(error).__name__}: {error}")
+            raise
         else:
             done.rounds += 1
             self._waits.after_success(receipt.wait)

@@ -56,6 +56,9 @@ class JobSettings(BaseModel):
     norm_bound: Annotated[float, Gt(1)] = Field(
         default=20.0, description="How often the median norm an update may have."
     )
+    weight_bound: Annotated[float, Ge(1)] = Field(
+        default=4.0, description="How often the median of a unit's clients one of them may weigh at most."
+    )
     keep: Annotated[int, Ge(1)] | None = Field(default=None, description="Rounds whose weights are kept; all.")
     keep_updates: bool = Field(default=False, description="Keep clients' updates after their round.")
     unmetered_only: bool = Field(default=False, description="No devices on a metered network.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from edge_client.arrays import Weights
@@ -13,8 +14,10 @@ from edge_client.runtimes.runtime import available, command_for, open_runtime, u
 from edge_client.step.stepper import Stepper
 from edge_client.tasks.registry import task_named
 from edge_client.training.epoch import evaluate as count_right
+from edge_client.wire.protocol import Report
 from server.errors import Refusal
 from server.jobs.job import Job
+from server.rounds.aggregation import bounded
 from server.storage.store import Store
 
 if TYPE_CHECKING:
@@ -37,6 +40,19 @@ def evaluate(store: Store, job: Job, weights: Weights) -> dict[str, float]:
 
         total, (right,) = count_right(logits, examples, encoder, task_named(manifest.model.task), [weights])
     return {"accuracy": right / total}
+
+
+def accuracies(reports: Sequence[Report], bound: float) -> dict[str, float]:
+    """What devices measured on examples of their own, and how many did; none weighs much more than the others."""
+    if not reports:
+        return {}
+    weights = bounded([report.held_back for report in reports], bound)
+    scales = [weight / report.held_back for report, weight in zip(reports, weights, strict=True)]
+    right = {
+        "accuracy_global": sum(report.right_global * scale for report, scale in zip(reports, scales, strict=True)),
+        "accuracy_personal": sum(report.right_personal * scale for report, scale in zip(reports, scales, strict=True)),
+    }
+    return {name: hits / sum(weights) for name, hits in right.items()} | {"evaluated": len(reports)}
 
 
 def runtime_for(store: Store, bundle: str) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest
 from edge_client.gradient.drawing import Draw, step_directions
@@ -17,11 +19,14 @@ from edge_client.wire.protocol import Report
 from edge_client.wire.scalars import Participant, ScalarReport, StepRecord, as_published, decode_report
 from server.jobs.job import Job
 from server.jobs.settings import JobSettings
-from server.rounds.aggregation import Mean
-from server.rounds.outliers import Norms, beyond, usual_in
+from server.rounds.aggregation import Mean, weights_of
+from server.rounds.outliers import Norms, beyond, sizes, usual_in, usual_sizes
 from server.storage.models import Model, moved, repeated
 from server.storage.rows import Part, Reported, Round
 from server.storage.store import Store
+
+_EARLIER_STEPS = 8
+"""Whose reports those of a step are compared with."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,7 @@ class Contribution:
     """One client's weights after its part of a round."""
 
     part: str
+    units: tuple[int, ...]
     norms: Norms
     report: Report
     tensors: Callable[[], Mapping[str, Any]]
@@ -44,7 +50,12 @@ class Outcome:
     reports: list[Report]
     record: StepRecord | None = None
     refused: tuple[tuple[str, str], ...] = ()
-    """Parts whose updates turned out to be outliers, and why."""
+    """Parts whose reports turned out to be outliers, and why."""
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether its weights, and what the next step starts from, are all numbers."""
+        return all(np.isfinite(value).all() for value in self.model.repeatable.values())
 
 
 def aggregate(store: Store, job: Job, round_: Round, reported: Sequence[Reported]) -> Outcome:
@@ -53,19 +64,32 @@ def aggregate(store: Store, job: Job, round_: Round, reported: Sequence[Reported
     if settings.training.mode == "epoch":
         start = store.models.load(job, round_.version)
         updates = [_contribution(store, one.part) for one in reported]
-        return mean_of_updates(start, updates, settings, manifest, usual_in(store.database, job.id, round_.number))
+        with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is looked at before it is published
+            return mean_of_updates(start, updates, settings, manifest, usual_in(store.database, job.id, round_.number))
     start = store.models.load(job, job.version)
     clients = [
         Participant(one.part.seed, one.part.units, decode_report(one.scalars, manifest, settings.training))
         for one in reported
     ]
-    return step_of_scalars(start, round_.number, round_.iteration, clients, settings, manifest)
+    known = usual_sizes(clients, _earlier(store, job))
+    why = [beyond(sizes(client), known, settings.norm_bound) for client in clients]
+    taken = [client for client, refused in zip(clients, why, strict=True) if refused is None]
+    refused = tuple((one.part.id, reason) for one, reason in zip(reported, why, strict=True) if reason is not None)
+    with np.errstate(over="ignore", invalid="ignore"):
+        outcome = step_of_scalars(start, round_.number, round_.iteration, taken, settings, manifest)
+    return replace(outcome, refused=refused)
+
+
+def _earlier(store: Store, job: Job) -> list[Participant]:
+    """Of the last steps."""
+    records = store.models.records(job, max(0, job.version - _EARLIER_STEPS))
+    return [client for record in records for client in record.participants]
 
 
 def _contribution(store: Store, part: Part) -> Contribution:
     sent = part.sent
     assert sent is not None  # it was accepted
-    return Contribution(part.id, sent.norms, sent.report, lambda: store.blobs.tensors(sent.sha256))
+    return Contribution(part.id, part.units, sent.norms, sent.report, lambda: store.blobs.tensors(sent.sha256))
 
 
 def mean_of_updates(
@@ -73,14 +97,17 @@ def mean_of_updates(
 ) -> Outcome:
     """One update at a time; those that go far beyond what is usual are left out."""
     refused: list[tuple[str, str]] = []
-    mean = Mean()
-    reports: list[Report] = []
+    taken: list[Contribution] = []
     for update in updates:
         if why := beyond(update.norms, usual, settings.norm_bound):  # it came before there was a median
             refused.append((update.part, why))
-            continue
-        mean.add(update.tensors(), update.report.examples)
-        reports.append(update.report)
+        else:
+            taken.append(update)
+    reports = [update.report for update in taken]
+    holders = [(update.units, update.report.examples) for update in taken]
+    mean = Mean()
+    for update, weights in zip(taken, weights_of(holders, settings.weight_bound, manifest), strict=True):
+        mean.add(update.tensors(), weights)
     change = mean.changes(start.weights)
     return Outcome(moved(start, change, settings, manifest), change, reports, refused=tuple(refused))
 

@@ -1,6 +1,9 @@
 """Which updates go too far to be averaged: beyond what is usual in their job by a bound.
 
-Usual is the median of the last two rounds or that of the job's first, whichever is larger. The first rounds count
+Norms are compared within a unit: those of queries and values differ by far more than any bound. A unit that too few
+have held is compared with all units together, by the square of the bound.
+
+Usual is the median of the last rounds or that of the job's first, whichever is larger. The first rounds count
 because a fleet that has learned hardly moves any more: a device that meets something new then moves as far as
 everybody did at the start, and is the one worth hearing.
 """
@@ -15,21 +18,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_client.arrays import Weights
+from edge_client.bundle.manifest import Unit
+from edge_client.wire.scalars import Participant
 from server.storage import parts
 from server.storage.database import Database
 
 Norms = dict[str, float]
-"""Root mean square of a change, of the units ("units") and of the head ("head")."""
+"""Root mean square of a change: of all units ("units"), of the head ("head"), of each unit ("unit " and its name)."""
+_UNIT = "unit "
 FEWEST_NORMS = 3
 """Below this a median says nothing."""
+_FEWEST_NUMBERS = 24
 FIRST_ROUNDS = 3
 """The start of a job."""
+_LAST_ROUNDS = 4
+"""With the open one. A unit may have one holder in a round, or none."""
 
 
-def norms(update: Mapping[str, NDArray[Any]], weights: Weights, head: frozenset[str]) -> Norms:
+def norms(
+    update: Mapping[str, NDArray[Any]], weights: Weights, head: frozenset[str], units: Sequence[Unit] = ()
+) -> Norms:
     """How far an update goes, of its units and of its head, whatever their number of weights."""
     lengths: Norms = {}
-    for kind, names in (("units", update.keys() - head), ("head", update.keys() & head)):
+    each = ((_UNIT + unit.name, update.keys() & {one.name for one in unit.parameters}) for unit in units)
+    for kind, names in (("units", update.keys() - head), ("head", update.keys() & head), *each):
         size = sum(update[name].size for name in names)
         if size:
             squares = sum(
@@ -39,34 +51,70 @@ def norms(update: Mapping[str, NDArray[Any]], weights: Weights, head: frozenset[
     return lengths
 
 
-def usual(*groups: Sequence[Norms]) -> Norms:
+def usual(*groups: Sequence[Norms], fewest: int = FEWEST_NORMS) -> Norms:
     """The largest of the groups' medians; a part of which no group has enough is left out."""
     medians: Norms = {}
     for group in groups:
-        for kind in ("units", "head"):
+        for kind in sorted({kind for norms in group for kind in norms}):
             known = [norms[kind] for norms in group if kind in norms]
-            if len(known) >= FEWEST_NORMS:
+            if len(known) >= fewest:
                 medians[kind] = max(medians.get(kind, 0.0), statistics.median(known))
     return medians
 
 
 def beyond(update: Norms, usual: Norms, bound: float) -> str | None:
     """Which part of an update goes more than `bound` times as far as is usual, in words."""
+    by_unit = any(kind.startswith(_UNIT) for kind in update)
     for kind, norm in update.items():
-        median = usual.get(kind, 0.0)
-        if median > 0 and norm > bound * median:
+        if kind == "units" and by_unit:
+            continue
+        median, most = usual.get(kind, 0.0), bound
+        if kind.startswith(_UNIT) and kind not in usual:
+            median, most = usual.get("units", 0.0), bound**2
+        if median > 0 and norm > most * median:
             return (
                 f"its {kind} move by {norm:.3g} a weight, {norm / median:.0f} times the median; "
-                f"at most {bound:g} times is taken"
+                f"at most {most:g} times is taken"
             )
     return None
 
 
+# --- scalars ---------------------------------------------------------------------------------------------------------
+
+
+def sizes(client: Participant) -> Norms:
+    """How large the derivatives of a report are, of its units and of its head."""
+    report = client.report
+    of_units = _size(report.jvp)
+    lengths = {"units": of_units, _UNIT + ",".join(map(str, client.units)): of_units}
+    head = report.head_jvp if report.head_gradient is None else report.head_gradient
+    return lengths if head is None else lengths | {"head": _size(head)}
+
+
+def usual_sizes(clients: Sequence[Participant], earlier: Sequence[Participant]) -> Norms:
+    """What the reports of a step are compared with: each other, and those of steps before it.
+
+    A median of few numbers may be almost nothing by chance, so it takes more reports where each holds few.
+    """
+    if not clients:
+        return {}
+    fewest = max(FEWEST_NORMS, -(-_FEWEST_NUMBERS // max(clients[0].report.jvp.size, 1)))
+    return usual([sizes(client) for client in clients], [sizes(client) for client in earlier], fewest=fewest)
+
+
+def _size(values: NDArray[Any]) -> float:
+    return float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))) if values.size else 0.0
+
+
+# --- what is stored --------------------------------------------------------------------------------------------------
+
+
 def usual_in(database: Database, job: str, number: int) -> Norms:
-    """What updates of a job's round are compared with; of the round before too, so that the first one can be."""
+    """What updates of a job's round are compared with; of rounds before too, so that the first one can be."""
+    since = number - _LAST_ROUNDS + 1
     with database.read() as connection:
-        known = parts.accepted_norms(connection, job, since=number - 1, until=FIRST_ROUNDS)
+        known = parts.accepted_norms(connection, job, since=since, until=FIRST_ROUNDS)
     return usual(
-        [norms for round_, norms in known if round_ >= number - 1],
+        [norms for round_, norms in known if round_ >= since],
         [norms for round_, norms in known if round_ <= FIRST_ROUNDS],
     )

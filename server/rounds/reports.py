@@ -10,6 +10,7 @@ from edge_client.wire.protocol import Receipt
 from edge_client.wire.scalars import ScalarError, decode_report, largest_report
 from server.errors import Refusal, not_found
 from server.jobs.job import Job
+from server.rounds.counts import check_derivatives, held_to
 from server.rounds.outliers import beyond, norms, usual_in
 from server.rounds.updates import largest, read_update
 from server.storage import parts, refusals, rounds, scalars
@@ -58,11 +59,12 @@ class Reports:
         with self._store.database.read() as connection:
             version = rounds.find(connection, job.id, part.round).version
         start = self._store.models.load(job, version).weights
-        lengths = norms(update.tensors, start, manifest.head_names)
+        report = held_to(update.report, part.declared, job.settings.training, manifest)
+        lengths = norms(update.tensors, start, manifest.head_names, manifest.units)
         known = usual_in(self._store.database, job.id, part.round)
         if why := beyond(lengths, known, job.settings.norm_bound):
             raise Refusal(422, "norm", f"the update is refused: {why}")
-        return Sent(sha256, update.report, lengths)
+        return Sent(sha256, report, lengths)
 
     def _accept(self, part: Part, sent: Sent) -> None:
         with self._store.database.write() as connection:
@@ -86,7 +88,8 @@ class Reports:
             if job.settings.training.mode != "iteration":
                 raise Refusal(422, "invalid", "this job takes weights at the end of a round: its mode is epoch")
             try:
-                decode_report(data, self._store.bundles.manifest(job.bundle), job.settings.training)
+                report = decode_report(data, self._store.bundles.manifest(job.bundle), job.settings.training)
+                check_derivatives(report)
             except ScalarError as error:
                 raise Refusal(422, "invalid", f"the report is refused: {error}") from None
         except Refusal as refusal:

@@ -19,16 +19,22 @@ from sqlalchemy import Connection
 from edge_client.wire.scalars import decode_records, encode_record
 from server.jobs.job import RUNNING, Job
 from server.rounds import claims
+from server.rounds.aggregation import bounded
 from server.rounds.claims import Claim
-from server.rounds.evaluation import evaluate
+from server.rounds.evaluation import accuracies, evaluate
 from server.rounds.fleet import all_have_reported, present
 from server.rounds.outcomes import Outcome, aggregate
-from server.storage import jobs, metrics, parts, references, rounds, scalars
+from server.storage import devices, jobs, metrics, parts, references, refusals, rounds, scalars
 from server.storage.jobs import find_job
 from server.storage.rows import Reported, Round, RoundState
 from server.storage.store import Store
 
 log = logging.getLogger("spry.server")
+
+_JUDGES = 3
+"""Devices whose accuracies can end a job; fewer where there are no more."""
+_FLEET_SECONDS = 86_400.0
+"""A device that was not heard of for so long is none of the fleet."""
 
 
 def advance(store: Store, job_id: str) -> bool:
@@ -59,6 +65,9 @@ def _finish(store: Store, job: Job, round_: Round, claim: Claim) -> None:
         _fail(store, job, round_, claim, f"{len(reported)} of at least {fewest} clients reported in time")
         return
     outcome = aggregate(store, job, round_, reported)
+    if why := _unfit(outcome, len(reported)):
+        _fail(store, job, round_, claim, why)
+        return
     known = _evaluate(store, job, round_, outcome)
     _publish(store, job, round_, claim, outcome, known)
 
@@ -114,6 +123,15 @@ def _fewest(store: Store, job: Job, round_: Round, reported: int) -> int:
     return min(settings.fewest, max(1, (present(store, job, round_).all + 1) // 2))
 
 
+def _unfit(outcome: Outcome, reported: int) -> str | None:
+    """Why weights must not be published."""
+    if not outcome.reports:
+        return f"all {reported} reports go too far to be averaged: lower the learning rate"
+    if not outcome.is_finite:
+        return "its weights would not be finite: lower the learning rate"
+    return None
+
+
 def _is_last(job: Job, round_: Round) -> bool:
     """Whether the round ends with this step."""
     return round_.iteration + 1 >= job.settings.steps
@@ -136,14 +154,11 @@ def _collect(store: Store, job: Job, round_: Round) -> list[Reported]:
 def _evaluate(store: Store, job: Job, round_: Round, outcome: Outcome) -> dict[str, float]:
     """What is known of the new weights: clients' losses, their accuracy, that on held-out examples."""
     reports = outcome.reports
-    examples = sum(report.examples for report in reports)
-    known: dict[str, float] = {"reports": len(reports), "examples": examples}
-    known["loss"] = sum(report.loss * report.examples for report in reports) / max(examples, 1)
-    held_back = sum(report.held_back for report in reports)
-    if held_back:
-        known["accuracy_global"] = sum(report.right_global for report in reports) / held_back
-        known["accuracy_personal"] = sum(report.right_personal for report in reports) / held_back
     settings = job.settings
+    weights = bounded([report.examples for report in reports], settings.weight_bound)
+    known: dict[str, float] = {"reports": len(reports), "examples": sum(report.examples for report in reports)}
+    known["loss"] = sum(report.loss * weight for report, weight in zip(reports, weights, strict=True)) / sum(weights)
+    known |= accuracies([report for report in reports if report.held_back], settings.weight_bound)
     done = job.done + 1
     if settings.held_out and _is_last(job, round_) and (done % settings.evaluate_every == 0 or done == settings.rounds):
         known |= evaluate(store, job, outcome.model.result)
@@ -163,6 +178,8 @@ def _publish(store: Store, job: Job, round_: Round, claim: Claim, outcome: Outco
         if not claim.holds(connection):
             return
         jobs.set_version(connection, job.id, outcome.model.version)
+        for part, why in outcome.refused:
+            _note(connection, part, why, store.now())
         if outcome.record is not None:
             data = encode_record(outcome.record, manifest, settings.training)
             store.models.add_step(connection, job.id, outcome.record, data)
@@ -179,6 +196,12 @@ def _publish(store: Store, job: Job, round_: Round, claim: Claim, outcome: Outco
     if ends:
         _tell(job, round_, known)
         _clean_up(store, job, round_)
+
+
+def _note(connection: Connection, part: str, why: str, now: float) -> None:
+    refused = parts.find(connection, part)
+    assert refused is not None  # its report is here
+    refusals.add(connection, refused, refused.device, "norm", why, now)
 
 
 def _tell(job: Job, round_: Round, known: dict[str, float]) -> None:
@@ -199,7 +222,7 @@ def _end_round(
     metrics.add(connection, round_, known)
     done = job.done + 1
     jobs.set_done(connection, job.id, done)
-    if why := _stop_reason(connection, job, done):
+    if why := _stop_reason(connection, job, done, now):
         jobs.end(connection, job.id, why, store.now())
 
 
@@ -220,13 +243,16 @@ def _fail(store: Store, job: Job, round_: Round, claim: Claim, why: str) -> None
             log.warning("job %s: round %d failed: %s", job.name, round_.number, why, extra=told)
 
 
-def _stop_reason(connection: Connection, job: Job, done: int) -> str | None:
-    """Why the job ends here, if it does."""
+def _stop_reason(connection: Connection, job: Job, done: int, now: float) -> str | None:
+    """Why the job ends here, if it does; what devices measured counts where several have, or all of a small fleet."""
     settings = job.settings
     if done >= settings.rounds:
         return f"{done} rounds are done"
-    name = "accuracy" if settings.held_out else "accuracy_global"
-    known = metrics.course(connection, job.id, name)
+    if settings.held_out:
+        known = metrics.course(connection, job.id, "accuracy")
+    else:
+        enough = min(_JUDGES, devices.count_heard(connection, now - _FLEET_SECONDS))
+        known = metrics.course(connection, job.id, "accuracy_global", among=("evaluated", enough))
     if settings.target and known and known[-1] >= settings.target:
         return f"the accuracy of {known[-1]:.4f} reaches the target {settings.target:g}"
     if settings.patience and len(known) > settings.patience:

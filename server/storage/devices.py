@@ -124,6 +124,12 @@ def count(connection: Connection) -> int:
     return connection.scalar(select(func.count()).select_from(devices)) or 0
 
 
+def count_heard(connection: Connection, since: float) -> int:
+    """Those that enrolled or checked in after a time, without revoked ones."""
+    heard = func.coalesce(devices.c.last_seen, devices.c.created) > since
+    return connection.scalar(select(func.count()).where(devices.c.revoked.is_(False), heard)) or 0
+
+
 def count_enrolled(connection: Connection) -> int:
     return connection.scalar(select(func.count()).where(devices.c.revoked.is_(False))) or 0
 

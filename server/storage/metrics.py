@@ -15,9 +15,13 @@ def add(connection: Connection, round_: Round, values: Mapping[str, float]) -> N
         connection.execute(insert(metrics).values(job=round_.job, round=round_.number, name=name, value=float(value)))
 
 
-def course(connection: Connection, job: str, name: str) -> list[float]:
-    """One metric's values, round after round."""
+def course(connection: Connection, job: str, name: str, among: tuple[str, float] | None = None) -> list[float]:
+    """One metric's values, round after round; `among` those rounds alone in which another is so large at least."""
     query = select(metrics.c.value).where(metrics.c.job == job, metrics.c.name == name).order_by(metrics.c.round)
+    if among is not None:
+        other, least = among
+        large = select(metrics.c.round).where(metrics.c.job == job, metrics.c.name == other, metrics.c.value >= least)
+        query = query.where(metrics.c.round.in_(large))
     return list(connection.execute(query).scalars())
 
 

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, insert, select, union_all, update
 
 from edge_client.wire.protocol import Mode, Report
 from server.storage.rows import Part, PartState, Reported, Round, Sent
 from server.storage.tables import devices, rounds, scalars, tasks
 
+_MOST_NORMS = 300
+"""Whose median says as much as that of all."""
 _MOST_MISSED = 8
 """More in a row say nothing more."""
 
@@ -76,10 +78,13 @@ def accepted(connection: Connection, round_: Round) -> list[Reported]:
 
 
 def accepted_norms(connection: Connection, job: str, *, since: int, until: int) -> list[tuple[int, dict[str, float]]]:
-    """With their rounds: of those from one round on, and of those up to another."""
-    query = select(tasks.c.round, tasks.c.norms).where(
-        tasks.c.job == job, tasks.c.state == "accepted", or_(tasks.c.round >= since, tasks.c.round <= until)
-    )
+    """With their rounds: of those from one round on, and of those up to another; the newest, where they are many."""
+    of_job = select(tasks.c.round, tasks.c.norms).where(tasks.c.job == job, tasks.c.state == "accepted")
+    some = [
+        of_job.where(which).order_by(tasks.c.ended.desc()).limit(_MOST_NORMS)
+        for which in (tasks.c.round >= since, and_(tasks.c.round < since, tasks.c.round <= until))
+    ]
+    query = union_all(*(select(one.subquery()) for one in some))
     return [(number, norms) for number, norms in connection.execute(query) if norms]
 
 

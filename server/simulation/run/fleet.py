@@ -130,7 +130,8 @@ class Fleet:
         updates = [
             Contribution(
                 member.task.id,
-                norms(one.update, start.weights, self._head),
+                tuple(member.task.units),
+                norms(one.update, start.weights, self._head, self.manifest.units),
                 Report(**one.report),
                 lambda one=one: one.update,
             )

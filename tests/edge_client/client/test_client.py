@@ -61,7 +61,7 @@ def test_rounds_of_mode_iteration(fleet, bundle, training):
 
 def test_a_job_that_is_stopped_in_the_middle_of_a_round(fleet, bundle):
     """A device that waits for the others' step goes on at once, rather than ask until the round's time is over."""
-    fleet.job(bundle, per_round=2, training={"mode": "iteration", "iterations": 3})
+    fleet.job(bundle, per_round=2, minimum=2, training={"mode": "iteration", "iterations": 3})
     asked = []
 
     def stop(event):
@@ -350,3 +350,18 @@ def test_a_gpu_that_is_not_there_gives_the_task_back(fleet, exporting):
     client._publisher = None
     assert client.run(once=True).failures
     assert "finds no CUDA" in fleet.told("failed")[0].message
+
+
+def test_a_crash_in_the_middle_of_a_task_reaches_the_operator(fleet, bundle):
+    fleet.job(bundle, per_round=2)
+
+    def crash(event):
+        fleet.events.append(event)
+        if event.kind == "progress":
+            raise RuntimeError("the runtime broke " + "x" * 600)
+
+    with pytest.raises(RuntimeError, match="the runtime broke"):
+        fleet.client(on_event=crash).run(rounds=1)
+    (told,) = fleet.call("GET", "/v1/jobs/topics/refusals").json()
+    assert told["code"] == "failed"
+    assert told["detail"].startswith("RuntimeError: the runtime broke")

@@ -1,10 +1,11 @@
 """Means and medians against numbers worked out by hand."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.rounds.aggregation import Mean
+from server.rounds.aggregation import Mean, bounded
 
 START = {"a": np.zeros(2, np.float32), "b": np.ones(1, np.float32), "head": np.zeros(1, np.float32)}
 
@@ -32,3 +33,17 @@ def test_the_mean_is_the_weighted_mean(reports):
         mean.add({"b": np.array([value], np.float32)}, examples)
     weights, values = zip(*reports, strict=True)
     np.testing.assert_allclose(mean.changes(START)["b"] + 1, np.average(values, weights=weights), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("counts", "weights"),
+    [
+        ([8, 8, 8], [8, 8, 8]),
+        ([1, 2, 5], [1, 2, 5]),
+        ([2**40, 8, 8, 8], [24, 8, 8, 8]),
+        ([2**40, 8], [24, 8]),
+        ([], []),
+    ],
+)
+def test_no_weight_is_far_beyond_the_median(counts, weights):
+    assert bounded(counts, 3) == weights

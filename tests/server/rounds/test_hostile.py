@@ -193,3 +193,18 @@ def test_bytes_never_break_the_server(server, bundle_name, data, keep):
     assert response.status_code in (200, 413, 422)
     if response.status_code != 200:
         assert json.loads(response.text)["detail"]
+
+
+def test_weights_that_are_not_finite_are_never_published(server, bundle_name):
+    """The first update of a job has no others to be compared with; its square is beyond 32 bits."""
+    server.create_job(bundle_name, per_round=1, over_selection=1)
+    server.advance()
+    device = server.device()
+    before, task = device.weights("job"), device.task()
+    device.send(task, device.update(task, 1e25))
+    server.advance()
+    assert server.job()["version"] == 0
+    failed = server.call("GET", "/v1/jobs/job/rounds").json()[-1]
+    assert failed["result"]["reason"] == "its weights would not be finite: lower the learning rate"
+    for name, value in device.weights("job").items():
+        np.testing.assert_array_equal(value, before[name])

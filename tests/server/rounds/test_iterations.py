@@ -7,6 +7,8 @@ from safetensors.numpy import load
 from edge_client.training.replay import replay
 from edge_client.wire.protocol import SAFETENSORS, STEPS, ServerOptimizers, Training
 from edge_client.wire.scalars import ScalarReport, decode_records, encode_report
+from server.storage import parts
+from server.storage import scalars as stored
 
 SHAPE = {"batch": 2, "length": 8}
 
@@ -202,3 +204,57 @@ def test_the_heads_exact_gradient_is_an_option(server, bundle_name):
 def test_settings_that_cannot_work_are_refused(server, bundle_name, training, told):
     body = {"name": "job", "bundle": bundle_name, "settings": {"training": SHAPE | training}}
     assert told in server.call("POST", "/v1/jobs", 422, json=body).json()["detail"]
+
+
+def derivatives(size, examples=2):
+    values = np.array([[1, -1]], np.float32) * np.float32(size)
+    return ScalarReport(0.7, examples, values, values)
+
+
+def test_a_derivative_that_no_loss_has_is_refused(server, job):
+    devices = [server.device() for _ in range(2)]
+    tasks = [device.task() for device in devices]
+    problem = send(devices[0], tasks[0], 0, derivatives(1e30), 422)
+    assert problem["code"] == "norm"
+    assert "1e+30" in problem["detail"]
+    assert server.job()["refused"] == {"norm": 1}
+
+
+def test_a_report_far_beyond_the_others_is_left_out(server, bundle_name):
+    training = {"mode": "iteration", "iterations": 2, **SHAPE}
+    server.create_job(bundle_name, training=training, per_round=14, over_selection=1)
+    server.advance()
+    devices = [server.device() for _ in range(14)]
+    tasks = [device.task() for device in devices]
+    for device, task in zip(devices, tasks, strict=True):
+        send(device, task, 0, derivatives(1e5 if device is devices[3] else 1.0))
+    server.advance()
+    (record,) = decode_records(steps(devices[0], 0).content)
+    assert tasks[3]["seed"] not in [one.seed for one in record.participants]
+    assert len(record.participants) == 13
+    assert server.job()["refused"] == {"norm": 1}
+    (told,) = server.call("GET", "/v1/jobs/job/refusals").json()
+    assert told["device"] == devices[3].id
+    assert "100000 times the median" in told["detail"]
+    for device, task in zip(devices, tasks, strict=True):
+        send(device, task, 1, derivatives(1.0))
+    server.advance()
+    assert server.job()["done"] == 1
+
+
+def test_weights_that_are_not_finite_are_never_published(server, bundle_name):
+    """Of a report, here, that an earlier version took."""
+    server.create_job(bundle_name, training={"mode": "iteration", **SHAPE}, per_round=1, over_selection=1)
+    server.advance()
+    device = server.device()
+    before, task = device.weights("job"), device.task()
+    with server.store.database.write() as connection:
+        part = parts.find(connection, task["id"])
+        stored.add(connection, part, 0, encode_report(derivatives(1e30)))
+    server.advance()
+    job = server.job()
+    assert (job["version"], job["progress"]["number"]) == (0, 2)
+    failed = server.call("GET", "/v1/jobs/job/rounds").json()[-1]
+    assert failed["result"]["reason"] == "its weights would not be finite: lower the learning rate"
+    for name, value in device.weights("job").items():
+        np.testing.assert_array_equal(value, before[name])

@@ -1,0 +1,49 @@
+"""What a report may say in numbers: no more than its device declared, and its task could have processed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from edge_client.bundle.manifest import Manifest
+from edge_client.tasks.registry import task_named
+from edge_client.wire.protocol import Report, Training
+from edge_client.wire.scalars import ScalarReport
+from server.errors import Refusal
+
+LARGEST_DERIVATIVE = 1e6
+"""Of a loss; a step along it would move weights out of all bounds."""
+
+
+def held_to(report: Report, declared: int | None, training: Training, manifest: Manifest) -> Report:
+    """The report with no more examples than there can be; refused where it counts what cannot be.
+
+    A file that has grown since the check-in makes an honest device count more than it declared: it keeps its place,
+    with the weight that it declared.
+    """
+    _check_held_back(report, declared, training, manifest)
+    steps = min(report.steps, training.iterations or report.steps)
+    most = min(report.examples, steps * training.batch)
+    return replace(report, examples=most if declared is None else min(most, declared))
+
+
+def _check_held_back(report: Report, declared: int | None, training: Training, manifest: Manifest) -> None:
+    right = max(report.right_global, report.right_personal)
+    if right > report.held_back:
+        raise _invalid(f"its report counts {right} right of {report.held_back} held back")
+    predictions = training.length if task_named(manifest.model.task).per_token else 1
+    if declared is not None and report.held_back > declared * predictions:
+        raise _invalid(f"its report counts {report.held_back} held back, the device declared {declared} examples")
+
+
+def check_derivatives(report: ScalarReport) -> None:
+    """Refuse derivatives that no loss has, before there are others to compare with."""
+    for values in (report.jvp, report.head_jvp, report.head_gradient):
+        if values is not None and (largest := float(np.abs(values).max(initial=0.0))) > LARGEST_DERIVATIVE:
+            what = f"it holds a derivative of {largest:.3g}; at most {LARGEST_DERIVATIVE:g} is taken"
+            raise Refusal(422, "norm", f"the report is refused: {what}")
+
+
+def _invalid(why: str) -> Refusal:
+    return Refusal(422, "invalid", f"the update is refused: {why}")
