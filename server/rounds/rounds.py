@@ -19,7 +19,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from edge_client.wire.scalars import decode_records, encode_record
+from edge_client.wire.scalars import encode_record
 from server.jobs.job import RUNNING, Job
 from server.rounds.evaluation import evaluate
 from server.rounds.outcomes import Outcome, aggregate
@@ -81,7 +81,7 @@ def _is_due(store: Store, job: Job, round_: Round) -> bool:
     if round_.deadline is not None and store.now() >= round_.deadline:
         return True
     with store.database.read() as connection:
-        return _count(connection, job, round_) >= _wanted(store, job, round_)
+        return _count(connection, job, round_) >= wanted(store, job, round_)
 
 
 def _count(connection: Connection, job: Job, round_: Round) -> int:
@@ -90,12 +90,10 @@ def _count(connection: Connection, job: Job, round_: Round) -> int:
     return scalars.count(connection, round_)
 
 
-def _wanted(store: Store, job: Job, round_: Round) -> int:
+def wanted(store: Store, job: Job, round_: Round) -> int:
     """How many reports complete it: in later iterations, those of all who reported in the one before."""
-    if round_.iteration == 0:
-        return job.settings.per_round
-    record = next(decode_records(store.models.record_bytes(job, job.version - 1)[0]))
-    return len(record.participants)
+    before = store.models.records(job, job.version - 1) if round_.iteration else []
+    return len(before[0].participants) if before else job.settings.per_round
 
 
 def _fewest(job: Job, round_: Round) -> int:
