@@ -20,7 +20,7 @@ class NewestRoundView(BaseModel):
     state: str
     iteration: int
     wanted: int
-    """Reports that complete it; in later iterations, those of all who reported in the one before."""
+    """Reports that complete it; in later iterations, of all who reported in the one before and are still here."""
     training: int
     """Devices with an open task."""
     reported: int

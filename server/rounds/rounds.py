@@ -91,9 +91,13 @@ def _count(connection: Connection, job: Job, round_: Round) -> int:
 
 
 def wanted(store: Store, job: Job, round_: Round) -> int:
-    """How many reports complete it: in later iterations, those of all who reported in the one before."""
+    """How many reports complete it: in later iterations, of all who reported in the one before and are still here."""
     before = store.models.records(job, job.version - 1) if round_.iteration else []
-    return len(before[0].participants) if before else job.settings.per_round
+    if not before:
+        return job.settings.per_round
+    with store.database.read() as connection:
+        here = parts.open_seeds(connection, round_)
+    return max(1, sum(participant.seed in here for participant in before[0].participants))
 
 
 def _fewest(job: Job, round_: Round) -> int:

@@ -37,6 +37,12 @@ def taken_slots(connection: Connection, round_: Round) -> set[int]:
     return set(connection.execute(query).scalars())
 
 
+def open_seeds(connection: Connection, round_: Round) -> set[int]:
+    """Of the parts that devices are at work on."""
+    query = select(tasks.c.seed).where(*_of(round_), tasks.c.state == "open")
+    return set(connection.execute(query).scalars())
+
+
 def accepted(connection: Connection, round_: Round) -> list[Reported]:
     """In the order of their slots."""
     query = select(tasks).where(*_of(round_), tasks.c.state == "accepted").order_by(tasks.c.slot, tasks.c.id)

@@ -135,6 +135,27 @@ def test_whoever_falls_silent_is_not_waited_for_twice(server, bundle_name, job):
     assert server.job()["done"] == 1
 
 
+@pytest.mark.parametrize("ending", ["gives it back", "is refused"])
+def test_whoever_lost_its_part_is_not_waited_for_at_all(server, job, ending):
+    """An iteration's whole time would be lost, at each step in which it happens."""
+    here, gone = server.device(), server.device()
+    tasks = [here.task(), gone.task()]
+    rng = np.random.default_rng()
+    for device, task in zip((here, gone), tasks, strict=True):
+        send(device, task, 0, scalars(rng))
+    server.advance()
+    send(here, tasks[0], 1, scalars(rng))
+    if ending == "is refused":
+        send(gone, tasks[1], 1, b"nonsense", 422)
+    else:
+        gone.call("POST", f"/v1/tasks/{tasks[1]['id']}/failure", json={"reason": "a loss that is not finite"})
+    server.advance()
+    assert server.job()["version"] == 2
+    send(here, tasks[0], 2, scalars(rng))
+    server.advance()
+    assert server.job()["done"] == 1
+
+
 def test_what_is_told_of_the_iteration_that_is_open(server, job):
     """Whoever fell silent is not counted as wanted, and reports do not vanish while they are averaged."""
     here, gone = server.device(), server.device()
