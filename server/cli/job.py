@@ -223,7 +223,9 @@ def _line(job: dict[str, Any]) -> str:
     stuck = f" ({job['reason']}; when that is mended: spry job resume)" if job["state"] == "set-aside" else ""
     parts = [f"{job['name']}: {job['state']}{stuck}, {job['done']} of {job['settings']['rounds']} rounds"]
     if progress and progress["state"] in ("open", "closing"):
-        step = f", iteration {progress['iteration']}" if job["settings"]["training"]["mode"] == "iteration" else ""
+        training = job["settings"]["training"]
+        of = f"{progress['iteration'] + 1} of {max(training['iterations'], 1)}"
+        step = f", iteration {of}" if training["mode"] == "iteration" else ""
         parts.append(f"round {progress['number']}{step}: {progress['reported']} of {progress['wanted']} reported")
     if "loss" in job["metrics"]:
         parts.append(f"loss {job['metrics']['loss']:.4f}")

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from server.jobs.job import RUNNING, Job
 from server.jobs.settings import JobSettings
 from server.rounds import fleet
+from server.rounds.rounds import wanted
 from server.storage import audit, metrics, parts, refusals, rounds, scalars, traffic
 from server.storage.rows import Round
 from server.storage.store import Store
@@ -21,9 +22,11 @@ class NewestRoundView(BaseModel):
     state: str
     iteration: int
     wanted: int
+    """Reports that complete it; in later iterations, of all who reported in the one before and are still here."""
     training: int
     """Devices with an open task."""
     reported: int
+    """Devices whose report has come; in mode iteration, that of the open iteration."""
     deadline: float | None
     lacks: str | None = None
     """What it waits for beside its devices' reports, and what to do about it."""
@@ -144,13 +147,14 @@ def _newest_round(store: Store, job: Job) -> NewestRoundView | None:
             return None
         reported = scalars.count(connection, round_)
     counts = _counts(store, job, [round_.number])[round_.number]
-    if job.settings.training.mode == "epoch" or round_.state != "open":
+    over = round_.state in ("done", "failed")
+    if job.settings.training.mode == "epoch" or over:
         reported = counts.get("accepted", 0)
     return NewestRoundView(
         number=round_.number,
         state=round_.state,
         iteration=round_.iteration,
-        wanted=job.settings.per_round,
+        wanted=job.settings.per_round if over else wanted(store, job, round_),
         training=counts.get("open", 0),
         reported=reported,
         deadline=round_.deadline,

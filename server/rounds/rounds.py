@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from edge_client.wire.scalars import decode_records, encode_record
+from edge_client.wire.scalars import encode_record
 from server.jobs.job import RUNNING, Job
 from server.rounds import claims
 from server.rounds.aggregation import bounded
@@ -93,7 +93,7 @@ def _is_due(store: Store, job: Job, round_: Round) -> bool:
         return True
     with store.database.read() as connection:
         count = _count(connection, job, round_)
-    if count >= _wanted(store, job, round_):
+    if count >= wanted(store, job, round_):
         return True
     enough = round_.iteration == 0 and count >= (job.settings.minimum or 1)
     return enough and all_have_reported(store, job, round_, count)
@@ -105,12 +105,14 @@ def _count(connection: Connection, job: Job, round_: Round) -> int:
     return scalars.count(connection, round_)
 
 
-def _wanted(store: Store, job: Job, round_: Round) -> int:
-    """How many reports complete it: in later iterations, those of all who reported in the one before."""
-    if round_.iteration == 0:
+def wanted(store: Store, job: Job, round_: Round) -> int:
+    """How many reports complete it: in later iterations, of all who reported in the one before and are still here."""
+    before = store.models.records(job, job.version - 1) if round_.iteration else []
+    if not before:
         return job.settings.per_round
-    record = next(decode_records(store.models.record_bytes(job, job.version - 1)[0]))
-    return len(record.participants)
+    with store.database.read() as connection:
+        here = parts.open_seeds(connection, round_)
+    return max(1, sum(participant.seed in here for participant in before[0].participants))
 
 
 def _fewest(store: Store, job: Job, round_: Round, reported: int) -> int:

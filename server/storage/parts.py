@@ -71,6 +71,12 @@ def has_accepted(connection: Connection, round_: Round, device: str) -> bool:
     return connection.scalar(query) is not None
 
 
+def open_seeds(connection: Connection, round_: Round) -> set[int]:
+    """Of the parts that devices are at work on."""
+    query = select(tasks.c.seed).where(*_of(round_), tasks.c.state == "open")
+    return set(connection.execute(query).scalars())
+
+
 def accepted(connection: Connection, round_: Round) -> list[Reported]:
     """In the order of their slots."""
     query = select(tasks).where(*_of(round_), tasks.c.state == "accepted").order_by(tasks.c.slot, tasks.c.id)

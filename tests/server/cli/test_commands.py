@@ -67,6 +67,16 @@ def test_options_of_a_job(ok, tiny):
     ]
 
 
+def test_iterations_are_counted_from_one(ok, tiny):
+    ok("job", "create", "steps", "--bundle", tiny, "--mode", "iteration", "--iterations", "3")
+    until = time.monotonic() + 30
+    while "round 1" not in (shown := ok("job", "show", "steps")):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert "round 1, iteration 1 of 3: 0 of 10 reported" in shown
+    ok("job", "stop", "steps")
+
+
 def test_the_papers_preset(ok, tiny):
     made = json.loads(ok("job", "create", "paper", "--bundle", tiny, "--preset", "paper", "--rounds", "3", "--json"))
     assert made["settings"]["rounds"] == 3

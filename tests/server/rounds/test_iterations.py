@@ -137,6 +137,52 @@ def test_whoever_falls_silent_is_not_waited_for_twice(server, bundle_name, job):
     assert server.job()["done"] == 1
 
 
+@pytest.mark.parametrize("ending", ["gives it back", "is refused"])
+def test_whoever_lost_its_part_is_not_waited_for_at_all(server, job, ending):
+    """An iteration's whole time would be lost, at each step in which it happens."""
+    here, gone = server.device(), server.device()
+    tasks = [here.task(), gone.task()]
+    rng = np.random.default_rng()
+    for device, task in zip((here, gone), tasks, strict=True):
+        send(device, task, 0, scalars(rng))
+    server.advance()
+    send(here, tasks[0], 1, scalars(rng))
+    if ending == "is refused":
+        send(gone, tasks[1], 1, b"nonsense", 422)
+    else:
+        gone.call("POST", f"/v1/tasks/{tasks[1]['id']}/failure", json={"reason": "a loss that is not finite"})
+    server.advance()
+    assert server.job()["version"] == 2
+    send(here, tasks[0], 2, scalars(rng))
+    server.advance()
+    assert server.job()["done"] == 1
+
+
+def test_what_is_told_of_the_iteration_that_is_open(server, job):
+    """Whoever fell silent is not counted as wanted, and reports do not vanish while they are averaged."""
+    here, gone = server.device(), server.device()
+    tasks = [here.task(), gone.task()]
+    rng = np.random.default_rng()
+    send(here, tasks[0], 0, scalars(rng))
+    assert told(server) == ("open", 0, 1, 2)
+    send(gone, tasks[1], 0, scalars(rng))
+    server.advance()
+    send(here, tasks[0], 1, scalars(rng))
+    assert told(server) == ("open", 1, 1, 2)
+    server.store.now = lambda now=server.store.now: now() + 61
+    server.advance()
+    assert told(server) == ("open", 2, 0, 1)
+    send(here, tasks[0], 2, scalars(rng))
+    with server.store.database.write() as connection:
+        connection.exec_driver_sql("UPDATE rounds SET state = 'closing'")
+    assert told(server) == ("closing", 2, 1, 1)
+
+
+def told(server):
+    progress = server.job()["progress"]
+    return tuple(progress[name] for name in ("state", "iteration", "reported", "wanted"))
+
+
 def test_a_report_again_is_the_same_report(server, job):
     device = server.device()
     task = device.task()

@@ -1,0 +1,80 @@
+"""Every method that devices can run, and every preset, to its end by two of them in each mode that it has."""
+
+import threading
+
+import pytest
+
+from edge_client.bundle import manifest as manifests
+from edge_client.bundle.manifest import FILE_NAME
+from edge_client.commands.options.adapter import AdapterOptions
+from edge_client.training.estimators import ScalarEstimator, kind_of
+from edge_client.wire.protocol import Training
+from server.jobs.presets import PRESETS, merged, start_of
+from server.simulation.methods.methods import METHODS
+from tests.edge_client.conftest import PATIENCE
+
+ROUNDS, STEPS = 2, 2
+NOT_ON_DEVICES = {
+    "fwdllm+": "a device does not know how the last round moved the weights, and no report tells how gradients vary",
+}
+ON_DEVICES = [
+    *((method, "default") for method in METHODS if method not in NOT_ON_DEVICES),
+    *(("spry", preset) for preset in PRESETS if preset != "default"),
+    ("baffle+", "paper"),
+]
+
+
+def modes(method: str) -> tuple[str, ...]:
+    """Numbers along directions may take the place of weights."""
+    estimator = kind_of(Training(estimator=METHODS[method].settings["training"]["estimator"]))
+    return ("epoch", "iteration") if issubclass(estimator, ScalarEstimator) else ("epoch",)
+
+
+def settings_of(method: str, preset: str, mode: str, folder) -> dict:
+    row = METHODS[method]
+    rates = {"default": row.default, "paper": row.paper}.get(preset, {})
+    training = {"mode": mode, "batch": 4, "length": 8, "iterations": STEPS}
+    if mode == "iteration":
+        training["optimizer"] = "sgd"  # the server takes the step
+    size = {"rounds": ROUNDS, "per_round": 2, "over_selection": 1, "training": training}
+    return merged(start_of(manifests.read(folder / FILE_NAME), preset), row.settings, rates, size)
+
+
+@pytest.fixture
+def folder(method, exported_once, trainable):
+    """A bundle with the adapter that the method is about."""
+    adapter = METHODS[method].adapter
+    return trainable if adapter is None else exported_once(adapter, batches=(4,), adapter=AdapterOptions(adapter))
+
+
+@pytest.mark.parametrize(
+    ("method", "preset", "mode"), [(method, preset, mode) for method, preset in ON_DEVICES for mode in modes(method)]
+)
+def test_two_devices_end_a_job(fleet, folder, method, preset, mode):
+    fleet.job(fleet.upload(folder), **settings_of(method, preset, mode, folder))
+    both = threading.Barrier(2)
+
+    def together(event):
+        """Nobody trains before both have a place, so that each round has both."""
+        fleet.events.append(event)
+        if event.kind == "task":
+            both.wait(PATIENCE)
+
+    clients = [fleet.client(home=f"home{number}", on_event=together) for number in range(2)]
+    threads = [threading.Thread(target=client.run, kwargs={"rounds": ROUNDS}) for client in clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    job = fleet.ended()
+    assert (job["done"], job["version"]) == (ROUNDS, ROUNDS * (STEPS if mode == "iteration" else 1))
+    assert not fleet.told("failed") + fleet.told("refused")
+    assert len(fleet.told("progress")) == 2 * ROUNDS * STEPS  # nobody was too late for a step
+    rounds = fleet.call("GET", "/v1/jobs/topics/rounds").json()
+    assert [(one["state"], one["tasks"], one["result"]["reports"]) for one in rounds] == [
+        ("done", {"accepted": 2}, 2)
+    ] * ROUNDS
+
+
+def test_the_others_have_an_estimator_that_devices_lack():
+    assert {name for name, method in METHODS.items() if method.estimator} == set(NOT_ON_DEVICES)
