@@ -21,6 +21,7 @@ from server.storage.jobs import list_jobs
 from server.storage.store import ADMIN_TOKEN_FILE, Store
 from server.web import problems, reference
 from server.web.bodies import BodyLimit
+from server.web.checkins import AtOnce
 from server.web.routes import bundles, dashboard, devices, events, jobs, operations, tasks
 from server.web.services import Services
 from server.web.signals import hear_signals
@@ -59,6 +60,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         separate_input_output_schemas=False,  # one name for each message in the reference
     )
     app.add_middleware(BodyLimit)
+    app.add_middleware(AtOnce)
     app.add_middleware(PlainRefusal)
     app.add_middleware(logs.RequestLog)
     problems.install(app)

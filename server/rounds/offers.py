@@ -42,6 +42,9 @@ class Offers:
         self._store = store
         self._open: tuple[float, int, list[OpenRound]] = (0.0, -1, [])
         self._seen: dict[str, tuple[float, CheckIn]] = {}
+        self._sent = 0.0
+        self._at_work: set[str] = set()
+        """Devices with an open part, as of when rounds were read; those that this process gave one since."""
         self._needs: dict[str, Needs] = {}
         self._lock = threading.Lock()
         self._reading = threading.Lock()
@@ -62,6 +65,26 @@ class Offers:
                     return CheckedIn(task)
                 refused = self._no_place(open_round, check_in)
             reason = refused
+        return CheckedIn(wait=self.wait(), reason=reason)
+
+    def answer_at_once(self, device: str, check_in: CheckIn) -> CheckedIn | None:
+        """To come back later, and why, by what was read a moment ago; None where `answer` has to look."""
+        now = self._store.now()
+        read, turn, known = self._open
+        if turn != self._store.turn or not read <= now < read + 2 * _REMEMBERED or device in self._at_work:
+            return None
+        if now >= max(read, self._sent) + _REMEMBERED:  # one looks, for all who come meanwhile
+            self._sent = now
+            return None
+        reason = f"job {check_in.job!r} is not running" if check_in.job else "no job is running"
+        for open_round in known:
+            if check_in.job not in (None, open_round.job.id, open_round.job.name):
+                continue
+            refused = self._unsuitable(open_round, check_in)
+            if refused is None:
+                return None
+            reason = refused
+        self._seen[device] = now, check_in
         return CheckedIn(wait=self.wait(), reason=reason)
 
     def wait(self) -> float:
@@ -87,6 +110,8 @@ class Offers:
             return known
         with self._reading:  # one thread reads, those that came with it take what it found
             if self._open[:2] == (read, known_turn):
+                with self._store.database.read() as connection:
+                    self._at_work = parts.devices_at_work(connection)
                 open_rounds = [self._read_round(job) for job in list_jobs(self._store, RUNNING)]
                 self._open = now, turn, sorted((r for r in open_rounds if r is not None), key=lambda r: -len(r.free))
             return self._open[2]
@@ -142,6 +167,7 @@ class Offers:
             if current is None:
                 self._give_back(open_round, slot)
                 return None
+            self._at_work.add(device)
             return self._task(job, part, current)
         return None
 
