@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import threading
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+from weakref import WeakValueDictionary
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -25,6 +26,8 @@ class Services:
     offers: Offers
     reports: Reports
     stopping: threading.Event
+    shared: WeakValueDictionary[object, Any] = field(default_factory=WeakValueDictionary[object, Any])
+    """What streams read together; gone with the last that reads it."""
 
 
 def _services(request: Request) -> Services:
