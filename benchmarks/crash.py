@@ -1,11 +1,14 @@
 """Is anything lost or counted twice when server and clients are killed?
 
     python benchmarks/crash.py --bundle bundle/ --data DATA/snips --kills 50
+    python benchmarks/crash.py --bundle bundle/ --data DATA/snips --kills 20 --held-out 2000 --namespace   # as root
 
 A job of 20 rounds whose server is killed with SIGKILL at random moments, clients at random too. Afterwards:
 
 - every receipt that a client got is one accepted update of exactly one round, and every accepted update was averaged;
-- no round is lost: all are done, each moved the weights by one version;
+- no round is lost: all are done, each moved the weights by one version, and none stood for long after a kill: the lease
+  of a killed closer is over after seconds. With `--held-out` a round's closing takes a while, so that many kills come
+  in its midst; with `--namespace` every server is process 1 of the same host, as in a container;
 - an uninterrupted run, in one process, of the same clients on the same tasks gives the same adapter bit for bit. It
   trains every update again with the client's own code and averages with the server's.
 """
@@ -15,14 +18,17 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import sqlite3
 import sys
 import tempfile
 import time
+from contextlib import closing as closed
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fleet import TOKEN, Client, Server, machine, read_rows, shares, write_rows
+from fleet import NAMESPACE, TOKEN, Client, Server, machine, read_rows, shape_of, shares, write_rows
+from pydantic import SecretStr
 from sqlalchemy import select
 
 from edge_client.data.batches import Batches
@@ -46,12 +52,16 @@ CLIENTS = 4
 def interrupted(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The run with the kills; what the clients were told is in their logs."""
     rows = read_rows(options.data / "train.jsonl", options.examples)
-    server = Server(folder, retry_seconds=0.3, tick_seconds=0.05)
+    before = NAMESPACE if options.namespace else ()
+    server = Server(folder, *before, retry_seconds=0.3, tick_seconds=0.05)
     with server.administrator() as admin:
         bundle = admin.upload_bundle(options.bundle, lambda *_: None)
-        training = {"batch": 8, "length": options.length, "iterations": options.steps}
+        training = {**shape_of(options.bundle), "iterations": options.steps}
         settings = {"training": training, "per_round": CLIENTS, "minimum": CLIENTS, "over_selection": 1,
                     "rounds": options.rounds, "deadline": 3600, "keep_updates": True, "seed": 1}  # fmt: skip
+        if options.held_out:
+            many = (rows * (options.held_out // len(rows) + 1))[: options.held_out]
+            settings["held_out"] = admin.upload_held_out(write_rows(folder / "held-out.jsonl", many))
         admin.post("/v1/jobs", {"name": "crash", "bundle": bundle, "settings": settings})
         token = admin.post("/v1/tokens", {"uses": CLIENTS})["token"]
     parts = [write_rows(folder / f"client-{n}.jsonl", part) for n, part in enumerate(shares(rows, CLIENTS))]
@@ -60,7 +70,8 @@ def interrupted(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         return Client(server, folder / f"client-{number}", parts[number], token, "--name", f"client-{number}")
 
     clients = [start(number) for number in range(CLIENTS)]
-    kills = {"server": 0, "client": 0}
+    kills = {"server": 0, "client": 0, "closing": 0}
+    stood = [0.0]
     rng = random.Random(options.seed)
     started = time.monotonic()
     try:
@@ -69,6 +80,8 @@ def interrupted(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             if kills["server"] < options.kills:
                 server.kill()
                 kills["server"] += 1
+                killed, claimed = time.monotonic(), closing(folder)
+                kills["closing"] += claimed is not None
                 if rng.random() < 0.5:
                     number = rng.randrange(CLIENTS)
                     clients[number].kill()
@@ -76,6 +89,7 @@ def interrupted(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                     clients[number] = start(number)
                 time.sleep(rng.uniform(0, 0.3))
                 server.start()
+                stood.append(0.0 if claimed is None else until_it_goes_on(folder, claimed, killed))
             for number, client in enumerate(clients):
                 if not client.running and not finished(server):
                     raise SystemExit(f"client {number} ended by itself; see {client.folder / 'client.log'}")
@@ -83,12 +97,25 @@ def interrupted(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         for client in clients:
             client.kill()
         server.stop()
-    return {"kills": kills, "seconds": time.monotonic() - started, "parts": parts}
+    return {"kills": kills, "seconds": time.monotonic() - started, "stood": max(stood), "parts": parts}
 
 
 def finished(server: Server) -> bool:
     with server.administrator() as admin:
         return admin.get("/v1/jobs/crash")["state"] == "ended"
+
+
+def closing(folder: Path) -> tuple[int, int] | None:
+    """The round that a server closes, and which claim it is."""
+    with closed(sqlite3.connect(folder / "data" / "spry.sqlite")) as database:
+        return database.execute("SELECT number, fence FROM rounds WHERE state = 'closing'").fetchone()
+
+
+def until_it_goes_on(folder: Path, claimed: tuple[int, int], killed: float) -> float:
+    """Seconds from a kill until the round is closed, or somebody else closes it."""
+    while closing(folder) == claimed:
+        time.sleep(0.1)
+    return time.monotonic() - killed
 
 
 # --- what came of it -------------------------------------------------------------------------------------------------
@@ -162,14 +189,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--steps", type=int, default=4, help="of each client in a round")
     parser.add_argument("--examples", type=int, default=400)
-    parser.add_argument("--length", type=int, default=32)
     parser.add_argument("--pause", type=float, default=2.0, help="longest seconds between two kills")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--held-out", type=int, default=0, help="examples that every round is measured on")
+    parser.add_argument("--namespace", action="store_true", help="each server is process 1 of this host; needs root")
+    parser.add_argument("--longest", type=float, default=15.0, help="seconds that a round may stand after a kill")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         ran = interrupted(options, folder)
-        store = Store(Settings(data_dir=folder / "data", admin_token=TOKEN))
+        store = Store(Settings(data_dir=folder / "data", admin_token=SecretStr(TOKEN)))
         job = find_job(store, "crash")
         found = checked(store, job, folder)
         again = repeated(store, job, ran["parts"])
@@ -178,6 +207,7 @@ def main() -> None:
     print(machine())
     kills = ran["kills"]
     print(f"{kills['server']} kills of the server and {kills['client']} of clients in {ran['seconds']:.0f} s")
+    print(f"  while a round was closed  {kills['closing']}: it went on within {ran['stood']:.1f} s")
     for name, value in found.items():
         print(f"  {name:<24}{value}")
     print(f"  the adapter is that of an uninterrupted run, bit for bit: {same}")
@@ -187,7 +217,8 @@ def main() -> None:
         and found["accepted"] == found["averaged"] == options.rounds * CLIENTS
         and found["rounds done"] == found["versions"] == options.rounds
         and not found["rounds failed"]
-        and ran["kills"]["server"] >= options.kills
+        and kills["server"] >= options.kills
+        and ran["stood"] <= options.longest
     )
     sys.exit(not good)
 

@@ -12,10 +12,13 @@ from typing import Any
 
 import psutil
 
+from edge_client.bundle.folder import Bundle
 from server.cli.connection import Access, Administrator
 from server.demo import processes
 
 TOKEN = "a-token-for-benchmarks-on-this-machine"
+NAMESPACE = "unshare", "--pid", "--fork", "--kill-child", "--mount-proc"
+"""Makes a command process 1 of the same host, as in a container; needs root."""
 SPRY = [sys.executable, "-c", "from edge_client.commands.cli import main; main()"]
 
 
@@ -42,8 +45,10 @@ class Process(processes.Process):
 class Server:
     """`uvicorn server.app:app`, which may be killed and started again on the same folder and port."""
 
-    def __init__(self, folder: Path, **settings: object) -> None:
+    def __init__(self, folder: Path, *before: str, **settings: object) -> None:
+        """`before` are words that the server's command follows, such as those of `NAMESPACE`."""
         self.folder = folder
+        self.before = before
         self.port = processes.free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.settings = {"data_dir": folder / "data", "admin_token": TOKEN, "enrolments_per_minute": 100_000} | settings
@@ -52,7 +57,16 @@ class Server:
 
     def start(self) -> None:
         environment = {f"SPRY_{name.upper()}": str(value) for name, value in self.settings.items()}
-        command = [sys.executable, "-m", "uvicorn", "server.app:app", "--port", str(self.port), "--no-access-log"]
+        command = [
+            *self.before,
+            sys.executable,
+            "-m",
+            "uvicorn",
+            "server.app:app",
+            "--port",
+            str(self.port),
+            "--no-access-log",
+        ]
         self.process = Process(command, self.folder / "server.log", **environment)
         processes.wait_for_server(self.url, self.process)
 
@@ -75,6 +89,13 @@ class Client(Process):
         command = [*SPRY, "join", "--server", server.url, "--home", str(folder / "home"), "--data", str(data),
                    "--token", token, "--threads", "1", "--json", *options]  # fmt: skip
         super().__init__(command, folder / "client.log", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+
+
+def shape_of(bundle: Path) -> dict[str, int]:
+    """The first batch and length that a bundle has programs for, as a job's training settings."""
+    with Bundle.open(bundle, verify=False) as opened:
+        batch, length = opened.manifest.shapes[0]
+    return {"batch": batch, "length": length}
 
 
 def read_rows(path: Path, limit: int = 0) -> list[dict[str, Any]]:

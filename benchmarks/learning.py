@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fleet import Client, Server, machine, read_rows, shares, write_rows
+from fleet import Client, Server, machine, read_rows, shape_of, shares, write_rows
 
 TARGET = 0.90
 
@@ -29,7 +29,7 @@ def learn(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     try:
         with server.administrator() as admin:
             settings = json.loads(options.settings)
-            training = {"mode": options.mode, "batch": 8, "length": options.length} | settings.pop("training", {})
+            training = {"mode": options.mode, **shape_of(options.bundle)} | settings.pop("training", {})
             job = admin.post("/v1/jobs", {
                 "name": "learning",
                 "bundle": admin.upload_bundle(options.bundle, lambda *_: None),
@@ -80,7 +80,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--examples", type=int, default=0, help="of the training file; all when left out")
     parser.add_argument("--held-out", type=int, default=0, help="of the test file; all when left out")
-    parser.add_argument("--length", type=int, default=32)
     parser.add_argument("--every", type=int, default=1, help="rounds between evaluations")
     parser.add_argument("--target", type=float, default=TARGET, help="stop at this accuracy")
     parser.add_argument("--settings", default="{}", help="other settings of the job, as JSON")
@@ -92,10 +91,10 @@ def main() -> None:
     if options.json:
         print(json.dumps(found))
     else:
-        print(f"{found['machine']}\nmode {found['mode']}: best accuracy {found['best']:.4f} (target {TARGET}), reached "
-              f"{TARGET} in round {found['rounds_to_target']}; {found['rounds']} rounds in {found['minutes']:.1f} "
+        print(f"{found['machine']}\nmode {found['mode']}: best accuracy {found['best']:.4f} (target {options.target}), "
+              f"reached in round {found['rounds_to_target']}; {found['rounds']} rounds in {found['minutes']:.1f} "
               f"minutes; {found['reason']}")  # fmt: skip
-    sys.exit(found["best"] < TARGET)
+    sys.exit(found["best"] < options.target)
 
 
 if __name__ == "__main__":

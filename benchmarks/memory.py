@@ -17,7 +17,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fleet import Client, Server, machine, read_rows, write_rows
+from fleet import Client, Server, machine, read_rows, shape_of, write_rows
 
 from server.cli.connection import Administrator
 
@@ -78,7 +78,7 @@ def watching(options: argparse.Namespace, folder: Path, retry: float) -> Generat
 
 
 def start_job(admin: Administrator, options: argparse.Namespace, rounds: int, steps: int) -> None:
-    training = {"batch": 8, "length": options.length, "iterations": steps}
+    training = {**shape_of(options.bundle), "iterations": steps}
     settings = {"training": training, "per_round": 1, "over_selection": 1, "rounds": rounds, "keep": 1, "seed": 1}
     bundle = admin.upload_bundle(options.bundle, lambda *_: None)
     admin.post("/v1/jobs", {"name": "memory", "bundle": bundle, "settings": settings})
@@ -125,12 +125,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=500)
     parser.add_argument("--steps", type=int, default=20, help="of the job of one round")
     parser.add_argument("--examples", type=int, default=500)
-    parser.add_argument("--length", type=int, default=32)
     parser.add_argument("--work", type=Path, help="a folder to keep logs in")
     options = parser.parse_args()
     if options.rounds < 2 * EVERY:
         parser.error(f"--rounds must be at least {2 * EVERY}")
-    print(f"{machine()}\n{options.bundle}, batches of 8, length {options.length}", flush=True)
+    print(f"{machine()}\n{options.bundle}, {shape_of(options.bundle)}", flush=True)
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.work or Path(temporary)
         small = around_training(options, folder / "around")

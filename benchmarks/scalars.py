@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from fleet import TOKEN, Client, Server, machine, read_rows, shares, write_rows
+from fleet import TOKEN, Client, Server, machine, read_rows, shape_of, shares, write_rows
 
 from edge_client.store.jobs import Store as DeviceStore
 from edge_client.wire.scalars import decode_records, encode_report
@@ -31,7 +31,7 @@ def play(options: argparse.Namespace, folder: Path) -> None:
     clients: list[Client] = []
     try:
         with server.administrator() as admin:
-            training = {"mode": "iteration", "batch": 8, "length": options.length, "iterations": options.iterations}
+            training = {"mode": "iteration", **shape_of(options.bundle), "iterations": options.iterations}
             settings = {"training": training, "per_round": options.clients, "over_selection": 1,
                         "rounds": options.rounds, "minimum": options.clients}  # fmt: skip
             name = admin.upload_bundle(options.bundle, lambda *_: None)
@@ -60,7 +60,6 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=10)
-    parser.add_argument("--length", type=int, default=32)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -85,7 +84,7 @@ def main() -> None:
     downlink, allowed = max(map(len, records)), DOWNLINK + EACH * options.clients
     size = sum(value.nbytes for value in weights.values())
     print(machine())
-    print(f"{len(records)} iterations of {options.clients} clients, batch 8; weights: {size:,} bytes")
+    print(f"{len(records)} iterations of {options.clients} clients; weights: {size:,} bytes")
     print(f"  up, for each client and iteration   {uplink:>8} bytes (at most {UPLINK})")
     print(f"  down, for each iteration            {downlink:>8} bytes (at most {allowed})")
     print(f"  largest difference after {job.version} steps  {difference:>12.3g} (at most {DIFFERENCE})")

@@ -24,6 +24,7 @@ from server.storage.jobs import list_jobs
 from server.storage.store import ADMIN_TOKEN_FILE, Store
 from server.web import problems, reference
 from server.web.admission import Door
+from server.web.checkins import AtOnce
 from server.web.connections import guard
 from server.web.routes import bundles, dashboard, devices, events, jobs, operations, tasks
 from server.web.services import Services
@@ -67,6 +68,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         redoc_url=None,
         separate_input_output_schemas=False,  # one name for each message in the reference
     )
+    app.add_middleware(AtOnce)
     app.add_middleware(Door)
     app.add_middleware(PlainRefusal)
     app.add_middleware(logs.RequestLog)

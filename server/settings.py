@@ -59,7 +59,7 @@ class Settings(BaseSettings):
     max_held_out_bytes: Annotated[int, Ge(1024)] = Field(
         default=256 << 20, description="Largest file of held-out examples."
     )
-    keep_days: Annotated[float, Ge(1)] = Field(
+    keep_days: Annotated[float, Gt(0)] = Field(
         default=30.0, description="Days that refusals, devices' parts and bytes of closed rounds are kept apart."
     )
     keep_audit_days: Annotated[float, Ge(1)] = Field(

@@ -12,6 +12,7 @@ LONG = (
     "tests/export/test_cli.py",
     "tests/export/write/test_pack.py",
     "tests/export/lower/",
+    "tests/test_benchmark_scripts.py",
 )
 """Single tests of ten seconds and more: begun last, one would keep a process busy when the others have ended."""
 

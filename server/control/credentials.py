@@ -138,6 +138,7 @@ def authenticate(store: Store, bearer: str) -> Device:
         revoked = device is not None and device.revoked
         why = "this device was revoked" if revoked else "unknown device or wrong secret"
         raise Refusal(401, "unauthorized", f"{why}; enrol again with a token of `spry token create`")
+    store.roster.remember(device)
     return device
 
 
@@ -146,3 +147,4 @@ def revoke_device(store: Store, device: str) -> None:
         if not devices.revoke(connection, device):
             raise not_found("device", device, "GET /v1/devices")
         store.audit(connection, "admin", "device-revoked", device)
+    store.roster.forget(device)

@@ -30,6 +30,7 @@ _SITS_OUT = 2.0
 """How many retry times a device waits that gave a task of this job back, or was refused: others come first."""
 _LONGEST_BACK_OFF = 3600.0
 """Seconds; a device that lets task after task expire waits twice as long each time."""
+_NOTHING_RUNS = "no job is running"
 _REASONS = 3
 """Of different jobs, at most, in one answer."""
 
@@ -78,6 +79,9 @@ class Offers:
         self._store = store
         self._known: tuple[float, int, Standing] = (0.0, -1, Standing())
         self._seen: dict[str, tuple[float, CheckIn]] = {}
+        self._sent = 0.0
+        self._at_work: set[str] = set()
+        """Devices with an open part, as of when rounds were read; those that this process gave one since."""
         self._lock = threading.Lock()
         self._reading = threading.Lock()
 
@@ -96,7 +100,31 @@ class Offers:
                 return CheckedIn(offered)
             reasons.append(offered)
         reasons += [why for job, why in standing.waits if is_wanted(job, check_in)]
-        return CheckedIn(wait=self.wait(), reason="; ".join(reasons[:_REASONS]) or self._nothing_runs(check_in.job))
+        return self._wait_for(reasons or [self._nothing_runs(check_in.job)])
+
+    def answer_at_once(self, device: str, check_in: CheckIn) -> CheckedIn | None:
+        """To come back later, and why, by what was read a moment ago; None where `answer` has to look."""
+        now = self._store.now()
+        read, turn, standing = self._known
+        if turn != self._store.turn or not read <= now < read + 2 * _REMEMBERED or device in self._at_work:
+            return None
+        if now >= max(read, self._sent) + _REMEMBERED:  # one looks, for all who come meanwhile
+            self._sent = now
+            return None
+        reasons: list[Reason] = []
+        for open_round in sorted(standing.rounds, key=lambda one: one.order):
+            if is_wanted(open_round.job, check_in):
+                if (why := self._is_closed_to(open_round, device, check_in)) is None:
+                    return None
+                reasons.append(why)
+        reasons += [why for job, why in standing.waits if is_wanted(job, check_in)]
+        if not reasons and check_in.job is not None:
+            return None
+        self._seen[device] = now, check_in
+        return self._wait_for(reasons or [_NOTHING_RUNS])
+
+    def _wait_for(self, reasons: list[Reason]) -> CheckedIn:
+        return CheckedIn(wait=self.wait(), reason="; ".join(reasons[:_REASONS]))
 
     def wait(self) -> float:
         """Spread, so that a fleet does not come back as one."""
@@ -134,6 +162,8 @@ class Offers:
             return self._known[2]
 
     def _read(self) -> Standing:
+        with self._store.database.read() as connection:
+            self._at_work = parts.devices_at_work(connection)
         standing = Standing()
         for job in list_jobs(self._store, RUNNING, PAUSED):
             if job.state == PAUSED:
@@ -166,7 +196,7 @@ class Offers:
 
     def _nothing_runs(self, name: str | None) -> Reason:
         if name is None:
-            return "no job is running"
+            return _NOTHING_RUNS
         try:
             job = find_job(self._store, name)
         except Refusal:
@@ -177,10 +207,8 @@ class Offers:
 
     def _offer(self, open_round: OpenRound, device: Device, check_in: CheckIn) -> Task | Reason:
         """A task, or why there is none in this round."""
-        job, manifest = open_round.job, self._store.bundles.manifest(open_round.job.bundle)
-        if device.id in open_round.done:
-            return _has_done(open_round)
-        if (why := unsuited(job, manifest, check_in)) is not None:
+        job = open_round.job
+        if (why := self._is_closed_to(open_round, device.id, check_in)) is not None:
             return why
         while (reserved := self._reserve(open_round, check_in)) is not None:
             slot, fit = reserved
@@ -201,8 +229,17 @@ class Offers:
             if isinstance(joined, str):
                 self._give_back(open_round, slot)
                 return joined
+            self._at_work.add(device.id)
             return self._task(job, part, joined)
         return self._no_place(open_round, check_in)
+
+    def _is_closed_to(self, open_round: OpenRound, device: str, check_in: CheckIn) -> Reason | None:
+        """Why a round has no place for a device, whatever the device could hold."""
+        if device in open_round.done:
+            return _has_done(open_round)
+        if (why := unsuited(open_round.job, self._store.bundles.manifest(open_round.job.bundle), check_in)) is not None:
+            return why
+        return None if open_round.free else _is_full(open_round)
 
     def _reserve(self, open_round: OpenRound, check_in: CheckIn) -> tuple[RoundSlot, Fit] | None:
         """Take a place out of those that this process takes for free."""
@@ -224,7 +261,7 @@ class Offers:
     def _no_place(self, open_round: OpenRound, check_in: CheckIn) -> Reason:
         name = open_round.job.name
         if not open_round.free:
-            return f"round {open_round.number} of {name} has no place left; {open_round.following}"
+            return _is_full(open_round)
         with self._lock:
             fits = self._choose(open_round, check_in, None) is not None
         if fits and check_in.memory_bytes is not None:
@@ -335,3 +372,7 @@ def _between(job: str, number: int) -> Reason:
 def _has_done(open_round: OpenRound) -> Reason:
     done = f"this device has done its part of round {open_round.number} of {open_round.job.name}"
     return f"{done}; {open_round.following}"
+
+
+def _is_full(open_round: OpenRound) -> Reason:
+    return f"round {open_round.number} of {open_round.job.name} has no place left; {open_round.following}"

@@ -19,6 +19,8 @@ log = logging.getLogger("spry.server")
 
 _SAVE_EVERY = 5.0
 _SWEEP_EVERY = 600.0
+_OF_A_DAY = 86_400.0 / 4
+"""What is kept for a shorter time is looked for four times in it."""
 _AFTER_A_DEFECT = 5.0
 _PASSING = (OSError, SQLAlchemyError, MemoryError)
 """A full disk, a database that is away: what passes without anybody steering jobs."""
@@ -36,6 +38,7 @@ class Ticker:
         self._stopping = stopping
         self._saved = 0.0
         self._swept = time.monotonic()
+        self._sweep_every = min(_SWEEP_EVERY, store.settings.keep_days * _OF_A_DAY)
         self._thread = threading.Thread(target=self._run, name="spry-ticker", daemon=True)
 
     def start(self) -> None:
@@ -67,7 +70,7 @@ class Ticker:
             self._carry_on()
         if time.monotonic() > self._saved + _SAVE_EVERY:
             self._save()
-        if self._store.settings.background and time.monotonic() > self._swept + _SWEEP_EVERY:
+        if self._store.settings.background and time.monotonic() > self._swept + self._sweep_every:
             self._swept = time.monotonic()
             retention.sweep(self._store, FIRST_ROUNDS)
 

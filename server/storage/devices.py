@@ -71,6 +71,11 @@ def revoke(connection: Connection, device: str) -> bool:
     return bool(connection.execute(update(devices).where(devices.c.id == device).values(revoked=True)).rowcount)
 
 
+def revoked(connection: Connection) -> list[str]:
+    """The ids of those from which nothing more is taken."""
+    return list(connection.execute(select(devices.c.id).where(devices.c.revoked.is_(True))).scalars())
+
+
 def with_jobs(connection: Connection) -> list[tuple[Device, str | None]]:
     """All devices, the oldest first, and the names of the jobs that they work on."""
     has_part = and_(tasks.c.device == devices.c.id, tasks.c.state == "open")

@@ -32,6 +32,11 @@ def find_open(connection: Connection, device: str) -> Part | None:
     return None if row is None else part_in(row)
 
 
+def devices_at_work(connection: Connection) -> set[str]:
+    """All that have an open part."""
+    return set(connection.execute(select(tasks.c.device).where(tasks.c.state == "open")).scalars())
+
+
 def newest_round(connection: Connection, device: str, job: str, since: int) -> int | None:
     """The last round of a job, from one on, that a device had a part in."""
     query = select(func.max(tasks.c.round)).where(tasks.c.job == job, tasks.c.round >= since, tasks.c.device == device)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ipaddress
 import threading
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
+from weakref import WeakValueDictionary
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -30,6 +31,8 @@ class Services:
     reports: Reports
     stopping: threading.Event
     uploads: Uploads = field(default_factory=Uploads)
+    shared: WeakValueDictionary[object, Any] = field(default_factory=WeakValueDictionary[object, Any])
+    """What streams read together; gone with the last that reads it."""
 
 
 def _services(request: Request) -> Services:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from fastapi import Request
 from fastapi.responses import StreamingResponse
@@ -14,6 +15,9 @@ from server.web.services import Services
 
 _KEEP_ALIVE = 15.0
 """Seconds of silence after which a proxy might close the connection."""
+
+_RECENT = 8
+"""News that a channel keeps for those who are behind."""
 
 
 class ServerSentEvent(NamedTuple):
@@ -30,19 +34,69 @@ class News(NamedTuple):
     goes_on: bool = True
 
 
-def stream(services: Services, request: Request, news: Callable[[], News], every: float) -> StreamingResponse:
-    """Ask for news every so many seconds until there will be no more, the client leaves, or the server stops."""
+class Source(Protocol):
+    """Something that is looked at again and again."""
+
+    def news(self) -> News:
+        """What is new since the last look, or everything at the first."""
+        ...
+
+    def all(self) -> Sequence[ServerSentEvent]:
+        """Everything, as of the last look."""
+        ...
+
+
+class Channel:
+    """One source that many listen to: it is looked at once, and its rows are kept once, however many they are."""
+
+    def __init__(self, source: Source, every: float) -> None:
+        self._source = source
+        self._every = every
+        self._due = 0.0
+        self._number = 0
+        self._recent = deque[tuple[int, Sequence[ServerSentEvent]]](maxlen=_RECENT)
+        self._goes_on = True
+        self._looking = asyncio.Lock()
+
+    async def after(self, number: int) -> tuple[int, News]:
+        """The number of the newest news, and what came after another number: all of it, where that is too long ago."""
+        async with self._looking:
+            if asyncio.get_running_loop().time() >= self._due:
+                await run_in_threadpool(self._look)
+                self._due = asyncio.get_running_loop().time() + self._every
+        if number == 0 or self._number - number > len(self._recent):
+            return self._number, News(self._source.all(), self._goes_on)
+        events = [event for of, events in self._recent if of > number for event in events]
+        return self._number, News(events, self._goes_on)
+
+    def _look(self) -> None:
+        latest = self._source.news()
+        self._goes_on = latest.goes_on
+        if latest.events:
+            self._number += 1
+            self._recent.append((self._number, latest.events))
+
+
+def stream(
+    services: Services, request: Request, key: object, source: Callable[[], Source], every: float
+) -> StreamingResponse:
+    """Tell news every so many seconds until there will be no more, the client leaves, or the server stops.
+
+    All streams of one key share a source, which is made for the first of them.
+    """
+    channel = services.shared.get(key)
+    if channel is None:
+        services.shared[key] = channel = Channel(source(), every)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_lines(services, request, news, every), media_type="text/event-stream", headers=headers)
+    lines = _lines(services, request, channel, every)
+    return StreamingResponse(lines, media_type="text/event-stream", headers=headers)
 
 
-async def _lines(
-    services: Services, request: Request, news: Callable[[], News], every: float
-) -> AsyncGenerator[str, None]:
+async def _lines(services: Services, request: Request, channel: Channel, every: float) -> AsyncGenerator[str, None]:
     loop = asyncio.get_running_loop()
-    told = loop.time()
+    told, number = loop.time(), 0
     while not (services.stopping.is_set() or await request.is_disconnected()):
-        latest = await run_in_threadpool(news)
+        number, latest = await channel.after(number)
         for event in latest.events:
             yield f"event: {event.name}\ndata: {event.data}\n\n"
         if not latest.goes_on:

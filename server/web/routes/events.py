@@ -38,15 +38,17 @@ async def events(services: UseServices, request: Request, job: str | None = None
     are new or changed, each whole. `assignment` is one object, or null before the first device has joined.
     """
     chosen = None if job is None else (await run_in_threadpool(find_job, services.store, job)).id
-    return stream(services, request, Feed(services.store, chosen).news, _LOOK)
+    return stream(services, request, ("fleet", chosen), lambda: Feed(services.store, chosen), _LOOK)
 
 
 class _Told:
-    """The rows of one kind that a page knows."""
+    """The rows of one kind that pages know."""
 
-    def __init__(self, name: str, *key: str) -> None:
+    def __init__(self, name: str, *key: str, most: int | None = None) -> None:
+        """The newest `most` of them, by their key, where a page shows no more."""
         self._name = name
         self._key = key
+        self._most = most
         self._known: dict[Any, str] = {}
         self._any = False
 
@@ -60,20 +62,27 @@ class _Told:
         if changed or not self._any:
             self._any = True
             yield ServerSentEvent(self._name, f"[{','.join(changed)}]")
+        if self._most is not None and len(self._known) > self._most:
+            for key in sorted(self._known)[: -self._most]:
+                del self._known[key]
+
+    def all(self) -> Iterable[ServerSentEvent]:
+        if self._any:
+            yield ServerSentEvent(self._name, f"[{','.join(self._known.values())}]")
 
 
 class Feed:
-    """What one page was told, and what it must be told next."""
+    """What the pages that show a job were told, and what they must be told next."""
 
     def __init__(self, store: Store, chosen: str | None) -> None:
         self._store = store
         self._chosen = chosen
         self._jobs = _Told("jobs", "id")
         self._devices = _Told("devices", "id")
-        self._rounds = _Told("rounds", "number")
+        self._rounds = _Told("rounds", "number", most=_ROUNDS)
         self._metrics = _Told("metrics", "round", "name")
         self._traffic = _Told("traffic", "round")
-        self._refusals = _Told("refusals", "id")
+        self._refusals = _Told("refusals", "id", most=_REFUSALS)
         self._assignment: str | None = None
         self._round = 0
         self._measured = -1
@@ -91,6 +100,12 @@ class Feed:
             if job.id == self._chosen and job.id in shown:
                 told += self._details(job, shown[job.id])
         return News(told)
+
+    def all(self) -> list[ServerSentEvent]:
+        """As a page that comes now must be told."""
+        lists = (self._jobs, self._devices, self._rounds, self._metrics, self._traffic, self._refusals)
+        told = [event for known in lists for event in known.all()]
+        return told if self._assignment is None else [*told, ServerSentEvent("assignment", self._assignment)]
 
     def _all_devices(self) -> list[fleet.DeviceView]:
         read, totals = self._totals

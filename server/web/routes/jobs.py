@@ -21,6 +21,7 @@ from server.jobs.job import ENDED, PAUSED, RUNNING, Job
 from server.jobs.settings import JobSettings
 from server.rounds.weights import steps_since, weights_since
 from server.storage.jobs import find_job, list_jobs
+from server.storage.store import Store
 from server.web.admission import Route
 from server.web.services import Admin, Device, Services, UseServices
 from server.web.streams import News, ServerSentEvent, stream
@@ -144,16 +145,25 @@ def adapter(services: UseServices, job: str, version: Annotated[int | None, Quer
 @router.get("/{job}/events", dependencies=[Admin], response_class=StreamingResponse)
 async def events(services: UseServices, job: str, request: Request) -> StreamingResponse:
     """Server-sent events: the job's view whenever it changes, until it has ended."""
-    await run_in_threadpool(find_job, services.store, job)
-    told = ""
+    chosen = (await run_in_threadpool(find_job, services.store, job)).id
+    return stream(services, request, ("job", chosen), lambda: _Standing(services.store, chosen), _LOOK / 2)
 
-    def news() -> News:
-        nonlocal told
-        shown = views.job(services.store, find_job(services.store, job))
-        before, told = told, json.dumps(shown.model_dump(mode="json"))
-        return News([ServerSentEvent("job", told)] if told != before else [], goes_on=shown.state != ENDED)
 
-    return stream(services, request, news, _LOOK / 2)
+class _Standing:
+    """A job's view, and what it was at the last look."""
+
+    def __init__(self, store: Store, job: str) -> None:
+        self._store = store
+        self._job = job
+        self._told = ""
+
+    def news(self) -> News:
+        shown = views.job(self._store, find_job(self._store, self._job))
+        before, self._told = self._told, json.dumps(shown.model_dump(mode="json"))
+        return News(self.all() if self._told != before else [], goes_on=shown.state != ENDED)
+
+    def all(self) -> list[ServerSentEvent]:
+        return [ServerSentEvent("job", self._told)]
 
 
 # --- devices ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,124 @@
+"""Do memory, descriptors and tables stay flat while rounds go on for hours?
+
+    python benchmarks/soak.py --bundle bundle/ --minutes 60
+
+Devices whose training is a canned change finish round after round, one of them sends nonsense, and details of closed
+rounds are kept for a short while (`--keep` seconds). Every few seconds a line: rounds done, the server's memory and
+open descriptors, and the rows of each table. At the end the last quarter is compared with the second: rounds and their
+metrics are kept for good, all else must be flat.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+from fleet import Server, machine, shape_of
+from load import Device, canned_update, enrol, take_part
+
+FLAT = "tasks", "refusals", "traffic", "versions", "scalars"
+MEMORY_GROWTH = 1.1
+ROWS_GROWTH = 1.5
+DESCRIPTORS_GROWTH = 20
+
+Figures = dict[str, float]
+
+
+def look(server: Server, started: float) -> Figures:
+    process = psutil.Process(server.process.process.pid)
+    figures: Figures = {
+        "seconds": time.monotonic() - started,
+        "MB": server.process.rss / 1e6,
+        "descriptors": process.num_fds(),
+    }
+    with closing(sqlite3.connect(server.folder / "data" / "spry.sqlite")) as database:
+        for table in ("rounds", *FLAT):
+            figures[table] = database.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+    return figures
+
+
+async def spoil(device: Device, over: asyncio.Event) -> None:
+    """A device that takes what it is given and sends nonsense."""
+    await take_part(device, lambda _units: b"nonsense", over, Counter[str]())
+
+
+async def run(server: Server, options: argparse.Namespace, token: str) -> list[Figures]:
+    devices = [Device(number) for number in range(options.devices + 1)]
+    for device in devices:
+        await enrol(device, server.port, token)
+    over, canned, seen = asyncio.Event(), canned_update(options.bundle), Counter[str]()
+    started, figures = time.monotonic(), list[Figures]()
+    fleet = [asyncio.create_task(take_part(device, canned, over, seen)) for device in devices[1:]]
+    fleet.append(asyncio.create_task(spoil(devices[0], over)))
+    while time.monotonic() < started + 60 * options.minutes:
+        await asyncio.sleep(options.every)
+        figures.append(await asyncio.to_thread(look, server, started))
+        if not options.json:
+            print("  ".join(f"{name} {value:.0f}" for name, value in figures[-1].items()), flush=True)
+        if ended := [task for task in fleet if task.done()]:
+            await ended[0]
+            raise SystemExit("a device ended by itself")
+    over.set()
+    await asyncio.gather(*fleet)
+    for device in devices:
+        device.connection.close()
+    return figures
+
+
+def grown(figures: list[Figures], name: str) -> tuple[float, float]:
+    """The median in the second quarter, and in the last: the first one is the server's warming up."""
+    quarter = len(figures) // 4
+    values = [row[name] for row in figures]
+    return statistics.median(values[quarter : 2 * quarter]), statistics.median(values[-quarter:])
+
+
+def verdict(figures: list[Figures]) -> dict[str, bool]:
+    """Which are flat."""
+    before, after = grown(figures, "descriptors")
+    flat = {"descriptors": after <= before + DESCRIPTORS_GROWTH}
+    for name, most in (("MB", MEMORY_GROWTH), *((table, ROWS_GROWTH) for table in FLAT)):
+        before, after = grown(figures, name)
+        flat[name] = after <= most * before + (0 if name == "MB" else 20)
+    return flat
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bundle", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--devices", type=int, default=20)
+    parser.add_argument("--every", type=float, default=10.0, help="seconds between two lines")
+    parser.add_argument("--keep", type=float, default=60.0, help="seconds that details of closed rounds are kept")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        server = Server(Path(temporary), retry_seconds=0.3, tick_seconds=0.1, keep_days=options.keep / 86_400)
+        try:
+            with server.administrator() as admin:
+                bundle = admin.upload_bundle(options.bundle, lambda *_: None)
+                settings = {
+                    "training": shape_of(options.bundle), "per_round": max(1, options.devices // 2), "minimum": 1,
+                    "rounds": 1_000_000, "deadline": 20, "keep": 2, "norm_bound": 1e9,
+                }  # fmt: skip
+                admin.post("/v1/jobs", {"name": "soak", "bundle": bundle, "settings": settings})
+                token = admin.post("/v1/tokens", {"uses": options.devices + 1})["token"]
+            figures = asyncio.run(run(server, options, token))
+        finally:
+            server.stop()
+    flat = verdict(figures)
+    print(json.dumps({"flat": flat, "figures": figures}) if options.json else f"{machine()}\nflat: {flat}")
+    sys.exit(not all(flat.values()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Devices that proved who they are, remembered in memory, so that those who only wait cost no question to the database.
+
+A device stays known until it is revoked. Another worker may revoke it: what is revoked is read every second, and where
+that was not done nobody is known, and the database is asked.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+
+from server.storage import devices
+from server.storage.database import Database
+from server.storage.rows import Device
+
+FRESH = 1.0
+"""Seconds in which a revocation is heard of by all workers."""
+_MOST = 100_000
+
+
+class Roster:
+    """Of one process."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._known: OrderedDict[str, Device] = OrderedDict()
+        self._read = self._sent = -FRESH
+        self._lock = threading.Lock()
+
+    def known(self, device: str) -> Device | None:
+        """Without the database; None where it must be asked."""
+        now = time.monotonic()
+        if now > self._read + FRESH / 2 and now > self._sent + FRESH / 2:  # one asks, for all who come meanwhile
+            self._sent = now
+            return None
+        return self._known.get(device) if now <= self._read + FRESH else None
+
+    def remember(self, device: Device) -> None:
+        """It has just shown its secret, and was not revoked."""
+        with self._lock:
+            self._known[device.id] = device
+            if len(self._known) > _MOST:
+                self._known.popitem(last=False)
+            if time.monotonic() > self._read + FRESH / 2:
+                self._forget_revoked()
+
+    def forget(self, device: str) -> None:
+        with self._lock:
+            self._known.pop(device, None)
+
+    def _forget_revoked(self) -> None:
+        began = time.monotonic()
+        with self._database.read() as connection:
+            for device in devices.revoked(connection):
+                self._known.pop(device, None)
+        self._read = began

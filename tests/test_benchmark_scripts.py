@@ -1,0 +1,77 @@
+"""Benchmarks with a server and clients, each on its smallest case: that they run, and what they themselves demand."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks import FOLDER, script
+from tests.test_journeys import rows
+
+pytestmark = pytest.mark.no_cover  # what they run of ours has tests of its own
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("rows")
+    for name in ("train", "test"):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(40, seed=1)))
+    return folder
+
+
+def ran(name: str, *options: object) -> str:
+    """What a script printed that ended well."""
+    command = [sys.executable, str(FOLDER / f"{name}.py"), *map(str, options)]
+    own = os.environ | {"PYTHONPATH": str(FOLDER.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=own, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_nothing_is_lost_in_crashes(tiny, data):
+    told = ran("crash", "--bundle", tiny, "--data", data, "--kills", 2, "--rounds", 2, "--steps", 1, "--pause", 1)
+    assert "2 kills of the server" in told
+    assert "bit for bit: True" in told
+
+
+def test_servers_of_the_same_process_number_take_each_others_rounds_over(tiny, data):
+    namespace = subprocess.run([*script("fleet").NAMESPACE, "true"], capture_output=True, check=False)
+    if namespace.returncode:
+        pytest.skip("needs root, and unshare of util-linux, to make process namespaces")
+    options = "--kills", 2, "--rounds", 2, "--steps", 1, "--pause", 1, "--held-out", 1000, "--namespace"
+    assert "bit for bit: True" in ran("crash", "--bundle", tiny, "--data", data, *options)
+
+
+def test_load(tiny):
+    options = "--devices", 8, "--per-round", 2, "--rounds", 2, "--rate", 20, "--seconds", 1, "--p99", 5000
+    assert "CPU ms each" in ran("load", "--bundle", tiny, *options)
+
+
+def test_dashboards(tiny):
+    found = json.loads(ran("dashboards", "--bundle", tiny, "--pages", 20, "--devices", 3, "--seconds", 1, "--json"))
+    assert found["told to the least"] > 1000
+
+
+def test_a_soak_of_half_a_minute(tiny):
+    options = "--minutes", 0.5, "--devices", 4, "--every", 1, "--keep", 4, "--json"
+    found = json.loads(ran("soak", "--bundle", tiny, *options))
+    assert found["figures"][-1]["rounds"] > 3
+    assert all(found["flat"].values())
+
+
+def test_aggregation_and_directions(tiny):
+    assert "MB of updates" in ran("aggregation", "--updates", 20)
+    assert set(json.loads(ran("directions", "--json"))) == {"normal", "rademacher", "orthogonal"}
+
+
+def test_learning(tiny, data):
+    told = ran("learning", "--bundle", tiny, "--data", data, "--clients", 2, "--rounds", 1, "--target", 0.01, "--json")
+    assert json.loads(told.splitlines()[-1])
+
+
+def test_scalars(tiny, data):
+    options = "--clients", 2, "--rounds", 1, "--iterations", 2
+    assert "2 iterations of 2 clients" in ran("scalars", "--bundle", tiny, "--data", data, *options)
