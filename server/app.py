@@ -21,7 +21,7 @@ from server.storage.jobs import list_jobs
 from server.storage.store import ADMIN_TOKEN_FILE, Store
 from server.web import problems, reference
 from server.web.bodies import BodyLimit
-from server.web.routes import bundles, dashboard, devices, events, jobs, operations, tasks
+from server.web.routes import access, bundles, dashboard, devices, events, jobs, operations, tasks
 from server.web.services import Services
 from server.web.signals import hear_signals
 
@@ -62,7 +62,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(PlainRefusal)
     app.add_middleware(logs.RequestLog)
     problems.install(app)
-    for module in (devices, tasks, bundles, jobs, events, operations, dashboard):
+    for module in (devices, tasks, bundles, jobs, events, operations, access, dashboard):
         app.include_router(module.router)
     app.mount("/dashboard", dashboard.Assets())
     problems.describe(app)

@@ -27,20 +27,23 @@ def digest(secret: str) -> str:
 # --- administrators --------------------------------------------------------------------------------------------------
 
 
-def require_admin(store: Store, bearer: str) -> None:
-    if not hmac.compare_digest(digest(bearer), digest(store.admin_token)):
-        raise Refusal(
-            401,
-            "unauthorized",
-            "this needs the administrator's token: send it as Authorization: Bearer …; "
-            "the server keeps it in its data folder, file admin-token, or in SPRY_ADMIN_TOKEN",
-        )
+def is_admin(store: Store, bearer: str) -> bool:
+    return hmac.compare_digest(digest(bearer), digest(store.admin_token))
+
+
+def unauthorized() -> Refusal:
+    return Refusal(
+        401,
+        "unauthorized",
+        "this needs the administrator's token: send it as Authorization: Bearer …; "
+        "the server keeps it in its data folder, file admin-token, or in SPRY_ADMIN_TOKEN",
+    )
 
 
 # --- enrolment tokens ------------------------------------------------------------------------------------------------
 
 
-def create_token(store: Store, label: str, uses: int, seconds: float) -> tuple[Token, str]:
+def create_token(store: Store, label: str, uses: int, seconds: float, by: str) -> tuple[Token, str]:
     """A new token, and its text, which is nowhere else."""
     text = secrets.token_urlsafe(24)
     now = store.now()
@@ -49,7 +52,7 @@ def create_token(store: Store, label: str, uses: int, seconds: float) -> tuple[T
     )
     with store.database.write() as connection:
         devices.add_token(connection, token, digest(text))
-        store.audit(connection, "admin", "token-created", token.id, label)
+        store.audit(connection, by, "token-created", token.id, label)
     return token, text
 
 
@@ -58,12 +61,12 @@ def list_tokens(store: Store) -> list[Token]:
         return devices.list_tokens(connection)
 
 
-def revoke_token(store: Store, token: str) -> None:
+def revoke_token(store: Store, token: str, by: str) -> None:
     """No further device enrols with it; devices that did stay."""
     with store.database.write() as connection:
         if not devices.revoke_token(connection, token):
             raise not_found("token", token, "GET /v1/tokens")
-        store.audit(connection, "admin", "token-revoked", token)
+        store.audit(connection, by, "token-revoked", token)
 
 
 # --- devices ---------------------------------------------------------------------------------------------------------
@@ -120,8 +123,8 @@ def authenticate(store: Store, bearer: str) -> Device:
     return device
 
 
-def revoke_device(store: Store, device: str) -> None:
+def revoke_device(store: Store, device: str, by: str) -> None:
     with store.database.write() as connection:
         if not devices.revoke(connection, device):
             raise not_found("device", device, "GET /v1/devices")
-        store.audit(connection, "admin", "device-revoked", device)
+        store.audit(connection, by, "device-revoked", device)
