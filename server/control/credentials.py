@@ -75,9 +75,7 @@ def revoke_token(store: Store, token: str, by: str) -> None:
 def enrol(store: Store, enrolment: Enrolment, address: str) -> Enrolled:
     _limit_attempts(store, address)
     now = store.now()
-    key = enrolment.public_key or None
-    if key is not None and decoded(key, KEY_BYTES) is None:
-        raise Refusal(422, "invalid", "the device's public key is none: expected 43 characters of base64url")
+    key = _checked_key(enrolment.public_key) if enrolment.public_key else None
     secret = "" if key else secrets.token_urlsafe(32)
     device = "d-" + secrets.token_hex(6)
     with store.database.write() as connection:
@@ -94,6 +92,20 @@ def enrol(store: Store, enrolment: Enrolment, address: str) -> Enrolled:
             "the enrolment token is unknown, expired, used up or revoked; make one with `spry token create`",
         )
     return Enrolled(device, secret)
+
+
+def _checked_key(key: str) -> str:
+    if decoded(key, KEY_BYTES) is None:
+        raise Refusal(422, "invalid", "the device's public key is none: expected 43 characters of base64url")
+    return key
+
+
+def take_key(store: Store, device: Device, key: str) -> Enrolled:
+    """Let a device sign its requests from now on."""
+    with store.database.write() as connection:
+        devices.set_key(connection, device.id, _checked_key(key))
+        store.audit(connection, device.id, "device-key", device.id)
+    return Enrolled(device.id, "")
 
 
 def _limit_attempts(store: Store, address: str) -> None:

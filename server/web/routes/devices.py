@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt, Le, Len
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict
 
-from edge_client.wire.protocol import CheckedIn, CheckIn, Enrolled, Enrolment
+from edge_client.wire.protocol import CheckedIn, CheckIn, DeviceKey, Enrolled, Enrolment
 from server.control import credentials
 from server.control import devices as fleet
 from server.control.devices import DeviceView
@@ -71,6 +71,12 @@ def revoke_token(services: UseServices, by: ByAdmin, token: str) -> None:
 def enrol(services: UseServices, request: Request, enrolment: Enrolment) -> Enrolled:
     """Become a device; the secret is told once."""
     return credentials.enrol(services.store, enrolment, address(request))
+
+
+@router.put("/device-key", dependencies=[SignedBody])
+def put_key(services: UseServices, device: Device, message: DeviceKey) -> Enrolled:
+    """Sign requests from now on, instead of sending a secret."""
+    return credentials.take_key(services.store, device, message.public_key)
 
 
 @router.get("/devices", dependencies=[Viewer])
