@@ -26,7 +26,7 @@ from server.web import problems, reference
 from server.web.admission import Door
 from server.web.checkins import AtOnce
 from server.web.connections import guard
-from server.web.routes import bundles, dashboard, devices, events, jobs, operations, tasks
+from server.web.routes import access, bundles, dashboard, devices, events, jobs, operations, tasks
 from server.web.services import Services
 from server.web.signals import hear_signals
 
@@ -74,7 +74,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(logs.RequestLog)
     app.add_middleware(TrueClient)
     problems.install(app)
-    for module in (devices, tasks, bundles, jobs, events, operations, dashboard):
+    for module in (devices, tasks, bundles, jobs, events, operations, access, dashboard):
         app.include_router(module.router)
     app.mount("/dashboard", dashboard.Assets())
     problems.describe(app)

@@ -29,7 +29,7 @@ from edge_client.runtimes.runtime import CPU, chosen, require_publisher
 from edge_client.store.download import fetch
 from edge_client.store.jobs import JobStore, KnownJob, Store, default_home, signing
 from edge_client.training.plan import Workbench
-from edge_client.wire.protocol import CheckIn, Enrolment, Receipt, Task
+from edge_client.wire.protocol import CheckIn, DeviceKey, Enrolled, Enrolment, Receipt, Task
 from edge_client.wire.server import Server
 
 from .conditions import Conditions
@@ -182,9 +182,28 @@ class Client:
                 self._tell(Event("warning", f"this device proves itself by a secret that it sends, not a key: {why}"))
             self.store.save_identity(identity)
             self._tell(Event("enrolled", f"enrolled as {identity.device}", {"device": identity.device}))
+        elif identity.secret and installed():
+            identity = self._with_key(identity)
         self.server.identity = identity
         if not identity.secret:
             self.server.signing = signing(self.store, identity, self.server.url)
+
+    def _with_key(self, identity: Enrolled) -> Enrolled:
+        """A key in place of the secret of an earlier version; a server of an earlier version goes on by the secret."""
+        key = DeviceKey(public_of(self.store.make_key()))
+        self.server.identity = changed = identity
+        try:
+            changed = self.server.send_key(key)
+        except Unauthorized:  # the server may have the key already, and its answer was lost
+            self.server.identity = Enrolled(identity.device, "")
+            self.server.signing = signing(self.store, identity, self.server.url)
+            changed = self.server.send_key(key)
+        except Unreachable:
+            raise
+        except ServerError:
+            return identity
+        self.store.save_identity(changed)
+        return changed
 
     def _send_left_over(self, done: Done) -> None:
         """A result that was finished before this process started; the server may have it already."""

@@ -5,6 +5,7 @@ and writes them into the OpenAPI document. Fields may be added with a default; r
 Tensors travel as safetensors, scalars as the records of `edge_client.wire.scalars`.
 
     POST /v1/devices                    Enrolment -> Enrolled
+    PUT  /v1/device-key                 DeviceKey -> Enrolled
     POST /v1/check-in                   CheckIn -> CheckedIn: a task, or when to come back
     GET  /v1/bundles/{sha256}/{path}    a file of a bundle; the manifest's own sha256 names the bundle
     GET  /v1/jobs/{job}/weights?since=V safetensors: the parameters that changed after version V
@@ -136,6 +137,13 @@ class Enrolled:
     device: str
     secret: str
     """Empty where the device has a key of its own."""
+
+
+@dataclass(frozen=True)
+class DeviceKey:
+    """From now on a device signs its requests, and its secret is worth nothing."""
+
+    public_key: Annotated[str, Len(43, 43)]
 
 
 @dataclass(frozen=True)

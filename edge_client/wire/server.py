@@ -27,7 +27,7 @@ from edge_client.events import Event, Tell, silent
 from .addresses import checked_address, travels_open, trusted
 from .answers import Answer, Tensors, body_of, media_type, parsed, refusal, tensors_of
 from .proofs import Signing
-from .protocol import SAFETENSORS, VERSION, CheckedIn, CheckIn, Enrolled, Enrolment, Failure, Receipt
+from .protocol import SAFETENSORS, VERSION, CheckedIn, CheckIn, DeviceKey, Enrolled, Enrolment, Failure, Receipt
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -102,6 +102,9 @@ class Server:
 
     def enrol(self, enrolment: Enrolment) -> Enrolled:
         return self._message("POST", "/devices", Enrolled, enrolment)
+
+    def send_key(self, key: DeviceKey) -> Enrolled:
+        return self._message("PUT", "/device-key", Enrolled, key)
 
     def check_in(self, message: CheckIn) -> CheckedIn:
         return self._message("POST", "/check-in", CheckedIn, message)

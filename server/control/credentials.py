@@ -27,34 +27,25 @@ def digest(secret: str) -> str:
 # --- administrators --------------------------------------------------------------------------------------------------
 
 
-def require_admin(store: Store, bearer: str) -> None:
-    if not hmac.compare_digest(digest(bearer), digest(store.admin_token)):
-        raise Refusal(
-            401,
-            "unauthorized",
-            "this needs the administrator's token: send it as Authorization: Bearer …; "
-            "the server keeps it in its data folder, file admin-token, or in SPRY_ADMIN_TOKEN",
-        )
+def is_admin(store: Store, bearer: str) -> bool:
+    return hmac.compare_digest(digest(bearer), digest(store.admin_token))
 
 
-def require_scraper(store: Store, bearer: str) -> None:
-    """Where a token is set for metrics, whoever reads them has it; the administrator's does as well."""
-    wanted = store.settings.metrics_token.get_secret_value()
-    if wanted and not hmac.compare_digest(digest(bearer), digest(wanted)):
-        try:
-            require_admin(store, bearer)
-        except Refusal:
-            raise Refusal(
-                401,
-                "unauthorized",
-                "metrics need the token of SPRY_METRICS_TOKEN: send it as Authorization: Bearer …",
-            ) from None
+def unauthorized() -> Refusal:
+    return Refusal(
+        401,
+        "unauthorized",
+        "this needs the administrator's token: send it as Authorization: Bearer …; "
+        "the server keeps it in its data folder, file admin-token, or in SPRY_ADMIN_TOKEN",
+    )
 
 
 # --- enrolment tokens ------------------------------------------------------------------------------------------------
 
 
-def create_token(store: Store, label: str, uses: int, seconds: float, at_once: int | None = None) -> tuple[Token, str]:
+def create_token(
+    store: Store, label: str, uses: int, seconds: float, by: str, at_once: int | None = None
+) -> tuple[Token, str]:
     """A new token, and its text, which is nowhere else; `at_once` of its devices may have a task together."""
     text = secrets.token_urlsafe(24)
     now = store.now()
@@ -70,7 +61,7 @@ def create_token(store: Store, label: str, uses: int, seconds: float, at_once: i
     )
     with store.database.write() as connection:
         devices.add_token(connection, token, digest(text))
-        store.audit(connection, "admin", "token-created", token.id, label)
+        store.audit(connection, by, "token-created", token.id, label)
     return token, text
 
 
@@ -79,12 +70,12 @@ def list_tokens(store: Store) -> list[Token]:
         return devices.list_tokens(connection)
 
 
-def revoke_token(store: Store, token: str) -> None:
+def revoke_token(store: Store, token: str, by: str) -> None:
     """No further device enrols with it; devices that did stay."""
     with store.database.write() as connection:
         if not devices.revoke_token(connection, token):
             raise not_found("token", token, "GET /v1/tokens")
-        store.audit(connection, "admin", "token-revoked", token)
+        store.audit(connection, by, "token-revoked", token)
 
 
 # --- devices ---------------------------------------------------------------------------------------------------------
@@ -93,9 +84,7 @@ def revoke_token(store: Store, token: str) -> None:
 def enrol(store: Store, enrolment: Enrolment, address: str) -> Enrolled:
     _limit_attempts(store, address)
     now = store.now()
-    key = enrolment.public_key or None
-    if key is not None and decoded(key, KEY_BYTES) is None:
-        raise Refusal(422, "invalid", "the device's public key is none: expected 43 characters of base64url")
+    key = _checked_key(enrolment.public_key) if enrolment.public_key else None
     secret = "" if key else secrets.token_urlsafe(32)
     device = "d-" + secrets.token_hex(6)
     with store.database.write() as connection:
@@ -112,6 +101,21 @@ def enrol(store: Store, enrolment: Enrolment, address: str) -> Enrolled:
             "the enrolment token is unknown, expired, used up or revoked; make one with `spry token create`",
         )
     return Enrolled(device, secret)
+
+
+def _checked_key(key: str) -> str:
+    if decoded(key, KEY_BYTES) is None:
+        raise Refusal(422, "invalid", "the device's public key is none: expected 43 characters of base64url")
+    return key
+
+
+def take_key(store: Store, device: Device, key: str) -> Enrolled:
+    """Let a device sign its requests from now on."""
+    with store.database.write() as connection:
+        devices.set_key(connection, device.id, _checked_key(key))
+        store.audit(connection, device.id, "device-key", device.id)
+    store.roster.forget(device.id)
+    return Enrolled(device.id, "")
 
 
 def _limit_attempts(store: Store, address: str) -> None:
@@ -142,9 +146,9 @@ def authenticate(store: Store, bearer: str) -> Device:
     return device
 
 
-def revoke_device(store: Store, device: str) -> None:
+def revoke_device(store: Store, device: str, by: str) -> None:
     with store.database.write() as connection:
         if not devices.revoke(connection, device):
             raise not_found("device", device, "GET /v1/devices")
-        store.audit(connection, "admin", "device-revoked", device)
+        store.audit(connection, by, "device-revoked", device)
     store.roster.forget(device)

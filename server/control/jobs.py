@@ -14,7 +14,7 @@ from server.storage.jobs import find_job
 from server.storage.store import Store
 
 
-def create_job(store: Store, name: str, bundle: str, settings: JobSettings) -> Job:
+def create_job(store: Store, name: str, bundle: str, settings: JobSettings, by: str) -> Job:
     """Start a job on a bundle that has been uploaded whole."""
     missing = store.bundles.missing(bundle)
     if missing:
@@ -41,11 +41,11 @@ def create_job(store: Store, name: str, bundle: str, settings: JobSettings) -> J
         if jobs.is_taken(connection, name):
             raise Refusal(409, "exists", f"there is a job {name!r} already; choose another name")
         jobs.add(connection, job)
-        store.audit(connection, "admin", "job-created", job.id, name)
+        store.audit(connection, by, "job-created", job.id, name)
     return find_job(store, job.id)
 
 
-def set_state(store: Store, name: str, state: JobState, reason: str = "") -> Job:
+def set_state(store: Store, name: str, state: JobState, by: str, reason: str = "") -> Job:
     """Pause, resume or stop; a stopped job does not start again."""
     job = find_job(store, name)
     with store.database.write() as connection:
@@ -53,6 +53,6 @@ def set_state(store: Store, name: str, state: JobState, reason: str = "") -> Job
             raise Refusal(409, "ended", f"job {job.name} has ended ({job.reason}); create another")
         if state == ENDED:
             jobs.end(connection, job.id, reason, store.now())
-        store.audit(connection, "admin", f"job-{state}", job.id, reason)
+        store.audit(connection, by, f"job-{state}", job.id, reason)
     store.turn += 1
     return find_job(store, job.id)

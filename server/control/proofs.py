@@ -11,6 +11,9 @@ from server.storage import devices
 from server.storage.rows import Device
 from server.storage.store import Store
 
+_DIGITS = 12
+"""Fewer than these: of a time that is none, nothing is worked out."""
+
 
 class Signed(NamedTuple):
     """A request's head, as it arrived."""
@@ -22,28 +25,47 @@ class Signed(NamedTuple):
     query: str
     path: str
 
+    @property
+    def device(self) -> str:
+        """Who it says it is."""
+        return self.proof.partition(".")[0]
+
+    @property
+    def moment(self) -> int | None:
+        """When it says it was signed."""
+        text = self.proof.split(".", 2)[1] if self.proof.count(".") == 2 else ""
+        return int(text) if text.isdecimal() and len(text) < _DIGITS else None
+
+    def is_by(self, device: Device) -> bool:
+        """Whether a device's key made the signature, whenever that was."""
+        signature = keys.decoded(self.proof.rpartition(".")[2], keys.SIGNATURE_BYTES)
+        if not device.key or signature is None or self.moment is None:
+            return False
+        text = signed_text(self.method, self.moment, self.digest, self.query, self.path)
+        return keys.verify(device.key, text, signature)
+
+    def is_recent(self, now: float) -> bool:
+        return self.moment is not None and abs(now - self.moment) <= SKEW
+
 
 def authenticate_signed(store: Store, request: Signed) -> Device:
     """The device that signed a request."""
-    name, _, rest = request.proof.partition(".")
-    moment, _, text = rest.partition(".")
     with store.database.read() as connection:
-        device = devices.find(connection, name[:20])
-    signature = keys.decoded(text, keys.SIGNATURE_BYTES)
-    if device is None or not device.key or signature is None or not (moment.isdecimal() and len(moment) < 12):
-        raise _unknown()
-    signed = signed_text(request.method, int(moment), request.digest, request.query, request.path)
-    if not keys.verify(device.key, signed, signature):
-        raise _unknown()
+        device = devices.find(connection, request.device[:20])
+    if device is None or not request.is_by(device):
+        raise Refusal(
+            401, "unauthorized", "unknown device or wrong key; enrol again with a token of `spry token create`"
+        )
     if device.revoked:
         raise Refusal(401, "unauthorized", "this device was revoked; enrol again with a token of `spry token create`")
-    if abs(store.now() - int(moment)) > SKEW:
+    if not request.is_recent(store.now()):
         raise Refusal(
             401,
             "unauthorized",
-            f"the device signed this at {moment}, and here it is {store.now():.0f} (seconds since 1970): set its "
-            f"clock, which may differ by {SKEW} seconds",
+            f"the device signed this at {request.moment}, and here it is {store.now():.0f} (seconds since 1970): set "
+            f"its clock, which may differ by {SKEW} seconds",
         )
+    store.roster.remember(device)
     return device
 
 
@@ -51,7 +73,3 @@ def require_digest(request: Signed, digest: str) -> None:
     """Refuse a body that is not the one which the device signed."""
     if request.proof and request.digest != digest:
         raise Refusal(401, "unauthorized", "the body is not the one that the device signed: send the request again")
-
-
-def _unknown() -> Refusal:
-    return Refusal(401, "unauthorized", "unknown device or wrong key; enrol again with a token of `spry token create`")

@@ -30,7 +30,6 @@ _SITS_OUT = 2.0
 """How many retry times a device waits that gave a task of this job back, or was refused: others come first."""
 _LONGEST_BACK_OFF = 3600.0
 """Seconds; a device that lets task after task expire waits twice as long each time."""
-_NOTHING_RUNS = "no job is running"
 _REASONS = 3
 """Of different jobs, at most, in one answer."""
 
@@ -121,7 +120,7 @@ class Offers:
         if not reasons and check_in.job is not None:
             return None
         self._seen[device] = now, check_in
-        return self._wait_for(reasons or [_NOTHING_RUNS])
+        return self._wait_for(reasons or [self._nothing_runs(None)])
 
     def _wait_for(self, reasons: list[Reason]) -> CheckedIn:
         return CheckedIn(wait=self.wait(), reason="; ".join(reasons[:_REASONS]))
@@ -196,7 +195,7 @@ class Offers:
 
     def _nothing_runs(self, name: str | None) -> Reason:
         if name is None:
-            return _NOTHING_RUNS
+            return "no job is running"
         try:
             job = find_job(self._store, name)
         except Refusal:

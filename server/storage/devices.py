@@ -61,6 +61,11 @@ def add(
     )
 
 
+def set_key(connection: Connection, device: str, key: str) -> None:
+    """Its secret is worth nothing any more."""
+    connection.execute(update(devices).where(devices.c.id == device).values(key=key, hash=""))
+
+
 def find(connection: Connection, device: str) -> Device | None:
     row = connection.execute(select(devices).where(devices.c.id == device)).mappings().one_or_none()
     return None if row is None else Device(**row)

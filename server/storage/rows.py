@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 from edge_client.wire.protocol import Report
 
 RoundState = Literal["open", "closing", "done", "failed"]
+Role = Literal["viewer", "operator", "administrator"]
 PartState = Literal["open", "accepted", "refused", "failed", "expired"]
 
 
@@ -110,6 +111,16 @@ class Device:
     """What it said at its last check-in."""
     key: str | None = None
     """That it signs requests with; a device without has a secret."""
+
+
+@dataclass(frozen=True)
+class Person:
+    """Somebody who may use the server, known by a token."""
+
+    name: str
+    role: Role
+    created: float
+    revoked: bool
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,16 @@ devices = Table(
     Column("key", String(43)),  # public, of those that sign; their hash is empty
 )
 
+people = Table(  # who may use the server beside the one with the administrator's token
+    "people",
+    schema,
+    Column("name", String(50), primary_key=True),
+    Column("hash", String(64), nullable=False, unique=True),
+    Column("role", String(20), nullable=False),  # viewer, operator, administrator
+    Column("created", Float, nullable=False),
+    Column("revoked", Boolean, nullable=False),
+)
+
 bundles = Table(
     "bundles",
     schema,

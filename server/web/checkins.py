@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hmac
 
+from fastapi import Request
 from pydantic import TypeAdapter, ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from edge_client.wire.proofs import digest_of
 from edge_client.wire.protocol import CheckedIn, CheckIn
 from server.control.credentials import digest
-from server.web.services import Services
+from server.web.services import Services, signed
 
 _PATH = "/v1/check-in"
 _LARGEST = 4096
@@ -31,12 +33,13 @@ class AtOnce:
             await self._app(scope, receive, send)
             return
         services: Services = scope["app"].state.services
-        device = _device(services, dict(scope["headers"]))
+        request = Request(scope)
+        device = _device(services, request)
         if device is None:
             await self._app(scope, receive, send)
             return
         message = await receive()
-        answer = None if message.get("more_body") else _answer(services, device, message.get("body", b""))
+        answer = None if message.get("more_body") else _answer(services, device, request, message.get("body", b""))
         if answer is None:
             await self._app(scope, _again(message, receive), send)
             return
@@ -45,18 +48,25 @@ class AtOnce:
         await send({"type": "http.response.body", "body": answer})
 
 
-def _device(services: Services, headers: dict[bytes, bytes]) -> str | None:
+def _device(services: Services, request: Request) -> str | None:
     """Who asks, if it is known and may; a body of any size is nobody's yet."""
-    length = headers.get(b"content-length", b"")
-    scheme, _, bearer = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-    if not length.isdigit() or int(length) > _LARGEST or scheme.lower() != "bearer":
+    length, head = request.headers.get("content-length", ""), signed(request)
+    if not (length.isdigit() and len(length) <= len(str(_LARGEST)) and int(length) <= _LARGEST):
         return None
+    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     name, _, secret = bearer.partition(".")
     device = services.store.roster.known(name)
-    return name if device is not None and hmac.compare_digest(digest(secret), device.hash) else None
+    if device is None:
+        return None
+    if head.proof:
+        return name if head.is_recent(services.store.now()) and head.is_by(device) else None
+    return name if scheme.lower() == "bearer" and hmac.compare_digest(digest(secret), device.hash) else None
 
 
-def _answer(services: Services, device: str, body: bytes) -> bytes | None:
+def _answer(services: Services, device: str, request: Request, body: bytes) -> bytes | None:
+    head = signed(request)
+    if head.proof and head.digest != digest_of(body):
+        return None
     try:
         check_in = _CHECK_IN.validate_json(body)
     except ValidationError:

@@ -12,7 +12,8 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from edge_client.wire.proofs import DIGEST_HEADER, SCHEME, digest_of
-from server.control.credentials import authenticate, require_admin, require_scraper
+from server.control.credentials import authenticate
+from server.control.people import require, require_scraper
 from server.control.proofs import Signed, authenticate_signed, require_digest
 from server.rounds.offers import Offers
 from server.rounds.reports import Reports
@@ -72,17 +73,26 @@ def device(request: Request, sent: OfDevice) -> rows.Device:
     return authenticate(_services(request).store, sent.credentials if sent else "")
 
 
-async def admin(request: Request, sent: OfAdmin) -> None:
-    require_admin(_services(request).store, sent.credentials if sent else "")
+def viewer(request: Request, sent: OfAdmin) -> str:
+    """The name of who asks; the same below for those who may do more."""
+    return require(_services(request).store, sent.credentials if sent else "", "viewer")
+
+
+def operator(request: Request, sent: OfAdmin) -> str:
+    return require(_services(request).store, sent.credentials if sent else "", "operator")
+
+
+def admin(request: Request, sent: OfAdmin) -> str:
+    return require(_services(request).store, sent.credentials if sent else "", "administrator")
 
 
 def device_or_admin(request: Request, sent: OfDevice, _same: OfAdmin) -> rows.Device | None:
-    """The device, or None for an administrator."""
+    """The device, or None for a person."""
     store = _services(request).store
     bearer = sent.credentials if sent else ""
     if bearer.startswith("d-") or signed(request).proof:
         return device(request, sent)
-    require_admin(store, bearer)
+    require(store, bearer, "viewer")
     return None
 
 
@@ -103,6 +113,10 @@ def address(request: Request) -> str:
 UseServices = Annotated[Services, Depends(services)]
 Device = Annotated[rows.Device, Depends(once(device))]
 SignedBody = Depends(signed_body)
-Admin = Depends(once(admin))
+Viewer = Depends(once(viewer))
+Operator = Depends(once(operator))
 Scraper = Depends(once(scraper))
+ByOperator = Annotated[str, Depends(once(operator))]
+ByAdmin = Annotated[str, Depends(once(admin))]
+"""Their names, for the audit log."""
 DeviceOrAdmin = Annotated[rows.Device | None, Depends(once(device_or_admin))]

@@ -104,7 +104,8 @@ def encode(tensors: dict, **report) -> bytes:
     import json
 
     said = {"examples": 8, "loss": 1.0} | report
-    return save(tensors, {"report": json.dumps({"steps": max(1, said["examples"])} | said)})
+    steps = said["examples"] if isinstance(said["examples"], int) else 1
+    return save(tensors, {"report": json.dumps({"steps": max(1, steps)} | said)})
 
 
 @pytest.fixture

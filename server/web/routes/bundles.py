@@ -16,7 +16,7 @@ from edge_client.bundle.signature import SIGNATURES
 from server.errors import Refusal
 from server.jobs.presets import preset_for, start_of
 from server.web.bodies import binary, received
-from server.web.services import Admin, DeviceOrAdmin, UseServices
+from server.web.services import DeviceOrAdmin, Operator, UseServices, Viewer
 
 router = APIRouter(prefix="/v1", tags=["bundles"])
 
@@ -43,7 +43,7 @@ class BundleView(BaseModel):
     """Of this preset: what a job on it starts from."""
 
 
-@router.get("/bundles", dependencies=[Admin])
+@router.get("/bundles", dependencies=[Viewer])
 def list_bundles(services: UseServices) -> list[BundleView]:
     """The newest first; those whose files have not all arrived are left out."""
     bundles = services.store.bundles
@@ -68,13 +68,13 @@ def _bundle(name: str, manifest: Manifest) -> BundleView:
     )
 
 
-@router.get("/bundles/{bundle}/missing", dependencies=[Admin])
+@router.get("/bundles/{bundle}/missing", dependencies=[Viewer])
 def missing(services: UseServices, bundle: Sha256) -> list[str]:
     """The files of a bundle that have not arrived."""
     return services.store.bundles.missing(bundle)
 
 
-@router.put("/bundles/{bundle}/{path:path}", status_code=204, dependencies=[Admin], openapi_extra=binary())
+@router.put("/bundles/{bundle}/{path:path}", status_code=204, dependencies=[Operator], openapi_extra=binary())
 async def put_file(services: UseServices, bundle: Sha256, path: str, request: Request) -> None:
     """A file of a bundle, the manifest first."""
     bundles = services.store.bundles
@@ -98,7 +98,7 @@ def get_file(services: UseServices, asking: DeviceOrAdmin, bundle: Sha256, path:
     return CountedFile(file, sent=lambda size: traffic.add(where, device, down=size), **options)
 
 
-@router.put("/held-out/{sha256}", status_code=204, dependencies=[Admin], openapi_extra=binary())
+@router.put("/held-out/{sha256}", status_code=204, dependencies=[Operator], openapi_extra=binary())
 async def put_held_out(services: UseServices, sha256: Sha256, request: Request) -> None:
     """Examples (JSONL) that jobs are evaluated on; they never leave the server."""
     blobs = services.store.blobs

@@ -9,13 +9,13 @@ from annotated_types import Ge, Gt, Le, Len
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict
 
-from edge_client.wire.protocol import CheckedIn, CheckIn, Enrolled, Enrolment
+from edge_client.wire.protocol import CheckedIn, CheckIn, DeviceKey, Enrolled, Enrolment
 from server.control import credentials
 from server.control import devices as fleet
 from server.control.devices import DeviceView
 from server.web.admission import Route
 from server.web.bodies import takes
-from server.web.services import Admin, Device, SignedBody, UseServices, address
+from server.web.services import ByAdmin, ByOperator, Device, SignedBody, UseServices, Viewer, address
 
 router = APIRouter(prefix="/v1", tags=["devices"], route_class=Route)
 
@@ -55,24 +55,24 @@ class CreatedToken(TokenView):
     token: str
 
 
-@router.post("/tokens", status_code=201, dependencies=[Admin])
-def create_token(services: UseServices, wanted: NewToken) -> CreatedToken:
+@router.post("/tokens", status_code=201)
+def create_token(services: UseServices, by: ByOperator, wanted: NewToken) -> CreatedToken:
     """Make an enrolment token."""
-    limits = wanted.uses, wanted.seconds, wanted.at_once
+    limits = wanted.uses, wanted.seconds, by, wanted.at_once
     token, text = credentials.create_token(services.store, wanted.label, *limits)
     return CreatedToken(**asdict(token), token=text)
 
 
-@router.get("/tokens", dependencies=[Admin])
+@router.get("/tokens", dependencies=[Viewer])
 def list_tokens(services: UseServices) -> list[TokenView]:
     """All enrolment tokens, without their texts."""
     return [TokenView(**asdict(token)) for token in credentials.list_tokens(services.store)]
 
 
-@router.delete("/tokens/{token}", status_code=204, dependencies=[Admin])
-def revoke_token(services: UseServices, token: str) -> None:
+@router.delete("/tokens/{token}", status_code=204)
+def revoke_token(services: UseServices, by: ByAdmin, token: str) -> None:
     """Revoke a token; devices that enrolled with it stay."""
-    credentials.revoke_token(services.store, token)
+    credentials.revoke_token(services.store, token, by)
 
 
 @router.post("/devices", status_code=201)
@@ -82,16 +82,22 @@ def enrol(services: UseServices, request: Request, enrolment: Enrolment) -> Enro
     return credentials.enrol(services.store, enrolment, address(request))
 
 
-@router.get("/devices", dependencies=[Admin])
+@router.put("/device-key", dependencies=[SignedBody])
+def put_key(services: UseServices, device: Device, message: DeviceKey) -> Enrolled:
+    """Sign requests from now on, instead of sending a secret."""
+    return credentials.take_key(services.store, device, message.public_key)
+
+
+@router.get("/devices", dependencies=[Viewer])
 def list_devices(services: UseServices) -> list[DeviceView]:
     """All that enrolled, and how each does; what it said, and its bytes, come within seconds."""
     return fleet.list_devices(services.store, fleet.device_totals(services.store))
 
 
-@router.delete("/devices/{device}", status_code=204, dependencies=[Admin])
-def revoke_device(services: UseServices, device: str) -> None:
+@router.delete("/devices/{device}", status_code=204)
+def revoke_device(services: UseServices, by: ByAdmin, device: str) -> None:
     """Revoke a device: nothing more is taken from it."""
-    credentials.revoke_device(services.store, device)
+    credentials.revoke_device(services.store, device, by)
 
 
 @router.post("/check-in", dependencies=[SignedBody])

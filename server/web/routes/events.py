@@ -16,7 +16,7 @@ from server.control import views
 from server.jobs.job import Job
 from server.storage.jobs import find_job, list_jobs
 from server.storage.store import Store
-from server.web.services import Admin, UseServices
+from server.web.services import UseServices, Viewer
 from server.web.streams import News, ServerSentEvent, stream
 
 router = APIRouter(prefix="/v1", tags=["operations"])
@@ -30,7 +30,7 @@ _SETTLED = 60.0
 """Seconds after its end when a job is as it will stay."""
 
 
-@router.get("/events", dependencies=[Admin], response_class=StreamingResponse)
+@router.get("/events", dependencies=[Viewer], response_class=StreamingResponse)
 async def events(services: UseServices, request: Request, job: str | None = None) -> StreamingResponse:
     """Server-sent events about all jobs and devices, and in detail about one job, given by id or name.
 

@@ -23,7 +23,7 @@ from server.rounds.weights import steps_since, weights_since
 from server.storage.jobs import find_job, list_jobs
 from server.storage.store import Store
 from server.web.admission import Route
-from server.web.services import Admin, Device, Services, UseServices
+from server.web.services import ByAdmin, ByOperator, Device, Services, UseServices, Viewer
 from server.web.streams import News, ServerSentEvent, stream
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=Route)
@@ -60,48 +60,48 @@ class Reason(BaseModel):
 # --- administrators --------------------------------------------------------------------------------------------------
 
 
-@router.post("", status_code=201, dependencies=[Admin])
-def create(services: UseServices, wanted: NewJob) -> JobView:
+@router.post("", status_code=201)
+def create(services: UseServices, by: ByOperator, wanted: NewJob) -> JobView:
     """Start a job on an uploaded bundle."""
-    job = jobs.create_job(services.store, wanted.name, wanted.bundle, wanted.settings)
+    job = jobs.create_job(services.store, wanted.name, wanted.bundle, wanted.settings, by)
     services.store.wake.set()
     return views.job(services.store, job)
 
 
-@router.get("", dependencies=[Admin])
+@router.get("", dependencies=[Viewer])
 def list_all(services: UseServices) -> list[JobView]:
     """All jobs."""
     return [views.job(services.store, job) for job in list_jobs(services.store)]
 
 
-@router.get("/{job}", dependencies=[Admin])
+@router.get("/{job}", dependencies=[Viewer])
 def show(services: UseServices, job: str) -> JobView:
     """How a job stands; it goes by id or name."""
     return views.job(services.store, find_job(services.store, job))
 
 
-@router.post("/{job}/pause", dependencies=[Admin])
-def pause(services: UseServices, job: str) -> JobView:
+@router.post("/{job}/pause")
+def pause(services: UseServices, by: ByOperator, job: str) -> JobView:
     """Hand out no more tasks; what is under way may finish."""
-    return views.job(services.store, jobs.set_state(services.store, job, PAUSED))
+    return views.job(services.store, jobs.set_state(services.store, job, PAUSED, by))
 
 
-@router.post("/{job}/resume", dependencies=[Admin])
-def resume(services: UseServices, job: str) -> JobView:
+@router.post("/{job}/resume")
+def resume(services: UseServices, by: ByOperator, job: str) -> JobView:
     """Go on with a job that was paused, or set aside because it could not go on."""
-    resumed = jobs.set_state(services.store, job, RUNNING)
+    resumed = jobs.set_state(services.store, job, RUNNING, by)
     services.store.wake.set()
     return views.job(services.store, resumed)
 
 
-@router.post("/{job}/stop", dependencies=[Admin])
-def stop(services: UseServices, job: str, why: Reason | None = None) -> JobView:
+@router.post("/{job}/stop")
+def stop(services: UseServices, by: ByAdmin, job: str, why: Reason | None = None) -> JobView:
     """End the job for good; its weights stay."""
     reason = (why.reason if why else "") or "stopped by an administrator"
-    return views.job(services.store, jobs.set_state(services.store, job, ENDED, reason))
+    return views.job(services.store, jobs.set_state(services.store, job, ENDED, by, reason))
 
 
-@router.get("/{job}/rounds", dependencies=[Admin])
+@router.get("/{job}/rounds", dependencies=[Viewer])
 def list_rounds(
     services: UseServices,
     job: str,
@@ -112,20 +112,20 @@ def list_rounds(
     return views.rounds_of(services.store, find_job(services.store, job), before, limit)
 
 
-@router.get("/{job}/metrics", dependencies=[Admin])
+@router.get("/{job}/metrics", dependencies=[Viewer])
 def list_metrics(services: UseServices, job: str) -> list[MetricView]:
     """Losses and accuracies by round."""
     return views.metrics_of(services.store, find_job(services.store, job))
 
 
-@router.get("/{job}/traffic", dependencies=[Admin])
+@router.get("/{job}/traffic", dependencies=[Viewer])
 def list_traffic(services: UseServices, job: str) -> list[TrafficView]:
     """Bytes of bodies by round and device; other workers' newest come within seconds."""
     services.store.traffic.save()
     return views.traffic_of(services.store, find_job(services.store, job))
 
 
-@router.get("/{job}/refusals", dependencies=[Admin])
+@router.get("/{job}/refusals", dependencies=[Viewer])
 def list_refusals(
     services: UseServices, job: str, limit: Annotated[int, Query(ge=1, le=1000)] = 100
 ) -> list[RefusalView]:
@@ -133,7 +133,7 @@ def list_refusals(
     return views.refusals_of(services.store, find_job(services.store, job), limit)
 
 
-@router.get("/{job}/adapter", dependencies=[Admin], response_class=Response)
+@router.get("/{job}/adapter", dependencies=[Viewer], response_class=Response)
 def adapter(services: UseServices, job: str, version: Annotated[int | None, Query(ge=0, lt=2**31)] = None) -> Response:
     """The adapter as a .zip of the folder that `PeftModel.from_pretrained` loads."""
     known = find_job(services.store, job)
@@ -142,7 +142,7 @@ def adapter(services: UseServices, job: str, version: Annotated[int | None, Quer
     return Response(adapter_archive(services.store, known, chosen), media_type="application/zip", headers=headers)
 
 
-@router.get("/{job}/events", dependencies=[Admin], response_class=StreamingResponse)
+@router.get("/{job}/events", dependencies=[Viewer], response_class=StreamingResponse)
 async def events(services: UseServices, job: str, request: Request) -> StreamingResponse:
     """Server-sent events: the job's view whenever it changes, until it has ended."""
     chosen = (await run_in_threadpool(find_job, services.store, job)).id

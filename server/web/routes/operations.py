@@ -12,7 +12,7 @@ from server.control import views
 from server.control.exposition import exposition
 from server.control.views import AuditView
 from server.errors import Refusal
-from server.web.services import Admin, Scraper, UseServices
+from server.web.services import Scraper, UseServices, Viewer
 
 router = APIRouter(tags=["operations"])
 
@@ -32,7 +32,7 @@ def metrics(services: UseServices) -> Response:
     return Response(exposition(services.store), media_type=CONTENT_TYPE_LATEST)
 
 
-@router.get("/v1/audit", dependencies=[Admin])
+@router.get("/v1/audit", dependencies=[Viewer])
 def audit(services: UseServices, limit: Annotated[int, Query(ge=1, le=10_000)] = 100) -> list[AuditView]:
     """Who did what, the newest first."""
     return views.audit_log(services.store, limit)

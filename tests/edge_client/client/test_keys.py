@@ -1,14 +1,17 @@
 """Clients whose key never leaves the device, over real HTTP."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from edge_client import keys
+from edge_client.client.client import Client
 from edge_client.errors import StoreError, Unauthorized
 from edge_client.store.jobs import Store
 from edge_client.wire import proofs
 from edge_client.wire.proofs import Signing
+from edge_client.wire.protocol import Enrolled
 
 
 def test_a_device_enrols_by_its_key(fleet, trainable):
@@ -35,8 +38,7 @@ def test_mode_iteration_by_a_key(fleet, trainable):
 def test_a_device_whose_clock_is_wrong_takes_the_servers_time(fleet, monkeypatch):
     client = fleet.client()
     behind = 40 * 86_400
-    monkeypatch.setattr(proofs.time, "time", lambda real=time.time: real() - behind)
-    monkeypatch.setattr(fleet.app.state.services.store, "now", lambda real=time.time: real() + behind)
+    monkeypatch.setattr(proofs, "time", SimpleNamespace(time=lambda: time.time() - behind))
     client.run(once=True)
     assert client.server.signing._ahead == pytest.approx(behind, abs=30)
 
@@ -47,6 +49,48 @@ def test_a_device_without_the_library_falls_back_to_a_secret(fleet, trainable, m
     assert fleet.client().run(rounds=1).rounds == 1
     assert "by a secret that it sends, not a key: no package cryptography here" in fleet.told("warning")[0].message
     assert Store(fleet.folder / "home", fleet.address).identity().secret
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["answered", "the answer was lost"])
+def test_a_device_of_an_earlier_version_is_upgraded(fleet, monkeypatch, lost):
+    with monkeypatch.context() as earlier:
+        earlier.setattr("edge_client.client.client.installed", lambda: False)
+        client = fleet.client()
+        client.run(once=True)
+    old = client.store.identity()
+    assert old.secret
+    fleet.client(token=False).run(once=True)
+    assert client.store.identity() == Enrolled(old.device, "")
+    if lost:
+        client.store.save_identity(old)
+        fleet.client(token=False).run(once=True)
+        assert client.store.identity() == Enrolled(old.device, "")
+    headers = {"Authorization": f"Bearer {old.device}.{old.secret}"}
+    answer = fleet.http.post("/v1/check-in", headers=headers, json={"runtimes": ["onnx"]})
+    assert answer.status_code == 401
+
+
+def test_a_server_of_an_earlier_version_goes_on_by_the_secret(stage, tmp_path):
+    client = Client(stage.address, data=[{"text": "a", "label": 0}], home=tmp_path, patience=5)
+    client.store.save_identity(Enrolled("d-1", "secret"))
+    stage.problem(404, "http")
+    stage.answer({"wait": 0.0, "reason": "no job"})
+    client.run(once=True)
+    client.close()
+    assert [headers["Authorization"] for _, _, headers, _ in stage.seen] == ["Bearer d-1.secret"] * 2
+    assert client.store.identity() == Enrolled("d-1", "secret")
+
+
+def test_a_revoked_device_of_an_earlier_version_keeps_its_identity(fleet, monkeypatch):
+    with monkeypatch.context() as earlier:
+        earlier.setattr("edge_client.client.client.installed", lambda: False)
+        client = fleet.client()
+        client.run(once=True)
+    old = client.store.identity()
+    fleet.call("DELETE", f"/v1/devices/{old.device}")
+    with pytest.raises(Unauthorized):
+        fleet.client(token=False).run(once=True)
+    assert client.store.identity() == old
 
 
 def test_a_proxy_may_take_the_beginning_of_a_path_off():

@@ -138,6 +138,35 @@ def test_tokens(spry, ok, wrong, address, tmp_path):
     assert "there is no token 'none'" in wrong("token", "revoke", "none")
 
 
+def test_a_token_that_names_a_publisher(spry, wrong, address, tmp_path):
+    assert spry("keys", "make", tmp_path / "publisher.key").code == 0
+    public = (tmp_path / "publisher.key.pub").read_text().strip()
+    token = spry("token", "create", "--trust", tmp_path / "publisher.key.pub").out.strip()
+    assert token.endswith(f".{public}")
+    client = Client(address, token, ROWS, home=tmp_path / "h", patience=5)
+    client.run(once=True)
+    client.close()
+    assert client.store.publisher() == public
+    assert "is no public key" in wrong("token", "create", "--trust", tmp_path / "publisher.key")
+
+
+def test_people(spry, ok, wrong, monkeypatch):
+    done = spry("access", "create", "alice", "--role", "viewer")
+    assert done.err == "alice signs in with it, or sets SPRY_ADMIN_TOKEN to it; not shown again\n"
+    (row,) = [line for line in ok("access", "list").splitlines() if "alice" in line]
+    assert row.split()[1] == "viewer"
+    assert done.out.strip() not in ok("access", "list", "--json")
+    with monkeypatch.context() as alice:
+        alice.setenv("SPRY_ADMIN_TOKEN", done.out.strip())
+        ok("token", "list")
+        assert "alice has the role viewer, and this takes operator" in wrong("token", "create")
+    assert ok("access", "revoke", "alice") == "alice may not use the server any more\n"
+    assert "there is no person 'alice'" in wrong("access", "revoke", "alice")
+    assert json.loads(spry("access", "create", "bob", "--json").out)["role"] == "viewer"
+    assert "is or was somebody's" in wrong("access", "create", "alice")
+    assert "body.role" in wrong("access", "create", "carol", "--role", "king")
+
+
 @pytest.mark.parametrize("expires", ["soon", "12", "-1h", "1.5h", ""])
 def test_what_is_no_time(wrong, expires):
     assert "--expires takes a number and one of s, m, h, d" in wrong("token", "create", f"--expires={expires}")

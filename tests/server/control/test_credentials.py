@@ -19,7 +19,7 @@ def test_every_route_but_a_few_needs_a_secret(server):
     tried = 0
     for described, methods in server.http.app.openapi()["paths"].items():
         path = described.replace("{bundle}", "0" * 64).replace("{sha256}", "0" * 64).replace("{iteration}", "0")
-        for name in ("job", "task", "token", "device", "path"):
+        for name in ("job", "task", "token", "device", "path", "name"):
             path = path.replace(f"{{{name}}}", "x")
         for method in methods:
             if (method, path) in OPEN:

@@ -4,9 +4,11 @@ import time
 
 import pytest
 
+from edge_client import keys
 from server.rounds.offers import Standing
 from server.storage import roster
 from tests.server.conftest import Device
+from tests.server.control.test_proofs import HOUR, Signer
 from tests.server.rounds.test_rounds import play
 
 
@@ -46,6 +48,17 @@ def test_who_waits_is_answered_without_the_database(server, full, routed):
     assert routed == [waiting.id]
     assert asked.json().keys() == answers[0].json().keys()
     assert asked.headers["Content-Type"] == answers[0].headers["Content-Type"]
+
+
+def test_a_device_that_signs_is_answered_at_once_too_and_its_body_must_be_its_own(server, full, routed):
+    signer = Signer(server)
+    signer.check_in()
+    del routed[:]
+    assert "no place left" in signer.check_in()["reason"]
+    assert routed == []
+    assert "the body is not the one" in signer.check_in(401, signed=b"another")["detail"]
+    assert "set its clock" in signer.check_in(401, late=HOUR)["detail"]
+    assert "wrong key" in signer.check_in(401, key=keys.make())["detail"]
 
 
 def test_what_was_said_is_noted_all_the_same(server, full, routed):

@@ -1,0 +1,85 @@
+"""Who may do what of those who run the server: viewers, operators and administrators, each by a token of their own."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from typing import NamedTuple
+
+from server.control.credentials import digest, is_admin, unauthorized
+from server.errors import Refusal, not_found
+from server.storage import people
+from server.storage.rows import Person, Role
+from server.storage.store import Store
+
+ADMIN = "admin"
+"""Who has the token of the data folder or the settings, in the audit log."""
+ROLES: tuple[Role, ...] = ("viewer", "operator", "administrator")
+"""Each may do what those before it may."""
+
+
+class Known(NamedTuple):
+    """Who asks."""
+
+    name: str
+    role: Role
+
+
+def known(store: Store, bearer: str) -> Known:
+    """Whose token this is."""
+    if is_admin(store, bearer):
+        return Known(ADMIN, "administrator")
+    with store.database.read() as connection:
+        person = people.find(connection, digest(bearer))
+    if person is None:
+        raise unauthorized()
+    return Known(person.name, person.role)
+
+
+def require(store: Store, bearer: str, role: Role) -> str:
+    """The name of who asks, if they have this role or one above it."""
+    asking = known(store, bearer)
+    if ROLES.index(asking.role) < ROLES.index(role):
+        raise Refusal(
+            403,
+            "forbidden",
+            f"{asking.name} has the role {asking.role}, and this takes {role}: ask an administrator for a token of "
+            "`spry access create`",
+        )
+    return asking.name
+
+
+def require_scraper(store: Store, bearer: str) -> None:
+    """Where a token is set for metrics, whoever reads them has it; a person's does as well."""
+    wanted = store.settings.metrics_token.get_secret_value()
+    if not wanted or hmac.compare_digest(digest(bearer), digest(wanted)):
+        return
+    try:
+        known(store, bearer)
+    except Refusal:
+        told = "metrics need the token of SPRY_METRICS_TOKEN: send it as Authorization: Bearer …"
+        raise Refusal(401, "unauthorized", told) from None
+
+
+def create(store: Store, name: str, role: Role, by: str) -> tuple[Person, str]:
+    """A new person, and the text of their token, which is nowhere else."""
+    text = secrets.token_urlsafe(32)
+    person = Person(name=name, role=role, created=store.now(), revoked=False)
+    with store.database.write() as connection:
+        if name == ADMIN or people.is_taken(connection, name):
+            raise Refusal(409, "exists", f"the name {name!r} is or was somebody's; choose another")
+        people.add(connection, person, digest(text))
+        store.audit(connection, by, "access-created", name, role)
+    return person, text
+
+
+def everybody(store: Store) -> list[Person]:
+    with store.database.read() as connection:
+        return people.everybody(connection)
+
+
+def revoke(store: Store, name: str, by: str) -> None:
+    with store.database.write() as connection:
+        if not people.revoke(connection, name):
+            raise not_found("person", name, "GET /v1/access")
+        store.audit(connection, by, "access-revoked", name)

@@ -1,0 +1,39 @@
+"""People who run the server, and the tokens that they are known by. All of these are steps of a transaction."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from sqlalchemy import Connection, and_, insert, select, update
+
+from server.storage.rows import Person
+from server.storage.tables import people
+
+
+def add(connection: Connection, person: Person, digest: str) -> None:
+    connection.execute(insert(people).values(**asdict(person), hash=digest))
+
+
+def everybody(connection: Connection) -> list[Person]:
+    """The oldest first, those whose token was revoked too."""
+    columns = [column for column in people.c if column.name != "hash"]
+    return [Person(**row) for row in connection.execute(select(*columns).order_by(people.c.created)).mappings()]
+
+
+def find(connection: Connection, digest: str) -> Person | None:
+    """Whose token has this digest, unless it was revoked."""
+    columns = [column for column in people.c if column.name != "hash"]
+    query = select(*columns).where(people.c.hash == digest, people.c.revoked.is_(False))
+    row = connection.execute(query).mappings().one_or_none()
+    return None if row is None else Person(**row)
+
+
+def is_taken(connection: Connection, name: str) -> bool:
+    """A name stays taken: it stands in the audit log."""
+    return connection.scalar(select(people.c.name).where(people.c.name == name)) is not None
+
+
+def revoke(connection: Connection, name: str) -> bool:
+    """Whether there is somebody of this name whose token was good."""
+    known = and_(people.c.name == name, people.c.revoked.is_(False))
+    return bool(connection.execute(update(people).where(known).values(revoked=True)).rowcount)
