@@ -60,13 +60,6 @@ def _no_cache_of_the_user(tmp_path_factory):
         yield
 
 
-@pytest.fixture(autouse=True)
-def _no_process_is_measured(request, monkeypatch):
-    """Where coverage is not (`no_cover`), as all that runs there runs in other tests too."""
-    if request.node.get_closest_marker("no_cover"):
-        monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
-
-
 def tokenizer():
     """A WordPiece tokenizer that knows a few words and all letters."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
