@@ -7,7 +7,6 @@ Every request of the wire can be repeated without harm. A refusal becomes a `Ser
 from __future__ import annotations
 
 import random
-import ssl
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -73,10 +72,9 @@ class Server:
         self.patience = patience
         self._pause = pause
         self._tell = tell
-        # for plain http a context that trusts nobody: the usual one takes megabytes for certificates
         self._client = httpx.Client(
             base_url=f"{self.url}/{VERSION}",
-            verify=trusted(ca) if self.url.startswith("https") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+            verify=trusted(self.url, ca),
             timeout=SECONDS,
             transport=transport,
             headers={"User-Agent": f"spry/{__version__}", "Accept-Encoding": "identity"},

@@ -67,7 +67,11 @@ class Administrator:
         self._url = access.url
         headers = {"Authorization": f"Bearer {access.token}"}
         self._http = httpx.Client(
-            base_url=access.url, headers=headers, timeout=_TIMEOUT, verify=trusted(access.ca), transport=transport
+            base_url=access.url,
+            headers=headers,
+            timeout=_TIMEOUT,
+            verify=trusted(access.url, access.ca),
+            transport=transport,
         )
 
     def __enter__(self) -> Self:

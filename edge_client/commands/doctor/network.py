@@ -31,7 +31,7 @@ def server(asked: Asked) -> Iterator[Finding]:
     if asked.server is None:
         return
     url = checked_address(asked.server)
-    with httpx.Client(verify=trusted(asked.ca), timeout=_SECONDS) as client:
+    with httpx.Client(verify=trusted(url, asked.ca), timeout=_SECONDS) as client:
         before = time.time()
         try:
             with client.stream("GET", f"{url}/healthz") as response:
