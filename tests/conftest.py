@@ -1,6 +1,7 @@
 """What tests of several packages share: settings, a tiny model with a real tokenizer, and bundles made from it."""
 
 import fcntl
+import gc
 import json
 import os
 import signal
@@ -51,6 +52,12 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if is_quick(item):
             item.add_marker(pytest.mark.quick)
+
+
+def pytest_collection_finish():
+    """What libraries made when they were imported stays: clients that tidy up after work pass it by."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
