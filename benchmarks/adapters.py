@@ -80,7 +80,7 @@ class Trial:
         """The accuracy after every so many steps."""
         order = torch.randperm(len(self.train), generator=torch.Generator().manual_seed(1)).tolist()
         for step in range(steps):
-            rows = order[step * BATCH : (step + 1) * BATCH]
+            rows = [order[place % len(order)] for place in range(step * BATCH, (step + 1) * BATCH)]
             loss, _, _ = self._pass(self.train, rows)
             self._optimizer.zero_grad()
             loss.mean().backward()

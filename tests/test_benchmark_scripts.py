@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks import FOLDER, script
+from tests.conftest import LABELS
 from tests.test_journeys import rows
 
 pytestmark = pytest.mark.no_cover  # what they run of ours has tests of its own
@@ -18,16 +19,17 @@ pytestmark = pytest.mark.no_cover  # what they run of ours has tests of its own
 def data(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("rows")
     for name in ("train", "test"):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(40, seed=1)))
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(80, seed=1)))
     return folder
 
 
-def ran(name: str, *options: object) -> str:
-    """What a script printed that ended well."""
+def ran(name: str, *options: object, misses: bool = False) -> str:
+    """What a script printed that ended well; it may miss targets that are for another size."""
     command = [sys.executable, str(FOLDER / f"{name}.py"), *map(str, options)]
     own = os.environ | {"PYTHONPATH": str(FOLDER.parent)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=own, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode in ((0, 1) if misses else (0,)), done.stdout + done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
     return done.stdout
 
 
@@ -75,3 +77,24 @@ def test_learning(tiny, data):
 def test_scalars(tiny, data):
     options = "--clients", 2, "--rounds", 1, "--iterations", 2
     assert "2 iterations of 2 clients" in ran("scalars", "--bundle", tiny, "--data", data, *options)
+
+
+def test_adapters(model_folder, data):
+    (data / "labels.json").write_text(json.dumps(LABELS))
+    options = "--adapter", "lora:rank=1", "--adapter", "classifier", "--steps", 60, "--length", 8
+    lora, head = ran("adapters", "--data", data, "--model", model_folder, *options).splitlines()[-2:]
+    assert lora.split()[0] == "lora:rank=1"
+    assert int(lora.split()[1]) > 0
+    assert head.split()[:3] == ["classifier", "0", "numbers"]
+
+
+def test_alignment(model_folder, data):
+    options = "--data", data, "--model", model_folder, "--ranks", 2, "--examples", 40, "--json"
+    for row in json.loads(ran("alignment", *options)):
+        assert all(0 <= row[place] <= 1 for place in ("random", "singular", "aligned", "gradient"))
+
+
+def test_the_simulator_beside_one_by_one(model_folder):
+    options = "--only", "speed", "--repetitions", 1, "--iterations", 1, "--json"
+    found = json.loads(ran("simulator", "--model", model_folder, *options, misses=True))
+    assert all(value > 0 for value in found["ratio"].values())
