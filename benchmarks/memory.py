@@ -21,7 +21,7 @@ from fleet import Client, Server, machine, read_rows, shape_of, write_rows
 
 from server.cli.connection import Administrator
 
-IDLE_MB, TRAINING_MB, DRIFT = 60.0, 170.0, 0.05
+IDLE_MB, TRAINING_MB, DRIFT = 70.0, 170.0, 0.05
 EVERY = 50
 DEFAULT_RETRY = 30.0
 SETTLED = 70.0

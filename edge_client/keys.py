@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edge_client.distribution import install_command
 from edge_client.errors import SpryError
 
 if TYPE_CHECKING:
@@ -122,4 +123,4 @@ def _public(public: str) -> Ed25519PublicKey:
 
 def _require() -> None:
     if not installed():
-        raise SpryError("keys need the package cryptography, which is not installed: pip install cryptography")
+        raise SpryError(f"keys need the package cryptography, which is not installed: {install_command()}")

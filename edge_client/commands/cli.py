@@ -58,7 +58,7 @@ SUBCOMMANDS = {
     "serve": Subcommand("Run the server.", "server"),
     "job": Subcommand("Make, follow and steer jobs on a server.", "server"),
     "token": Subcommand("Make and revoke enrolment tokens.", "server"),
-    "access": Subcommand("Let people use a server, as viewers, operators or administrators.", "server"),
+    "access": Subcommand("Let people use a server, each in a role.", "server"),
     "devices": Subcommand("Show and revoke devices.", "server"),
     "adapter": Subcommand("Download what a job has learned, as a PEFT adapter.", "server"),
     "merge": Subcommand("Merge an adapter into its base model.", "export"),

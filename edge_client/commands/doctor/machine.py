@@ -29,7 +29,7 @@ from edge_client.store.jobs import default_home
 Verdict = Literal["ok", "warning", "problem"]
 LEAST_DISK, LITTLE_DISK = 200 * 10**6, 10**9
 _LEAST_MEMORY, _LITTLE_MEMORY = 100 * 10**6, 250 * 10**6
-"""A small encoder in int8 takes 60 MB when it waits and 150 MB when it trains."""
+"""A small encoder in int8 takes 70 MB when it waits and 160 MB when it trains."""
 _LIBRARIES = "numpy", "tokenizers", "safetensors"
 _LIGHT = {"onnxruntime"}
 """Libraries that are cheap enough to be loaded for a look."""

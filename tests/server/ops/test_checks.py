@@ -7,6 +7,7 @@ import pytest
 
 from edge_client.commands.doctor.machine import Asked
 from server.ops.checks import server
+from server.storage.tables import SCHEMA
 from tests.test_journeys import certificates
 
 
@@ -36,7 +37,7 @@ def test_a_servers_data(data, monkeypatch):
     (data / "admin-token").chmod(0o600)
     found = looked(data=data)
     assert {finding.state for finding in found.values()} == {"ok"}
-    assert found["database"].found == "SQLite, schema 1; jobs: 1, devices: 1"
+    assert found["database"].found == f"SQLite, schema {SCHEMA}; jobs: 1, devices: 1"
     assert found["blobs"].found == "2 files, all there"
     (data / "admin-token").chmod(0o644)
     assert looked(data=data)["administrator's token"].advice == f"run: chmod 600 {data / 'admin-token'}"
