@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
-from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edge_client import __version__
@@ -31,8 +29,6 @@ from server.web.services import Services
 from server.web.signals import hear_signals
 
 log = logging.getLogger("uvicorn.error")  # where uvicorn's own start-up lines go
-_ABANDONED = 3600.0
-"""Seconds without a byte after which nobody writes to a file any more; uploads are given up long before."""
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -52,10 +48,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         app.state.services = Services(store, offers, Reports(store), stopping)
         ticker = Ticker(store, offers, stopping)
         ticker.start()
-        tidying = asyncio.create_task(_tidy(store))
         _say_what_next(store)
         yield
-        tidying.cancel()
         ticker.stop()
         store.close()
 
@@ -100,16 +94,6 @@ class PlainRefusal:
             await send(message)
 
         await self._app(scope, receive, told)
-
-
-async def _tidy(store: Store) -> None:
-    """What cut uploads left goes: at the start, and while the server runs."""
-    while True:
-        with suppress(OSError):  # a disk that is away, or full: next time
-            removed = await run_in_threadpool(store.blobs.forget_partials, _ABANDONED)
-            if removed:
-                log.info("removed what %d interrupted uploads had left", removed)
-        await asyncio.sleep(_ABANDONED)
 
 
 def _say_what_next(store: Store) -> None:

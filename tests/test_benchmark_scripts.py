@@ -90,7 +90,9 @@ def test_adapters(model_folder, data):
 
 def test_alignment(model_folder, data):
     options = "--data", data, "--model", model_folder, "--ranks", 2, "--examples", 40, "--json"
-    for row in json.loads(ran("alignment", *options)):
+    shares = json.loads(ran("alignment", *options))
+    assert len(shares) == 2
+    for row in shares:
         assert all(0 <= row[place] <= 1 for place in ("random", "singular", "aligned", "gradient"))
 
 

@@ -1,4 +1,4 @@
-"""Who may do what: enrolment tokens, devices' secrets, the administrator's token.
+"""Which devices may take part: enrolment tokens, and devices' secrets and keys.
 
 Secrets are random, shown once and kept as sha256: nobody can guess 256 random bits, so a slow hash would add nothing.
 """
@@ -22,22 +22,6 @@ ENROLMENT, ENROLMENT_REFUSED = "enrol", "enrol-refused"
 
 def digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
-
-
-# --- administrators --------------------------------------------------------------------------------------------------
-
-
-def is_admin(store: Store, bearer: str) -> bool:
-    return hmac.compare_digest(digest(bearer), digest(store.admin_token))
-
-
-def unauthorized() -> Refusal:
-    return Refusal(
-        401,
-        "unauthorized",
-        "this needs the administrator's token: send it as Authorization: Bearer …; "
-        "the server keeps it in its data folder, file admin-token, or in SPRY_ADMIN_TOKEN",
-    )
 
 
 # --- enrolment tokens ------------------------------------------------------------------------------------------------

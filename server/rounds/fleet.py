@@ -7,7 +7,7 @@ device said is written down within seconds; until then one that has just enrolle
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from sqlalchemy import Connection
 
@@ -30,20 +30,6 @@ _REMEMBERED = 2.0
 _SAID = frozenset(field.name for field in fields(CheckIn))
 
 
-@dataclass(frozen=True)
-class Present:
-    """The devices of a round."""
-
-    members: int
-    """Those that have or had a part in it."""
-    awaited: int
-    """Those that have none, and can take a place that is left."""
-
-    @property
-    def all(self) -> int:
-        return self.members + self.awaited
-
-
 def away_before(store: Store) -> float:
     """A device that was not heard of since is away."""
     return store.now() - max(_AWAY_AFTER * store.settings.retry_seconds, _AWAY_AT_LEAST)
@@ -54,10 +40,11 @@ def needs_of(store: Store, job: Job) -> Needs:
     return store.needs.setdefault(job.id, Needs(manifest, job.settings.training))
 
 
-def present(store: Store, job: Job, round_: Round) -> Present:
+def present(store: Store, job: Job, round_: Round) -> int:
+    """The devices that have or had a part in a round, and those that can take a place which is left."""
     with store.database.read() as connection:
         members = {place.device for place in parts.places(connection, round_)}
-        return Present(len(members), sum(1 for _ in _awaited(store, connection, job, round_)))
+        return len(members) + sum(1 for _ in _awaited(store, connection, job, round_))
 
 
 def wants(store: Store, job: Job, round_: Round) -> str | None:
@@ -81,7 +68,7 @@ def _lately(store: Store, job: Job, round_: Round) -> int:
     """The devices of a round as of a moment ago, for pages that look all the time."""
     counted, number = store.present.get(job.id, (0.0, 0))
     if not counted <= store.now() < counted + _REMEMBERED:
-        number = present(store, job, round_).all
+        number = present(store, job, round_)
         store.present[job.id] = store.now(), number
     return number
 

@@ -70,6 +70,14 @@ class Standing:
     rounds: list[OpenRound] = field(default_factory=list[OpenRound])
     waits: list[tuple[Job, Reason]] = field(default_factory=list[tuple[Job, Reason]])
 
+    def wanted(self, check_in: CheckIn) -> list[OpenRound]:
+        """The rounds that a device asks for, the first to be given away first."""
+        return sorted((one for one in self.rounds if is_wanted(one.job, check_in)), key=lambda one: one.order)
+
+    def reasons(self, check_in: CheckIn) -> list[Reason]:
+        """Why the other jobs that it asks for have no round."""
+        return [why for job, why in self.waits if is_wanted(job, check_in)]
+
 
 class Offers:
     """Answers check-ins."""
@@ -91,15 +99,12 @@ class Offers:
             return held
         standing = self._standing()
         reasons: list[Reason] = []
-        for open_round in sorted(standing.rounds, key=lambda one: one.order):
-            if not is_wanted(open_round.job, check_in):
-                continue
+        for open_round in standing.wanted(check_in):
             offered = self._offer(open_round, device, check_in)
             if isinstance(offered, Task):
                 return CheckedIn(offered)
             reasons.append(offered)
-        reasons += [why for job, why in standing.waits if is_wanted(job, check_in)]
-        return self._wait_for(reasons or [self._nothing_runs(check_in.job)])
+        return self._wait_for([*reasons, *standing.reasons(check_in)] or [self._nothing_runs(check_in.job)])
 
     def answer_at_once(self, device: str, check_in: CheckIn) -> CheckedIn | None:
         """To come back later, and why, by what was read a moment ago; None where `answer` has to look."""
@@ -111,12 +116,11 @@ class Offers:
             self._sent = now
             return None
         reasons: list[Reason] = []
-        for open_round in sorted(standing.rounds, key=lambda one: one.order):
-            if is_wanted(open_round.job, check_in):
-                if (why := self._is_closed_to(open_round, device, check_in)) is None:
-                    return None
-                reasons.append(why)
-        reasons += [why for job, why in standing.waits if is_wanted(job, check_in)]
+        for open_round in standing.wanted(check_in):
+            if (why := self._is_closed_to(open_round, device, check_in)) is None:
+                return None
+            reasons.append(why)
+        reasons += standing.reasons(check_in)
         if not reasons and check_in.job is not None:
             return None
         self._seen[device] = now, check_in

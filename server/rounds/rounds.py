@@ -122,7 +122,7 @@ def _fewest(store: Store, job: Job, round_: Round, reported: int) -> int:
     settings = job.settings
     if settings.minimum is not None or reported >= settings.fewest:
         return settings.fewest
-    return min(settings.fewest, max(1, (present(store, job, round_).all + 1) // 2))
+    return min(settings.fewest, max(1, (present(store, job, round_) + 1) // 2))
 
 
 def _unfit(outcome: Outcome, reported: int) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 
@@ -37,7 +38,7 @@ class Ticker:
         self._offers = offers
         self._stopping = stopping
         self._saved = 0.0
-        self._swept = time.monotonic()
+        self._swept = -math.inf
         self._sweep_every = min(_SWEEP_EVERY, store.settings.keep_days * _OF_A_DAY)
         self._thread = threading.Thread(target=self._run, name="spry-ticker", daemon=True)
 

@@ -51,16 +51,13 @@ class Blobs:
         partial.replace(target)
         sync_folder(target.parent)
 
-    def forget_partials(self, older: float) -> int:
+    def forget_partials(self, older: float) -> None:
         """Remove what uploads left that a crash cut off, and that nobody has written to for so many seconds."""
         until = time.time() - older  # the files' own clock
-        removed = 0
         for partial in self.folder.glob(f"{PARTIAL}*"):
             with suppress(FileNotFoundError):  # it became a blob, or another worker removed it
                 if partial.stat().st_mtime < until:
                     partial.unlink()
-                    removed += 1
-        return removed
 
     def put(self, content: bytes) -> str:
         sha256 = hashlib.sha256(content).hexdigest()

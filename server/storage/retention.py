@@ -1,4 +1,4 @@
-"""What the database forgets after a while: rows about rounds closed long ago, and old entries of the audit log.
+"""What is forgotten after a while: rows about rounds closed long ago, old entries of the audit log, cut uploads.
 
 Rounds and their numbers stay, as do all that a job still reads: the newest rounds, the first ones (updates are compared
 with those), parts whose updates are kept, and sums: refusals are counted on by code, bytes by device.
@@ -17,6 +17,8 @@ from server.storage.tables import audit, jobs, refusals, refused_before, rounds,
 NEWEST = 10
 """Rounds of each job that stay, however old they are."""
 _DAY = 86_400.0
+_ABANDONED = 3600.0
+"""Seconds without a byte after which nobody writes to a file any more; uploads are given up long before."""
 
 
 def sweep(store: Store, first_rounds: int) -> None:
@@ -27,6 +29,7 @@ def sweep(store: Store, first_rounds: int) -> None:
         spare = _forget_parts(connection, old)
     for sha256 in spare:
         store.blobs.forget(sha256)
+    store.blobs.forget_partials(_ABANDONED)
     with store.database.write() as connection:
         _sum_up_traffic(connection, old)
     with store.database.write() as connection:

@@ -31,6 +31,8 @@ class Roster:
     def known(self, device: str) -> Device | None:
         """Without the database; None where it must be asked."""
         now = time.monotonic()
+        if device not in self._known:  # nor may a stranger's name be the one that asks for all
+            return None
         if now > self._read + FRESH / 2 and now > self._sent + FRESH / 2:  # one asks, for all who come meanwhile
             self._sent = now
             return None

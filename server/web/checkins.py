@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from edge_client.wire.proofs import digest_of
 from edge_client.wire.protocol import CheckedIn, CheckIn
 from server.control.credentials import digest
+from server.control.proofs import Signed
 from server.web.services import Services, signed
 
 _PATH = "/v1/check-in"
@@ -34,12 +35,13 @@ class AtOnce:
             return
         services: Services = scope["app"].state.services
         request = Request(scope)
-        device = _device(services, request)
+        head = signed(request)
+        device = _device(services, request, head)
         if device is None:
             await self._app(scope, receive, send)
             return
         message = await receive()
-        answer = None if message.get("more_body") else _answer(services, device, request, message.get("body", b""))
+        answer = None if message.get("more_body") else _answer(services, device, head, message.get("body", b""))
         if answer is None:
             await self._app(scope, _again(message, receive), send)
             return
@@ -48,9 +50,9 @@ class AtOnce:
         await send({"type": "http.response.body", "body": answer})
 
 
-def _device(services: Services, request: Request) -> str | None:
+def _device(services: Services, request: Request, head: Signed) -> str | None:
     """Who asks, if it is known and may; a body of any size is nobody's yet."""
-    length, head = request.headers.get("content-length", ""), signed(request)
+    length = request.headers.get("content-length", "")
     if not (length.isdigit() and len(length) <= len(str(_LARGEST)) and int(length) <= _LARGEST):
         return None
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
@@ -63,8 +65,7 @@ def _device(services: Services, request: Request) -> str | None:
     return name if scheme.lower() == "bearer" and hmac.compare_digest(digest(secret), device.hash) else None
 
 
-def _answer(services: Services, device: str, request: Request, body: bytes) -> bytes | None:
-    head = signed(request)
+def _answer(services: Services, device: str, head: Signed, body: bytes) -> bytes | None:
     if head.proof and head.digest != digest_of(body):
         return None
     try:

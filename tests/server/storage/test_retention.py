@@ -1,5 +1,8 @@
 """What is forgotten, and what must stay for those who still read it."""
 
+import os
+import time
+
 import pytest
 from sqlalchemy import func, select
 
@@ -123,3 +126,14 @@ def test_the_audit_log_has_a_retention_of_its_own(old):
     assert count(old, tables.audit) == 0
     old.device()
     assert count(old, tables.audit) > 0
+
+
+def test_what_a_cut_upload_left_goes_when_nobody_writes_to_it(old):
+    left, under_way = old.store.blobs.partial(), old.store.blobs.partial()
+    for path in (left, under_way):
+        path.write_bytes(b"half")
+    hours_ago = time.time() - 2 * 3600
+    os.utime(left, (hours_ago, hours_ago))
+    later(old, 0)
+    assert not left.exists()
+    assert under_way.exists()
