@@ -75,20 +75,23 @@ async def run(server: Server, options: argparse.Namespace, token: str) -> list[F
     return figures
 
 
-def grown(figures: list[Figures], name: str) -> tuple[float, float]:
-    """The median in the second quarter, and in the last: the first one is the server's warming up."""
+def quarters(figures: list[Figures], name: str) -> tuple[list[float], list[float]]:
+    """The second one and the last: the first one is the server's warming up."""
     quarter = len(figures) // 4
     values = [row[name] for row in figures]
-    return statistics.median(values[quarter : 2 * quarter]), statistics.median(values[-quarter:])
+    return values[quarter : 2 * quarter], values[-quarter:]
 
 
 def verdict(figures: list[Figures]) -> dict[str, bool]:
-    """Which are flat."""
-    before, after = grown(figures, "descriptors")
+    """Which are flat. Of a table its highest count: rows come one by one and are tidied away many at once, so that a
+    middle one says where in that cycle the looks fell."""
+    before, after = map(statistics.median, quarters(figures, "descriptors"))
     flat = {"descriptors": after <= before + DESCRIPTORS_GROWTH}
-    for name, most in (("MB", MEMORY_GROWTH), *((table, ROWS_GROWTH) for table in FLAT)):
-        before, after = grown(figures, name)
-        flat[name] = after <= most * before + (0 if name == "MB" else 20)
+    before, after = map(statistics.median, quarters(figures, "MB"))
+    flat["MB"] = after <= MEMORY_GROWTH * before
+    for table in FLAT:
+        before, after = map(max, quarters(figures, table))
+        flat[table] = after <= ROWS_GROWTH * before + 20
     return flat
 
 
