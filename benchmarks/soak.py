@@ -83,8 +83,11 @@ def quarters(figures: list[Figures], name: str) -> tuple[list[float], list[float
 
 
 def verdict(figures: list[Figures]) -> dict[str, bool]:
-    """Which are flat. Of a table its highest count: rows come one by one and are tidied away many at once, so that a
-    middle one says where in that cycle the looks fell."""
+    """Which are flat.
+
+    Of a table its highest count: rows come one by one and are tidied away many at once, so that a middle one says where
+    in that cycle the looks fell.
+    """
     before, after = map(statistics.median, quarters(figures, "descriptors"))
     flat = {"descriptors": after <= before + DESCRIPTORS_GROWTH}
     before, after = map(statistics.median, quarters(figures, "MB"))

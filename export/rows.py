@@ -30,6 +30,7 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.data.batches import Batch
 from export.adapt.adapter import check_adapter
+from export.adapt.heads import entering
 from export.adapt.wrapping import Adapted, adapt
 from export.errors import ExportError
 from export.graph.capture import TaskForward, capture
@@ -48,6 +49,15 @@ ROWS_AT_ONCE = {"cpu": 16}
 MOST_ROWS = 256
 _NO_LOGIT = -1e9
 """Of positions that were left out because no row reaches them."""
+
+
+class Computed(NamedTuple):
+    """One batch's losses and logits, and what these are a product of."""
+
+    loss: Array
+    """[batch]"""
+    logits: Array
+    features: Array | None
 
 
 class Differentiated(NamedTuple):
@@ -75,8 +85,22 @@ class RowModel:
         self.initial: Weights = {p.name: adapted.initial[p.name].numpy().copy() for p in trained}
         last = len(self.manifest.segments) - 1
         self._first = {parameter.name: last for parameter in self.manifest.head} | first_uses(self.manifest)
+        self._entered: Tensor | None = None
+        self._watch_features()
         if self.arithmetic is not torch.float32:
             self._round_frozen()
+
+    def _watch_features(self) -> None:
+        """What enters the head's last layer is noted in each pass."""
+        if self.manifest.features is None:
+            return
+        name, _, _ = self._adapted.names[self.manifest.features.weight].rpartition(".")
+        layer = self._adapted.model.get_submodule(name)
+
+        def note(_module: nn.Module, given: tuple[Tensor, ...]) -> None:
+            self._entered = entering(layer, given[0])
+
+        layer.register_forward_pre_hook(note)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -100,8 +124,8 @@ class RowModel:
 
     # --- passes ---
 
-    def forward(self, weights: Sequence[Weights], batches: Sequence[Batch]) -> list[tuple[Array, Array]]:
-        """Each client's losses [batch] and logits."""
+    def forward(self, weights: Sequence[Weights], batches: Sequence[Batch]) -> list[Computed]:
+        """Each client's losses, logits and features."""
         results = _Results(batches)
         alike = all(values is weights[0] for values in weights)
         with torch.no_grad():
@@ -109,7 +133,8 @@ class RowModel:
                 leaves = self._leaves(weights[:1] if alike else [weights[client] for client in part.clients])
                 inner = {name: leaf[0] if alike else leaf[part.owner] for name, leaf in leaves.items()}
                 results.put(part, *self._rows(inner, None if alike else 0, results.batch, part))
-        return list(zip(results.loss, results.logits, strict=True))
+        features = [None] * len(batches) if results.features is None else results.features
+        return [Computed(*result) for result in zip(results.loss, results.logits, features, strict=True)]
 
     def differentiate(
         self, weights: Sequence[Weights], batches: Sequence[Batch], names: Sequence[Collection[str]], *,
@@ -134,7 +159,7 @@ class RowModel:
             roots = [leaves[name].requires_grad_() for name in wanted]
             with torch.enable_grad():
                 inner = leaves if per_example else {name: leaf[part.owner] for name, leaf in leaves.items()}
-                loss, logits = self._rows(inner, 0, results.batch, part)
+                loss, logits, *_ = self._rows(inner, 0, results.batch, part)
                 mean = loss.sum() if per_example else loss @ self._shares(batches, part)
                 slopes = torch.autograd.grad(mean, roots, allow_unused=True, materialize_grads=True)
             results.put(part, loss, logits)
@@ -160,8 +185,8 @@ class RowModel:
 
     def _rows(
         self, weights: Mapping[str, Tensor], each: int | None, batch: Batch, part: _Part
-    ) -> tuple[Tensor, Tensor]:
-        """Losses and logits of a part's rows; weights have a row for each of them, or are the same for all."""
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Losses, logits and features of a part's rows; weights have a row for each, or are the same for all."""
         longest = part.longest
         tokens = [batch.tokens[name][part.rows, :longest] for name in self.manifest.inputs]
         labels = batch.labels[part.rows]
@@ -172,12 +197,13 @@ class RowModel:
         run = vmap(self._row, in_dims=(each, 0))
         lower = self.arithmetic is not torch.float32
         with _whole_masks(), torch.autocast(self.device.type, self.arithmetic, enabled=lower):
-            loss, logits = run(named, inputs)
-        return loss.float(), logits
+            loss, logits, *features = run(named, inputs)
+        return loss.float(), logits, features[0] if features else None
 
-    def _row(self, weights: dict[str, Tensor], inputs: list[Tensor]) -> tuple[Tensor, Tensor]:
+    def _row(self, weights: dict[str, Tensor], inputs: list[Tensor]) -> tuple[Tensor, ...]:
         loss, logits = functional_call(self._forward, weights, tuple(values[None] for values in inputs))
-        return loss[0], logits[0]
+        entered, self._entered = self._entered, None
+        return (loss[0], logits[0]) if entered is None else (loss[0], logits[0], entered[0])
 
     # --- results ---
 
@@ -257,19 +283,27 @@ class _Results:
         self._shape = len(batches), len(batches[0].weight)
         self._loss = np.zeros(len(self.batch.weight), np.float32)
         self._logits: Array | None = None
+        self._features: Array | None = None
 
-    def put(self, part: _Part, loss: Tensor, logits: Tensor) -> None:
-        values = logits.detach().float().cpu().numpy()
-        cut_off = values.ndim == 3  # of each token; those that no row reaches are left out
-        if self._logits is None:
+    def put(self, part: _Part, loss: Tensor, logits: Tensor, features: Tensor | None = None) -> None:
+        self._loss[part.rows] = loss.detach().cpu().numpy()
+        self._logits = self._filled(self._logits, part, logits, _NO_LOGIT)
+        if features is not None:
+            self._features = self._filled(self._features, part, features, 0.0)
+
+    def _filled(self, whole: Array | None, part: _Part, given: Tensor, nothing: float) -> Array:
+        """With a part's rows put in; where they are of each token, those that no row reaches are left out."""
+        values = given.detach().float().cpu().numpy()
+        cut_off = values.ndim == 3
+        if whole is None:
             length = next(iter(self.batch.tokens.values())).shape[1]
             shape = (length, values.shape[2]) if cut_off else values.shape[1:]
-            self._logits = np.full((len(self._loss), *shape), _NO_LOGIT, np.float32)
-        self._loss[part.rows] = loss.detach().cpu().numpy()
+            whole = np.full((len(self._loss), *shape), nothing, np.float32)
         if cut_off:
-            self._logits[part.rows, : part.longest] = values
+            whole[part.rows, : part.longest] = values
         else:
-            self._logits[part.rows] = values
+            whole[part.rows] = values
+        return whole
 
     @property
     def loss(self) -> Array:
@@ -280,6 +314,10 @@ class _Results:
     def logits(self) -> Array:
         assert self._logits is not None  # there is a part at least
         return self._logits.reshape(*self._shape, *self._logits.shape[1:])
+
+    @property
+    def features(self) -> Array | None:
+        return None if self._features is None else self._features.reshape(*self._shape, *self._features.shape[1:])
 
 
 @contextmanager

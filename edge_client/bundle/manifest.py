@@ -154,6 +154,17 @@ class AdapterSpec(_Record, frozen=True):
     """The adapter's and head's values before training: safetensors under PEFT's keys."""
 
 
+class FeatureSpec(_Record, frozen=True):
+    """What a model hands to the linear layer that gives its logits: the head's plain program tells it."""
+
+    weight: str
+    """The layer's, among the head's parameters."""
+    bias: str
+    """Empty where it has none."""
+    square: float
+    """The mean of the features' squared length, for sentences that the exporter has."""
+
+
 class Check(_Record, frozen=True):
     """One line of the verification report."""
 
@@ -188,6 +199,8 @@ class Manifest(_Record, frozen=True, kw_only=True):
     runtimes: dict[str, RuntimeSpec]
     verification: tuple[Check, ...]
     files: tuple[FileSpec, ...]
+    features: FeatureSpec | None = None
+    """None where no linear layer of the head gives the logits."""
 
     @property
     def trained(self) -> tuple[Parameter, ...]:

@@ -25,6 +25,9 @@ COUNT = "t:"
 """The steps of a parameter so far."""
 AVERAGE = "a:"
 """The running average of a job's weights, which the server alone keeps."""
+FEATURES = "f:"
+"""The moments of what reaches the head's last layer (`edge_client.training.features`): in an update those of a device,
+in the state those of all."""
 REPEATED = (FIRST, SECOND)
 """What devices need of the server's state to take its steps themselves; it sends no other, and they take no other."""
 

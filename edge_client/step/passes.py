@@ -144,11 +144,19 @@ class Passes:
 
     def logits(self, batch: Batch, weights: Weights) -> Array:
         """[batch, ...], from end to end and without leaving anything in the cache."""
-        parts: list[Array] = []
+        return np.concatenate([rows for rows, _ in self._whole(batch, weights)])
+
+    def features(self, batch: Batch, weights: Weights) -> Array:
+        """[batch, ...], what the logits are a product of; computed like them."""
+        parts = [rows for _, rows in self._whole(batch, weights)]
+        return np.concatenate([rows for rows in parts if rows is not None])
+
+    def _whole(self, batch: Batch, weights: Weights) -> Iterator[tuple[Array, Array | None]]:
+        """Logits and features of each piece, without rows that only fill."""
         for piece in self._pieces(batch):
-            logits = self._stepper.forward(piece.tokens, piece.labels, weights).logits
-            parts.append(logits[: piece.rows.stop - piece.rows.start])
-        return np.concatenate(parts)
+            passed = self._stepper.forward(piece.tokens, piece.labels, weights)
+            rows = slice(piece.rows.stop - piece.rows.start)
+            yield passed.logits[rows], None if passed.features is None else passed.features[rows]
 
     # --- memory ---
 

@@ -51,6 +51,8 @@ class ForwardPass(NamedTuple):
     loss: Array
     """[batch]"""
     logits: Array
+    features: Array | None = None
+    """What the logits are a product of, of each example or each token, where the bundle's programs tell it."""
 
 
 class Step(NamedTuple):
@@ -116,7 +118,7 @@ class Stepper:
         self._inputs.check_hidden(hidden, first)
         values = self._inputs.values(tokens, weights, labels=labels)
         results = self._follow(self.chain.forward(first), values, hidden=hidden)
-        return ForwardPass(results["loss"], results["logits"])
+        return ForwardPass(results["loss"], results["logits"], results.get("features"))
 
     def prefix(self, tokens: Arrays, weights: Arrays, cut: Cut) -> Array | None:
         """The hidden states that enter the cut; None where nothing lies before it."""

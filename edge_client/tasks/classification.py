@@ -44,6 +44,13 @@ class Classification(TaskType):
         result[: len(examples)] = [example.label for example in examples]
         return result
 
+    def feature_rows(self, features: Array, part: Labelled) -> Array:
+        """A decoder's are of each token, and its last token decides."""
+        if features.ndim == 2:
+            return features
+        last = part.encoded.tokens["attention_mask"][: len(features)].sum(1) - 1
+        return features[np.arange(len(features)), last]
+
     def right(self, logits: NDArray[Any], part: Labelled) -> list[bool]:
         return (logits.argmax(-1) == part.labels[: len(part.examples)]).tolist()
 

@@ -106,6 +106,14 @@ class TaskType(ABC):
         """Labels lie below this, for logits of this shape."""
         return logits[-1]
 
+    # --- features; of the examples alone ---
+
+    def feature_rows(self, features: Array, part: Labelled) -> Array:
+        """[rows, features] of those [examples, features], or of each token, that predictions are made of."""
+        if features.ndim == 2:
+            return features
+        return features[part.encoded.tokens["attention_mask"][: len(features)] > 0]
+
     # --- predictions; logits are those of the examples alone ---
 
     @abstractmethod

@@ -102,7 +102,14 @@ def update(task: Task, manifest: Manifest, state: TrainingState) -> Weights:
     return {name: state.weights[name] for name in sorted(trained(manifest, task))}
 
 
-def report(state: TrainingState, *, peak_bytes: int = 0, held_back: int = 0, right: tuple[int, int] = (0, 0)) -> Report:
+def report(
+    state: TrainingState,
+    *,
+    peak_bytes: int = 0,
+    held_back: int = 0,
+    right: tuple[int, int] = (0, 0),
+    measured: int = 0,
+) -> Report:
     return Report(
         examples=state.examples,
         steps=state.step,
@@ -112,6 +119,7 @@ def report(state: TrainingState, *, peak_bytes: int = 0, held_back: int = 0, rig
         held_back=held_back,
         right_global=right[0],
         right_personal=right[1],
+        measured=measured,
     )
 
 

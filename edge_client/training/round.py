@@ -20,6 +20,7 @@ from edge_client.wire.server import Server
 
 from .epoch import TrainingState, evaluate, report, steps_in, train, update
 from .estimators import Estimator, estimator_for
+from .features import NOTHING, Moments, measured
 from .iterations import Iterations
 from .plan import Workbench
 from .versions import current
@@ -67,9 +68,11 @@ class Participation:
         peak = peak_above_now()
         state = self._steps(self._resumed(start), batches, estimator)
         held_back, right = self._evaluated(passes, batches, start, state.weights)
-        told = report(state, peak_bytes=peak(), held_back=held_back, right=right)
+        moments = self._measured(passes, batches, start)
+        own = update(self.task, self.bench.manifest, state)
+        told = report(state, peak_bytes=peak(), held_back=held_back, right=right, measured=moments.rows)
         self.store.save_personal(self.task.bundle, self.task.version, state.weights)
-        self.store.save_update(update(self.task, self.bench.manifest, state), told)
+        self.store.save_update(own | moments.tensors, told)
         return state.seconds / state.step
 
     def _steps(self, state: TrainingState, batches: Batches, estimator: Estimator) -> TrainingState:
@@ -91,6 +94,13 @@ class Participation:
             self._checkpoint(state)
             raise
         return state
+
+    def _measured(self, passes: Passes, batches: Batches, start: Weights) -> Moments:
+        """Of the features that this device's examples have by the round's weights, where the task asks for them."""
+        if not self.task.measure or self.bench.manifest.features is None:
+            return NOTHING
+        passes.release()  # to measure is to run other programs
+        return measured(passes.features, self.examples, batches.encoder, self.bench.kind, start, self.task.seed)
 
     def _checkpoint(self, state: TrainingState) -> None:
         if state.step:

@@ -192,6 +192,8 @@ class Task:
     """The batch to run at most: `training.batch`, or less where the device's memory is short."""
     evaluate: bool = False
     """Measure the global and the personal model on examples held back, and report."""
+    measure: bool = False
+    """Tell the moments of what reaches the head's last layer, beside the update (mode epoch)."""
 
 
 @dataclass(frozen=True)
@@ -222,6 +224,8 @@ class Report:
     """Examples that the two counts below are of."""
     right_global: Count = 0
     right_personal: Count = 0
+    measured: Count = 0
+    """Rows of features that the moments beside the update are of."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,10 @@ from export.adapt.labelled import Batch
 from export.errors import ExportError
 from export.graph.capture import TaskForward
 from export.model.loading import Loaded
+from export.model.samples import SENTENCES, sample_inputs
 
+_LENGTH = 64
+"""Tokens of the sentences that features are measured on."""
 _LEAST = 0.1
 """Of the usual spread: a feature that hardly moves here may move elsewhere."""
 
@@ -37,7 +40,10 @@ class StandardizedLinear(nn.Linear):
         self.bias = _moved(plain, centre)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 -- the base's name
-        return super().forward((input - self.centre) * self.scale)
+        return super().forward(self.standardized(input))
+
+    def standardized(self, features: Tensor) -> Tensor:
+        return (features - self.centre) * self.scale
 
 
 def _moved(plain: Any, centre: Tensor) -> nn.Parameter | None:
@@ -60,15 +66,34 @@ def standardize_head(loaded: Loaded, heads: Sequence[str], batches: Sequence[Bat
     loaded.model.set_submodule(name, layer.eval())
 
 
+def feature_square(loaded: Loaded, heads: Sequence[str], seed: int) -> float | None:
+    """The mean squared length of what the logits are a product of, in a few sentences; None where there is no layer."""
+    linears = _linears(loaded, heads)
+    if not linears:
+        return None
+    layer = loaded.model.get_submodule(linears[-1])
+    inputs = sample_inputs(loaded, len(SENTENCES), min(_LENGTH, loaded.positions or _LENGTH), seed)
+    return float(entering(layer, _features(loaded, layer, [inputs])).square().sum(1).mean())
+
+
+def entering(layer: nn.Module, given: Tensor) -> Tensor:
+    """What a layer's weight is multiplied with, of what the layer is given."""
+    return layer.standardized(given) if isinstance(layer, StandardizedLinear) else given
+
+
 def _last_linear(loaded: Loaded, heads: Sequence[str]) -> str:
     """What gives the logits: a task layer may have several."""
-    linears = [name for name, module in loaded.model.named_modules() if isinstance(module, nn.Linear)]
-    of_head = [name for name in linears if name.split(".")[0] in heads]
-    if not of_head:
+    linears = _linears(loaded, heads)
+    if not linears:
         raise ExportError(
             "the model's task layer has no linear layer whose features could be centred: leave --examples out"
         )
-    return of_head[-1]
+    return linears[-1]
+
+
+def _linears(loaded: Loaded, heads: Sequence[str]) -> list[str]:
+    linears = [name for name, module in loaded.model.named_modules() if isinstance(module, nn.Linear)]
+    return [name for name in linears if name.split(".")[0] in heads]
 
 
 def _features(loaded: Loaded, layer: nn.Module, batches: Sequence[Batch]) -> Tensor:

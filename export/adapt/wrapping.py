@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from edge_client.commands.options.adapter import AdapterOptions
 from export.adapt.adapter import ADAPTERS, Targets
-from export.adapt.heads import standardize_head
+from export.adapt.heads import feature_square, standardize_head
 from export.adapt.labelled import read_batches
 from export.adapt.targets import Projections, find_projections, shortest_patterns
 from export.errors import ExportError
@@ -40,6 +40,8 @@ class Adapted:
     """adapter_config.json"""
     initial: dict[str, Tensor]
     """adapter_model.safetensors before training, with what PEFT wants beside the trainable tensors."""
+    feature_square: float | None = None
+    """The mean squared length of what the head's last layer is given."""
 
 
 def head_modules(model: nn.Module, task: ModelTask) -> list[str]:
@@ -79,6 +81,7 @@ def adapt(loaded: Loaded, options: AdapterOptions, seed: int = 0, projections: P
     examples = read_batches(loaded, Path(options.examples)) if options.examples else []
     if examples and heads:
         standardize_head(loaded, heads, examples)
+    square = feature_square(loaded, heads, seed)
     layers = [name for name in linears if any(_matches(name, target) for target in targets)]
     bases = between.bases(loaded, layers, options, examples, seed) if between else {}
     torch.manual_seed(seed)
@@ -97,7 +100,7 @@ def adapt(loaded: Loaded, options: AdapterOptions, seed: int = 0, projections: P
     adapts = any(slot.role is Role.ADAPTER for slot in described.slots.values())
     if not described.slots or not (adapts or method.head_alone):
         raise ExportError(f"the adapter {options.method!r} finds nothing to train in this model; choose another --peft")
-    return described
+    return replace(described, feature_square=square)
 
 
 def _within(loaded: Loaded, last_blocks: int) -> Callable[[str], bool]:

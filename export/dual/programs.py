@@ -25,6 +25,7 @@ from export.dual.interpreter import Directions, Dual, DualInterpreter
 from export.graph.editing import trace
 from export.graph.segments import SegmentGraph
 from export.graph.slots import STORED, Role, Slot, slot_of, value_of
+from export.graph.units import logits_layer
 
 _BATCHED = (Role.INPUT, Role.STATE)
 
@@ -197,14 +198,20 @@ class _Tracer:
     # --- what the programs compute ---
 
     def _run(self, values: dict[Slot, Tensor]) -> Sequence[Tensor]:
-        results: Sequence[Tensor] = fx.Interpreter(self.segment.graph, garbage_collect_values=False).run(
-            *(values[slot] for slot, _ in self.own)
-        )
+        results: Sequence[Tensor] = self._interpreted(values)[0]
         return results
 
+    def _interpreted(self, values: dict[Slot, Tensor]) -> tuple[Any, dict[fx.Node, Any]]:
+        interpreter = fx.Interpreter(self.segment.graph, garbage_collect_values=False)
+        return interpreter.run(*(values[slot] for slot, _ in self.own)), interpreter.env
+
     def _plain(self, values: dict[Slot, Tensor]) -> dict[str, Tensor]:
-        names = ("loss", "logits") if self.is_head else ("hidden",)
-        return dict(zip(names, self._run(values), strict=True))
+        results, computed = self._interpreted(values)
+        if not self.is_head:
+            return {"hidden": results[0]}
+        layer = logits_layer(self.segment)
+        features: dict[str, Tensor] = {} if layer is None else {"features": computed[layer.args[0]]}  # type: ignore[index]
+        return {"loss": results[0], "logits": results[1]} | features
 
     def _dual(self, values: dict[Slot, Tensor]) -> dict[str, Tensor]:
         moving = [slot for slot, _ in self.own if slot.role in (Role.ADAPTER, Role.STATE)]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
+import torch
 from torch import fx
 
 from edge_client.bundle.adapters import CORE
@@ -36,6 +38,23 @@ def find_head(segments: list[SegmentGraph]) -> list[Parameter]:
         for node in segment.graph.graph.nodes
         if node.op == "placeholder" and slot_of(node).role is Role.HEAD
     ]
+
+
+def logits_layer(head: SegmentGraph) -> fx.Node | None:
+    """The linear layer of the head that gives the logits; what it is given are the features."""
+    layers = [node for node in head.graph.graph.nodes if node.target is torch.ops.aten.linear.default]
+    of_head = [node for node in layers if _role(node.args[1]) is Role.HEAD]
+    return of_head[-1] if of_head else None
+
+
+def bias_of(layer: fx.Node) -> fx.Node | None:
+    """What is added to a trained layer's product: the graph has it apart."""
+    added = [other for user in layer.users if user.target is torch.ops.aten.add.Tensor for other in user.args]
+    return next((node for node in added if isinstance(node, fx.Node) and _role(node) is Role.HEAD), None)
+
+
+def _role(node: Any) -> Role | None:
+    return slot_of(node).role if node.op == "placeholder" else None
 
 
 _SLICE = re.compile(r"\.slice\([^)]*\)")

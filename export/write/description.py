@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from torch import fx
+
 from edge_client import __version__
 from edge_client.bundle import manifest as m
 from export.adapt.wrapping import Adapted
 from export.graph.segments import SegmentGraph
-from export.graph.units import find_head, find_units
+from export.graph.slots import slot_of
+from export.graph.units import bias_of, find_head, find_units, logits_layer
 from export.model.loading import Loaded
 from export.write import pack
 
@@ -39,4 +42,14 @@ def describe(loaded: Loaded, adapted: Adapted, segments: list[SegmentGraph], met
         runtimes={},
         verification=(),
         files=(),
+        features=_features(adapted, segments[-1]),
     )
+
+
+def _features(adapted: Adapted, head: SegmentGraph) -> m.FeatureSpec | None:
+    layer = logits_layer(head)
+    if layer is None or adapted.feature_square is None:
+        return None
+    weight: fx.Node = layer.args[1]  # type: ignore[assignment]
+    bias = bias_of(layer)
+    return m.FeatureSpec(slot_of(weight).name, "" if bias is None else slot_of(bias).name, adapted.feature_square)

@@ -19,6 +19,9 @@ from server.jobs.settings import JobSettings
 
 _EXACT_HEAD_RATE = 10.0
 """An exact gradient has no noise that a larger step would carry into the weights."""
+_SHORT = 0.3
+"""Of the longest step of a head that is sure to lower its loss: where features are measured the server makes the
+step, and clients that hardly move give it gradients of the same weights."""
 
 
 def complete(settings: JobSettings, manifest: Manifest) -> JobSettings:
@@ -31,10 +34,19 @@ def complete(settings: JobSettings, manifest: Manifest) -> JobSettings:
     check_programs(training, manifest)
     if not manifest.head and training.head != "exact":
         training = replace(training, head="exact")
-    if training.head == "exact" and training.head_learning_rate is None:
-        training = replace(training, head_learning_rate=_EXACT_HEAD_RATE * training.learning_rate)
     seed = secrets.randbits(63) if settings.seed is None else settings.seed
-    return settings.model_copy(update={"training": training, "seed": seed})
+    settings = settings.model_copy(update={"training": training, "seed": seed})
+    if training.head != "exact" or training.head_learning_rate is not None:
+        return settings
+    rated = replace(training, head_learning_rate=_head_rate(settings, manifest))
+    return settings.model_copy(update={"training": rated})
+
+
+def _head_rate(settings: JobSettings, manifest: Manifest) -> float:
+    """Of the clients' own steps of an exact head, where none is named."""
+    if manifest.features is not None and settings.measures(manifest):
+        return _SHORT * 2.0 / (manifest.features.square + 1.0)  # the errors' curvature is at most a half
+    return _EXACT_HEAD_RATE * settings.training.learning_rate
 
 
 def _check_report(training: Training) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, Gt, Le, Len, Lt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from edge_client.bundle.manifest import Manifest
 from edge_client.training.epoch import steps_in
 from edge_client.training.estimators import ESTIMATORS, ScalarEstimator, kind_of
 from edge_client.wire.protocol import ServerOptimizers, Training
@@ -61,6 +62,9 @@ class JobSettings(BaseModel):
     )
     keep: Annotated[int, Ge(1)] | None = Field(default=None, description="Rounds whose weights are kept; all.")
     keep_updates: bool = Field(default=False, description="Keep clients' updates after their round.")
+    measure_features: bool = Field(
+        default=True, description="Devices tell what reaches the head's last layer once, and the head steps by it."
+    )
     unmetered_only: bool = Field(default=False, description="No devices on a metered network.")
     mains_only: bool = Field(default=False, description="No devices on battery.")
     seed: Annotated[int, Ge(0), Le(2**63 - 1)] | None = Field(default=None, description="Of all directions; drawn.")
@@ -102,6 +106,13 @@ class JobSettings(BaseModel):
     def fewest(self) -> int:
         """Reports without which a round fails, where there are as many devices as it wants."""
         return self.minimum or (self.per_round + 1) // 2
+
+    def measures(self, manifest: Manifest) -> bool:
+        """Whether the head's changes are sums of true gradients, of a layer whose features can be measured."""
+        training = self.training
+        sums = training.mode == "epoch" and training.head == "exact" and training.optimizer == "sgd"
+        wanted = self.measure_features and self.optimizers.head.kind == "fedavg"
+        return wanted and sums and manifest.features is not None
 
     @property
     def steps(self) -> int:

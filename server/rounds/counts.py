@@ -8,6 +8,7 @@ import numpy as np
 
 from edge_client.bundle.manifest import Manifest
 from edge_client.tasks.registry import task_named
+from edge_client.training.features import MOST
 from edge_client.wire.protocol import Report, Training
 from edge_client.wire.scalars import ScalarReport
 from server.errors import Refusal
@@ -25,7 +26,8 @@ def held_to(report: Report, declared: int | None, training: Training, manifest: 
     _check_held_back(report, declared, training, manifest)
     steps = min(report.steps, training.iterations or report.steps)
     most = min(report.examples, steps * training.batch)
-    return replace(report, examples=most if declared is None else min(most, declared))
+    measured = min(report.measured, MOST * training.length)
+    return replace(report, examples=most if declared is None else min(most, declared), measured=measured)
 
 
 def _check_held_back(report: Report, declared: int | None, training: Training, manifest: Manifest) -> None:

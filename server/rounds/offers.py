@@ -339,7 +339,15 @@ class Offers:
             optimizers=settings.optimizers,
             batch=part.batch,
             evaluate=bool(every) and part.round % every == 0,
+            measure=self._measures(job, part.device),
         )
+
+    def _measures(self, job: Job, device: str) -> bool:
+        """Whether a device is to tell of its features: once in a job."""
+        if not job.settings.measures(self._store.bundles.manifest(job.bundle)):
+            return False
+        with self._store.database.read() as connection:
+            return not parts.has_ever_accepted(connection, job.id, device)
 
     # --- what devices said ---
 

@@ -15,10 +15,12 @@ import numpy as np
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest
 from edge_client.gradient.drawing import Draw, step_directions
+from edge_client.training.features import Moments, moments_in
 from edge_client.wire.protocol import Report
 from edge_client.wire.scalars import Participant, ScalarReport, StepRecord, as_published, decode_report
 from server.jobs.job import Job
 from server.jobs.settings import JobSettings
+from server.rounds import features
 from server.rounds.aggregation import Mean, weights_of
 from server.rounds.outliers import Norms, beyond, sizes, usual_in, usual_sizes
 from server.storage.models import Model, moved, repeated
@@ -105,11 +107,31 @@ def mean_of_updates(
             taken.append(update)
     reports = [update.report for update in taken]
     holders = [(update.units, update.report.examples) for update in taken]
-    mean = Mean()
+    mean, told = Mean(), list[Moments]()
     for update, weights in zip(taken, weights_of(holders, settings.weight_bound, manifest), strict=True):
-        mean.add(update.tensors(), weights)
-    change = mean.changes(start.weights)
+        tensors = update.tensors()
+        mean.add({name: tensors[name] for name in weights}, weights)
+        told += [moments] if (moments := moments_in(tensors, update.report.measured)) else []
+    start, change = _by_features(start, mean.changes(start.weights), told, reports, settings, manifest)
     return Outcome(moved(start, change, settings, manifest), change, reports, refused=tuple(refused))
+
+
+def _by_features(
+    start: Model,
+    change: Weights,
+    told: Sequence[Moments],
+    reports: Sequence[Report],
+    settings: JobSettings,
+    manifest: Manifest,
+) -> tuple[Model, Weights]:
+    """The change with the head's as features have it, and the model with what devices told of them."""
+    spec = manifest.features
+    if spec is None or not settings.measures(manifest) or not reports:
+        return start, change
+    state = start.optimizer | features.joined(start.optimizer, told)
+    examples = sum(report.examples for report in reports)
+    steps = sum(report.steps * report.examples for report in reports) / examples
+    return replace(start, optimizer=state), features.stepped(change, state, spec, settings.training, steps)
 
 
 def step_of_scalars(

@@ -6,11 +6,14 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
+from edge_client.bundle.manifest import Manifest
+from edge_client.training.features import Moments
 from edge_client.wire.protocol import Receipt
 from edge_client.wire.scalars import ScalarError, decode_report, largest_report
 from server.errors import Refusal, not_found
 from server.jobs.job import Job
 from server.rounds.counts import check_derivatives, held_to
+from server.rounds.features import unlikely
 from server.rounds.outliers import beyond, norms, usual_in
 from server.rounds.updates import largest, read_update
 from server.storage import parts, refusals, rounds, scalars
@@ -55,7 +58,8 @@ class Reports:
         if job.settings.training.mode != "epoch":
             raise Refusal(422, "invalid", "this job takes derivatives, not weights: its mode is iteration")
         manifest = self._store.bundles.manifest(job.bundle)
-        update = read_update(partial, manifest.trained_with(part.units))
+        update = read_update(partial, manifest, part.units)
+        _check_moments(update.moments, manifest)
         with self._store.database.read() as connection:
             version = rounds.find(connection, job.id, part.round).version
         start = self._store.models.load(job, version).weights
@@ -180,3 +184,8 @@ class Reports:
             return min(1.0, self._store.settings.retry_seconds)
         left = (last.closed - last.started) - (self._store.now() - this.started)
         return max(0.0, min(left, self._store.settings.retry_seconds))
+
+
+def _check_moments(moments: Moments | None, manifest: Manifest) -> None:
+    if moments is not None and manifest.features is not None and (why := unlikely(moments, manifest.features)):
+        raise Refusal(422, "norm", f"the update is refused: {why}")

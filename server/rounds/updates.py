@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest, Parameter
+from edge_client.training.features import MEAN, PRODUCTS, Moments, moments_in, shapes_of
 from edge_client.wire.protocol import REPORT, Report
 from server.errors import Refusal
 
@@ -31,21 +32,32 @@ class Update:
 
     tensors: Weights
     report: Report
+    moments: Moments | None = None
+    """Of what reaches the head's last layer on its device."""
 
 
 def largest(manifest: Manifest, units: Sequence[int]) -> int:
     """No honest update of these units is larger."""
-    parameters = manifest.trained_with(units)
+    parameters = [*manifest.trained_with(units), *_moments(manifest)]
     return sum(4 * parameter.size + _BYTES_PER_NAME for parameter in parameters) + HEADER_BYTES
 
 
-def read_update(path: Path, expected: Sequence[Parameter]) -> Update:
-    """The update in a file, or the reason why it is none."""
+def _moments(manifest: Manifest) -> list[Parameter]:
+    if manifest.features is None:
+        return []
+    return [Parameter(name, shape) for name, shape in shapes_of(manifest, manifest.features).items()]
+
+
+def read_update(path: Path, manifest: Manifest, units: Sequence[int]) -> Update:
+    """The update of these units in a file, or the reason why it is none."""
+    expected = manifest.trained_with(units)
     try:
         with safe_open(path, "np") as file:
             metadata: dict[str, str] = file.metadata() or {}
-            _check_names(set(file.keys()), expected)
-            tensors = {parameter.name: _tensor(file, parameter) for parameter in expected}
+            names = set(file.keys())
+            moments = [one for one in _moments(manifest) if names & {MEAN, PRODUCTS}]
+            _check_names(names, [*expected, *moments])
+            tensors = {parameter.name: _tensor(file, parameter) for parameter in [*expected, *moments]}
     except SafetensorError as error:
         raise _invalid(f"it is not a safetensors file: {error}") from None
     try:
@@ -54,7 +66,8 @@ def read_update(path: Path, expected: Sequence[Parameter]) -> Update:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise _invalid(f"its report is not valid: {where} {first['msg']}") from None
-    return Update(tensors, report)
+    own = {parameter.name: tensors[parameter.name] for parameter in expected}
+    return Update(own, report, moments_in(tensors, report.measured))
 
 
 def _check_names(names: set[str], expected: Sequence[Parameter]) -> None:

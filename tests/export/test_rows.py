@@ -197,14 +197,14 @@ def test_bfloat16_is_close(method):
         each = [np.concatenate([one.gradients[name].reshape(-1) for name in names[0]]) for one in (found, expected)]
         close(*each, 0.05)
     shared = [exact.weights[0]] * CLIENTS, exact.batches
-    for (loss, _), (expected, _) in zip(rounded.model.forward(*shared), exact.model.forward(*shared), strict=True):
+    for (loss, *_), (expected, *_) in zip(rounded.model.forward(*shared), exact.model.forward(*shared), strict=True):
         close(loss, expected, 0.02)
 
 
 def test_clients_may_share_their_weights():
     clients = Clients("bert", "seq-cls", "lora")
     weights = [clients.weights[0]] * CLIENTS
-    for (loss, logits), number in zip(clients.model.forward(weights, clients.batches), range(CLIENTS), strict=True):
+    for (loss, logits, _), number in zip(clients.model.forward(weights, clients.batches), range(CLIENTS), strict=True):
         alone = clients.model.forward(weights[:1], clients.batches[number : number + 1])[0]
         close(loss, alone[0])
         close(logits, alone[1])

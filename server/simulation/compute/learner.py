@@ -30,6 +30,17 @@ class Differentiated(Protocol):
     def gradients(self) -> Weights: ...
 
 
+class Computed(Protocol):
+    """One client's losses and logits, and what these are a product of."""
+
+    @property
+    def loss(self) -> Array: ...
+    @property
+    def logits(self) -> Array: ...
+    @property
+    def features(self) -> Array | None: ...
+
+
 class Learner(Protocol):
     """A model that computes for many clients at once."""
 
@@ -39,8 +50,8 @@ class Learner(Protocol):
     @property
     def tokenizer(self) -> Tokenizer: ...
 
-    def forward(self, weights: Sequence[Weights], batches: Sequence[Batch]) -> list[tuple[Array, Array]]:
-        """Each client's losses and logits."""
+    def forward(self, weights: Sequence[Weights], batches: Sequence[Batch]) -> Sequence[Computed]:
+        """Each client's losses, logits and features."""
         ...
 
     def differentiate(

@@ -18,8 +18,8 @@ def score(learner: Learner, encoder: TextEncoder, examples: Sequence[Example], w
     task = task_named(learner.manifest.model.task)
     scores: list[Score] = []
     for part in in_order(examples, encoder, task.encode):
-        ((_, logits),) = learner.forward([weights], [part.batch])
-        scores.append(task.score(logits[: len(part.examples)], part))
+        (computed,) = learner.forward([weights], [part.batch])
+        scores.append(task.score(computed.logits[: len(part.examples)], part))
     return combined(scores)
 
 

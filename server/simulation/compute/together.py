@@ -20,7 +20,7 @@ from edge_client.gradient.estimate import shares
 from edge_client.step.passes import Pass
 from edge_client.training.estimators import trained
 from edge_client.wire.protocol import Task
-from server.simulation.compute.learner import Differentiated, Learner
+from server.simulation.compute.learner import Computed, Differentiated, Learner
 
 Given = TypeVar("Given")
 
@@ -173,12 +173,19 @@ class JoinedPasses:
 
     def losses(self, batch: Batch, weights: Weights) -> Array:
         """[batch], without derivatives."""
-        loss, _ = self._meeting.ask(self._member, Question(weights, batch))
-        return loss * batch.weight
+        return self._forward(batch, weights).loss * batch.weight
 
     def logits(self, batch: Batch, weights: Weights) -> Array:
-        _, logits = self._meeting.ask(self._member, Question(weights, batch))
-        return logits
+        return self._forward(batch, weights).logits
+
+    def features(self, batch: Batch, weights: Weights) -> Array:
+        """What the logits are a product of."""
+        features = self._forward(batch, weights).features
+        assert features is not None  # they are asked for where the manifest has them
+        return features
+
+    def _forward(self, batch: Batch, weights: Weights) -> Computed:
+        return self._meeting.ask(self._member, Question(weights, batch))
 
     def _examples(self, batch: Batch, weights: Weights, names: Collection[str]) -> Differentiated:
         return self._meeting.ask(self._member, Question(weights, batch, frozenset(names), per_example=True))

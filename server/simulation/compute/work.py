@@ -22,6 +22,7 @@ from edge_client.tasks.registry import task_named
 from edge_client.tasks.task import Score
 from edge_client.training.epoch import TrainingState, evaluate, report, train, update
 from edge_client.training.estimators import Estimate, Estimator, ScalarEstimator
+from edge_client.training.features import NOTHING, Moments, measured
 from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import encode_report
 from server.simulation.compute.guide import GuideMaker
@@ -89,8 +90,10 @@ class Worker:
             batches = self._batches(client, task)
             state = deque(train(task, self.manifest, estimator, batches, TrainingState(weights)), maxlen=1).pop()
             held_back, right = self._personal(client, passes, state) if task.evaluate else (0, 0)
-            told = asdict(report(state, held_back=held_back, right=(0, right)))
-            return Trained(update(task, self.manifest, state), told, estimator.spread.variance)
+            moments = self._measured(client, task, passes, weights)
+            told = asdict(report(state, held_back=held_back, right=(0, right), measured=moments.rows))
+            own = update(task, self.manifest, state) | moments.tensors
+            return Trained(own, told, estimator.spread.variance)
 
         return run_together(self.learner, [member.task for member in members], work)
 
@@ -123,6 +126,12 @@ class Worker:
             return 0, 0
         total, (right,) = evaluate(passes.logits, held_back, self._encoder, self.kind, [state.weights])
         return total, right
+
+    def _measured(self, client: int, task: Task, passes: JoinedPasses, weights: Weights) -> Moments:
+        if not task.measure:
+            return NOTHING
+        examples = self._client(client).train
+        return measured(passes.features, examples, self._encoder, self.kind, weights, task.seed)
 
     def _batches(self, client: int, task: Task) -> Batches:
         return Batches(self._client(client).train, self._encoder, self.kind.encode, task.seed)

@@ -20,6 +20,7 @@ from edge_client.arrays import Weights
 from edge_client.bundle.chain import cut_for
 from edge_client.bundle.manifest import Manifest
 from edge_client.tasks.registry import task_named
+from edge_client.training.features import without_moments
 from edge_client.wire.protocol import Report, Task
 from edge_client.wire.scalars import Participant, decode_report
 from server.errors import SimulationError
@@ -108,10 +109,16 @@ class Fleet:
         settings = self.settings
         chosen = sampled(self.plan.seed, number, self.clients, settings.per_round)
         places = settings.slots(len(self.manifest.units), settings.per_round)
+        new = set(chosen) - self._seen_before(number) if settings.measures(self.manifest) else set[int]()
         return [
-            Member(client, task_of(settings, self.manifest, number, slot, evaluate=evaluate))
+            Member(client, task_of(settings, self.manifest, number, slot, evaluate=evaluate, measure=client in new))
             for client, slot in zip(chosen, places, strict=True)
         ]
+
+    def _seen_before(self, number: int) -> set[int]:
+        """The clients of all rounds before one."""
+        draws = (sampled(self.plan.seed, n, self.clients, self.settings.per_round) for n in range(1, number))
+        return {client for draw in draws for client in draw}
 
     def _groups(self, members: Sequence[Member]) -> list[list[Member]]:
         """Who computes together: the same whatever the number of workers, and so are the last bits."""
@@ -131,7 +138,7 @@ class Fleet:
             Contribution(
                 member.task.id,
                 tuple(member.task.units),
-                norms(one.update, start.weights, self._head, self.manifest.units),
+                norms(without_moments(one.update), start.weights, self._head, self.manifest.units),
                 Report(**one.report),
                 lambda one=one: one.update,
             )
@@ -202,7 +209,15 @@ def _check_shares(settings: JobSettings, units: int) -> None:
         )
 
 
-def task_of(settings: JobSettings, manifest: Manifest, number: int, slot: RoundSlot, *, evaluate: bool = False) -> Task:
+def task_of(
+    settings: JobSettings,
+    manifest: Manifest,
+    number: int,
+    slot: RoundSlot,
+    *,
+    evaluate: bool = False,
+    measure: bool = False,
+) -> Task:
     """A client's part in a round, as a server gives it out."""
     return Task(
         id=f"{number}-{slot.number}",
@@ -221,6 +236,7 @@ def task_of(settings: JobSettings, manifest: Manifest, number: int, slot: RoundS
         optimizers=settings.optimizers,
         batch=settings.training.batch,
         evaluate=evaluate,
+        measure=measure,
     )
 
 

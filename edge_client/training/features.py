@@ -1,0 +1,93 @@
+"""What a device's examples hand to the layer that gives the logits, in a few moments.
+
+The gradient of that layer is a product of errors and features. Where features have a mean as large as their spread, or
+go along few directions, most of the gradient is about what says little of the task, and no one rate fits. The mean, and
+the mean of products of two features, say how to undo that: the server joins those of all devices, and steps by them
+(`server.rounds.features`). A device tells them once in a job, of a few examples, beside its first update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from edge_client.arrays import Array, Weights
+from edge_client.bundle.manifest import FeatureSpec, Manifest
+from edge_client.bundle.names import FEATURES, within
+from edge_client.data.batches import Batch, in_order, shuffled
+from edge_client.data.encoder import TextEncoder
+from edge_client.data.examples import Example
+from edge_client.tasks.task import TaskType
+
+MOST = 64
+"""Examples that are looked at."""
+MOST_PRODUCTS = 1024
+"""Of more features only the squares are told: products of any two would be megabytes."""
+
+MEAN, PRODUCTS = FEATURES + "mean", FEATURES + "products"
+
+
+class Moments(NamedTuple):
+    """Of some rows of features."""
+
+    rows: int
+    mean: Array
+    """[features]"""
+    products: Array
+    """The means of products of two features, row by row from the diagonal on; or their squares alone."""
+
+    @property
+    def tensors(self) -> dict[str, Array]:
+        """As an update has them."""
+        return {MEAN: self.mean, PRODUCTS: self.products} if self.rows else {}
+
+
+NOTHING = Moments(0, np.zeros(0, np.float32), np.zeros(0, np.float32))
+FeaturesOf = Callable[[Batch, Weights], Array]
+"""Features of a batch with these weights."""
+
+
+def measured(
+    features_of: FeaturesOf,
+    examples: Sequence[Example],
+    encoder: TextEncoder,
+    task: TaskType,
+    weights: Weights,
+    seed: int,
+) -> Moments:
+    """The moments of some of a device's examples, which a seed chooses."""
+    chosen = [examples[number] for number in sorted(shuffled(len(examples), seed, 0)[:MOST])]
+    parts = [
+        task.feature_rows(features_of(part.batch, weights)[: len(part.examples)], part)
+        for part in in_order(chosen, encoder, task.encode)
+    ]
+    return moments_of(np.concatenate(parts))
+
+
+def moments_of(rows: Array) -> Moments:
+    """Of features [rows, features]."""
+    count, width = rows.shape
+    mean = rows.mean(0, dtype=np.float64).astype(np.float32)
+    if width > MOST_PRODUCTS:
+        return Moments(count, mean, np.square(rows, dtype=np.float64).mean(0).astype(np.float32))
+    products = np.tensordot(rows, rows, (0, 0))[np.triu_indices(width)] / np.float32(count)
+    return Moments(count, mean, np.asarray(products, np.float32))
+
+
+def shapes_of(manifest: Manifest, spec: FeatureSpec) -> dict[str, tuple[int, ...]]:
+    """Of the tensors that tell a model's moments."""
+    width = next(parameter.shape[-1] for parameter in manifest.head if parameter.name == spec.weight)
+    return {MEAN: (width,), PRODUCTS: (width if width > MOST_PRODUCTS else width * (width + 1) // 2,)}
+
+
+def without_moments(tensors: Mapping[str, Array]) -> dict[str, Array]:
+    """An update's weights alone."""
+    return {name: value for name, value in tensors.items() if not name.startswith(FEATURES)}
+
+
+def moments_in(tensors: Mapping[str, Array], count: int) -> Moments | None:
+    """Those beside an update, if it has some."""
+    told = within(tensors, FEATURES)
+    return Moments(count, told["mean"], told["products"]) if told and count else None

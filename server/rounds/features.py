@@ -1,0 +1,113 @@
+"""The head's step by what devices measured: an exact gradient needs no rate where the features' moments are known.
+
+The head's last layer is a product with features, so its mean gradient says little as it stands: most of it is about
+the features' mean, which belongs to the bias, and about the few directions in which all features vary. Taken about the
+mean, and through the inverse of the covariance, every direction is stepped in alike (a step of Newton's method, but for
+the errors' own curvature, which is at most a half whatever the number of classes): the same share of the way for 2 and
+for 77 classes, for features of any size, for one device and for a hundred.
+
+The clients' own steps are short (`server.jobs.completion`): what counts of them is the gradients' sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_client.arrays import Array, Weights
+from edge_client.bundle.manifest import FeatureSpec
+from edge_client.bundle.names import FEATURES
+from edge_client.training.features import MEAN, MOST_PRODUCTS, PRODUCTS, Moments
+from edge_client.wire.protocol import Training
+
+COUNT = FEATURES + "count"
+SHARE_OF_STEP = 0.1
+"""Of the way to the features' best fit, for each step that clients took: their batches are few and noisy."""
+MOST_OF_WAY = 1.0
+"""However many steps they took."""
+RIDGE = 0.3
+"""Of the mean variance: what is added to each, lest directions in which nothing varies count like the others."""
+MOST_TIMES_USUAL = 100.0
+"""How much larger than those of the exporter's sentences a device's features may be."""
+
+Numbers = NDArray[np.float64]
+
+
+def joined(state: Weights, told: Iterable[Moments]) -> Weights:
+    """The moments of all rows that were ever told, as the server's state keeps them."""
+    moments = [*_kept(state), *told]
+    total = sum(one.rows for one in moments)
+    if not total:
+        return {}
+    shares = [one.rows / total for one in moments]
+    return {
+        COUNT: np.array([total], np.float32),
+        MEAN: _mean([one.mean for one in moments], shares),
+        PRODUCTS: _mean([one.products for one in moments], shares),
+    }
+
+
+def _kept(state: Weights) -> list[Moments]:
+    if COUNT not in state:
+        return []
+    return [Moments(int(state[COUNT][0]), state[MEAN], state[PRODUCTS])]
+
+
+def _mean(values: list[Array], shares: list[float]) -> Array:
+    total = sum(share * value.astype(np.float64) for share, value in zip(shares, values, strict=True))
+    return np.asarray(total, np.float32)
+
+
+def stepped(change: Weights, state: Weights, spec: FeatureSpec, training: Training, steps: float) -> Weights:
+    """The mean change that clients report, with the last layer's as the features' moments have it."""
+    if COUNT not in state or spec.weight not in change:
+        return change
+    rate = training.head_learning_rate or training.learning_rate
+    scale = -min(SHARE_OF_STEP * steps, MOST_OF_WAY) / (steps * rate)  # from a sum of steps to a mean gradient's step
+    mean = state[MEAN].astype(np.float64) if spec.bias else np.zeros(len(state[MEAN]))
+    weight = -scale * change[spec.weight].astype(np.float64)
+    bias = -scale * change[spec.bias].astype(np.float64) if spec.bias else np.zeros(len(weight))
+    whitened = _solved(weight - np.outer(bias, mean), state[PRODUCTS], mean)
+    moved = {spec.weight: whitened.astype(np.float32)}
+    if spec.bias:
+        moved[spec.bias] = (bias - whitened @ mean).astype(np.float32)
+    return {**change, **moved}
+
+
+def _solved(rows: Numbers, products: Array, mean: Numbers) -> Numbers:
+    """Rows through the inverse of the features' covariance, in units of each feature's own spread."""
+    width = len(mean)
+    if len(products) == width and width > MOST_PRODUCTS:
+        variances = np.maximum(products - np.square(mean), 0.0)
+        return rows / (variances + RIDGE * _usual(variances))
+    covariance = np.zeros((width, width))
+    covariance[np.triu_indices(width)] = products
+    covariance = covariance + np.triu(covariance, 1).T - np.outer(mean, mean)
+    spread = np.sqrt(np.maximum(np.diag(covariance), 0.01 * _usual(np.diag(covariance))))
+    values, vectors = np.linalg.eigh(covariance / np.outer(spread, spread))
+    inverse = (vectors / (np.maximum(values, 0.0) + RIDGE)) @ vectors.T  # what devices tell need not be a covariance
+    return (rows / spread) @ inverse / spread
+
+
+def _usual(variances: Any) -> float:
+    return max(float(np.mean(np.maximum(variances, 0.0))), float(np.finfo(np.float32).tiny))
+
+
+def unlikely(moments: Moments, spec: FeatureSpec) -> str | None:
+    """Why moments cannot be those of a model's features; None where they can."""
+    width = len(moments.mean)
+    diagonal = moments.products if len(moments.products) == width and width > 1 else _diagonal(moments.products, width)
+    if (diagonal < np.square(moments.mean) * 0.99 - 1e-6).any():
+        return "its features have a mean that is larger than their spread allows"
+    square, most = float(diagonal.sum()), MOST_TIMES_USUAL * max(spec.square, 1e-6)
+    if square > most:
+        return f"its features have a mean square of {square:.3g}, {square / spec.square:.0f} times the usual"
+    return None
+
+
+def _diagonal(products: Array, width: int) -> Array:
+    """Of a triangle that is told row by row."""
+    return products[np.cumsum([0, *range(width, 1, -1)])]

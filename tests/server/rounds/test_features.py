@@ -1,0 +1,174 @@
+"""The head's step by measured features: what it comes to, what it does not depend on, and what it refuses."""
+
+import numpy as np
+import pytest
+
+from edge_client.bundle.manifest import FeatureSpec
+from edge_client.training.features import MEAN, PRODUCTS, Moments, moments_of
+from edge_client.wire.protocol import Training
+from server.rounds.features import RIDGE, SHARE_OF_STEP, joined, stepped, unlikely
+from tests.server.conftest import encode
+
+SPEC = FeatureSpec("head.weight", "head.bias", 1.0)
+PLAIN = FeatureSpec("head.weight", "", 1.0)
+RATE, STEPS, CLASSES, WIDTH = 0.05, 4, 3, 5
+TRAINING = Training(head_learning_rate=RATE)
+
+
+@pytest.fixture
+def generator():
+    return np.random.default_rng()
+
+
+def features(generator, rows=200):
+    mixed = generator.standard_normal((WIDTH, WIDTH))
+    return (generator.standard_normal((rows, WIDTH)) @ mixed + 3).astype(np.float32)
+
+
+def summed(rows, errors):
+    """What a client's steps add up to, for a mean gradient of these errors."""
+    scale = -RATE * STEPS / len(rows)
+    change = {"head.weight": scale * errors.T @ rows, "head.bias": scale * errors.sum(0)}
+    return {name: value.astype(np.float32) for name, value in change.items()}
+
+
+def moved_logits(rows, errors):
+    """How logits of the rows move by the step."""
+    change = stepped(summed(rows, errors), joined({}, [moments_of(rows)]), SPEC, TRAINING, STEPS)
+    return rows @ change["head.weight"].T + change["head.bias"]
+
+
+def test_the_step_is_newtons_about_the_mean(generator):
+    rows, errors = features(generator), generator.standard_normal((200, CLASSES)).astype(np.float32)
+    centred = rows.astype(np.float64) - rows.mean(0)
+    spread = centred.std(0)
+    each = centred / spread
+    inverse = np.linalg.inv(each.T @ each / len(rows) + RIDGE * np.eye(WIDTH))
+    slope, lean = errors.T @ each / len(rows), errors.mean(0)
+    wanted = -SHARE_OF_STEP * STEPS * (each @ inverse @ slope.T + lean)
+    np.testing.assert_allclose(moved_logits(rows, errors), wanted, atol=2e-3 * np.abs(wanted).max())
+
+
+def test_it_does_not_depend_on_how_features_are_counted(generator):
+    """Each in its own unit, from its own zero."""
+    rows, errors = features(generator), generator.standard_normal((200, CLASSES)).astype(np.float32)
+    scale, shift = generator.uniform(0.2, 5, WIDTH), generator.standard_normal(WIDTH)
+    others = (rows * scale + shift).astype(np.float32)
+    wanted = moved_logits(rows, errors)
+    np.testing.assert_allclose(moved_logits(others, errors), wanted, atol=5e-3 * np.abs(wanted).max())
+
+
+def test_a_layer_without_bias_is_not_centred(generator):
+    rows, errors = features(generator), generator.standard_normal((200, CLASSES)).astype(np.float32)
+    change = summed(rows, errors)
+    state = joined({}, [moments_of(rows)])
+    moved = stepped({"head.weight": change["head.weight"]}, state, PLAIN, TRAINING, STEPS)
+    assert set(moved) == {"head.weight"}
+    assert (moved["head.weight"] * change["head.weight"]).sum() > 0, "against the gradient"
+
+
+def test_many_steps_go_no_further_than_the_way():
+    state = joined({}, [moments_of(np.random.default_rng(1).standard_normal((64, WIDTH)).astype(np.float32))])
+    far, further = (
+        stepped({"head.weight": np.full((CLASSES, WIDTH), steps * RATE, np.float32)}, state, PLAIN, TRAINING, steps)
+        for steps in (10, 1000)
+    )
+    np.testing.assert_allclose(far["head.weight"], further["head.weight"], rtol=1e-5)
+
+
+def test_devices_moments_add_up_to_those_of_all_rows(generator):
+    rows = features(generator)
+    state = joined(joined({}, [moments_of(rows[:30])]), [moments_of(rows[30:150]), moments_of(rows[150:])])
+    whole = moments_of(rows)
+    np.testing.assert_allclose(state[MEAN], whole.mean, rtol=1e-5)
+    np.testing.assert_allclose(state[PRODUCTS], whole.products, rtol=1e-4)
+
+
+def test_of_many_features_the_squares_alone_count(generator):
+    rows = generator.standard_normal((40, 1100)).astype(np.float32)
+    told = moments_of(rows)
+    assert told.products.shape == told.mean.shape
+    change = {"head.weight": np.ones((CLASSES, 1100), np.float32)}
+    moved = stepped(change, joined({}, [told]), PLAIN, TRAINING, STEPS)
+    variances = np.square(rows).mean(0)
+    wanted = SHARE_OF_STEP / RATE / (variances + RIDGE * variances.mean())
+    np.testing.assert_allclose(moved["head.weight"][0], wanted, rtol=1e-3)
+
+
+def test_what_is_no_covariance_gives_a_step_all_the_same():
+    told = Moments(64, np.zeros(2, np.float32), np.array([1.0, 9.0, 1.0], np.float32))  # a correlation of nine
+    moved = stepped({"head.weight": np.ones((2, 2), np.float32)}, joined({}, [told]), PLAIN, TRAINING, STEPS)
+    assert np.abs(moved["head.weight"]).max() < 10 / RATE
+
+
+def test_moments_that_no_features_have_are_told():
+    mean = np.array([2.0, 0.0], np.float32)
+    assert "mean that is larger" in (unlikely(Moments(8, mean, np.array([1.0, 0.0, 1.0], np.float32)), SPEC) or "")
+    large = np.array([900.0, 0.0, 1.0], np.float32)
+    assert "901 times the usual" in (unlikely(Moments(8, 0 * mean, large), SPEC) or "")
+    assert unlikely(Moments(8, 0 * mean, np.array([2.0, 0.3, 1.0], np.float32)), SPEC) is None
+
+
+# --- through the real application ------------------------------------------------------------------------------------
+
+
+def told_by(device, task, moments, **report):
+    """An update with moments beside it."""
+    from safetensors.numpy import load
+
+    tensors = load(device.update(task))
+    return encode(tensors | moments.tensors, examples=8, measured=moments.rows, **report)
+
+
+@pytest.fixture
+def moments(server, bundle_name, generator):
+    spec = server.store.bundles.manifest(bundle_name).features
+    rows = generator.standard_normal((16, 32)).astype(np.float32) * np.float32((spec.square / 32) ** 0.5)
+    return moments_of(rows)
+
+
+def test_a_device_is_asked_once_in_a_job(server, bundle_name, moments):
+    server.create_job(bundle_name, per_round=1, over_selection=1, optimizers={"units": {"kind": "fedavg"}})
+    server.advance()
+    device, other = server.device(), server.device()
+    start = device.weights("job")
+    first = device.task()
+    assert first["measure"]
+    device.send(first, told_by(device, first, moments))
+    server.advance()
+    spec = server.store.bundles.manifest(bundle_name).features
+    step = device.weights("job")[spec.weight] - start[spec.weight]
+    assert np.abs(step - 0.1).max() > 0.01, "the head's step is not the plain mean"
+    second = device.task()
+    assert not second["measure"]
+    device.send(second, device.update(second))
+    server.advance()
+    assert other.task()["measure"], "it has told nothing yet"
+
+
+def test_a_job_may_do_without(server, bundle_name, moments):
+    server.create_job(bundle_name, per_round=1, over_selection=1, measure_features=False)
+    server.advance()
+    device = server.device()
+    start, task = device.weights("job"), device.task()
+    assert not task["measure"]
+    device.send(task, told_by(device, task, moments))
+    server.advance()
+    spec = server.store.bundles.manifest(bundle_name).features
+    np.testing.assert_allclose(device.weights("job")[spec.weight] - start[spec.weight], 0.1, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda told: told._replace(products=told.products * np.float32(1e5)), "times the usual"),
+        (lambda told: told._replace(products=told.products[:-1]), "has shape"),
+        (lambda told: told._replace(mean=told.mean * np.float32(np.nan)), "not finite"),
+    ],
+)
+def test_moments_are_a_claim(server, bundle_name, moments, change, words):
+    server.create_job(bundle_name, per_round=1, over_selection=1)
+    server.advance()
+    device = server.device()
+    task = device.task()
+    assert words in device.send(task, told_by(device, task, change(moments)), status=422)["detail"]
