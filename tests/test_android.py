@@ -142,7 +142,7 @@ def told(process, condition, seconds: float = 40) -> dict:
         time.sleep(0.02)
 
 
-def assert_same(found: dict, expected: dict, apart: float = 1e-5) -> None:
+def assert_same(found: dict, expected: dict, apart: float = 3e-5) -> None:
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=0, atol=apart, err_msg=name)

@@ -14,6 +14,7 @@ import dev.spry.core.training.Estimator;
 import dev.spry.core.training.Evaluation;
 import dev.spry.core.training.Iterations;
 import dev.spry.core.training.LocalRows;
+import dev.spry.core.training.Moments;
 import dev.spry.core.training.Passes;
 import dev.spry.core.training.Plan;
 import dev.spry.core.training.State;
@@ -69,22 +70,36 @@ final class Round {
                 return Double.isNaN(seconds) ? null : (Double) seconds;
             }
             Training training = new Training(task, bench.manifest, estimator, batches);
-            return train(training, passes, examples.fingerprint(), new LocalRows(heldBack, encoder));
+            LocalRows own = new LocalRows(examples, encoder);
+            return train(training, passes, examples.fingerprint(), own, new LocalRows(heldBack, encoder));
         } finally {
             passes.prefixes.clear();
         }
     }
 
-    private double train(Training training, Passes passes, String data, LocalRows heldBack) throws IOException {
+    private double train(Training training, Passes passes, String data, LocalRows own, LocalRows heldBack)
+            throws IOException {
         Map<String, Tensor> start = Versions.current(server, store, bench.bundle, task).weights;
         long before = Memory.resident();
         Memory.resetPeak();
         State state = steps(training, resumed(start, data), data);
         Evaluation held = evaluated(passes, heldBack, start, state.weights);
+        Moments moments = measured(passes, own, start);
         long peak = Math.max(Memory.peak() - before, 0);
         store.savePersonal(task.bundle, task.version, state.weights);
-        store.saveUpdate(training.update(state), Training.report(state, peak, held));
+        Map<String, Tensor> update = new LinkedHashMap<>(training.update(state));
+        update.putAll(moments.tensors);
+        store.saveUpdate(update, Training.report(state, peak, held, moments));
         return state.seconds / state.step;
+    }
+
+    /** Of the features that this device's examples have by the round's weights, where the task asks for them. */
+    private Moments measured(Passes passes, LocalRows own, Map<String, Tensor> start) throws IOException {
+        if (!task.measure) {
+            return Moments.none();
+        }
+        passes.release(); // to measure is to run other programs
+        return Moments.of(passes, own, bench.manifest.model.task, start, task.seed);
     }
 
     private State steps(Training training, State begun, String data) throws IOException {

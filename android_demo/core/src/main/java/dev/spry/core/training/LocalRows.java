@@ -39,6 +39,11 @@ public final class LocalRows implements Rows {
         for (int i = 0; i < places.length; i++) {
             places[i] = start + i;
         }
+        return chosen(places);
+    }
+
+    /** The examples at these places, at most a batch of them. */
+    Chosen chosen(int[] places) throws IOException {
         return new Chosen(0, examples.get(places, 0, places.length));
     }
 

@@ -111,14 +111,23 @@ public final class Passes {
 
     /** Logits of the batch's examples, from end to end and without leaving anything in the cache. */
     public Tensor logits(Batch given, Map<String, Tensor> weights) throws IOException {
+        return whole(given, weights, "logits");
+    }
+
+    /** What the logits are a product of; computed like them. */
+    public Tensor features(Batch given, Map<String, Tensor> weights) throws IOException {
+        return whole(given, weights, "features");
+    }
+
+    private Tensor whole(Batch given, Map<String, Tensor> weights, String result) throws IOException {
         float[] found = null;
         int[] shape = null;
         for (Piece piece : pieces(given)) {
-            Tensor logits = stepper.forward(piece.values(weights), null, 0).get("logits");
-            shape = logits.shape();
-            int width = logits.size() / shape[0];
+            Tensor rows = stepper.forward(piece.values(weights), null, 0).get(result);
+            shape = rows.shape();
+            int width = rows.size() / shape[0];
             found = found == null ? new float[given.examples * width] : found;
-            System.arraycopy(logits.floats(), 0, found, piece.start * width, piece.examples * width);
+            System.arraycopy(rows.floats(), 0, found, piece.start * width, piece.examples * width);
         }
         shape[0] = given.examples;
         return Tensor.of(found, shape);

@@ -86,8 +86,8 @@ public final class Training {
     }
 
     /** What an update says beside its tensors. */
-    public static Report report(State state, long peakBytes, Evaluation held) {
+    public static Report report(State state, long peakBytes, Evaluation held, Moments moments) {
         return new Report(state.examples, state.step, state.loss / state.step, state.seconds, peakBytes,
-                held.predictions, held.right[0], held.right[1]);
+                held.predictions, held.right[0], held.right[1], moments.rows);
     }
 }

@@ -19,10 +19,12 @@ public final class Report {
     public final int heldBack;
     public final int rightGlobal;
     public final int rightPersonal;
+    /** Rows of features that the moments beside the update are of. */
+    public final int measured;
 
     public Report(
             int examples, int steps, double loss, double seconds, long peakBytes, int heldBack, int rightGlobal,
-            int rightPersonal) {
+            int rightPersonal, int measured) {
         this.examples = examples;
         this.steps = steps;
         this.loss = loss;
@@ -31,6 +33,7 @@ public final class Report {
         this.heldBack = heldBack;
         this.rightGlobal = rightGlobal;
         this.rightPersonal = rightPersonal;
+        this.measured = measured;
     }
 
     public JSONObject toJson() throws JSONException {
@@ -42,6 +45,7 @@ public final class Report {
                 .put("peak_bytes", peakBytes)
                 .put("held_back", heldBack)
                 .put("right_global", rightGlobal)
-                .put("right_personal", rightPersonal);
+                .put("right_personal", rightPersonal)
+                .put("measured", measured);
     }
 }

@@ -30,6 +30,8 @@ public final class Task {
     public final int batch;
     /** Measure the global and the personal model on examples held back, and report. */
     public final boolean evaluate;
+    /** Tell the moments of what reaches the head's last layer, beside the update (mode epoch). */
+    public final boolean measure;
 
     private final JSONObject json;
 
@@ -55,6 +57,7 @@ public final class Task {
         optimizers = new ServerOptimizers(json.getJSONObject("optimizers"));
         batch = Json.number(json, "batch");
         evaluate = Json.truth(json, "evaluate", false);
+        measure = Json.truth(json, "measure", false);
     }
 
     /** As it came. */

@@ -92,7 +92,7 @@ class StoreTest {
     @Test
     void anotherTaskDropsWhatWasLeft() throws Exception {
         job.begin(task("t"));
-        job.saveUpdate(WEIGHTS, new Report(4, 2, 0.5, 1, 0, 0, 0, 0));
+        job.saveUpdate(WEIGHTS, new Report(4, 2, 0.5, 1, 0, 0, 0, 0, 0));
         assertTrue(job.update().length > 0);
         job.begin(task("t"));
         assertTrue(job.update().length > 0);
@@ -114,7 +114,7 @@ class StoreTest {
         assertArrayEquals(new float[] {3, 4}, found.optimizer.get("m:a").floats());
         assertNull(job.progress(task("u"), "data"));
         assertNull(job.progress(task("t"), "other data"));
-        job.saveUpdate(WEIGHTS, new Report(4, 2, 0.5, 1, 0, 0, 0, 0));
+        job.saveUpdate(WEIGHTS, new Report(4, 2, 0.5, 1, 0, 0, 0, 0, 0));
         assertFalse(file("progress.safetensors").exists());
     }
 

@@ -88,7 +88,7 @@ final class TrainMain {
         }
         Evaluation held = Evaluation.of(
                 passes, new LocalRows(examples, encoder), bundle.manifest.model.task, start, state.weights);
-        String report = Training.report(state, 0, held).toJson().toString();
+        String report = Training.report(state, 0, held, Moments.none()).toJson().toString();
         write(name + ".safetensors",
                 new Safetensors(training.update(state), Collections.singletonMap("report", report)).encoded());
     }
