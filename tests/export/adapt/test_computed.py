@@ -7,12 +7,17 @@ import transformers
 
 from edge_client.bundle.folder import Bundle
 from edge_client.commands.options.adapter import AdapterOptions
+from edge_client.data.batches import Batch
 from edge_client.runtimes.runtime import open_runtime
+from edge_client.step.passes import Passes
+from edge_client.training.estimators import estimator_for
+from edge_client.wire.protocol import ServerOptimizers, Task, Training
 from export.adapt.adapter import ADAPTERS
 from tests.conftest import LABELS
 from tests.export.trained import BATCH, LENGTH, Trained
 
 CLOSE = {"rtol": 2e-4, "atol": 2e-6}
+RUNTIMES = ("onnx", "executorch", "torchscript")
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +85,54 @@ def test_the_exact_gradient_from_every_cut(trained, runtime, cut, low_memory):
     assert found.gradients.keys() == later.keys()
     for name, value in found.gradients.items():
         np.testing.assert_allclose(value, expected[name], **CLOSE)
+
+
+@pytest.fixture(scope="module", params=RUNTIMES)
+def anywhere(request, exporting, model_folder, tmp_path_factory):
+    """A runtime's name, its bundle beside PEFT, and the runtime."""
+    folder = exporting(runtimes=(request.param,), batches=(4, 2), directions=(1, 2))
+    trained = Trained(folder, model_folder, tmp_path_factory.mktemp("anywhere"), seed=11)
+    with open_runtime(request.param, folder, threads=1) as opened:
+        yield request.param, trained, opened
+
+
+@pytest.mark.parametrize(("cut", "end"), [("block.0", "block.0"), ("block.0", "block.1"), ("block.0", "head")])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_step_that_goes_back_a_part_of_the_way(anywhere, cut, end, count):
+    name, trained, runtime = anywhere
+    stepper = trained.stepper(runtime, count, name)
+    along = trained.directions(stepper.chain.position(cut), count, end=stepper.chain.position(end))
+    shares = np.array([0.3, 0.7], np.float32)
+    found = stepper.mixed(trained.tokens, trained.labels, trained.weights, along, cut, end, shares)
+    for k in range(count):
+        expected = trained.jvp({key: value[k * BATCH : (k + 1) * BATCH] for key, value in along.items()})
+        np.testing.assert_allclose(found.jvp[k], expected, rtol=5e-4, atol=5e-6)
+    gradient = trained.gradient(shares)
+    assert found.behind.gradients.keys() == gradient.keys() - along.keys()
+    for key, value in found.behind.gradients.items():
+        np.testing.assert_allclose(value, gradient[key], rtol=5e-4, atol=5e-6)
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 2])
+def test_a_mixed_estimate_over_all_directions_is_the_gradient(anywhere, blocks):
+    """Three examples on programs for four: orthogonal directions, as many as a unit has numbers, leave no noise."""
+    name, trained, runtime = anywhere
+    (size,) = {unit.size for unit in trained.manifest.units}
+    training = Training(
+        estimator="mixed", exact_blocks=blocks, batch=4, length=LENGTH, directions=4 * size, kind="orthogonal",
+        units_apart=True,
+    )  # fmt: skip
+    task = Task(
+        id="task", job="job", job_name="job", round=1, seed=5, units=[0, 1, 2, 3], cut=1, bundle="", runtime=name,
+        version=0, iteration=0, seconds=0.0, training=training, optimizers=ServerOptimizers(), batch=4,
+    )  # fmt: skip
+    rows, weight = [0, 1, 1, 0], np.array([1, 1, 1, 0], np.float32)
+    tokens = {key: value[rows] for key, value in trained.tokens.items()}
+    batch = Batch(0, tokens, trained.labels[rows], weight)
+    passes = Passes(trained.manifest, runtime, task, cache_bytes=1 << 20)
+    found = estimator_for(trained.manifest, task, passes).gradient(batch, trained.weights, 0)
+    for key, gradient in trained.gradient(np.array([1 / 3, 2 / 3], np.float32)).items():
+        np.testing.assert_allclose(found.gradients[key], gradient, rtol=2e-3, atol=2e-5)
 
 
 def test_the_other_shape(bundle, model_folder, runtime, tmp_path):
