@@ -353,10 +353,10 @@ def test_a_round_moves_its_own_weights_and_learns(bench, changed, estimator):
     assert last < first
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize(("optimizer", "estimator"), [("sgd", "forward"), ("adamw", "forward"), ("adamw", "mixed")])
 @pytest.mark.parametrize("stop", [0, 1, 2])
-def test_a_resumed_round_ends_with_the_same_bits(bench, changed, optimizer, stop):
-    task = changed(optimizer=optimizer, weight_decay=0.01, epochs=2)
+def test_a_resumed_round_ends_with_the_same_bits(bench, changed, optimizer, estimator, stop):
+    task = changed(optimizer=optimizer, weight_decay=0.01, epochs=2, estimator=estimator, units=[0, 3], cut=1)
     whole = bench.round(task, cache_bytes=1 << 20)
     resumed = bench.round(task, state=whole[stop], cache_bytes=1 << 20)[-1]
     assert resumed.step == whole[-1].step

@@ -159,6 +159,12 @@ def test_aligned_adapters_start_from_their_preset(config_of):
     assert settings["average"] == 0.9
 
 
+def test_another_estimator_starts_from_the_default_preset_as_a_job_does(config_of):
+    config = config_of(peft="aligned", rank=4, estimator="mixed", exact_blocks=2)
+    assert (config["method"], config["preset"]) == ("spry", "default")
+    assert config["settings"]["training"]["exact_blocks"] == 2
+
+
 def test_adapters_of_pairs_start_from_their_whole_gradient(config_of, words, tmp_path):
     pairs = {"peft": "pairs", "dimension": 6, "examples": tmp_path / "fleet-data" / "train.jsonl"}
     config = config_of(**pairs)
