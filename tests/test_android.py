@@ -24,6 +24,10 @@ MODES = {
     "epoch": {"training": {"batch": 2, "length": 8, "epochs": 2, "learning_rate": 0.01}},
     "iteration": {"training": {"batch": 2, "length": 8, "mode": "iteration", "iterations": 3, "learning_rate": 0.01}},
 }
+MIXED = {
+    "assignment": "all",
+    "training": {"batch": 2, "length": 8, "epochs": 2, "learning_rate": 0.01, "estimator": "mixed"},
+}
 SLOW = {"training": {"batch": 2, "length": 8, "epochs": 80, "learning_rate": 5e-4, "optimizer": "adamw"}}
 
 
@@ -155,12 +159,12 @@ def moved(found: dict, start: dict) -> float:
 # --- rounds ---
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_alone_it_sends_what_a_python_client_sends(desk, mode):
+@pytest.mark.parametrize(("mode", "settings"), [*MODES.items(), ("mixed", MIXED)])
+def test_alone_it_sends_what_a_python_client_sends(desk, mode, settings):
     """Two jobs that differ in nothing but who trains: the tasks have the same seeds, and the server moves its weights
     by what it is sent."""
     plain = {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}}
-    twins = [desk.job(f"{mode}-{kind}", optimizers=plain, **MODES[mode]) for kind in ("jvm", "python")]
+    twins = [desk.job(f"{mode}-{kind}", optimizers=plain, **settings) for kind in ("jvm", "python")]
     start = desk.adapter(twins[0])
     running = [desk.jvm(twins[0], "--rounds", "2"), desk.python(twins[1], "--rounds", "2")]
     for process in running:

@@ -60,6 +60,7 @@ class Chain:
         self.directions = directions
         self.segments = tuple(segment.name for segment in manifest.segments)
         self.first_use = first_uses(manifest)
+        self.last_use = last_uses(manifest)
         self.programs = {
             (program.segment, program.kind): program
             for program in manifest.runtimes[runtime].programs
@@ -107,21 +108,32 @@ class Chain:
         """The programs of a step from its cut on; `scalar`: the head gives its derivative instead of its gradient."""
         if cut == self.head:
             return [self.program(cut, SCALAR if scalar and self.manifest.head else self._lone_head())]
-        if not self.has(cut, ENTER):
-            offered = ", ".join(self.segments[i] for i in self.starts()) or "none"
-            raise BundleError(f"no tangent can start at {self.segments[cut]}; the bundle's cuts: {offered}")
-        return [self.program(cut, ENTER), *self.rest(cut + 1, scalar=scalar)]
+        return [*self.tangents(cut, cut, self.head), *self.rest(self.head, scalar=scalar)]
 
     def rest(self, begin: int, *, scalar: bool = False) -> list[ProgramSpec]:
         """The programs of a step behind its cut, from a segment on."""
         last: ProgramKind = SCALAR if scalar and self.manifest.head else DUAL
         return [*(self.program(i, DUAL) for i in range(begin, self.head)), self.program(self.head, last)]
 
+    def tangents(self, cut: int, begin: int, end: int) -> list[ProgramSpec]:
+        """The programs that carry tangents, which start at the cut, from one segment to another."""
+        if begin > cut or begin >= end:
+            return [self.program(i, DUAL) for i in range(begin, end)]
+        if not self.has(cut, ENTER):
+            offered = ", ".join(self.segments[i] for i in self.starts()) or "none"
+            raise BundleError(f"no tangent can start at {self.segments[cut]}; the bundle's cuts: {offered}")
+        return [self.program(cut, ENTER), *(self.program(i, DUAL) for i in range(cut + 1, end))]
+
     def exact(self, cut: int) -> list[ProgramSpec]:
         """The programs of a step in reverse mode, which goes back to the first unit at or after the cut."""
-        uses = (first_use(self.manifest, unit) for unit in self.manifest.units)
-        lowest = min((use for use in uses if use >= cut), default=self.head)
-        return [*self.prefix(self.head), *(self.program(i, VJP) for i in range(lowest, self.head + 1))]
+        lowest = min((use for use in self.first_use.values() if use >= cut), default=self.head)
+        return self.mixed(lowest, lowest)
+
+    def mixed(self, cut: int, exact_cut: int) -> list[ProgramSpec]:
+        """The programs of a step with tangents from the cut on, and in reverse mode from another one on."""
+        forward = [self.program(i, PLAIN) for i in range(exact_cut, self.head)]
+        backwards = [self.program(i, VJP) for i in range(exact_cut, self.head + 1)]
+        return [*self.prefix(cut), *self.tangents(cut, cut, exact_cut), *forward, *backwards]
 
     def _lone_head(self) -> ProgramKind:
         """The head's own gradient needs no tangent, so a head without units takes its exact program."""
@@ -183,15 +195,46 @@ def cut_for(manifest: Manifest, units: Iterable[int]) -> int:
     return min((first_use(manifest, unit_at(manifest, number)) for number in units), default=len(manifest.segments) - 1)
 
 
+def exact_cut(manifest: Manifest, cut: int, blocks: int) -> int:
+    """The segment that a step from a cut goes back to if it may go back through so many of the model's last blocks.
+
+    What is trained behind the cut lies wholly before that segment or wholly behind it: weights that several blocks
+    share would want tangents and gradients at once. Nothing is gone through in vain, so that the first unit is the
+    farthest.
+    """
+    head, beginning = len(manifest.segments) - 1, manifest.model.blocks - blocks
+    uses = [(first_use(manifest, unit), last_use(manifest, unit)) for unit in manifest.units]
+    behind = [(first, last) for first, last in uses if first >= cut]
+    farthest = min((first for first, _ in behind), default=head)
+    wanted = next((i for i, segment in enumerate(manifest.segments) if segment.first_block >= beginning), head)
+    while across := [last for first, last in behind if first < wanted <= last]:
+        wanted = max(across) + 1
+    return min(max(wanted, farthest), head)
+
+
 def first_use(manifest: Manifest, unit: Unit) -> int:
     """The number of the first segment that a unit is used in."""
+    return min(_uses(manifest, unit))
+
+
+def last_use(manifest: Manifest, unit: Unit) -> int:
+    """The number of the last segment that a unit is used in."""
+    return max(_uses(manifest, unit))
+
+
+def _uses(manifest: Manifest, unit: Unit) -> list[int]:
     names = [segment.name for segment in manifest.segments]
-    return min(names.index(segment) for segment in unit.segments)
+    return [names.index(segment) for segment in unit.segments]
 
 
 def first_uses(manifest: Manifest) -> dict[str, int]:
     """The number of the first segment that each of the units' parameters is used in, by their names."""
     return {p.name: first_use(manifest, unit) for unit in manifest.units for p in unit.parameters}
+
+
+def last_uses(manifest: Manifest) -> dict[str, int]:
+    """The number of the last segment that each of the units' parameters is used in, by their names."""
+    return {p.name: last_use(manifest, unit) for unit in manifest.units for p in unit.parameters}
 
 
 def unit_at(manifest: Manifest, number: int) -> Unit:

@@ -72,6 +72,20 @@ def estimate(jvp: Array, directions: Arrays, example_weight: ArrayLike | None = 
     return gradients
 
 
+def slopes(gradient: Array, tangent: Array, example_weight: ArrayLike | None = None) -> Array:
+    """[K, batch]: derivatives of examples' losses along tangents [K * batch, ...] of a state.
+
+    Args:
+        gradient: [batch, ...], the weighted loss's by that state.
+        tangent: what the state moves by along each direction.
+        example_weight: what the examples counted; those that counted nothing have no derivative.
+    """
+    share = shares(example_weight, len(gradient))
+    rows = gradient.reshape(len(share), -1)
+    products = np.einsum("bn,kbn->kb", rows, tangent.reshape(-1, *rows.shape), dtype=np.float64)
+    return np.divide(products, share, out=np.zeros_like(products), where=share > 0).astype(np.float32)
+
+
 def shares(example_weight: ArrayLike | None, batch: int) -> NDArray[np.float32]:
     """How much each example counts, as shares of 1: equal when left out, nothing for rows that only fill a batch."""
     if example_weight is None:

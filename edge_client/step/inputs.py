@@ -53,7 +53,7 @@ class Inputs:
         if hidden is not None and start == 0:
             raise ProgramInputError(f"hidden states were given, but nothing lies before {self._chain.segments[0]}")
 
-    def check_directions(self, directions: Arrays, start: int, *, head: bool) -> None:
+    def check_directions(self, directions: Arrays, start: int, *, head: bool, end: int | None = None) -> None:
         """A direction that no program would read would still enter the estimate of the gradient."""
         first_use = self._chain.first_use
         for name in directions:
@@ -67,6 +67,12 @@ class Inputs:
             elif first_use[name] < start:
                 used, cut = self._chain.segments[first_use[name]], self._chain.segments[start]
                 raise ProgramInputError(f"{name} is used in {used}, before the cut {cut}: cut earlier or leave it out")
+            elif end is not None and (last := self._chain.last_use[name]) >= end:
+                used, cut = self._chain.segments[last], self._chain.segments[end]
+                raise ProgramInputError(
+                    f"{name} is used in {used}, and this step goes back to {cut}: go back less far, or take no "
+                    "direction for it"
+                )
 
     def _check_labels(self, labels: Array) -> None:
         """A label out of range would read past the end of the logits."""

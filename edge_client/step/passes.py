@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_client.arrays import Array, Weights
+from edge_client.bundle.chain import exact_cut
 from edge_client.bundle.manifest import Manifest
 from edge_client.data.batches import Batch
 from edge_client.errors import TrainingError
 from edge_client.wire.protocol import Task
 
-from .stepper import Programs, States, Stepper
+from .stepper import ExactStep, Programs, States, Stepper
 from .turns import Turn, bytes_behind, directions_at_once, turns
 
 _NONE = np.arange(0)
@@ -35,7 +36,7 @@ class Pass(NamedTuple):
     head_jvp: Array
     """[K, batch]; 0 where the head gives its gradient."""
     gradients: dict[str, Array]
-    """The exact ones: the head's, and with `exact` the units'."""
+    """The exact ones: the head's, with `exact` the units', and with `mixed` those of units in the last blocks."""
 
 
 class _Piece(NamedTuple):
@@ -98,6 +99,7 @@ class Passes:
         self.cut = task.cut
         self.batch = training.batch
         self.directions = training.directions
+        self._exact_blocks = training.exact_blocks
         shape = rows_at_once(manifest, task), training.length
         turn = directions_at_once(manifest, training.directions)
         self._stepper = Stepper(manifest, runtime, task.runtime, *shape, turn, low_memory=low_memory)
@@ -120,8 +122,23 @@ class Passes:
                 scalar_head=scalar_head, hidden=states[turn.begin], begin=turn.begin, states=states,
             )  # fmt: skip
             self._fill(whole, piece, turn.numbers, step.loss, step.jvp, step.head_jvp)
-            if 0 in turn.numbers:  # the head's gradient is the same in every turn
+            if turn.first:  # the head's gradient is the same in every turn
                 _add(whole.gradients, step.gradients, piece.share)
+        return whole
+
+    def mixed(self, batch: Batch, weights: Weights, directions: Mapping[str, Array]) -> Pass:
+        """True gradients of head and last units, and derivatives along the directions of units before them."""
+        whole = self._empty()
+        end = exact_cut(self.manifest, self.cut, self._exact_blocks)
+        behind: ExactStep | None = None
+        for piece, turn, states, part in self._taking_turns(batch, weights, directions):
+            jvp, behind = self._stepper.mixed(
+                piece.tokens, piece.labels, weights, part, self.cut, end, piece.weight,
+                hidden=states[turn.begin], begin=turn.begin, states=states, behind=None if turn.first else behind,
+            )  # fmt: skip
+            self._fill(whole, piece, turn.numbers, behind.loss, jvp)
+            if turn.first:
+                _add(whole.gradients, behind.gradients, piece.share)
         return whole
 
     def exact(self, batch: Batch, weights: Weights) -> Pass:
@@ -175,7 +192,8 @@ class Passes:
         self, batch: Batch, weights: Weights, directions: Mapping[str, Array]
     ) -> Iterator[tuple[_Piece, Turn, States, dict[str, Array]]]:
         """Each piece's turns, with what enters the segments where turns begin, and their part of the directions."""
-        all_turns = turns(directions, self.directions, self._stepper.chain, self.cut, late=self._late)
+        late = self._late and bool(directions)  # where nothing moves there is nothing to begin at
+        all_turns = turns(directions, self.directions, self._stepper.chain, self.cut, late=late)
         for piece in self._pieces(batch):
             # The first turn comes to those behind the cut.
             states: States = dict.fromkeys(turn.begin for turn in all_turns)

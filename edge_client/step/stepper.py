@@ -4,6 +4,8 @@
     along     plain before the cut, tangents from there: losses, directional derivatives, the head's exact gradient or
               its own directional derivative in place of it
     exact     a plain pass that keeps what crosses segments, then vjp programs from the head down to the cut
+    mixed     along up to a second cut and exact from there: the gradient that arrives at it, times the tangents that
+              arrive at it, gives the directional derivatives
 
 Everything before the cut can be computed once (`prefix`), kept, and its programs released (`release_prefix`); steps
 then start from the kept hidden states. Weights, directions and gradients are dictionaries under the parameters' names
@@ -22,6 +24,7 @@ from edge_client.arrays import Array, Arrays
 from edge_client.bundle.chain import Chain, Cut
 from edge_client.bundle.manifest import VJP, Manifest, ProgramSpec
 from edge_client.bundle.names import GRADIENT
+from edge_client.gradient.estimate import slopes
 
 from .inputs import Inputs
 
@@ -76,6 +79,16 @@ class ExactStep(NamedTuple):
     logits: Array
     gradients: dict[str, Array]
     """The head's and those of the units whose uses all lie at or after the cut, weighted over the examples."""
+    arrived: Array | None
+    """[batch, ...]: the gradient by what enters the segment that the way back ended at; None where nothing enters."""
+
+
+class MixedStep(NamedTuple):
+    """A step with true gradients from its second cut on, and derivatives along what moves before."""
+
+    jvp: Array
+    """[K, batch]"""
+    behind: ExactStep
 
 
 class Stepper:
@@ -174,26 +187,47 @@ class Stepper:
         in a second orientation.
         """
         alone = self.low_memory if low_memory is None else low_memory
-        first_use = self.chain.first_use
-        wanted = {name for name, use in first_use.items() if use >= self.chain.position(cut)}
-        lowest = min((first_use[name] for name in wanted), default=self.chain.head)
         values = self._inputs.values(tokens, weights, labels=labels, example_weight=example_weight)
-        states: list[Array | None] = [None]  # what enters each segment
-        for segment, program in enumerate(self.chain.prefix(self.chain.head)):
-            states.append(self._run(program, values, alone=alone, hidden=states[segment])["hidden"])
-            if segment < lowest:
-                states[segment] = None  # the way back does not reach it
+        first, uses = self.chain.position(cut), self.chain.first_use.values()
+        lowest = min((use for use in uses if use >= first), default=self.chain.head)
+        hidden = None
+        for program in self.chain.prefix(lowest):
+            hidden = self._run(program, values, alone=alone, hidden=hidden)["hidden"]
+        return self._and_back(lowest, hidden, values, alone=alone)
 
-        result = self._run(self.chain.program(self.chain.head, VJP), values, alone=alone, hidden=states.pop())
-        gradients = self._named(result, wanted | self._inputs.head)
-        gradient = result.get("gradient")
-        for segment in range(self.chain.head - 1, lowest - 1, -1):
-            program = self.chain.program(segment, VJP)
-            segment_result = self._run(program, values, alone=alone, hidden=states.pop(), gradient=gradient)
-            gradient = segment_result.get("gradient")
-            for name, part in self._named(segment_result, wanted).items():
-                gradients[name] = gradients[name] + part if name in gradients else part  # shared by several segments
-        return ExactStep(result["loss"], result["logits"], gradients)
+    def mixed(
+        self,
+        tokens: Arrays,
+        labels: Array,
+        weights: Arrays,
+        directions: Arrays,
+        cut: Cut,
+        exact_cut: Cut,
+        example_weight: ArrayLike | None = None,
+        *,
+        hidden: Array | None = None,
+        begin: Cut | None = None,
+        states: States | None = None,
+        behind: ExactStep | None = None,
+    ) -> MixedStep:
+        """True gradients from the second cut on, and derivatives along the directions of units before it.
+
+        `hidden`, `begin` and `states` are those of `along`. Given what another turn of directions has found `behind`
+        the second cut, a step stops there.
+        """
+        start, end = self.chain.position(cut if begin is None else begin), self.chain.position(exact_cut)
+        self._inputs.check_directions(directions, start, head=False, end=end)
+        if hidden is None and begin is None:
+            hidden = self.prefix(tokens, weights, start)
+        self._inputs.check_hidden(hidden, start)
+        values = self._inputs.values(tokens, weights, directions, labels=labels, example_weight=example_weight)
+        carrying = self.chain.tangents(self.chain.position(cut), start, end)
+        moved = self._follow(carrying, values, hidden=hidden, states=states)
+        if behind is None:
+            behind = self._and_back(end, moved.get("hidden", hidden), values, alone=self.low_memory)
+        if behind.arrived is None or "tangent" not in moved:
+            return MixedStep(self._by_direction(None), behind)
+        return MixedStep(slopes(behind.arrived, moved["tangent"], example_weight), behind)
 
     # --- memory ---
 
@@ -211,6 +245,23 @@ class Stepper:
             self._runtime.release(program)
 
     # --- running programs ---
+
+    def _and_back(self, first: int, hidden: Array | None, values: Arrays, *, alone: bool) -> ExactStep:
+        """From what enters a segment to the head, and back to that segment."""
+        states = [hidden]  # what enters each segment
+        for program in self.chain.forward(first)[:-1]:
+            states.append(self._run(program, values, alone=alone, hidden=states[-1])["hidden"])
+        result = self._run(self.chain.program(self.chain.head, VJP), values, alone=alone, hidden=states.pop())
+        wanted = {name for name, use in self.chain.first_use.items() if use >= first}
+        gradients = self._named(result, wanted | self._inputs.head)
+        gradient = result.get("gradient")
+        for segment in range(self.chain.head - 1, first - 1, -1):
+            program = self.chain.program(segment, VJP)
+            segment_result = self._run(program, values, alone=alone, hidden=states.pop(), gradient=gradient)
+            gradient = segment_result.get("gradient")
+            for name, part in self._named(segment_result, wanted).items():
+                gradients[name] = gradients[name] + part if name in gradients else part  # shared by several segments
+        return ExactStep(result["loss"], result["logits"], gradients, gradient)
 
     def _programs(self, cut: Cut, start: int, *, scalar: bool) -> list[ProgramSpec]:
         """Of a step that begins at its cut or behind it; the latter takes no programs but those of the former."""

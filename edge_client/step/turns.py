@@ -26,6 +26,8 @@ class Turn(NamedTuple):
     """Which of the K."""
     begin: int
     """The segment where the pass begins: the cut for the first turn, and else where they first move something."""
+    first: bool
+    """Of its step: what does not depend on directions is taken from it."""
 
 
 def directions_at_once(manifest: Manifest, directions: int) -> int:
@@ -42,7 +44,7 @@ def turns(directions: Mapping[str, Array], count: int, chain: Chain, cut: int, *
     begins = _begins(directions, count, chain) if late else np.full(count, cut)
     order = np.argsort(begins, kind="stable")
     parts = [order[start : start + chain.directions] for start in range(0, count, chain.directions)]
-    return [Turn(part, int(begins[part[0]]) if number else cut) for number, part in enumerate(parts)]
+    return [Turn(part, int(begins[part[0]]) if number else cut, not number) for number, part in enumerate(parts)]
 
 
 def bytes_behind(chain: Chain, task: Task) -> int:

@@ -3,6 +3,7 @@
     forward   directional derivatives in the same pass as the losses (SPRY)
     central   differences of losses on both sides of the weights (MeZO, Baffle+, FwdLLM+)
     exact     reverse mode, segment by segment
+    mixed     exact through the model's last blocks, forward before them, in one pass
 
 The first two are numbers along directions, which mode iteration sends in place of a gradient. Another distribution adds
 one by an entry point of the group `spry.estimators`, on the server and on its devices. A class also says what a
@@ -12,7 +13,7 @@ job's settings and a device's memory must know of it, so that neither the server
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from edge_client import plugins
 from edge_client.arrays import Array, Weights
-from edge_client.bundle.chain import Chain
+from edge_client.bundle.chain import Chain, cut_for, exact_cut, first_use
 from edge_client.bundle.manifest import Manifest, ProgramSpec
 from edge_client.data.batches import Batch
 from edge_client.errors import TrainingError
@@ -58,6 +59,10 @@ class Derivatives(Protocol):
         """True gradients of units and head."""
         ...
 
+    def mixed(self, batch: Batch, weights: Weights, directions: Mapping[str, Array], /) -> Pass:
+        """True gradients of head and last units, and derivatives along the directions of units before them."""
+        ...
+
     def losses(self, batch: Batch, weights: Weights, /) -> Array:
         """[batch], without derivatives."""
         ...
@@ -81,6 +86,17 @@ class Estimator(ABC):
         return training
 
     @classmethod
+    def exact_from(cls, manifest: Manifest, training: Training, cut: int) -> int | None:  # noqa: ARG003 -- has none
+        """The segment that a step from a cut goes back to; None where it does not go back."""
+        return None
+
+    @classmethod
+    def moved(cls, manifest: Manifest, training: Training, units: Sequence[int]) -> list[int]:
+        """Those of a task's units whose gradients are estimated; behind where a step goes back to they are true."""
+        end = cls.exact_from(manifest, training, cut_for(manifest, units))
+        return [unit for unit in units if end is None or first_use(manifest, manifest.units[unit]) < end]
+
+    @classmethod
     @abstractmethod
     def programs(cls, chain: Chain, training: Training, cut: int) -> list[ProgramSpec]:
         """What a step loads."""
@@ -93,32 +109,25 @@ class Estimator(ABC):
         Args:
             training: the job's settings.
             tangents: the shares of the model's blocks that each direction goes through, added up.
-            behind: the share of the blocks that lie in or behind the first that the client trains.
+            behind: the share of the blocks that the step goes back through.
         """
 
     @abstractmethod
     def gradient(self, batch: Batch, weights: Weights, iteration: int) -> Estimate:
         """The loss and the gradient of one step."""
 
+    def own(self, gradients: Weights) -> Weights:
+        """Those of what the task moves: the way back meets other clients' units too."""
+        names = trained(self.manifest, self.task)
+        return {name: value for name, value in gradients.items() if name in names}
 
-class ScalarEstimator(Estimator):
-    """An estimator whose step is numbers along directions that anybody can draw again."""
+
+class DirectedEstimator(Estimator):
+    """An estimator along directions that anybody can draw again."""
 
     draw: Draw = staticmethod(step_directions)
     """Where its directions come from."""
     _drawn: tuple[int, dict[str, Array]] | None = None
-
-    @abstractmethod
-    def report(self, batch: Batch, weights: Weights, iteration: int) -> ScalarReport:
-        """What mode iteration sends of a step."""
-
-    def gradient(self, batch: Batch, weights: Weights, iteration: int) -> Estimate:
-        """The estimate that the step's numbers make along its directions."""
-        report = self.report(batch, weights, iteration)
-        gradients = combine(report, self.directions(iteration), self.manifest, self.training)
-        if report.head_gradient is not None:
-            gradients |= split_head(report.head_gradient, self.manifest)
-        return Estimate(report.loss, gradients)
 
     def told(
         self,
@@ -138,9 +147,30 @@ class ScalarEstimator(Estimator):
     def directions(self, iteration: int) -> dict[str, Array]:
         """[K * rows, *shape]; of one step, kept until the next."""
         if self._drawn is None or self._drawn[0] != iteration:
-            drawn = self.draw(self.manifest, self.task.units, self.task.seed, self.training, iteration)
+            units = self.moved(self.manifest, self.training, self.task.units)
+            drawn = self.draw(self.manifest, units, self.task.seed, self.training, iteration)
             self._drawn = iteration, drawn
         return self._drawn[1]
+
+    def estimated(self, report: ScalarReport, iteration: int) -> Weights:
+        """The gradient that a step's numbers make along its directions."""
+        return combine(report, self.directions(iteration), self.manifest, self.training)
+
+
+class ScalarEstimator(DirectedEstimator):
+    """One whose step is numbers along its directions, so that mode iteration can send them instead."""
+
+    @abstractmethod
+    def report(self, batch: Batch, weights: Weights, iteration: int) -> ScalarReport:
+        """What mode iteration sends of a step."""
+
+    def gradient(self, batch: Batch, weights: Weights, iteration: int) -> Estimate:
+        """The estimate that the step's numbers make along its directions."""
+        report = self.report(batch, weights, iteration)
+        gradients = self.estimated(report, iteration)
+        if report.head_gradient is not None:
+            gradients |= split_head(report.head_gradient, self.manifest)
+        return Estimate(report.loss, gradients)
 
 
 class Forward(ScalarEstimator):
@@ -218,6 +248,11 @@ class ExactGradient(Estimator):
     """Reverse mode, one segment at a time."""
 
     @classmethod
+    def exact_from(cls, manifest: Manifest, training: Training, cut: int) -> int:  # noqa: ARG003 -- has no choice
+        """All the way to the cut."""
+        return cut
+
+    @classmethod
     def programs(cls, chain: Chain, training: Training, cut: int) -> list[ProgramSpec]:  # noqa: ARG003 -- has no choice
         """All segments forward, and those from the cut on in reverse."""
         return chain.exact(cut)
@@ -230,9 +265,43 @@ class ExactGradient(Estimator):
     def gradient(self, batch: Batch, weights: Weights, iteration: int) -> Estimate:  # noqa: ARG002 -- draws nothing
         """The loss and the true gradient of one step."""
         exact = self.passes.exact(batch, weights)
-        own = trained(self.manifest, self.task)
-        gradients = {name: value for name, value in exact.gradients.items() if name in own}
-        return Estimate(_mean(exact.loss, batch), gradients)
+        return Estimate(_mean(exact.loss, batch), self.own(exact.gradients))
+
+
+class Mixed(DirectedEstimator):
+    """Exact through the model's last blocks, forward before them.
+
+    The gradient that arrives where the way back ends, times the tangents that arrive at the same place, gives the
+    directional derivatives: no block is gone through for both.
+    """
+
+    along = True
+
+    @classmethod
+    def settled(cls, training: Training) -> Training:
+        """The way back begins at the head."""
+        return replace(training, head="exact")
+
+    @classmethod
+    def exact_from(cls, manifest: Manifest, training: Training, cut: int) -> int:
+        """As many blocks as the job says, but none in vain."""
+        return exact_cut(manifest, cut, training.exact_blocks)
+
+    @classmethod
+    def programs(cls, chain: Chain, training: Training, cut: int) -> list[ProgramSpec]:
+        """The prefix as it is, tangents from the cut on, and the last segments forward and in reverse."""
+        return chain.mixed(cut, cls.exact_from(chain.manifest, training, cut))
+
+    @classmethod
+    def in_passes(cls, training: Training, *, tangents: float, behind: float) -> float:  # noqa: ARG003
+        """A pass, one more over what each direction goes through, and the way back through the last blocks."""
+        return 1 + TANGENT * tangents + REVERSE * behind
+
+    def gradient(self, batch: Batch, weights: Weights, iteration: int) -> Estimate:
+        """The loss, the true gradients of the head and of the last units, and the estimate of the others'."""
+        step = self.passes.mixed(batch, weights, self.directions(iteration))
+        report = self.told(batch, step.loss, step.jvp)
+        return Estimate(report.loss, self.estimated(report, iteration) | self.own(step.gradients))
 
 
 def _mean(loss: Array, batch: Batch) -> float:
@@ -247,7 +316,7 @@ def trained(manifest: Manifest, task: Task) -> set[str]:
 ESTIMATORS = plugins.Registry[type[Estimator]](
     plugins.ESTIMATORS,
     lambda estimator: isinstance(estimator, type) and issubclass(estimator, Estimator),
-    {"forward": Forward, "central": Central, "exact": ExactGradient},
+    {"forward": Forward, "central": Central, "exact": ExactGradient, "mixed": Mixed},
 )
 
 

@@ -88,6 +88,8 @@ class Training:
     weight_decay: Annotated[float, Ge(0), Lt(1)] = 0.0
     prefix_cache: bool = True
     """Keep the hidden states that enter the cut instead of computing them in every step."""
+    exact_blocks: Annotated[int, Ge(0)] = 1
+    """The model's last blocks that a step goes back through (mixed)."""
 
     @property
     def rows(self) -> int:

@@ -13,7 +13,6 @@ from edge_client.bundle.folder import Bundle
 from edge_client.commands.options.groups import OptionGroup, grouped
 from edge_client.commands.options.panels import PanelCommand
 from edge_client.format import size
-from edge_client.training.estimators import ESTIMATORS
 from server.cli.common import (
     CaOption,
     JsonOption,
@@ -62,10 +61,6 @@ def create(
     ending: EndOptions,
     training: TrainingOptions,
     settings: SettingsOptions,
-    estimator: Annotated[
-        str | None,
-        typer.Option(help=f"Clients' gradients: {', '.join(ESTIMATORS)}.", rich_help_panel=TrainingOptions.title),
-    ] = None,
     held_out: Annotated[Path | None, typer.Option(help="Examples (JSONL) to evaluate on, kept at the server.")] = None,
     preset: PresetOption = None,
     server: ServerOption = None,
@@ -79,8 +74,7 @@ def create(
     """
     if preset is not None and preset not in PRESETS:
         raise AdminError(f"--preset must be one of {', '.join(PRESETS)}, got {preset!r}")
-    asked = {**rounds.asked(), **asdict(ending), **training.asked(), "training.estimator": estimator}
-    given = settings.under(asked)
+    given = settings.under({**rounds.asked(), **asdict(ending), **training.asked()})
     with connect(server, admin_token, ca) as administrator:
         with Bundle.open(bundle, verify=False) as opened:
             adapter = opened.manifest.adapter.method

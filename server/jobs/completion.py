@@ -27,9 +27,10 @@ step, and clients that hardly move give it gradients of the same weights."""
 def complete(settings: JobSettings, manifest: Manifest) -> JobSettings:
     """The settings with what they leave open; refused where the bundle cannot do it."""
     check_names(settings)
-    training = kind_of(settings.training).settled(settings.training)
+    kind = kind_of(settings.training)
+    training = kind.settled(settings.training)
     places = settings.slots(len(manifest.units), settings.places)
-    training = counted(training, manifest, [slot.units for slot in places])
+    training = counted(training, manifest, [kind.moved(manifest, training, slot.units) for slot in places])
     _check_report(training)
     check_programs(training, manifest)
     if not manifest.head and training.head != "exact":

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from edge_client.commands.options.groups import OptionGroup
+from edge_client.training.estimators import ESTIMATORS
 from server.errors import SettingsError
 from server.jobs.presets import PRESETS
 
@@ -55,6 +56,10 @@ class TrainingOptions(OptionGroup):
     length: Annotated[int | None, typer.Option(min=2, help="Tokens of an example, at most.")] = None
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over a client's examples in a round.")] = None
     iterations: Annotated[int | None, typer.Option(min=0, help="Steps in a round instead of whole passes.")] = None
+    estimator: Annotated[str | None, typer.Option(help=f"Clients' gradients: {', '.join(ESTIMATORS)}.")] = None
+    exact_blocks: Annotated[
+        int | None, typer.Option(min=0, help="Last blocks of the model with true gradients (estimator mixed); 1.")
+    ] = None
     directions: Annotated[
         int | None, typer.Option(min=0, help="K: directions of a step; 0: as many as a client's units have numbers.")
     ] = None

@@ -92,7 +92,9 @@ def plan_for(
 ) -> Plan:
     """A method under a preset, one that fits its adapter where none is named, with what was asked for on top."""
     kind = method_named(method)
-    preset = preset or preset_for(adapter.get("method", ""), kind.settings["training"]["estimator"])
+    training = settings.get("training")
+    estimator = training.get("estimator") if isinstance(training, Mapping) else None
+    preset = preset or preset_for(adapter.get("method", ""), estimator or kind.settings["training"]["estimator"])
     known = PAPER_DATA.get(Path(data).name)
     base: dict[str, Any] = {"over_selection": 1.0, "norm_bound": 1e9, "seed": seed}
     start = PRESETS.get(preset, {})  # the plan refuses one that there is not

@@ -115,13 +115,16 @@ class Trained:
             gradients = torch.autograd.grad(loss, leaves)
         return {key: gradient.numpy() for key, gradient in zip(sorted(self.trained), gradients, strict=True)}
 
-    def stepper(self, runtime, count=1) -> Stepper:
-        return Stepper(self.manifest, runtime, "onnx", self.batch, LENGTH, count)
+    def stepper(self, runtime, count=1, name="onnx") -> Stepper:
+        return Stepper(self.manifest, runtime, name, self.batch, LENGTH, count)
 
-    def directions(self, first: int, count: int, *, head: bool = False, seed: int = 0) -> dict[str, np.ndarray]:
-        """Directions for everything at or after a segment, K outermost."""
+    def directions(
+        self, first: int, count: int, *, end: int | None = None, head: bool = False, seed: int = 0
+    ) -> dict[str, np.ndarray]:
+        """Directions for everything at or after a segment, or up to another one, K outermost."""
         names = [segment.name for segment in self.manifest.segments]
-        units = [unit for unit in self.manifest.units if names.index(unit.segments[0]) >= first]
+        chosen = range(first, len(names) if end is None else end)
+        units = [unit for unit in self.manifest.units if names.index(unit.segments[0]) in chosen]
         parameters = [*(p for unit in units for p in unit.parameters), *(self.manifest.head if head else ())]
         generator = np.random.default_rng(seed)
         rows = count * self.batch

@@ -80,6 +80,9 @@ PLANS = [  # of the task, of its training, memory
     ({"units": [2], "cut": 0}, {}, None),
     ({"units": [2], "cut": 2}, {"length": 9}, None),
     ({"units": [2], "cut": 2}, {"estimator": "second-order"}, None),
+    ({"units": [0, 1], "cut": 1}, {"estimator": "mixed"}, 900),  # the second is in both blocks
+    ({"units": [0, 2], "cut": 1}, {"estimator": "mixed", "exact_blocks": 2, "directions": 2}, None),
+    ({"units": [2], "cut": 2}, {"estimator": "mixed", "exact_blocks": 0, "head": "apart"}, 300),
 ]
 HEAD = (Parameter("head.weight", (3, 2)), Parameter("head.bias", (3,)))
 

@@ -21,14 +21,14 @@ from rich.console import Console
 from rich.table import Table
 
 from edge_client import plugins
-from edge_client.bundle.chain import Chain
+from edge_client.bundle.chain import Chain, exact_cut
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest
 from edge_client.commands.options.panels import PanelCommand
 from edge_client.errors import SpryError
 from edge_client.runtimes.runtime import available, command_for
 
-from .worker import FORWARD, BenchWork, Measured, Variant, decode, encode, variants
+from .worker import EXACT_BLOCKS, FORWARD, BenchWork, Measured, Variant, decode, encode, variants
 
 command = typer.Typer(
     help="Measure a bundle on this machine, or the noise of gradients.", add_completion=False, rich_markup_mode=None
@@ -92,7 +92,8 @@ def step(
         rows: list[StepFigures] = []
         with Console(stderr=True).status("measuring") as status:
             for chain, starts in zip(chains, chosen, strict=True):
-                wanted = variants(starts, manifest.directions)
+                mixed = [cut for cut in starts if exact_cut(manifest, cut, EXACT_BLOCKS) > cut]
+                wanted = variants(starts, manifest.directions, mixed)
                 work = BenchWork(
                     str(opened.folder), chain.runtime, batch, length, threads, rounds, wanted, memory=False
                 )

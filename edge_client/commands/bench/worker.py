@@ -12,14 +12,14 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from edge_client.bundle.chain import Chain
+from edge_client.bundle.chain import Chain, exact_cut
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import PLAIN, VJP, Manifest, ProgramSpec
 from edge_client.bundle.names import DIRECTION, WEIGHT, within
@@ -28,7 +28,9 @@ from edge_client.runtimes.measure import random_input
 from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.stepper import Stepper
 
-FORWARD, DUAL, SUFFIX, EXACT = "forward", "dual", "suffix", "exact"
+FORWARD, DUAL, SUFFIX, EXACT, MIXED = "forward", "dual", "suffix", "exact", "mixed"
+EXACT_BLOCKS = 1
+"""Those that a mixed step goes back through."""
 
 
 class Variant(msgspec.Struct, frozen=True):
@@ -78,6 +80,8 @@ def programs_of(chain: Chain, variant: Variant) -> list[ProgramSpec]:
         return chain.suffix(variant.cut)
     if variant.kind == DUAL:
         return [*chain.prefix(variant.cut), *chain.suffix(variant.cut)]
+    if variant.kind == MIXED:
+        return chain.mixed(variant.cut, exact_cut(chain.manifest, variant.cut, EXACT_BLOCKS))
     backwards = [chain.program(i, VJP) for i in range(chain.head, variant.cut - 1, -1)]
     return [*chain.prefix(chain.head), *backwards]
 
@@ -114,9 +118,13 @@ class Bench:
             return lambda: stepper.forward(*inputs)
         if variant.kind == EXACT:
             return lambda: stepper.exact(*inputs, variant.cut)
-        programs = stepper.chain.suffix(variant.cut)
+        end = exact_cut(self.manifest, variant.cut, EXACT_BLOCKS)
+        carrying = stepper.chain.tangents(variant.cut, variant.cut, end)
+        programs = carrying if variant.kind == MIXED else stepper.chain.suffix(variant.cut)
         specs = [spec for program in programs for spec in program.inputs if spec.name.startswith(DIRECTION)]
         directions = {spec.name.removeprefix(DIRECTION): random_input(spec, seed) for seed, spec in enumerate(specs)}
+        if variant.kind == MIXED:
+            return lambda: stepper.mixed(*inputs, directions, variant.cut, end)
         if variant.kind == DUAL:
             return lambda: stepper.along(*inputs, directions, variant.cut)
         hidden = None
@@ -147,12 +155,13 @@ class Bench:
         return [Measured(variant, peak_bytes=peak, load_bytes=max(loaded - before, 0), rss_bytes=resident("VmHWM"))]
 
 
-def variants(cuts: Sequence[int], directions: Iterable[int]) -> list[Variant]:
-    """Forward, then every kind of step from every cut."""
+def variants(cuts: Sequence[int], directions: Iterable[int], mixed: Container[int] = ()) -> list[Variant]:
+    """Forward, then every kind of step from every cut; a mixed one from some, as it is exact from others."""
     steps = [Variant(FORWARD)]
     for cut in cuts:
         for count in directions:
             steps += [Variant(DUAL, cut, count), Variant(SUFFIX, cut, count)]
+            steps += [Variant(MIXED, cut, count)] if cut in mixed else []
         steps.append(Variant(EXACT, cut))
     return steps
 

@@ -17,7 +17,9 @@ from server.simulation.compare.measures import main_score, metrics
 from server.simulation.compare.runs import Config, Run, RunError
 
 MethodKind = Literal["backprop", "forward", "zero-order", "head alone"]
-KINDS: dict[str, MethodKind] = {"exact": "backprop", "forward": "forward", "central": "zero-order"}
+KINDS: dict[str, MethodKind] = {
+    "exact": "backprop", "forward": "forward", "mixed": "forward", "central": "zero-order",
+}  # fmt: skip
 """Of an estimator, in the order of the rows."""
 RIVALS: tuple[MethodKind, ...] = ("backprop", "zero-order", "head alone")
 """Whose best row all others are held against."""

@@ -7,7 +7,7 @@ a pass, the client waits until all others of its group have asked too, and all o
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -160,16 +160,20 @@ class JoinedPasses:
         own = {name: values for name, values in directions.items() if name in self._head}
         each = self._examples(batch, weights, units.keys() | (own.keys() if scalar_head else self._head))
         jvp, head_jvp = self._products(each, batch, units), self._products(each, batch, own)
-        share = shares(batch.weight, len(batch.weight))
-        exact = {name: np.tensordot(share, each.gradients[name], 1) for name in self._head if not scalar_head}
-        return Pass(each.loss * batch.weight, jvp, head_jvp, exact)
+        return Pass(each.loss * batch.weight, jvp, head_jvp, _means(each, batch, () if scalar_head else self._head))
 
     def exact(self, batch: Batch, weights: Weights) -> Pass:
         """True gradients of the task's units and the head."""
         answer: Differentiated = self._meeting.ask(self._member, Question(weights, batch, self._trained))
-        nothing = np.zeros((self._training.directions, len(batch.weight)), np.float32)
+        nothing = self._products(answer, batch, {})
         gradients = {name: answer.gradients[name] for name in self._trained}
         return Pass(answer.loss * batch.weight, nothing, nothing, gradients)
+
+    def mixed(self, batch: Batch, weights: Weights, directions: Mapping[str, Array]) -> Pass:
+        """Derivatives along the directions; true gradients of the head and of those of the task's units without any."""
+        each = self._examples(batch, weights, self._trained)
+        jvp, nothing = self._products(each, batch, directions), self._products(each, batch, {})
+        return Pass(each.loss * batch.weight, jvp, nothing, _means(each, batch, self._trained - directions.keys()))
 
     def losses(self, batch: Batch, weights: Weights) -> Array:
         """[batch], without derivatives."""
@@ -199,3 +203,9 @@ class JoinedPasses:
             along = values.reshape(count, -1, gradient.shape[1])  # shared: one for all examples
             jvp += np.einsum("kbn,bn->kb", along, gradient, dtype=np.float32)
         return jvp * batch.weight
+
+
+def _means(each: Differentiated, batch: Batch, names: Iterable[str]) -> Weights:
+    """Gradients of the batch's mean loss, from those of its examples."""
+    share = shares(batch.weight, len(batch.weight))
+    return {name: np.tensordot(share, each.gradients[name], 1) for name in names}

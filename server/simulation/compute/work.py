@@ -21,7 +21,7 @@ from edge_client.data.sources import open_data
 from edge_client.tasks.registry import task_named
 from edge_client.tasks.task import Score
 from edge_client.training.epoch import TrainingState, evaluate, report, train, update
-from edge_client.training.estimators import Estimate, Estimator, ScalarEstimator
+from edge_client.training.estimators import DirectedEstimator, Estimate, Estimator, ScalarEstimator
 from edge_client.training.features import NOTHING, Moments, measured
 from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import encode_report
@@ -143,7 +143,7 @@ class Worker:
         estimator = kind(self.manifest, task, passes)
         if isinstance(estimator, ClosestDirection):
             estimator.last_change = last_change
-        if guide and isinstance(estimator, ScalarEstimator):
+        if guide and isinstance(estimator, DirectedEstimator):
             estimator.draw = drawing_along(guide)
         return estimator
 

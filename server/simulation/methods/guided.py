@@ -51,6 +51,8 @@ def _guided(
     expectation, and else the projection on what the guide spans.
     """
     parameters = [parameter for unit in units for parameter in manifest.units[unit].parameters]
+    if not parameters:
+        return {}
     spanned = flat(guide, parameters)
     count, rest = training.directions, training.directions - len(spanned)
     rows = [np.sqrt(count) * np.repeat(spanned, training.rows, axis=0)]

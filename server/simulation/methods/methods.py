@@ -150,10 +150,14 @@ def method_named(name: str) -> Method:
     return METHODS[name]
 
 
+_ALSO: dict[Any, tuple[str, ...]] = {"forward": ("mixed",)}
+"""Estimators that leave a method what it is: forward gradients as far as a device does not hold true ones."""
+
+
 def check_method(name: str, asked: Settings) -> None:
     """With another estimator, or more steps where one is what it is about, it would be another method."""
     method, training = method_named(name), asked.get("training")
     for key in ("estimator", "iterations"):
         own, wanted = method.settings["training"].get(key), training.get(key) if isinstance(training, dict) else None
-        if own is not None and wanted not in (None, own):
+        if own is not None and wanted not in (None, own, *_ALSO.get(own, ())):
             raise SimulationError(f"method {name} has training.{key} {own}, not {wanted}: leave it out")

@@ -34,7 +34,9 @@ class Choice:
 
     def settled(self, manifest: Manifest) -> Choice:
         """With a number of directions where it leaves that open, as a job's is settled by the server."""
-        return replace(self, training=counted(self.training, manifest, self.groups(len(manifest.units))))
+        kind, groups = kind_of(self.training), self.groups(len(manifest.units))
+        moved = [kind.moved(manifest, self.training, units) for units in groups]
+        return replace(self, training=counted(self.training, manifest, moved))
 
 
 def forward_passes(manifest: Manifest, units: Sequence[int], training: Training) -> float:

@@ -41,13 +41,14 @@ class SweepOptions(OptionGroup):
             "--adapter", help="Adapters in place of --peft, as in tinylora:rank=8,dimension=16; may be repeated."
         ),
     ] = None
-    estimators: Annotated[tuple[str, ...], typer.Option(help="Some of forward, exact and central.")] = (
+    estimators: Annotated[tuple[str, ...], typer.Option(help="Some of forward, exact, mixed and central.")] = (
         "forward", "exact",
     )  # fmt: skip
     directions: Annotated[
         str, typer.Option(help="K: directions of a step; 0: as many as a client's units have numbers.")
     ] = "1,8,64"
     kind: Annotated[tuple[str, ...], typer.Option(help="Some of normal, rademacher and orthogonal.")] = ("normal",)
+    exact_blocks: Annotated[str, typer.Option(help="Last blocks with true gradients (estimator mixed).")] = "1"
     per_example: Annotated[
         bool | None, typer.Option("--per-example/--shared", help="Whose the directions are; both when left out.")
     ] = None
@@ -59,15 +60,18 @@ class SweepOptions(OptionGroup):
     def trainings(self) -> Iterator[dict[str, Any]]:
         """Settings of all combinations that differ."""
         directions = _numbers("--directions", self.directions, least=0)
-        owners = (True, False) if self.per_example is None else (self.per_example,)
+        all_owners = (True, False) if self.per_example is None else (self.per_example,)
         for batch, estimator in product(_numbers("--batch", self.batch), dict.fromkeys(self.estimators)):
             common = {"batch": batch, "estimator": estimator, "mode": "epoch"}
             if estimator == "exact":
                 yield common
                 continue
             central = estimator == "central"
-            for kind, own, count in product(dict.fromkeys(self.kind), (False,) if central else owners, directions):
+            depths = _numbers("--exact-blocks", self.exact_blocks, least=0) if estimator == "mixed" else (1,)
+            kinds, owners = dict.fromkeys(self.kind), (False,) if central else all_owners
+            for depth, kind, own, count in product(depths, kinds, owners, directions):
                 yield common | {
+                    "exact_blocks": depth,
                     "kind": kind, "per_example": own, "directions": count, "head": "joint" if central else "exact",
                     "units_apart": self.units_apart,
                 }  # fmt: skip

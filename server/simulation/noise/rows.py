@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from edge_client.bundle.chain import first_use
 from edge_client.bundle.manifest import Manifest
+from edge_client.training.estimators import kind_of
 from server.simulation.noise.choice import Choice, cosine_with, forward_passes, noise
 
 Vector = NDArray[np.float64]
@@ -44,6 +45,8 @@ class NoiseRow:
     batch: int
     per_client: int
     units_apart: bool
+    exact_blocks: int
+    """The model's last blocks that a step goes back through."""
     holders: int
     unit: int
     name: str
@@ -74,7 +77,17 @@ class NoiseRow:
     """Square of `cosine_steady` for each forward pass of all holders together."""
 
 
-WAY = ("estimator", "kind", "per_example", "directions", "batch", "per_client", "units_apart", "holders")
+WAY = (
+    "estimator",
+    "kind",
+    "per_example",
+    "directions",
+    "batch",
+    "per_client",
+    "units_apart",
+    "exact_blocks",
+    "holders",
+)
 FIGURES = (
     "passes", "cosine_batch", "cosine_data", "cosine_steady", "error", "agreement", "formula", "formula_differ",
     "formula_agree",
@@ -87,7 +100,9 @@ def row(manifest: Manifest, choice: Choice, holders: int, number: int, samples: 
     (group,) = (units for units in choice.groups(len(manifest.units)) if number in units)
     passes = forward_passes(manifest, group, training)
     steady = _mean([None if s.batch is None or s.exact is None else s.batch * s.exact for s in samples])
-    alone = training.estimator == "forward" and len(group) == 1  # else the others' gradients are noise too
+    moved = kind_of(training).moved(manifest, training, group)
+    told = training.estimator in ("forward", "mixed") and number in moved
+    alone = told and len(moved) == 1  # else the others' gradients are noise too
     kind, count = training.kind, training.directions
     own = count * training.batch if training.per_example else count
 
@@ -99,6 +114,7 @@ def row(manifest: Manifest, choice: Choice, holders: int, number: int, samples: 
         batch=training.batch,
         per_client=choice.per_client,
         units_apart=training.units_apart,
+        exact_blocks=training.exact_blocks,
         holders=holders,
         unit=number,
         name=unit.name,
@@ -110,7 +126,7 @@ def row(manifest: Manifest, choice: Choice, holders: int, number: int, samples: 
         cosine_data_spread=_spread([sample.data for sample in samples]),
         cosine_steady=steady,
         error=_mean([sample.error for sample in samples]),
-        agreement=_mean([sample.agreement for sample in samples]) if training.estimator == "forward" else None,
+        agreement=_mean([sample.agreement for sample in samples]) if told else None,
         formula=_mean([cosine_with(e) for e in _known([s.expected for s in samples])]) if alone else None,
         formula_differ=cosine_with(noise(kind, unit.size, count)) if alone else None,
         formula_agree=cosine_with(noise(kind, unit.size, own) / holders) if alone else None,

@@ -17,6 +17,7 @@ from server.simulation.plan import Plan
 
 _CAPTION = """\
 Cosines are medians over the units; first and last: means over the first and the last block.
++N         mixed: true gradients in the last N blocks
 batch      with the true gradient of the step's own examples: the noise of the directions
 theory     the same as expected where examples differ, to where they agree
 error      squared distance from that gradient, by its own square
@@ -132,7 +133,8 @@ def _label(line: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:
     parts = ["exact"]
     if line["estimator"] != "exact":
         owner = "each" if line["per_example"] else "shared"
-        parts = [line["kind"], owner] if line["estimator"] == "forward" else ["central", line["kind"]]
+        parts = ["central", line["kind"]] if line["estimator"] == "central" else [line["kind"], owner]
+        parts += [f"+{line['exact_blocks']}"] if line["estimator"] == "mixed" else []
 
     def differ(name: str) -> bool:
         return len({other[name] for other in lines}) > 1

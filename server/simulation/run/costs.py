@@ -110,12 +110,15 @@ def server_work(family: Family, frequency: Mode, shape: Shape) -> float:
 
 def passes(estimator: type[Estimator], training: Training, manifest: Manifest, units: Sequence[int]) -> float:
     """The step of a client with these units, in forward passes."""
-    through = tangents(manifest, units, training)
-    return estimator.in_passes(training, tangents=through, behind=behind(manifest, units))
+    end = estimator.exact_from(manifest, training, cut_for(manifest, units))
+    back = 0.0 if end is None else share_from(manifest, end)
+    moved = estimator.moved(manifest, training, units)
+    through = tangents(manifest, moved, training) - (training.directions * back if moved else 0.0)
+    return estimator.in_passes(training, tangents=through, behind=back)
 
 
 def tangents(manifest: Manifest, units: Sequence[int], training: Training) -> float:
-    """The shares of the model's blocks that a step's directions go through, added up.
+    """The shares of the model's blocks that a step's directions go through on their way to the head, added up.
 
     Directions of units that take turns begin each at its own unit, as they do on a device whose programs take fewer of
     them at once than a unit has.
@@ -134,8 +137,12 @@ def tangents(manifest: Manifest, units: Sequence[int], training: Training) -> fl
 
 def behind(manifest: Manifest, units: Iterable[int]) -> float:
     """The share of the model's blocks in or behind the first that uses one of these units; heads cost nothing."""
-    cut = manifest.segments[cut_for(manifest, units)]
-    return 1 - cut.first_block / manifest.model.blocks
+    return share_from(manifest, cut_for(manifest, units))
+
+
+def share_from(manifest: Manifest, segment: int) -> float:
+    """The share of the model's blocks in a segment or behind it."""
+    return 1 - manifest.segments[segment].first_block / manifest.model.blocks
 
 
 def mean_passes(estimator: type[Estimator], manifest: Manifest, tasks: Iterable[Task]) -> float:

@@ -1,17 +1,31 @@
 """Clients of the real server over real HTTP: rounds of both modes, from enrolment to prediction."""
 
+import hashlib
 import json
 import threading
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load
 
 from edge_client import keys
+from edge_client.bundle.folder import Bundle
+from edge_client.bundle.manifest import FILE_NAME
 from edge_client.client.client import Client, Idle
+from edge_client.data.batches import Batches
+from edge_client.data.encoder import TextEncoder
+from edge_client.data.examples import examples_for
+from edge_client.data.sources import open_data
 from edge_client.errors import DataError, SpryError, StoreError, Unauthorized
-from edge_client.runtimes.runtime import chosen
+from edge_client.runtimes.runtime import chosen, open_runtime
+from edge_client.step.passes import Passes
 from edge_client.store.jobs import Store
+from edge_client.tasks.registry import task_named
+from edge_client.training.epoch import TrainingState, train, update
+from edge_client.training.estimators import estimator_for
+from edge_client.wire.protocol import Enrolled
 from server.storage.jobs import find_job
 from tests.edge_client.conftest import ROWS
 
@@ -39,6 +53,41 @@ def test_rounds_of_mode_epoch(fleet, bundle):
     assert sum(predicted[0].scores.values()) == pytest.approx(1, abs=1e-5)
     own = client.predict(["the ice is on the lake"], personal=True)
     assert own[0].scores != predicted[0].scores
+
+
+def test_a_task_is_trained_as_it_says_whatever_others_of_its_job_said(stage, trainable, changed, tmp_path):
+    """A server may ask another estimator of each device, round by round."""
+    stage.folder = trainable
+    opened = Bundle.open(trainable)
+    name = hashlib.sha256((trainable / FILE_NAME).read_bytes()).hexdigest()
+    client = Client(stage.address, data=ROWS, home=tmp_path, patience=5, threads=1, holdout=0.0)
+    client.store.save_identity(Enrolled("d-1", "secret"))
+    for number, asked in enumerate([{}, {"estimator": "mixed"}, {"estimator": "exact"}, {"estimator": "mixed"}]):
+        task = changed(id=f"task-{number}", bundle=name, units=[0, 3], cut=1, **asked)
+        stage.problem(404, "http")  # it takes no key in place of the secret
+        stage.answer({"task": asdict(task), "wait": 0.0, "reason": ""})
+        stage.answer({"wait": 0.0, "repeated": False})
+        client.run(once=True)
+        method, path, _, body = stage.seen[-1]
+        assert (method, path) == ("PUT", f"/v1/tasks/{task.id}/update")
+        expected = trained_here(opened, task)
+        sent = load(body)
+        assert sent.keys() == expected.keys()
+        for parameter, value in sent.items():
+            np.testing.assert_array_equal(value, expected[parameter], err_msg=f"{asked} {parameter}")
+    client.close()
+
+
+def trained_here(bundle, task):
+    """The update of a task, by its own settings."""
+    encoder = TextEncoder(bundle.tokenizer(), bundle.manifest, task.training.batch, task.training.length)
+    kind = task_named(bundle.manifest.model.task)
+    examples = examples_for(open_data(ROWS), kind.check(bundle.manifest.model.labels))
+    batches = Batches(examples, encoder, kind.encode, task.seed)
+    with open_runtime("onnx", bundle.folder, threads=1) as runtime:
+        estimator = estimator_for(bundle.manifest, task, Passes(bundle.manifest, runtime, task))
+        *_, state = train(task, bundle.manifest, estimator, batches, TrainingState(bundle.initial_adapter()))
+    return update(task, bundle.manifest, state)
 
 
 @pytest.mark.parametrize("training", [{"head": "exact"}, {"head": "apart"}, {"estimator": "central"}], ids=str)

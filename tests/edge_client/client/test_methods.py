@@ -10,13 +10,15 @@ from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.training.estimators import ScalarEstimator, kind_of
 from edge_client.wire.protocol import Training
 from server.jobs.presets import PRESETS, merged, start_of
-from server.simulation.methods.methods import METHODS
+from server.simulation.methods.methods import METHODS, check_method
 from tests.edge_client.conftest import PATIENCE
 
 ROUNDS, STEPS = 2, 2
 NOT_ON_DEVICES = {
     "fwdllm+": "a device does not know how the last round moved the weights, and no report tells how gradients vary",
 }
+MIXED = {"spry", "fedfgd"}
+"""Methods that may have true gradients in the last blocks."""
 ON_DEVICES = [
     *((method, "default") for method in METHODS if method not in NOT_ON_DEVICES),
     *(("spry", preset) for preset in PRESETS if preset != "default"),
@@ -30,10 +32,10 @@ def modes(method: str) -> tuple[str, ...]:
     return ("epoch", "iteration") if issubclass(estimator, ScalarEstimator) else ("epoch",)
 
 
-def settings_of(method: str, preset: str, mode: str, folder) -> dict:
+def settings_of(method: str, preset: str, mode: str, folder, **training) -> dict:
     row = METHODS[method]
     rates = {"default": row.default, "paper": row.paper}.get(preset, {})
-    training = {"mode": mode, "batch": 4, "length": 8, "iterations": STEPS}
+    training = {"mode": mode, "batch": 4, "length": 8, "iterations": STEPS} | training
     if mode == "iteration":
         training["optimizer"] = "sgd"  # the server takes the step
     size = {"rounds": ROUNDS, "per_round": 2, "over_selection": 1, "training": training}
@@ -51,7 +53,19 @@ def folder(method, exported_once, trainable):
     ("method", "preset", "mode"), [(method, preset, mode) for method, preset in ON_DEVICES for mode in modes(method)]
 )
 def test_two_devices_end_a_job(fleet, folder, method, preset, mode):
-    fleet.job(fleet.upload(folder), **settings_of(method, preset, mode, folder))
+    ends_by_two_devices(fleet, folder, settings_of(method, preset, mode, folder), mode)
+
+
+@pytest.mark.parametrize("blocks", [0, 1])
+@pytest.mark.parametrize("method", sorted(MIXED))
+def test_two_devices_end_a_job_with_true_gradients_in_the_last_blocks(fleet, folder, method, blocks):
+    settings = settings_of(method, "default", "epoch", folder, estimator="mixed", exact_blocks=blocks)
+    check_method(method, settings)
+    ends_by_two_devices(fleet, folder, settings, "epoch")
+
+
+def ends_by_two_devices(fleet, folder, settings, mode):
+    fleet.job(fleet.upload(folder), **settings)
     both = threading.Barrier(2)
 
     def together(event):

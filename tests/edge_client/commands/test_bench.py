@@ -14,6 +14,7 @@ from edge_client.commands.bench.worker import (
     DUAL,
     EXACT,
     FORWARD,
+    MIXED,
     SUFFIX,
     Bench,
     BenchWork,
@@ -39,7 +40,8 @@ def measured(bundle, tmp_path_factory):
 def test_every_kind_of_step_is_measured(measured):
     rows = [(row["step"], row["cut"]) for row in measured["rows"] if row["runtime"] == "onnx"]
     at = "block.0"
-    assert rows == [("forward", ""), ("dual", at), ("suffix", at), ("dual K=2", at), ("suffix K=2", at), ("exact", at)]
+    steps = [kind + count for count in ("", " K=2") for kind in ("dual", "suffix", "mixed")]
+    assert rows == [("forward", ""), *((step, at) for step in steps), ("exact", at)]
     assert (measured["batch"], measured["length"], measured["threads"]) == (2, 8, 1)
     assert measured["machine"].keys() == {"processor", "python"}
 
@@ -49,7 +51,7 @@ def test_a_bundle_without_programs_for_one_direction(exporting, capsys):
     options = ["--json", "--rounds", "1", "--cuts", "1", "--runtime", "onnx", "--no-baselines"]
     assert cli.run(["bench", "step", str(folder), *options]) == 0
     rows = [row["step"] for row in json.loads(capsys.readouterr().out)["rows"]]
-    assert rows == ["forward", "dual K=2", "suffix K=2", "exact"]
+    assert rows == ["forward", "dual K=2", "suffix K=2", "mixed K=2", "exact"]
 
 
 def test_figures_are_those_of_a_process(measured):
@@ -78,11 +80,11 @@ def test_a_process_without_torch_is_smaller(measured):
 
 
 def test_the_table(bundle, capsys):
-    args = ["--rounds", "1", "--cuts", "2", "--no-baselines", "--shape", "1x8", "--runtime", "onnx"]
+    args = ["--rounds", "1", "--cuts", "1,2", "--no-baselines", "--shape", "1x8", "--runtime", "onnx"]
     assert cli.run(["bench", "step", str(bundle), *args]) == 0
     out = capsys.readouterr().out
     assert "tiny-bert, 1 x 8" in out
-    for step in ("forward", "dual", "suffix", "exact"):
+    for step in ("forward", "dual", "suffix", "mixed", "exact"):
         assert step in out
     assert EAGER not in out
 
@@ -99,6 +101,9 @@ def test_variants_of_every_cut_and_number_of_directions():
     assert len(found) == 11
     assert [variant.name for variant in found[1:4]] == ["dual", "suffix", "dual K=4"]
     assert variants([], [1]) == [Variant(FORWARD)]
+    assert [(v.kind, v.directions) for v in variants([1, 3], [1, 4], mixed=[1]) if v.kind == MIXED] == [
+        (MIXED, 1), (MIXED, 4),
+    ]  # fmt: skip
 
 
 def test_programs_of_a_step(bundle):
@@ -112,18 +117,21 @@ def test_programs_of_a_step(bundle):
     assert kinds(Variant(SUFFIX, 1, 2)) == ["block.0.enter", "block.1.dual", "head.dual"]
     exact = ["embed.plain", "block.0.plain", "block.1.plain", "head.vjp", "block.1.vjp"]
     assert kinds(Variant(EXACT, 2)) == exact
+    mixed = ["embed.plain", "block.0.enter", "block.1.plain", "block.1.vjp", "head.vjp"]
+    assert kinds(Variant(MIXED, 1, 2)) == mixed
 
 
 @pytest.fixture
 def work(bundle):
-    return BenchWork(str(bundle), "onnx", 2, 8, 1, 1, variants([1, 2], [1, 2]), memory=False)
+    return BenchWork(str(bundle), "onnx", 2, 8, 1, 1, variants([1, 2], [1, 2], mixed=[1]), memory=False)
 
 
 def test_every_variant_takes_a_step(work):
     bench = Bench(work)
     for variant in work.variants:
         result = bench.step(variant)()
-        assert result.loss.shape == (2,)
+        loss = result.behind.loss if variant.kind == MIXED else result.loss
+        assert loss.shape == (2,)
     times = bench.times()
     assert [found.variant for found in times] == work.variants
     assert all(found.cpu_ms > 0 for found in times)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from edge_client import BundleError, ProgramInputError
-from edge_client.bundle.chain import Chain, cut_for, cuts
+from edge_client.bundle.chain import Chain, cut_for, cuts, exact_cut
 from edge_client.gradient.estimate import estimate
 from tests.edge_client.toy import HEAD, SEGMENTS, B, C, H, K, T, Toy, draw, gradients, stepper, table
 
@@ -122,6 +122,70 @@ def test_a_shared_unit_used_before_the_cut_has_no_whole_gradient():
     assert runtime.ran[-1] == "head.vjp"
     with pytest.raises(ProgramInputError, match=r"shared.A is used in block.0, before the cut block.1"):
         steps.along(toy.tokens, toy.labels, toy.weights, draw(toy), "block.1")
+
+
+@pytest.mark.parametrize(
+    ("end", "units", "ran"),
+    [
+        ("block.0", [], ["embed.plain", "block.0.plain", "block.1.plain", "head.vjp", "block.1.vjp", "block.0.vjp"]),
+        ("block.1", [0], ["embed.plain", "block.0.enter", "block.1.plain", "head.vjp", "block.1.vjp"]),
+        ("head", [0, 1], ["embed.plain", "block.0.enter", "block.1.dual", "head.vjp"]),
+    ],
+)
+@pytest.mark.parametrize("low_memory", [False, True])
+def test_mixed_is_exact_behind_its_second_cut_and_forward_before_it(end, units, ran, low_memory):
+    toy = Toy()
+    steps, runtime = stepper(toy, low_memory=low_memory)
+    directions = draw(toy, units)
+    found = steps.mixed(toy.tokens, toy.labels, toy.weights, directions, "block.0", end, WEIGHTS)
+    assert runtime.ran == ran
+    assert runtime.most_loaded == (1 if low_memory else len(ran))
+    expected = table(toy, directions) * (WEIGHTS > 0)  # what counts nothing has no gradient to tell its slope by
+    np.testing.assert_allclose(found.jvp, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.behind.loss, toy.losses(toy.weights), rtol=1e-5)
+    exact = gradients(toy, WEIGHTS / 4)
+    assert found.behind.gradients.keys() == exact.keys() - directions.keys()
+    for name, gradient in found.behind.gradients.items():
+        np.testing.assert_allclose(gradient, exact[name], rtol=1e-4, atol=1e-6)
+
+    hidden = steps.prefix(toy.tokens, toy.weights, "block.0")
+    given = toy.tokens, toy.labels, toy.weights, directions, "block.0", end, WEIGHTS
+    np.testing.assert_array_equal(steps.mixed(*given, hidden=hidden).jvp, found.jvp)
+    runtime.ran.clear()
+    again = steps.mixed(*given, hidden=hidden, behind=found.behind)
+    np.testing.assert_array_equal(again.jvp, found.jvp)
+    assert runtime.ran == [name for name in ran if name.endswith(("enter", "dual"))], "nothing behind runs twice"
+
+
+def test_mixed_takes_no_direction_behind_its_second_cut():
+    toy = Toy()
+    steps, _ = stepper(toy)
+    with pytest.raises(ProgramInputError, match=r"block.1.A is used in block.1, and this step goes back to block.1"):
+        steps.mixed(toy.tokens, toy.labels, toy.weights, draw(toy), "block.0", "block.1")
+    shared = Toy(shared=True)
+    steps, _ = stepper(shared)
+    with pytest.raises(ProgramInputError, match=r"shared.A is used in block.1, and this step goes back to block.1"):
+        steps.mixed(shared.tokens, shared.labels, shared.weights, draw(shared), "block.0", "block.1")
+
+
+def test_how_far_a_mixed_step_goes_back():
+    manifest = Toy().manifest()
+    assert [exact_cut(manifest, 1, blocks) for blocks in range(4)] == [3, 2, 1, 1]
+    assert [exact_cut(manifest, 2, blocks) for blocks in range(4)] == [3, 2, 2, 2], "nothing is trained before"
+    assert [exact_cut(manifest, 3, blocks) for blocks in range(4)] == [3, 3, 3, 3]
+    embed, first, second, head = manifest.segments
+    grouped = msgspec.structs.replace(
+        manifest,
+        segments=(embed, msgspec.structs.replace(first, last_block=2), msgspec.structs.replace(second, first_block=2,
+                  last_block=4), msgspec.structs.replace(head, first_block=4, last_block=4)),
+        model=msgspec.structs.replace(manifest.model, blocks=4),
+    )  # fmt: skip
+    assert [exact_cut(grouped, 1, blocks) for blocks in range(5)] == [3, 3, 2, 2, 1], "a segment is gone through whole"
+
+
+def test_what_blocks_share_is_all_before_the_second_cut_or_all_behind():
+    manifest = Toy(shared=True).manifest()
+    assert [exact_cut(manifest, 1, blocks) for blocks in range(4)] == [3, 3, 1, 1]
 
 
 def test_a_head_without_units_is_trained_by_its_own_gradient():

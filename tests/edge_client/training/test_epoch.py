@@ -96,6 +96,8 @@ def test_the_exact_gradient_is_that_of_finite_differences(bench, changed):
         {"estimator": "central", "head": "joint", "directions": 3},
         {"estimator": "forward", "head": "apart", "directions": 2, "kind": "orthogonal"},
         {"estimator": "forward", "head": "apart", "directions": 2, "units_apart": True},
+        {"estimator": "mixed", "exact_blocks": 0},
+        {"estimator": "mixed", "exact_blocks": 0, "directions": 2, "per_example": False},
     ],
     ids=str,
 )
@@ -139,21 +141,21 @@ def test_central_differences_refuse_another_head(changed, bench):
 
 
 def test_an_estimator_of_a_newer_version(changed, bench):
-    with pytest.raises(PluginError, match="no estimator 'second-order'; it has forward, central, exact"):
+    with pytest.raises(PluginError, match="no estimator 'second-order'; it has forward, central, exact, mixed"):
         bench.gradient(changed(estimator="second-order"))
 
 
 @pytest.mark.parametrize(("units", "cut"), [([], 3), ([], 1), ([0, 1, 2, 3], 1), ([0, 3], 1)])
 def test_any_units_from_any_cut(bench, changed, units, cut):
     exact = bench.gradient(changed(estimator="exact", units=units, cut=cut))
-    for settings in ({}, {"head": "apart"}, {"estimator": "central", "head": "joint"}):
+    for settings in ({}, {"head": "apart"}, {"estimator": "central", "head": "joint"}, {"estimator": "mixed"}):
         found = bench.gradient(changed(units=units, cut=cut, **settings))
         assert set(found.gradients) == set(exact.gradients)
         assert found.loss == pytest.approx(exact.loss, rel=1e-3)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize(("units", "cut"), [([], 3), ([2, 3], 2), ([0, 3], 1)])
+@pytest.mark.parametrize(("units", "cut"), [([], 3), ([], 1), ([2, 3], 2), ([0, 3], 1)])
 def test_a_step_loads_the_programs_that_were_planned(bench, changed, estimator, units, cut):
     task = changed(estimator=estimator, units=units, cut=cut)
     task = replace(task, training=kind_of(task.training).settled(task.training))
@@ -250,6 +252,59 @@ def test_units_apart_with_whole_blocks_of_orthogonal_directions_have_their_exact
         np.testing.assert_allclose(found.gradients[name], gradient, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("blocks", [0, 1, 2, 3])
+@pytest.mark.parametrize("settings", [{}, {"per_example": False}, {"directions": 4}, {"batch": 2}], ids=str)
+def test_mixed_is_exact_through_the_last_blocks_and_forward_before_them(bench, changed, blocks, settings):
+    """The same directions as a forward step's over the units before, and the true gradient of all else."""
+    every = {"units": [0, 1, 2, 3], "cut": 1} | settings
+    exact = bench.gradient(changed(**every, estimator="exact"))
+    found = bench.gradient(changed(**every, estimator="mixed", exact_blocks=blocks), iteration=3)
+    assert found.loss == pytest.approx(exact.loss, rel=1e-5)
+    before = [0, 1, 2, 3][: max(0, 4 - 2 * blocks)]  # two units in each of two blocks
+    forward = bench.gradient(changed(**every | {"units": before}), iteration=3).gradients if before else {}
+    estimated = {p.name for unit in before for p in bench.manifest.units[unit].parameters}
+    assert set(found.gradients) == set(exact.gradients)
+    for name, gradient in found.gradients.items():
+        expected = (forward if name in estimated else exact.gradients)[name]
+        np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("per_example", [False, True])
+@pytest.mark.parametrize(("units", "own"), [([0, 1, 2, 3], 2), ([0, 3], 1), ([2, 3], 0)])
+def test_mixed_with_whole_blocks_of_orthogonal_directions_is_the_exact_gradient(
+    bench, changed, per_example, units, own
+):
+    """Its mean over all directions, which is what makes an estimate unbiased; units take turns, in pieces of rows."""
+    (size,) = {unit.size for unit in bench.manifest.units}
+    every = {"units": units, "cut": 1 if own else 2, "batch": 2, "directions": max(own, 1) * size}
+    along = {"kind": "orthogonal", "units_apart": True, "per_example": per_example}
+    found = bench.gradient(changed(**every, **along, estimator="mixed"), iteration=5, cache_bytes=ROOM)
+    exact = bench.gradient(changed(**every, estimator="exact"))
+    assert set(found.gradients) == set(exact.gradients)
+    for name, gradient in exact.gradients.items():
+        np.testing.assert_allclose(found.gradients[name], gradient, rtol=1e-3, atol=1e-5)
+
+
+def test_turns_of_a_mixed_step_share_what_lies_behind(bench, changed, monkeypatch):
+    task = changed(estimator="mixed", units=[0, 1, 2, 3], cut=1, directions=10, batch=2)
+    estimator, ran = estimator_for(bench.manifest, task, bench.passes(task, cache_bytes=ROOM)), Counter()
+
+    def run(program, inputs, run=bench.runtime.run):
+        ran[program.segment, program.kind] += 1
+        return run(program, inputs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.runtime, "run", run)
+        for iteration in range(2):  # the second finds what enters the cut
+            estimator.gradient(bench.batches(task).at(0), bench.weights, iteration)
+    embed, first, last, head = (segment.name for segment in bench.manifest.segments)
+    steps, pieces, turns = 2, 2, 5
+    assert ran == {
+        (embed, "plain"): pieces, (first, "enter"): steps * pieces * turns, (last, "plain"): steps * pieces,
+        (head, "vjp"): steps * pieces, (last, "vjp"): steps * pieces,
+    }  # fmt: skip
+
+
 def test_no_shape_is_small_enough(bench, changed):
     assert rows_at_once(bench.manifest, changed(batch=3)) == 2
     with pytest.raises(TrainingError, match="no programs for at most 4 examples of 16 tokens; it has 4x8, 2x8, 1x8"):
@@ -298,10 +353,10 @@ def test_a_round_moves_its_own_weights_and_learns(bench, changed, estimator):
     assert last < first
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize(("optimizer", "estimator"), [("sgd", "forward"), ("adamw", "forward"), ("adamw", "mixed")])
 @pytest.mark.parametrize("stop", [0, 1, 2])
-def test_a_resumed_round_ends_with_the_same_bits(bench, changed, optimizer, stop):
-    task = changed(optimizer=optimizer, weight_decay=0.01, epochs=2)
+def test_a_resumed_round_ends_with_the_same_bits(bench, changed, optimizer, estimator, stop):
+    task = changed(optimizer=optimizer, weight_decay=0.01, epochs=2, estimator=estimator, units=[0, 3], cut=1)
     whole = bench.round(task, cache_bytes=1 << 20)
     resumed = bench.round(task, state=whole[stop], cache_bytes=1 << 20)[-1]
     assert resumed.step == whole[-1].step

@@ -7,12 +7,18 @@ import transformers
 
 from edge_client.bundle.folder import Bundle
 from edge_client.commands.options.adapter import AdapterOptions
+from edge_client.data.batches import Batch
 from edge_client.runtimes.runtime import open_runtime
+from edge_client.step.passes import Passes
+from edge_client.training.estimators import estimator_for
+from edge_client.training.plan import programs_of
+from edge_client.wire.protocol import ServerOptimizers, Task, Training
 from export.adapt.adapter import ADAPTERS
 from tests.conftest import LABELS
 from tests.export.trained import BATCH, LENGTH, Trained
 
 CLOSE = {"rtol": 2e-4, "atol": 2e-6}
+RUNTIMES = ("onnx", "executorch", "torchscript")
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +86,88 @@ def test_the_exact_gradient_from_every_cut(trained, runtime, cut, low_memory):
     assert found.gradients.keys() == later.keys()
     for name, value in found.gradients.items():
         np.testing.assert_allclose(value, expected[name], **CLOSE)
+
+
+@pytest.fixture(scope="module", params=RUNTIMES)
+def anywhere(request, exporting, model_folder, tmp_path_factory):
+    """A runtime's name, its bundle beside PEFT, and the runtime."""
+    folder = exporting(runtimes=(request.param,), directions=(2,))
+    trained = Trained(folder, model_folder, tmp_path_factory.mktemp("anywhere"), seed=11)
+    with open_runtime(request.param, folder, threads=1) as opened:
+        yield request.param, trained, opened
+
+
+@pytest.mark.parametrize(("cut", "end"), [("block.0", "block.0"), ("block.0", "block.1"), ("block.0", "head")])
+def test_a_step_that_goes_back_a_part_of_the_way(anywhere, cut, end):
+    name, trained, runtime = anywhere
+    count = 2
+    stepper = trained.stepper(runtime, count, name)
+    along = trained.directions(stepper.chain.position(cut), count, end=stepper.chain.position(end))
+    shares = np.array([0.3, 0.7], np.float32)
+    found = stepper.mixed(trained.tokens, trained.labels, trained.weights, along, cut, end, shares)
+    for k in range(count):
+        expected = trained.jvp({key: value[k * BATCH : (k + 1) * BATCH] for key, value in along.items()})
+        np.testing.assert_allclose(found.jvp[k], expected, rtol=5e-4, atol=5e-6)
+    gradient = trained.gradient(shares)
+    assert found.behind.gradients.keys() == gradient.keys() - along.keys()
+    for key, value in found.behind.gradients.items():
+        np.testing.assert_allclose(value, gradient[key], rtol=5e-4, atol=5e-6)
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 2])
+def test_a_mixed_estimate_over_all_directions_is_the_gradient(anywhere, blocks):
+    """Three examples on programs for two: orthogonal directions, as many as a unit has numbers, leave no noise."""
+    name, trained, runtime = anywhere
+    (size,) = {unit.size for unit in trained.manifest.units}
+    task = task_of([0, 1, 2, 3], name, estimator="mixed", exact_blocks=blocks, directions=4 * size)
+    rows, weight = [0, 1, 1, 0], np.array([1, 1, 1, 0], np.float32)
+    tokens = {key: value[rows] for key, value in trained.tokens.items()}
+    batch = Batch(0, tokens, trained.labels[rows], weight)
+    passes = Passes(trained.manifest, runtime, task, cache_bytes=1 << 20)
+    found = estimator_for(trained.manifest, task, passes).gradient(batch, trained.weights, 0)
+    for key, gradient in trained.gradient(np.array([1 / 3, 2 / 3], np.float32)).items():
+        np.testing.assert_allclose(found.gradients[key], gradient, rtol=2e-3, atol=2e-5)
+
+
+def task_of(units, runtime, **training):
+    """Units that take turns at orthogonal directions."""
+    settings = Training(batch=4, length=LENGTH, kind="orthogonal", units_apart=True, **training)
+    return Task(
+        id="task", job="job", job_name="job", round=1, seed=5, units=units, cut=1, bundle="", runtime=runtime,
+        version=0, iteration=0, seconds=0.0, training=settings, optimizers=ServerOptimizers(), batch=4,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("blocks", "ran"), [(1, {"enter", "dual"}), (2, set())])
+def test_what_blocks_share_has_one_kind_of_gradient(exporting, tmp_path, blocks, ran):
+    """ALBERT's blocks are one: tangents enter in each of them, and the way back ends at the head, or at the first."""
+    config = transformers.AlbertConfig(
+        vocab_size=90, embedding_size=16, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=64, max_position_embeddings=32, initializer_range=0.2,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    transformers.AlbertModel(config).save_pretrained(tmp_path / "tiny-albert")
+    opened = Bundle.open(exporting(source=str(tmp_path / "tiny-albert"), directions=(2,)))
+    manifest, random = opened.manifest, np.random.default_rng(3)
+    units = list(range(len(manifest.units)))
+    assert {unit.segments for unit in manifest.units} == {("block.0", "block.1")}
+    tokens = {name: np.ones((4, LENGTH), np.int64) for name in manifest.inputs}
+    tokens |= {"input_ids": random.integers(0, 90, (4, LENGTH)), "token_type_ids": np.zeros((4, LENGTH), np.int64)}
+    batch = Batch(0, tokens, random.integers(0, 3, 4), np.ones(4, np.float32))
+    initial = sorted(opened.initial_adapter().items())
+    weights = {name: value + random.normal(0, 0.1, value.shape).astype(np.float32) for name, value in initial}
+    size = max(unit.size for unit in manifest.units)
+    mixed = task_of(units, "onnx", estimator="mixed", exact_blocks=blocks, directions=len(units) * size)
+    exact = task_of(units, "onnx", estimator="exact")
+    with open_runtime("onnx", opened.folder, threads=1) as runtime:
+        assert {program.kind for program in programs_of(manifest, mixed)} - {"plain", "vjp"} == ran
+        found, expected = (
+            estimator_for(manifest, task, Passes(manifest, runtime, task)).gradient(batch, weights, 0).gradients
+            for task in (mixed, exact)
+        )
+    assert found.keys() == expected.keys() == weights.keys()
+    for name, gradient in expected.items():
+        np.testing.assert_allclose(found[name], gradient, rtol=2e-3, atol=2e-5)
 
 
 def test_the_other_shape(bundle, model_folder, runtime, tmp_path):

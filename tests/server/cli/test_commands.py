@@ -97,6 +97,8 @@ def test_a_job_starts_from_the_preset_that_fits_its_adapter(ok, wrong, paired):
     assert (plain["training"]["mode"], plain["training"]["directions"]) == ("epoch", 1)
     exact = settings("exact", "--estimator", "exact")
     assert exact["training"] == plain["training"] | {"estimator": "exact"}
+    mixed = settings("mixed", "--estimator", "mixed", "--exact-blocks", "2")
+    assert mixed["training"] == plain["training"] | {"estimator": "mixed", "exact_blocks": 2}
     assert "is running with --preset pairs, which fits its adapter; follow" in ok(
         "job", "create", "x", "--bundle", paired
     )

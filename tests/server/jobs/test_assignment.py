@@ -109,6 +109,8 @@ def test_an_estimator_that_the_bundle_lacks_fits_nobody(manifest):
     assert bytes_of(directions=9) == bytes_of(directions=1) > 0  # in turns
     assert bytes_of(estimator="exact") > 0
     assert bytes_of(estimator="central", directions=9) > 0
+    assert bytes_of(estimator="mixed", directions=9) == bytes_of(estimator="mixed") > 0
+    assert bytes_of(estimator="mixed", exact_blocks=2) == bytes_of(estimator="exact")
 
 
 def test_directions_run_in_turns_of_what_the_bundle_has(manifest):

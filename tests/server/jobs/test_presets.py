@@ -65,6 +65,10 @@ def test_directions_that_are_left_open_are_counted_by_the_largest_share(bundle):
         assert complete(settings, manifest).training.directions == units * size
     joint = JobSettings.model_validate({"training": {**shape, "units_apart": True, "head": "joint"}})
     assert complete(joint, manifest).training.directions == 2 * size
+    mixed = JobSettings.model_validate(
+        {"assignment": "all", "training": {**shape, "estimator": "mixed", "units_apart": True}}
+    )
+    assert complete(mixed, manifest).training.directions == 2 * size, "those of the last block take none"
 
 
 def test_more_directions_than_a_report_holds_are_refused(bundle):

@@ -25,6 +25,9 @@ WRONG = [
     ({"variance-bound": 3}, "--variance-bound is of fwdllm\\+ alone, and the method is spry: leave it out"),
     ({"method": "fedsgd", "iterations": 4}, "method fedsgd has training.iterations 1, not 4: leave it out"),
     ({"settings": '{"training": {"estimator": "exact"}}'}, "spry has training.estimator forward, not exact"),
+    ({"estimator": "exact"}, "spry has training.estimator forward, not exact"),
+    ({"method": "fedavg", "estimator": "mixed"}, "fedavg has training.estimator exact, not mixed"),
+    ({"estimator": "mixed", "mode": "iteration"}, "mode iteration sends derivatives: estimator mixed needs mode"),
     ({"set": "training=3"}, "training: Input should be"),
     ({"settings": '{"training": 3}'}, "training.batch cannot be set: training was given as 3, not as an object"),
     ({"set": "rounds"}, "--set takes KEY=VALUE, as in training.epochs=2; got 'rounds'"),
@@ -154,6 +157,12 @@ def test_aligned_adapters_start_from_their_preset(config_of):
     assert (settings["training"]["learning_rate"], settings["training"]["head_learning_rate"]) == (0.001, 0.1)
     assert [settings["optimizers"][part]["kind"] for part in ("units", "head")] == ["fedyogi", "fedavg"]
     assert settings["average"] == 0.9
+
+
+def test_another_estimator_starts_from_the_default_preset_as_a_job_does(config_of):
+    config = config_of(peft="aligned", rank=4, estimator="mixed", exact_blocks=2)
+    assert (config["method"], config["preset"]) == ("spry", "default")
+    assert config["settings"]["training"]["exact_blocks"] == 2
 
 
 def test_adapters_of_pairs_start_from_their_whole_gradient(config_of, words, tmp_path):

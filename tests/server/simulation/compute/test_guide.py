@@ -68,6 +68,23 @@ def change(trained, weights, names):
     return np.concatenate([(trained.update[name] - weights[name]).reshape(-1) for name in names])
 
 
+def test_a_mixed_step_takes_guided_directions_before_the_last_blocks(planned, weights):
+    forward, mixed = (Worker(planned("spry", estimator=estimator)) for estimator in ("forward", "mixed"))
+    exact = Worker(planned("fedyogisplit", guided=0))
+    guide = forward.guide(weights, 1)
+    pairs = [worker.train(members(worker), weights, {}, guide) for worker in (forward, exact, mixed)]
+    blocks = set()
+    for member, along, true, trained in zip(members(mixed), *pairs, strict=True):
+        names = names_of(mixed, member)
+        (block,) = {mixed.manifest.units[unit].segments[0] for unit in member.task.units}
+        blocks.add(block)
+        expected = along if block == "block.0" else true
+        np.testing.assert_allclose(
+            change(trained, weights, names), change(expected, weights, names), rtol=1e-4, atol=1e-7
+        )
+    assert blocks == {"block.0", "block.1"}
+
+
 @pytest.mark.parametrize("method", ["fedfgd", "spry"])
 def test_an_estimate_is_the_part_of_the_gradient_that_the_guide_spans(method, planned, weights):
     ours, exact = Worker(planned(method)), Worker(planned("fedyogi", guided=0))

@@ -144,6 +144,25 @@ def test_central_differences_are_derivatives_along_one_direction_for_all(rows):
         assert central.passes == 6
 
 
+def test_mixed_has_no_noise_in_the_last_blocks(rows):
+    """Of a client with all units, and of clients with one: before the last block they are forward mode's."""
+    training = replace(FORWARD, estimator="mixed", directions=4)
+    for per_client in (0, 1):
+        found = rows(Choice(training, per_client=per_client))
+        before, behind = ([row for row in found if row.block == block] for block in (0, 1))
+        forward = rows(Choice(replace(FORWARD, directions=4), per_client=1))
+        assert all(row.error == pytest.approx(0, abs=1e-9) for row in behind)
+        assert all(row.formula is row.agreement is None for row in behind)
+        assert all(row.error > 0.5 and row.agreement for row in before)
+        assert all(row.passes == (1 + 4 * 0.5 + 2 * 0.5 if row in before or not per_client else 2) for row in found)
+        if per_client:
+            assert [(row.error, row.formula) for row in before] == [
+                (r.error, r.formula) for r in forward if not r.block
+            ]
+    whole = replace(training, kind="orthogonal", directions=0, units_apart=True)
+    assert all(row.directions == 2 * WEIGHTS and row.error < 1e-9 for row in rows(Choice(whole, per_client=0)))
+
+
 def test_units_apart(rows):
     """Two units of a client with a whole block each, and with a derivative in common."""
     joint = replace(SHARED, kind="orthogonal", directions=2 * WEIGHTS)
@@ -229,7 +248,8 @@ def estimate(plan, capsys):
 
 
 SWEEP = ("--adapter", "lora", "--adapter", "tinylora:rank=2,dimension=4", "--directions", "4", "--holders", "1,2",
-         "--kind", "normal,orthogonal", "--estimators", "forward,exact,central")  # fmt: skip
+         "--kind", "normal,orthogonal", "--estimators", "forward,exact,mixed,central",
+         "--exact-blocks", "0,1")  # fmt: skip
 
 
 def test_figures_as_json_are_the_same_each_time(estimate):
@@ -238,8 +258,8 @@ def test_figures_as_json_are_the_same_each_time(estimate):
     found = json.loads(first)
     assert [each["adapter"]["method"] for each in found["adapters"]] == ["lora", "tinylora"]
     for each in found["adapters"]:
-        # forward: 2 kinds x 2 owners; central: 2 kinds; exact: 1; each with 1 and 2 holders
-        assert len(each["summary"]) == 2 * (4 + 2 + 1)
+        # forward: 2 kinds x 2 owners; mixed: the same x 2 depths; central: 2 kinds; exact: 1; with 1 and 2 holders
+        assert len(each["summary"]) == 2 * (4 + 8 + 2 + 1)
         assert len(each["rows"]) == len(each["summary"]) * 4
         for line in each["summary"]:
             own = [row for row in each["rows"] if all(row[name] == line[name] for name in row.keys() & line.keys())]
@@ -258,6 +278,7 @@ def test_tables_fit_a_terminal(estimate):
     assert "…" not in overview
     assert "tinylora rank=2 dimension=4: 4 units of 4 weights" in overview
     assert "orthogonal shared B=2 h=1 u=all" in overview
+    assert "orthogonal shared +0 B=2 h=1 u=all" in overview
     units = estimate("--directions", "2", "--per-example", "--by-unit")
     assert max(map(len, units.splitlines())) <= 100
     assert "…" not in units
@@ -285,6 +306,7 @@ def test_weights_of_a_run_change_the_figures(estimate, run):
 
 WRONG = [
     (("--holders", "0"), "--holders takes whole numbers from 1 on, between commas, got '0'"),
+    (("--estimators", "mixed", "--exact-blocks", "-1"), "--exact-blocks takes whole numbers from 0 on"),
     (("--holders", "many"), "--holders takes whole numbers"),
     (("--batch", ""), "--batch takes whole numbers"),
     (("--adapter", "tinylora:size=3"), "--adapter takes a method with some of rank, alpha"),

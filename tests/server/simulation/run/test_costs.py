@@ -2,7 +2,7 @@
 
 import pytest
 
-from edge_client.training.estimators import Central, ExactGradient, Forward
+from edge_client.training.estimators import Central, ExactGradient, Forward, Mixed
 from edge_client.wire.protocol import Training
 from server.simulation.compute.crews import Alone
 from server.simulation.compute.work import Worker
@@ -120,6 +120,8 @@ def test_a_round_tells_the_passes_of_its_clients(play):
     assert play("spry", "epoch", 1)[0]["passes"] == 2
     assert play("spry", "epoch", 4)[0]["passes"] == pytest.approx(1.75)
     assert play("spry", "epoch", 4, directions=4)[0]["passes"] == pytest.approx((5 + 5 + 3 + 3) / 4)
+    mixed = play("spry", "epoch", 4, directions=4, estimator="mixed")[0]
+    assert mixed["passes"] == pytest.approx((4 + 4 + 2 + 2) / 4)
     assert play("baffle+", "epoch", 2)[0]["passes"] == 40
     assert play("fwdllm+", "epoch", 2)[0]["passes"] == 2
 
@@ -134,6 +136,11 @@ def test_passes(worker):
     assert counted(ExactGradient) == pytest.approx(1 + 2 * 0.5)
     assert counted(Central) == 6
     assert counted(ClosestDirection) == 2
+    assert counted(Mixed) == pytest.approx(1 + 2 * 0.5)
+    assert counted(Mixed, [0, 3]) == counted(Mixed, [0]) == pytest.approx(1 + 3 * 0.5 + 2 * 0.5)
+    assert counted(Mixed, [0, 3], exact_blocks=0) == pytest.approx(1 + 3 * 1)
+    assert counted(Mixed, [0, 3], exact_blocks=2) == pytest.approx(1 + 2 * 1)
+    assert counted(Mixed, []) == counted(Mixed, [], exact_blocks=0) == 1
 
 
 def test_passes_where_units_take_turns(worker):
@@ -149,6 +156,8 @@ def test_passes_where_units_take_turns(worker):
     assert counted(5, head="joint") == pytest.approx(1 + 2 * 1 + 2 * 0.5 + 0)
     assert counted(4, [3, 0]) == pytest.approx(1 + 2 * 1 + 2 * 0.5)
     assert counted(4, []) == 1
+    training = Training(directions=4, units_apart=True)
+    assert passes(Mixed, training, worker.manifest, [0, 1, 3]) == pytest.approx(1 + 4 * 0.5 + 2 * 0.5)
 
 
 def test_what_lies_behind_the_first_of_some_units(worker):

@@ -28,6 +28,7 @@ METHODS = {
     "spry": ("spry", {"kind": "orthogonal", "directions": 2}),
     "whole passes, all units, one direction for all": ("fedfgd", {"epochs": 2, "per_example": False, "head": "joint"}),
     "backpropagation": ("fedyogi", {"optimizer": "adamw"}),
+    "true gradients of the last block": ("fedfgd", {"estimator": "mixed", "directions": 2, "per_example": False}),
     "numbers": ("spry", {"mode": "iteration", "iterations": 2, "head": "apart"}),
     "numbers and the head's gradient": ("spry", {"mode": "iteration", "iterations": 2, "head": "exact"}),
     "units that clients share": ("spry", {"directions": 2}, {"units_per_client": 2}),

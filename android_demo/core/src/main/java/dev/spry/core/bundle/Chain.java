@@ -107,11 +107,8 @@ public final class Chain {
             found.add(program(cut, scalar && !manifest.head.isEmpty() ? "scalar" : loneHead()));
             return found;
         }
-        if (!has(cut, "enter")) {
-            throw new BundleException("no tangent can start at " + name(cut) + ": take a segment that holds units");
-        }
-        found.add(program(cut, "enter"));
-        found.addAll(rest(cut + 1, scalar));
+        found.addAll(tangents(cut, cut, head()));
+        found.addAll(rest(head(), scalar));
         return found;
     }
 
@@ -122,11 +119,59 @@ public final class Chain {
         return found;
     }
 
+    /** Those that carry tangents, which start at the cut, from one segment to another. */
+    public List<ProgramSpec> tangents(int cut, int begin, int end) {
+        if (begin > cut || begin >= end) {
+            return between(begin, end, "dual");
+        }
+        if (!has(cut, "enter")) {
+            throw new BundleException("no tangent can start at " + name(cut) + ": take a segment that holds units");
+        }
+        List<ProgramSpec> carrying = new ArrayList<>();
+        carrying.add(program(cut, "enter"));
+        carrying.addAll(between(cut + 1, end, "dual"));
+        return carrying;
+    }
+
     /** Those of a step in reverse mode, which goes back to the first unit at or after the cut. */
     public List<ProgramSpec> exact(int cut) {
-        List<ProgramSpec> found = prefix(head());
-        found.addAll(between(lowest(cut), head() + 1, "vjp"));
-        return found;
+        int lowest = lowest(cut);
+        return mixed(lowest, lowest);
+    }
+
+    /** Those of a step with tangents from the cut on, and in reverse mode from another one on. */
+    public List<ProgramSpec> mixed(int cut, int exactCut) {
+        List<ProgramSpec> whole = prefix(cut);
+        whole.addAll(tangents(cut, cut, exactCut));
+        whole.addAll(between(exactCut, head(), "plain"));
+        whole.addAll(between(exactCut, head() + 1, "vjp"));
+        return whole;
+    }
+
+    /**
+     * The segment that a step from a cut goes back to if it may go back through so many of the model's last blocks.
+     * What is trained behind the cut lies wholly before it or wholly behind it, and nothing is gone through in vain.
+     */
+    public int exactCut(int cut, int blocks) {
+        int wanted = 0;
+        while (wanted < head() && manifest.segments.get(wanted).firstBlock < manifest.model.blocks - blocks) {
+            wanted++;
+        }
+        for (int across = across(cut, wanted); across >= 0; across = across(cut, wanted)) {
+            wanted = across + 1;
+        }
+        return Math.min(Math.max(wanted, lowest(cut)), head());
+    }
+
+    /** The last use of units that are used on both sides of a segment and not before the cut; -1 without any. */
+    private int across(int cut, int segment) {
+        int last = -1;
+        for (Unit unit : manifest.units) {
+            int first = firstUse(manifest, unit);
+            int end = lastUse(manifest, unit);
+            last = cut <= first && first < segment && segment <= end ? Math.max(last, end) : last;
+        }
+        return last;
     }
 
     /** The first use of a unit at or after the cut; the head where there is none. */
@@ -147,6 +192,15 @@ public final class Chain {
             }
         }
         throw new BundleException("unit " + unit.name + " is used in no segment; export the bundle again");
+    }
+
+    /** The number of the last segment that a unit is used in. */
+    public static int lastUse(Manifest manifest, Unit unit) {
+        int last = firstUse(manifest, unit);
+        for (int i = last; i < manifest.segments.size(); i++) {
+            last = unit.segments.contains(manifest.segments.get(i).name) ? i : last;
+        }
+        return last;
     }
 
     /** The head's own gradient needs no tangent, so a head without units takes its exact program. */

@@ -35,6 +35,11 @@ public final class Drawing {
         return new Drawing(manifest, training, training.perExample ? training.batch : 1, training.head);
     }
 
+    /** Of units alone, beside a head's true gradient. */
+    static Drawing ofUnits(Manifest manifest, TrainingSettings training) {
+        return new Drawing(manifest, training, training.perExample ? training.batch : 1, "exact");
+    }
+
     /** Units and head together, along directions that all examples share. */
     static Drawing shared(Manifest manifest, TrainingSettings training) {
         return new Drawing(manifest, training, 1, "joint");

@@ -1,6 +1,7 @@
 package dev.spry.core.training;
 
 import java.io.IOException;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -14,7 +15,7 @@ import dev.spry.core.bundle.Parameter;
 import dev.spry.core.bundle.ProgramSpec;
 import dev.spry.core.wire.Task;
 
-/** How a step's gradient is found, of a task's units and of the head: forward, central or exact, as a job names it. */
+/** How a step's gradient is found, of a task's units and of the head: forward, central, exact or mixed, as a task names it. */
 public abstract class Estimator {
     protected final Manifest manifest;
     protected final Task task;
@@ -35,6 +36,8 @@ public abstract class Estimator {
                 return new Central(manifest, task, passes);
             case "exact":
                 return new Exact(manifest, task, passes);
+            case "mixed":
+                return new Mixed(manifest, task, passes);
             default:
                 throw unknown(task);
         }
@@ -51,6 +54,8 @@ public abstract class Estimator {
                 return chain.forward(0);
             case "exact":
                 return chain.exact(task.cut);
+            case "mixed":
+                return chain.mixed(task.cut, chain.exactCut(task.cut, task.training.exactBlocks));
             default:
                 throw unknown(task);
         }
@@ -70,8 +75,15 @@ public abstract class Estimator {
         return names;
     }
 
+    /** Those of what the task moves: the way back meets other clients' units too. */
+    Map<String, Tensor> own(Map<String, Tensor> gradients) {
+        Map<String, Tensor> own = new LinkedHashMap<>(gradients);
+        own.keySet().retainAll(trained(manifest, task));
+        return own;
+    }
+
     private static TrainingException unknown(Task task) {
         return new TrainingException("this version of spry has no estimator '" + task.training.estimator
-                + "'; it has forward, central, exact: upgrade the app");
+                + "'; it has forward, central, exact, mixed: upgrade the app");
     }
 }

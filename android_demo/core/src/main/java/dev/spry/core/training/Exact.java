@@ -1,7 +1,6 @@
 package dev.spry.core.training;
 
 import java.io.IOException;
-import java.util.LinkedHashMap;
 import java.util.Map;
 
 import dev.spry.core.Tensor;
@@ -16,9 +15,7 @@ final class Exact extends Estimator {
 
     @Override
     public Estimate gradient(Batch batch, Map<String, Tensor> weights, int iteration) throws IOException {
-        Pass found = passes.exact(batch, weights);
-        Map<String, Tensor> gradients = new LinkedHashMap<>(found.gradients);
-        gradients.keySet().retainAll(trained(manifest, task));
-        return new Estimate(Pass.mean(found.loss, batch), gradients);
+        Pass whole = passes.exact(batch, weights);
+        return new Estimate(Pass.mean(whole.loss, batch), own(whole.gradients));
     }
 }

@@ -34,6 +34,7 @@ public final class Passes {
     private final int cut;
     private final int batch;
     private final int directions;
+    private final int exactBlocks;
     /** Whether there is memory for what turns leave behind the cut. */
     private final boolean late;
     private final Set<String> before = new HashSet<>();
@@ -44,6 +45,7 @@ public final class Passes {
         cut = task.cut;
         batch = task.training.batch;
         directions = task.training.directions;
+        exactBlocks = task.training.exactBlocks;
         long behind = Turn.bytesBehind(plan.chain, task);
         late = behind > 0 && behind <= plan.cacheBytes;
         long left = late ? plan.cacheBytes - behind : plan.cacheBytes;
@@ -67,11 +69,7 @@ public final class Passes {
         List<Turn> turns = Turn.all(drawn, directions, stepper, cut, late);
         for (Piece piece : pieces(given)) {
             Map<String, Tensor> values = piece.values(weights);
-            Map<Integer, Tensor> states = new HashMap<>();
-            for (Turn turn : turns) {
-                states.put(turn.begin, null);
-            }
-            states.put(cut, hidden(piece, values));
+            Map<Integer, Tensor> states = states(piece, values, turns);
             for (Turn turn : turns) {
                 Map<String, Tensor> part = part(piece, drawn, turn);
                 Map<String, Tensor> step = stepper.suffix(values, states, part, cut, turn.begin, scalar);
@@ -85,6 +83,37 @@ public final class Passes {
             }
         }
         return found;
+    }
+
+    /** True gradients of head and last units, and derivatives along the directions of units before them. */
+    public Pass mixed(Batch given, Map<String, Tensor> weights, Map<String, Tensor> drawn) throws IOException {
+        Pass whole = new Pass(directions, batch);
+        int end = exactCut();
+        // Where nothing moves there is nothing to begin at.
+        List<Turn> turns = Turn.all(drawn, directions, stepper, cut, late && !drawn.isEmpty());
+        for (Piece piece : pieces(given)) {
+            Map<String, Tensor> values = piece.values(weights);
+            Map<Integer, Tensor> states = states(piece, values, turns);
+            Map<String, Tensor> behind = null; // the same for every turn
+            for (Turn turn : turns) {
+                Map<String, Tensor> part = part(piece, drawn, turn);
+                Map<String, Tensor> moved = stepper.tangents(values, states, part, cut, turn.begin, end);
+                if (behind == null) {
+                    behind = stepper.andBack(values, moved.get("hidden"), end);
+                    piece.fill(whole.loss, behind.get("loss"), ONCE);
+                    add(whole.gradients, Stepper.gradients(behind), piece.share);
+                }
+                Tensor shares = values.get("example_weight");
+                Tensor slopes = Stepper.slopes(behind.get("gradient"), moved.get("tangent"), shares);
+                piece.fill(whole.jvp, slopes, turn.numbers);
+            }
+        }
+        return whole;
+    }
+
+    /** The segment that a mixed step goes back to. */
+    int exactCut() {
+        return stepper.chain.exactCut(cut, exactBlocks);
     }
 
     /** True gradients of units and head. */
@@ -160,6 +189,16 @@ public final class Passes {
             found.add(new Piece(given, start));
         }
         return found;
+    }
+
+    /** What enters the cut, and places for what the first turn leaves where others begin. */
+    private Map<Integer, Tensor> states(Piece piece, Map<String, Tensor> values, List<Turn> turns) throws IOException {
+        Map<Integer, Tensor> states = new HashMap<>();
+        for (Turn turn : turns) {
+            states.put(turn.begin, null);
+        }
+        states.put(cut, hidden(piece, values));
+        return states;
     }
 
     private Tensor hidden(Piece piece, Map<String, Tensor> values) throws IOException {

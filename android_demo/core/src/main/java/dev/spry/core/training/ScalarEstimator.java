@@ -9,15 +9,10 @@ import dev.spry.core.bundle.Manifest;
 import dev.spry.core.wire.ScalarReport;
 import dev.spry.core.wire.Task;
 
-/** An estimator whose step is numbers along directions that anybody can draw again. */
-public abstract class ScalarEstimator extends Estimator {
-    private final Drawing drawing;
-    private Map<String, Tensor> drawn;
-    private int drawnFor;
-
+/** One whose step is numbers along its directions, so that mode iteration can send them instead. */
+public abstract class ScalarEstimator extends DirectedEstimator {
     ScalarEstimator(Manifest manifest, Task task, Passes passes, Drawing drawing) {
-        super(manifest, task, passes);
-        this.drawing = drawing;
+        super(manifest, task, passes, drawing, task.units);
     }
 
     /** What mode iteration sends of a step. */
@@ -27,26 +22,10 @@ public abstract class ScalarEstimator extends Estimator {
     @Override
     public Estimate gradient(Batch batch, Map<String, Tensor> weights, int iteration) throws IOException {
         ScalarReport report = report(batch, weights, iteration);
-        Map<String, Tensor> gradients = new LinkedHashMap<>(drawing.gradient(report, directions(iteration)));
+        Map<String, Tensor> gradients = new LinkedHashMap<>(estimated(report, iteration));
         if (report.headGradient != null) {
             gradients.putAll(Drawing.splitHead(report.headGradient, manifest));
         }
         return new Estimate(report.loss, gradients);
-    }
-
-    /** What is reported of derivatives [K, batch], as the directions' rows want them. */
-    ScalarReport told(Batch batch, float[] loss, float[] jvp, float[] headJvp, float[] headGradient) {
-        float[] ofHead = headJvp == null ? null : drawing.told(headJvp, batch.examples);
-        float mean = (float) Pass.mean(loss, batch);
-        return new ScalarReport(mean, batch.examples, drawing.told(jvp, batch.examples), ofHead, headGradient);
-    }
-
-    /** [K * rows, *shape]; of one step, kept until the next. */
-    Map<String, Tensor> directions(int iteration) {
-        if (drawn == null || drawnFor != iteration) {
-            drawn = drawing.directions(task.units, task.seed, iteration);
-            drawnFor = iteration;
-        }
-        return drawn;
     }
 }

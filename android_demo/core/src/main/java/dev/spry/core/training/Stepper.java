@@ -36,6 +36,7 @@ public final class Stepper {
     private final ProgramRunner runner;
     private final boolean lowMemory;
     private final Map<String, Integer> firstUse = new HashMap<>();
+    private final Map<String, Integer> lastUse = new HashMap<>();
     private final Map<String, Tensor> zeros = new HashMap<>();
 
     /**
@@ -49,6 +50,7 @@ public final class Stepper {
         for (Unit unit : chain.manifest.units) {
             for (Parameter parameter : unit.parameters) {
                 firstUse.put(parameter.name, Chain.firstUse(chain.manifest, unit));
+                lastUse.put(parameter.name, Chain.lastUse(chain.manifest, unit));
             }
         }
     }
@@ -97,31 +99,48 @@ public final class Stepper {
     public Map<String, Tensor> suffix(
             Map<String, Tensor> values, Map<Integer, Tensor> states, Map<String, Tensor> directions, int cut,
             int begin, boolean scalar) throws IOException {
-        checkDirections(directions.keySet(), begin, scalar);
-        Map<String, Tensor> all = new HashMap<>(values);
-        for (Map.Entry<String, Tensor> direction : directions.entrySet()) {
-            all.put(DIRECTION + direction.getKey(), direction.getValue());
-        }
+        checkDirections(directions.keySet(), begin, scalar, chain.head() + 1);
         List<ProgramSpec> programs = begin == cut ? chain.suffix(cut, scalar) : chain.rest(begin, scalar);
-        return follow(programs, all, states.get(begin), states);
+        return follow(programs, withDirections(values, directions), states.get(begin), states);
     }
 
     /** Losses and true gradients at the memory of one segment and the states between segments. */
     public Map<String, Tensor> exact(Map<String, Tensor> values, int cut) throws IOException {
-        int head = chain.head();
         int lowest = chain.lowest(cut);
+        return andBack(values, prefix(values, lowest), lowest);
+    }
+
+    /**
+     * The hidden states and the tangents that arrive at a segment behind the cut; tangents only where something moves.
+     * `begin` and `states` are those of `suffix`.
+     */
+    public Map<String, Tensor> tangents(
+            Map<String, Tensor> values, Map<Integer, Tensor> states, Map<String, Tensor> directions, int cut,
+            int begin, int end) throws IOException {
+        checkDirections(directions.keySet(), begin, false, end);
+        List<ProgramSpec> programs = chain.tangents(cut, begin, end);
+        if (programs.isEmpty()) {
+            return Collections.singletonMap("hidden", states.get(begin));
+        }
+        return follow(programs, withDirections(values, directions), states.get(begin), states);
+    }
+
+    /**
+     * Losses and true gradients of what lies behind a segment, from the hidden states that enter it: to the head and
+     * back. Among the results, `gradient` is that by the hidden states.
+     */
+    public Map<String, Tensor> andBack(Map<String, Tensor> values, Tensor hidden, int first) throws IOException {
+        int head = chain.head();
         Tensor[] states = new Tensor[head + 1]; // what enters each segment
-        for (int segment = 0; segment < head; segment++) {
+        states[first] = hidden;
+        for (int segment = first; segment < head; segment++) {
             ProgramSpec plain = chain.program(segment, "plain");
             states[segment + 1] = run(plain, values, states[segment], null, null).get("hidden");
-            if (segment < lowest) {
-                states[segment] = null; // the way back does not reach it
-            }
         }
         Map<String, Tensor> result = run(chain.program(head, "vjp"), values, states[head], null, null);
         Map<String, Tensor> found = new LinkedHashMap<>(result);
         Tensor gradient = result.get("gradient");
-        for (int segment = head - 1; segment >= lowest; segment--) {
+        for (int segment = head - 1; segment >= first; segment--) {
             states[segment + 1] = null;
             result = run(chain.program(segment, "vjp"), values, states[segment], null, gradient);
             gradient = result.get("gradient");
@@ -131,14 +150,47 @@ public final class Stepper {
                 }
             }
         }
+        found.put("gradient", gradient);
         Set<String> early = new HashSet<>();
         firstUse.forEach((name, use) -> {
-            if (use < cut) {
+            if (use < first) {
                 early.add(GRADIENT + name);
             }
         });
         found.keySet().removeAll(early);
         return found;
+    }
+
+    /**
+     * [K, batch]: derivatives of the examples' losses along the tangents [K * batch, ...] of a state, from the weighted
+     * loss's gradient by it; null where nothing moves.
+     */
+    static Tensor slopes(Tensor gradient, Tensor tangent, Tensor shares) {
+        if (gradient == null || tangent == null) {
+            return null;
+        }
+        float[] weights = shares.floats();
+        float[] loss = gradient.floats();
+        float[] along = tangent.floats();
+        int width = loss.length / weights.length;
+        float[] slopes = new float[along.length / width];
+        for (int row = 0; row < slopes.length; row++) {
+            int example = row % weights.length;
+            double sum = 0;
+            for (int i = 0; i < width; i++) {
+                sum += (double) loss[example * width + i] * along[row * width + i];
+            }
+            slopes[row] = weights[example] > 0 ? (float) (sum / weights[example]) : 0;
+        }
+        return Tensor.of(slopes, slopes.length / weights.length, weights.length);
+    }
+
+    private static Map<String, Tensor> withDirections(Map<String, Tensor> values, Map<String, Tensor> directions) {
+        Map<String, Tensor> all = new HashMap<>(values);
+        for (Map.Entry<String, Tensor> direction : directions.entrySet()) {
+            all.put(DIRECTION + direction.getKey(), direction.getValue());
+        }
+        return all;
     }
 
     /** The gradients among a step's results, by parameter. */
@@ -248,7 +300,7 @@ public final class Stepper {
     // --- what goes in ---
 
     /** A direction that no program would read would still enter the estimate of the gradient. */
-    private void checkDirections(Set<String> names, int cut, boolean scalar) {
+    private void checkDirections(Set<String> names, int cut, boolean scalar, int end) {
         Set<String> head = chain.manifest.headNames();
         for (String name : names) {
             if (head.contains(name)) {
@@ -262,6 +314,10 @@ public final class Stepper {
             } else if (firstUse.get(name) < cut) {
                 throw new ProgramInputException(name + " is used in " + chain.name(firstUse.get(name))
                         + ", before the cut " + chain.name(cut) + ": cut earlier or leave it out");
+            } else if (lastUse.get(name) >= end) {
+                throw new ProgramInputException(name + " is used in " + chain.name(lastUse.get(name))
+                        + ", and this step goes back to " + chain.name(end)
+                        + ": go back less far, or take no direction for it");
             }
         }
     }

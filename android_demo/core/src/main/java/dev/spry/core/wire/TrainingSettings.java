@@ -28,6 +28,8 @@ public final class TrainingSettings {
     public final double headLearningRate;
     public final double weightDecay;
     public final boolean prefixCache;
+    /** The model's last blocks that a step goes back through (mixed). */
+    public final int exactBlocks;
 
     public TrainingSettings(JSONObject json) throws JSONException {
         mode = Json.text(json, "mode", "epoch");
@@ -47,5 +49,6 @@ public final class TrainingSettings {
         headLearningRate = Json.real(json, "head_learning_rate", learningRate);
         weightDecay = Json.real(json, "weight_decay", 0.0);
         prefixCache = Json.truth(json, "prefix_cache", true);
+        exactBlocks = Json.number(json, "exact_blocks", 1);
     }
 }

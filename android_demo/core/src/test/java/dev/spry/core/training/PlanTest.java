@@ -23,7 +23,7 @@ class PlanTest {
         JSONObject all = Vectors.read("training.json");
         Manifest manifest = Vectors.parsed(Vectors.manifest());
         JSONArray vectors = all.getJSONArray("plans");
-        assertEquals(10, vectors.length());
+        assertEquals(13, vectors.length());
         for (int i = 0; i < vectors.length(); i++) {
             JSONObject vector = vectors.getJSONObject(i);
             Task task = new Task(vector.getJSONObject("task"));

@@ -1,6 +1,8 @@
 package dev.spry.core.training;
 
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -89,6 +91,20 @@ class StepperTest {
         check("first.a is used in block.0, before the cut block.1", "first.a", false);
         check("gives the exact gradient of head.bias", "head.bias", false);
         check("a direction was given for other, which the bundle does not train", "other", true);
+        Map<String, Tensor> shared = Collections.singletonMap("second.a", Tensor.of(new float[5], 1, 5));
+        Executable step = () -> stepper().tangents(NONE, new HashMap<>(), shared, 1, 1, 2);
+        String told = assertThrows(ProgramInputException.class, step).getMessage();
+        assertTrue(told.startsWith("second.a is used in block.1, and this step goes back to block.1"), told);
+    }
+
+    @Test
+    void slopesOfExamplesThatCount() {
+        Tensor gradient = Tensor.of(new float[] {1, 2, 0, 0}, 2, 2); // of a loss with shares 0.5 and 0
+        Tensor tangent = Tensor.of(new float[] {3, 4, 5, 6, -1, 0.5f, 7, 8}, 4, 2);
+        Tensor slopes = Stepper.slopes(gradient, tangent, Tensor.of(new float[] {0.5f, 0}, 2));
+        assertArrayEquals(new int[] {2, 2}, slopes.shape());
+        assertArrayEquals(new float[] {22, 0, 0, 0}, slopes.floats());
+        assertNull(Stepper.slopes(gradient, null, Tensor.of(new float[] {0.5f, 0}, 2)));
     }
 
     private void check(String expected, String name, boolean scalar) {

@@ -96,7 +96,7 @@ class TrainingTest {
 
     @Test
     void namesTheEstimatorsThereAre() throws Exception {
-        check("this version of spry has no estimator 'second-order'; it has forward, central, exact",
+        check("this version of spry has no estimator 'second-order'; it has forward, central, exact, mixed",
                 new JSONObject("{\"estimator\": \"second-order\"}"));
         check("the job needs head=joint, it has head=exact", new JSONObject("{\"estimator\": \"central\"}"));
     }

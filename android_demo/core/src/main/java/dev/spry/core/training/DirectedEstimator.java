@@ -1,0 +1,44 @@
+package dev.spry.core.training;
+
+import java.util.Map;
+
+import dev.spry.core.Tensor;
+import dev.spry.core.bundle.Manifest;
+import dev.spry.core.wire.ScalarReport;
+import dev.spry.core.wire.Task;
+
+/** An estimator along directions that anybody can draw again. */
+abstract class DirectedEstimator extends Estimator {
+    private final Drawing drawing;
+    private final int[] units;
+    private Map<String, Tensor> drawn;
+    private int drawnFor;
+
+    /** @param units those of the task's whose gradients are estimated */
+    DirectedEstimator(Manifest manifest, Task task, Passes passes, Drawing drawing, int[] units) {
+        super(manifest, task, passes);
+        this.drawing = drawing;
+        this.units = units;
+    }
+
+    /** What is reported of derivatives [K, batch], as the directions' rows want them. */
+    ScalarReport told(Batch batch, float[] loss, float[] jvp, float[] headJvp, float[] headGradient) {
+        float[] ofHead = headJvp == null ? null : drawing.told(headJvp, batch.examples);
+        float mean = (float) Pass.mean(loss, batch);
+        return new ScalarReport(mean, batch.examples, drawing.told(jvp, batch.examples), ofHead, headGradient);
+    }
+
+    /** [K * rows, *shape]; of one step, kept until the next. */
+    Map<String, Tensor> directions(int iteration) {
+        if (drawn == null || drawnFor != iteration) {
+            drawn = drawing.directions(units, task.seed, iteration);
+            drawnFor = iteration;
+        }
+        return drawn;
+    }
+
+    /** The gradient that a step's numbers make along its directions. */
+    Map<String, Tensor> estimated(ScalarReport report, int iteration) {
+        return drawing.gradient(report, directions(iteration));
+    }
+}
