@@ -4,6 +4,7 @@
     central   differences of losses on both sides of the weights (MeZO, Baffle+, FwdLLM+)
     exact     reverse mode, segment by segment
     mixed     exact through the model's last blocks, forward before them, in one pass
+    auto      mixed, through as many blocks as a device's memory allows: the server settles it task by task
 
 The first two are numbers along directions, which mode iteration sends in place of a gradient. Another distribution adds
 one by an entry point of the group `spry.estimators`, on the server and on its devices. A class also says what a
@@ -84,6 +85,26 @@ class Estimator(ABC):
     def settled(cls, training: Training) -> Training:
         """A job's settings with those that this estimator leaves no choice of."""
         return training
+
+    @classmethod
+    def ways(cls, training: Training, manifest: Manifest) -> list[Training]:  # noqa: ARG003 -- has one
+        """What a task may carry in place of a job's settings, the best first: it gets the first its device can hold."""
+        return [training]
+
+    @classmethod
+    def joined(cls, manifest: Manifest, training: Training, units: Sequence[int]) -> tuple[int, ...]:  # noqa: ARG003
+        """A client's units, and others that cost its step nothing more."""
+        return tuple(units)
+
+    @classmethod
+    def clarity(cls, manifest: Manifest, training: Training, units: Sequence[int]) -> dict[int, float]:
+        """How much an estimate says of each unit's gradient beside a true one, from as many examples.
+
+        Along K directions an estimate of d numbers varies (K + d + 1) / K times as much, where examples say little.
+        """
+        moved, count = cls.moved(manifest, training, units), training.directions
+        sizes = {unit: manifest.units[unit].size for unit in moved}
+        return {unit: count / (count + sizes[unit] + 1) if unit in sizes else 1.0 for unit in units}
 
     @classmethod
     def exact_from(cls, manifest: Manifest, training: Training, cut: int) -> int | None:  # noqa: ARG003 -- has none
@@ -283,6 +304,17 @@ class Mixed(DirectedEstimator):
         return replace(training, head="exact")
 
     @classmethod
+    def joined(cls, manifest: Manifest, training: Training, units: Sequence[int]) -> tuple[int, ...]:
+        """The way back through the last blocks finds the gradients of all units there."""
+        beginning = manifest.model.blocks - training.exact_blocks
+        late = [
+            number
+            for number, unit in enumerate(manifest.units)
+            if manifest.segments[first_use(manifest, unit)].first_block >= beginning
+        ]
+        return tuple(sorted({*units, *late}))
+
+    @classmethod
     def exact_from(cls, manifest: Manifest, training: Training, cut: int) -> int:
         """As many blocks as the job says, but none in vain."""
         return exact_cut(manifest, cut, training.exact_blocks)
@@ -304,6 +336,16 @@ class Mixed(DirectedEstimator):
         return Estimate(report.loss, self.estimated(report, iteration) | self.own(step.gradients))
 
 
+class Auto(Mixed):
+    """A job's word for the step that each device can hold: exact through as many blocks as its memory allows."""
+
+    @classmethod
+    def ways(cls, training: Training, manifest: Manifest) -> list[Training]:
+        """Exact through all blocks, or else through fewer; no task says `auto`."""
+        depths = range(manifest.model.blocks, -1, -1)
+        return [replace(training, estimator="mixed", exact_blocks=depth) for depth in depths]
+
+
 def _mean(loss: Array, batch: Batch) -> float:
     return float(loss.astype(np.float64).sum() / batch.examples)
 
@@ -316,7 +358,7 @@ def trained(manifest: Manifest, task: Task) -> set[str]:
 ESTIMATORS = plugins.Registry[type[Estimator]](
     plugins.ESTIMATORS,
     lambda estimator: isinstance(estimator, type) and issubclass(estimator, Estimator),
-    {"forward": Forward, "central": Central, "exact": ExactGradient, "mixed": Mixed},
+    {"forward": Forward, "central": Central, "exact": ExactGradient, "mixed": Mixed, "auto": Auto},
 )
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from edge_client.bundle.manifest import Manifest
+from edge_client.wire.protocol import Training
 from server.jobs.job import Job
 from server.rounds.fleet import away_before
 from server.storage import devices, parts, rounds, traffic
@@ -54,6 +55,8 @@ class PartView(BaseModel):
     cut: int
     batch: int
     runtime: str
+    step: str
+    """How it finds its gradients, in words."""
     state: str
     reason: str
     reported: bool
@@ -109,12 +112,20 @@ def assignment(store: Store, job: Job) -> AssignmentView | None:
         round_ = rounds.newest_joined(connection, job.id)
         if round_ is None:
             return None
-        given = [_part(named) for named in parts.named(connection, round_)]
+        given = [_part(named, job.settings.training) for named in parts.named(connection, round_)]
     units = _units(store.bundles.manifest(job.bundle))
     return AssignmentView(round=round_.number, state=round_.state, iteration=round_.iteration, units=units, parts=given)
 
 
-def _part(named: NamedPart) -> PartView:
+def _step(training: Training) -> str:
+    """How a client finds its gradients, in words."""
+    if training.estimator != "mixed":
+        return training.estimator
+    blocks = training.exact_blocks
+    return f"exact through {blocks} block{'' if blocks == 1 else 's'}, forward before"
+
+
+def _part(named: NamedPart, of_job: Training) -> PartView:
     part = named.part
     return PartView(
         task=part.id,
@@ -124,6 +135,7 @@ def _part(named: NamedPart) -> PartView:
         cut=part.cut,
         batch=part.batch,
         runtime=part.runtime,
+        step=_step(part.training(of_job)),
         state=part.state,
         reason=part.reason,
         reported=part.state == "accepted" or named.has_scalars,

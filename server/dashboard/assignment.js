@@ -28,6 +28,7 @@ const PARTS = [
   ["cut", (part) => part.cut, "number"],
   ["batch", (part) => part.batch, "number"],
   ["runtime", (part) => part.runtime],
+  ["step", (part) => part.step, "wrap"],
   ["reason", (part) => part.reason, "wrap"],
 ];
 

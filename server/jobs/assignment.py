@@ -30,10 +30,14 @@ class Fit:
     """How a device can take a slot."""
 
     runtime: str
+    units: tuple[int, ...]
+    """The place's, and those that come for nothing."""
     cut: int
     batch: int
     needs: int
     """Bytes."""
+    training: Training
+    """The job's, or what it becomes for a device like this."""
 
 
 def slots(assignment: Assignment, units: int, clients: int, places: int, least: int = 1) -> list[RoundSlot]:
@@ -78,43 +82,47 @@ _GROUPS = {"cyclic": cyclic, "memory": contiguous, "all": everything}
 
 
 class Needs:
-    """What slots of a job ask of a device; worked out once for each runtime, cut and batch."""
+    """What slots of a job ask of a device; worked out once for each runtime, cut, batch and way."""
 
     def __init__(self, manifest: Manifest, training: Training) -> None:
         self._manifest = manifest
-        self._training = training
-        self._known: dict[tuple[str, int, int], int | None] = {}
+        self._ways = kind_of(training).ways(training, manifest)
+        self._known: dict[tuple[str, int, int, Training], int | None] = {}
         shapes = (b for b, t in manifest.shapes if t == training.length and b <= training.batch)
         self._batches = sorted(shapes, reverse=True)
 
     def fit(self, slot: RoundSlot, runtimes: Sequence[str], memory: int | None) -> Fit | None:
-        """The device's first runtime and the largest batch with which it can hold a slot; None where it cannot.
+        """The best way in which a device can hold a slot, with its first runtime and the largest batch; or None.
 
         A smaller batch than the job's is run several times for each step.
         """
-        cut = cut_for(self._manifest, slot.units)
+        fits = (self._fit(way, slot, runtimes, memory) for way in self._ways)
+        return next((fit for fit in fits if fit is not None), None)
+
+    def _fit(self, way: Training, slot: RoundSlot, runtimes: Sequence[str], memory: int | None) -> Fit | None:
+        units = kind_of(way).joined(self._manifest, way, slot.units)
+        cut = cut_for(self._manifest, units)
         for batch in self._batches:
             for runtime in runtimes:
-                needs = self.bytes(runtime, cut, batch)
+                needs = self.bytes(runtime, cut, batch, way)
                 if needs is not None and (memory is None or needs <= memory):
-                    return Fit(runtime, cut, batch, needs)
+                    return Fit(runtime, units, cut, batch, needs, way)
         return None
 
-    def bytes(self, runtime: str, cut: int, batch: int) -> int | None:
+    def bytes(self, runtime: str, cut: int, batch: int, way: Training) -> int | None:
         """What a step takes, loaded weights included; None where the runtime lacks programs."""
-        key = runtime, cut, batch
+        key = runtime, cut, batch, way
         if key not in self._known:
-            self._known[key] = self._bytes(runtime, cut, batch)
+            self._known[key] = self._bytes(*key)
         return self._known[key]
 
-    def _bytes(self, runtime: str, cut: int, batch: int) -> int | None:
-        training = self._training
+    def _bytes(self, runtime: str, cut: int, batch: int, way: Training) -> int | None:
         try:
-            kind = kind_of(training)
-            at_once = directions_at_once(self._manifest, training.directions)
+            kind = kind_of(way)
+            at_once = directions_at_once(self._manifest, way.directions)
             directions = at_once if kind.along else self._manifest.directions[0]
-            chain = Chain(self._manifest, runtime, batch, training.length, directions)
-            programs = kind.programs(chain, training, cut)
+            chain = Chain(self._manifest, runtime, batch, way.length, directions)
+            programs = kind.programs(chain, way, cut)
         except (BundleError, IndexError):
             return None
         total = cost(programs)

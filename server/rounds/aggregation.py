@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,19 +54,30 @@ def bounded(counts: Sequence[int], bound: float) -> list[float]:
     return [min(count, largest) for count in counts]
 
 
-def weights_of(
-    holders: Sequence[tuple[Sequence[int], int]], bound: float, manifest: Manifest
-) -> list[dict[str, float]]:
-    """What clients with these units and examples weigh in each parameter, bounded among the holders of each unit."""
-    head: list[int] = list(range(len(holders)))
+class Holder(NamedTuple):
+    """A client whose update is averaged."""
+
+    clarity: Mapping[int, float]
+    """Of each of its units, how much its estimate says beside a true gradient (`Estimator.clarity`)."""
+    examples: int
+
+
+def weights_of(holders: Sequence[Holder], bound: float, manifest: Manifest) -> list[dict[str, float]]:
+    """What clients weigh in each parameter: their examples, bounded among the holders of each unit, times clarity.
+
+    The head's gradient is the same for all.
+    """
     of_unit: dict[int, list[int]] = defaultdict(list)
-    for client, (units, _) in enumerate(holders):
-        for unit in units:
+    for client, holder in enumerate(holders):
+        for unit in holder.clarity:
             of_unit[unit].append(client)
     weights: list[dict[str, float]] = [{} for _ in holders]
-    groups = [(manifest.units[unit].parameters, clients) for unit, clients in of_unit.items()]
-    for parameters, clients in [*groups, (manifest.head, head)]:
-        counts = bounded([holders[client][1] for client in clients], bound)
+    for unit, clients in of_unit.items():
+        counts = bounded([holders[client].examples for client in clients], bound)
         for client, count in zip(clients, counts, strict=True):
-            weights[client].update(dict.fromkeys((parameter.name for parameter in parameters), count))
+            clear = count * holders[client].clarity[unit]
+            weights[client].update((parameter.name, clear) for parameter in manifest.units[unit].parameters)
+    counts = bounded([holder.examples for holder in holders], bound)
+    for client, count in enumerate(counts):
+        weights[client].update((parameter.name, count) for parameter in manifest.head)
     return weights

@@ -6,12 +6,13 @@ import hashlib
 import random
 import secrets
 import threading
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
-from edge_client.wire.protocol import CheckedIn, CheckIn, Task
+from edge_client.wire.protocol import CheckedIn, CheckIn, Task, Training
 from server.errors import Refusal
 from server.jobs.assignment import Fit, RoundSlot, choose
 from server.jobs.demands import is_wanted, unsuited
@@ -218,7 +219,8 @@ class Offers:
             part = Part(
                 id=secrets.token_hex(12), job=job.id, round=open_round.number, slot=slot.number,
                 device=device.id, seed=seed_of(job.settings.seed or 0, open_round.number, slot.number),
-                units=slot.units, cut=fit.cut, batch=fit.batch, runtime=fit.runtime,
+                units=fit.units, cut=fit.cut, batch=fit.batch, runtime=fit.runtime,
+                way=_apart(fit.training, job.settings.training),
                 state="open", reason="", created=self._store.now(), declared=check_in.examples or None,
             )  # fmt: skip
             try:
@@ -335,7 +337,7 @@ class Offers:
             version=current.version,
             iteration=current.iteration,
             seconds=max(0.0, left),
-            training=settings.training,
+            training=part.training(settings.training),
             optimizers=settings.optimizers,
             batch=part.batch,
             evaluate=bool(every) and part.round % every == 0,
@@ -358,6 +360,12 @@ class Offers:
             return
         with self._store.database.write() as connection:
             devices.note_check_ins(connection, seen)
+
+
+def _apart(training: Training, of_job: Training) -> dict[str, Any] | None:
+    """In what settings a training is not the job's."""
+    own = asdict(of_job)
+    return {name: value for name, value in asdict(training).items() if value != own[name]} or None
 
 
 def seed_of(job_seed: int, number: int, slot: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,14 @@ import numpy as np
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest
 from edge_client.gradient.drawing import Draw, step_directions
+from edge_client.training.estimators import kind_of
 from edge_client.training.features import Moments, moments_in
-from edge_client.wire.protocol import Report
+from edge_client.wire.protocol import Report, Training
 from edge_client.wire.scalars import Participant, ScalarReport, StepRecord, as_published, decode_report
 from server.jobs.job import Job
 from server.jobs.settings import JobSettings
 from server.rounds import features
-from server.rounds.aggregation import Mean, weights_of
+from server.rounds.aggregation import Holder, Mean, weights_of
 from server.rounds.outliers import Norms, beyond, sizes, usual_in, usual_sizes
 from server.storage.models import Model, moved, repeated
 from server.storage.rows import Part, Reported, Round
@@ -37,6 +39,8 @@ class Contribution:
 
     part: str
     units: tuple[int, ...]
+    training: Training
+    """How it trained."""
     norms: Norms
     report: Report
     tensors: Callable[[], Mapping[str, Any]]
@@ -65,7 +69,7 @@ def aggregate(store: Store, job: Job, round_: Round, reported: Sequence[Reported
     manifest, settings = store.bundles.manifest(job.bundle), job.settings
     if settings.training.mode == "epoch":
         start = store.models.load(job, round_.version)
-        updates = [_contribution(store, one.part) for one in reported]
+        updates = [_contribution(store, one.part, settings.training) for one in reported]
         with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is looked at before it is published
             return mean_of_updates(start, updates, settings, manifest, usual_in(store.database, job.id, round_.number))
     start = store.models.load(job, job.version)
@@ -88,10 +92,11 @@ def _earlier(store: Store, job: Job) -> list[Participant]:
     return [client for record in records for client in record.participants]
 
 
-def _contribution(store: Store, part: Part) -> Contribution:
+def _contribution(store: Store, part: Part, of_job: Training) -> Contribution:
     sent = part.sent
     assert sent is not None  # it was accepted
-    return Contribution(part.id, part.units, sent.norms, sent.report, lambda: store.blobs.tensors(sent.sha256))
+    tensors = partial(store.blobs.tensors, sent.sha256)
+    return Contribution(part.id, part.units, part.training(of_job), sent.norms, sent.report, tensors)
 
 
 def mean_of_updates(
@@ -106,7 +111,7 @@ def mean_of_updates(
         else:
             taken.append(update)
     reports = [update.report for update in taken]
-    holders = [(update.units, update.report.examples) for update in taken]
+    holders = [Holder(_clarity(update, manifest), update.report.examples) for update in taken]
     mean, told = Mean(), list[Moments]()
     for update, weights in zip(taken, weights_of(holders, settings.weight_bound, manifest), strict=True):
         tensors = update.tensors()
@@ -114,6 +119,10 @@ def mean_of_updates(
         told += [moments] if (moments := moments_in(tensors, update.report.measured)) else []
     start, change = _by_features(start, mean.changes(start.weights), told, reports, settings, manifest)
     return Outcome(moved(start, change, settings, manifest), change, reports, refused=tuple(refused))
+
+
+def _clarity(update: Contribution, manifest: Manifest) -> dict[int, float]:
+    return kind_of(update.training).clarity(manifest, update.training, update.units)
 
 
 def _by_features(

@@ -44,6 +44,9 @@ class MethodOptions(OptionGroup):
     variance_bound: Annotated[
         float | None, typer.Option(min=0, help="fwdllm+: updates whose gradients vary more are left out.")
     ] = None
+    able: Annotated[
+        float, typer.Option(min=0, max=1, help="Estimator auto: the share of clients that can hold an exact step.")
+    ] = 1.0
     guided: Annotated[
         int, typer.Option(min=0, help="So many of the K directions are gradients of --examples, not random.")
     ] = 0

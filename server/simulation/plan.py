@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from edge_client import __version__
@@ -53,6 +53,9 @@ class Plan(BaseModel):
     differences: Differences = "taken"
     """Whether central differences are taken, or their limit."""
     variance_bound: float | None = None
+    able: Annotated[float, Ge(0), Le(1)] = 1.0
+    """The share of clients that can hold an exact step through all blocks, where the estimator is `auto`; the others
+    go back through one."""
     guided: Annotated[int, Ge(0)] = 0
     """So many directions are gradients of the examples at hand, instead of random."""
     settings: JobSettings

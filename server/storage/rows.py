@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from edge_client.wire.protocol import Report
+from edge_client.wire.protocol import Report, Training
 
 RoundState = Literal["open", "closing", "done", "failed"]
 Role = Literal["viewer", "operator", "administrator"]
@@ -70,6 +70,12 @@ class Part:
     """What was accepted of it."""
     declared: int | None = None
     """The examples that the device had when it took the part; None where it did not tell."""
+    way: dict[str, Any] | None = None
+    """The settings of its training that are not the job's: what its device can hold."""
+
+    def training(self, of_job: Training) -> Training:
+        """How its device trains."""
+        return replace(of_job, **self.way) if self.way else of_job
 
 
 @dataclass(frozen=True)

@@ -129,6 +129,7 @@ tasks = Table(
     Column("report", JSON),
     Column("norms", JSON),
     Column("declared", BigInteger),  # examples that the device had when it took the task; null: it did not tell
+    Column("way", JSON),  # settings of its training that are not the job's; null: all are
     Column("sole", Boolean),  # its device has no other place of the round; null in rounds of earlier versions
     Index("tasks_of_round", "job", "round"),
     Index("tasks_of_device", "device", "created"),

@@ -13,7 +13,7 @@ counted of a simulated round (`server.simulation.run.traffic`) has more in it, e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from edge_client.bundle.chain import cut_for
@@ -145,7 +145,9 @@ def share_from(manifest: Manifest, segment: int) -> float:
     return 1 - manifest.segments[segment].first_block / manifest.model.blocks
 
 
-def mean_passes(estimator: type[Estimator], manifest: Manifest, tasks: Iterable[Task]) -> float:
-    """Of a step of a round's clients."""
-    counts = [passes(estimator, task.training, manifest, task.units) for task in tasks]
+def mean_passes(
+    estimator_of: Callable[[Training], type[Estimator]], manifest: Manifest, tasks: Iterable[Task]
+) -> float:
+    """Of a step of a round's clients, each by its own task's estimator."""
+    counts = [passes(estimator_of(task.training), task.training, manifest, task.units) for task in tasks]
     return sum(counts) / len(counts)

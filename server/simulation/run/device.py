@@ -24,9 +24,10 @@ class DeviceMemory:
             )
         if not any(program.peak_bytes for runtime in manifest.runtimes.values() for program in runtime.programs):
             raise SimulationError(f"{bundle} (--costs) has no measured memory: export it again without --no-measure")
-        self._needs = Needs(manifest, training)
+        self._manifest = manifest
+        self._needs: dict[Training, Needs] = {}
         self._runtimes = list(manifest.runtimes)
-        if self._bytes(()) is None:
+        if self._bytes((), training) is None:
             raise SimulationError(
                 f"{bundle} (--costs) has no programs for length {training.length} and a batch of at most "
                 f"{training.batch}: export it with them"
@@ -34,8 +35,9 @@ class DeviceMemory:
 
     def peak(self, tasks: Iterable[Task]) -> int:
         """The most that a step of one of these takes, its loaded programs included."""
-        return max(self._bytes(tuple(task.units)) or 0 for task in tasks)
+        return max(self._bytes(tuple(task.units), task.training) or 0 for task in tasks)
 
-    def _bytes(self, units: tuple[int, ...]) -> int | None:
-        fit = self._needs.fit(RoundSlot(0, units), self._runtimes, None)
+    def _bytes(self, units: tuple[int, ...], training: Training) -> int | None:
+        needs = self._needs.setdefault(training, Needs(self._manifest, training))
+        fit = needs.fit(RoundSlot(0, units), self._runtimes, None)
         return None if fit is None else fit.needs

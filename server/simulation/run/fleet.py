@@ -20,8 +20,9 @@ from edge_client.arrays import Weights
 from edge_client.bundle.chain import cut_for
 from edge_client.bundle.manifest import Manifest
 from edge_client.tasks.registry import task_named
+from edge_client.training.estimators import kind_of
 from edge_client.training.features import without_moments
-from edge_client.wire.protocol import Report, Task
+from edge_client.wire.protocol import Report, Task, Training
 from edge_client.wire.scalars import Participant, decode_report
 from server.errors import SimulationError
 from server.jobs.assignment import RoundSlot
@@ -69,7 +70,7 @@ class Fleet:
         self.test_examples = test_examples
         self._crew = crew
         self._head = manifest.head_names
-        self._kind = plan.kind.estimator_of(self.settings.training)
+        self._ways = _ways(plan, self.settings, manifest)
         if plan.guided:
             _check_shares(self.settings, len(manifest.units))
         self._memory = DeviceMemory(costs, manifest, self.settings.training) if costs else None
@@ -100,7 +101,7 @@ class Fleet:
         }
 
     def _costs(self, tasks: Sequence[Task]) -> dict[str, Any]:
-        costs: dict[str, Any] = {"passes": round(mean_passes(self._kind, self.manifest, tasks), 4)}
+        costs: dict[str, Any] = {"passes": round(mean_passes(self.plan.kind.estimator_of, self.manifest, tasks), 4)}
         return costs | ({"peak_bytes": self._memory.peak(tasks)} if self._memory else {})
 
     # --- select, assign ---
@@ -110,10 +111,16 @@ class Fleet:
         chosen = sampled(self.plan.seed, number, self.clients, settings.per_round)
         places = settings.slots(len(self.manifest.units), settings.per_round)
         new = set(chosen) - self._seen_before(number) if settings.measures(self.manifest) else set[int]()
+        asked = [{"evaluate": evaluate, "measure": client in new} for client in chosen]
         return [
-            Member(client, task_of(settings, self.manifest, number, slot, evaluate=evaluate, measure=client in new))
-            for client, slot in zip(chosen, places, strict=True)
+            Member(client, task_of(settings, self.manifest, number, slot, self._way(client), **more))
+            for client, slot, more in zip(chosen, places, asked, strict=True)
         ]
+
+    def _way(self, client: int) -> Training:
+        """How a client trains: the first ones can hold whatever step there is."""
+        best, least = self._ways
+        return best if client < round(self.plan.able * self.clients) else least
 
     def _seen_before(self, number: int) -> set[int]:
         """The clients of all rounds before one."""
@@ -138,6 +145,7 @@ class Fleet:
             Contribution(
                 member.task.id,
                 tuple(member.task.units),
+                member.task.training,
                 norms(without_moments(one.update), start.weights, self._head, self.manifest.units),
                 Report(**one.report),
                 lambda one=one: one.update,
@@ -209,30 +217,39 @@ def _check_shares(settings: JobSettings, units: int) -> None:
         )
 
 
+def _ways(plan: Plan, settings: JobSettings, manifest: Manifest) -> tuple[Training, Training]:
+    """How clients train that can hold whatever step there is, and those that can hold next to none: a block's."""
+    ways = plan.kind.estimator_of(settings.training).ways(settings.training, manifest)
+    return ways[0], ways[-2:][0]
+
+
 def task_of(
     settings: JobSettings,
     manifest: Manifest,
     number: int,
     slot: RoundSlot,
+    way: Training | None = None,
     *,
     evaluate: bool = False,
     measure: bool = False,
 ) -> Task:
     """A client's part in a round, as a server gives it out."""
+    training = way or settings.training
+    units = kind_of(training).joined(manifest, training, slot.units)
     return Task(
         id=f"{number}-{slot.number}",
         job=JOB,
         job_name=JOB,
         round=number,
         seed=seed_of(settings.seed or 0, number, slot.number),
-        units=list(slot.units),
-        cut=cut_for(manifest, slot.units),
+        units=list(units),
+        cut=cut_for(manifest, units),
         bundle="",
         runtime="",
         version=number - 1,
         iteration=0,
         seconds=0.0,
-        training=settings.training,
+        training=training,
         optimizers=settings.optimizers,
         batch=settings.training.batch,
         evaluate=evaluate,

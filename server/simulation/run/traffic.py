@@ -3,7 +3,7 @@
 Bytes are those of the bodies that a server counts too (`server.storage.traffic`), without HTTP's headers and the few
 hundred bytes of a check-in. Weights are safetensors: four bytes for each number, 120 to 170 for each tensor's name and
 shape, and in an update some 150 for the client's report. Numbers are weights, derivatives and seeds; losses and counts
-of examples, a few for each message, are left out. Every client of a round is taken to hold no earlier version: it gets
+of examples, a few for each message, are left out, and so are a client's moments of features, which it sends once. Every client of a round is taken to hold no earlier version: it gets
 all weights that move. In mode iteration it gets them once, with the server optimizer's state, and then each step's
 record. A real client that took part in the round before has less to fetch in mode iteration, the records alone; in mode
 epoch all weights move in a round, so that only the first round's, which come with the bundle, are fewer. Guided
@@ -19,6 +19,7 @@ from safetensors.numpy import save
 
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest
+from edge_client.training.features import without_moments
 from edge_client.wire.protocol import REPORT, Task, Training
 from edge_client.wire.scalars import encode_record
 from server.rounds.outcomes import Outcome
@@ -44,7 +45,7 @@ class RoundTraffic:
         """A client's update, and the weights that it began with."""
         said = trained.report | {"seconds": 0.0}  # so that the count does not vary with the clock's digits
         self.bytes_up += len(save(trained.update, {REPORT: msgspec.json.encode(said).decode()}))
-        self.numbers_up += sum(value.size for value in trained.update.values())
+        self.numbers_up += sum(value.size for value in without_moments(trained.update).values())
         self._download(task, weights)
 
     def iteration(

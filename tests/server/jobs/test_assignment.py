@@ -11,6 +11,8 @@ from server.errors import Refusal
 from server.jobs.assignment import Needs, RoundSlot, choose, contiguous, cyclic, everything, slots
 from server.jobs.completion import check_programs
 
+SHAPE = Training(batch=2, length=8)
+
 
 @pytest.mark.parametrize(
     ("units", "clients", "expected"),
@@ -79,12 +81,12 @@ def manifest(bundle):
 
 @pytest.fixture
 def needs(manifest):
-    return Needs(manifest, Training(batch=2, length=8))
+    return Needs(manifest, SHAPE)
 
 
 def test_a_device_gets_the_largest_batch_it_can_hold(needs):
     slot = RoundSlot(0, (0,))
-    full, small = needs.bytes("onnx", 1, 2), needs.bytes("onnx", 1, 1)
+    full, small = (needs.bytes("onnx", 1, batch, SHAPE) for batch in (2, 1))
     assert needs.fit(slot, ["onnx"], None).batch == 2
     assert needs.fit(slot, ["onnx"], full).batch == 2
     assert small < full
@@ -101,9 +103,27 @@ def test_by_memory_a_small_device_gets_a_late_cut_and_a_large_one_an_early(manif
     assert choice == {late: 1, early: 0}
 
 
+def test_each_device_gets_the_deepest_exact_step_it_can_hold(manifest):
+    """Of two blocks with two units each; what the way back comes through is trained by everybody."""
+    needs = Needs(manifest, Training(batch=2, length=8, estimator="auto"))
+    slot = RoundSlot(0, (1,))
+    fits = [needs.fit(slot, ["onnx"], None)]
+    while (fit := needs.fit(slot, ["onnx"], fits[-1].needs - 1)) is not None:
+        fits.append(fit)
+    ways = [(fit.training.estimator, fit.training.exact_blocks, fit.batch, fit.units) for fit in fits]
+    assert ways[0] == ("mixed", 2, 2, (0, 1, 2, 3))
+    assert {units for _, blocks, _, units in ways if blocks == 1} <= {(1, 2, 3)}
+    assert {units for _, blocks, _, units in ways if blocks == 0} <= {(1,)}
+    depths = [blocks for _, blocks, _, _ in ways]
+    assert depths == sorted(depths, reverse=True)
+    assert min(depths) < 2, "less memory, a step that goes less far back"
+    assert all(fit.cut == 1 for fit in fits)
+
+
 def test_an_estimator_that_the_bundle_lacks_fits_nobody(manifest):
     def bytes_of(**training):
-        return Needs(manifest, Training(**{"batch": 2, "length": 8, **training})).bytes("onnx", 1, 2)
+        given = Training(**{"batch": 2, "length": 8, **training})
+        return Needs(manifest, given).bytes("onnx", 1, 2, given)
 
     assert bytes_of(length=9) is None
     assert bytes_of(directions=9) == bytes_of(directions=1) > 0  # in turns

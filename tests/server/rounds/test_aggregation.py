@@ -1,11 +1,17 @@
 """Means and medians against numbers worked out by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.rounds.aggregation import Mean, bounded
+from edge_client.bundle import manifest as manifests
+from edge_client.bundle.manifest import FILE_NAME
+from edge_client.training.estimators import kind_of
+from edge_client.wire.protocol import Training
+from server.rounds.aggregation import Holder, Mean, bounded, weights_of
 
 START = {"a": np.zeros(2, np.float32), "b": np.ones(1, np.float32), "head": np.zeros(1, np.float32)}
 
@@ -47,3 +53,24 @@ def test_the_mean_is_the_weighted_mean(reports):
 )
 def test_no_weight_is_far_beyond_the_median(counts, weights):
     assert bounded(counts, 3) == weights
+
+
+def test_an_estimate_weighs_as_much_as_it_says(bundle):
+    """Beside a true gradient one along K directions of d numbers says K / (K + d + 1); of the head all say the same."""
+    manifest = manifests.read(bundle / FILE_NAME)
+    shape = Training(batch=2, length=8, directions=2)
+    size = manifest.units[0].size
+    exact, forward = (
+        kind_of(replace(shape, estimator=name)).clarity(manifest, replace(shape, estimator=name), (0, 3))
+        for name in ("exact", "forward")
+    )
+    assert exact == {0: 1.0, 3: 1.0}
+    assert forward == {0: 2 / (2 + size + 1), 3: 2 / (2 + size + 1)}
+    assert kind_of(replace(shape, estimator="mixed")).clarity(manifest, replace(shape, estimator="mixed"), (0, 3)) == {
+        0: forward[0],
+        3: 1.0,
+    }
+    ours, theirs = weights_of([Holder(exact, 10), Holder(forward, 20)], 4.0, manifest)
+    name, head = manifest.units[0].parameters[0].name, manifest.head[0].name
+    assert ours[name] / theirs[name] == pytest.approx(10 / (20 * forward[0]))
+    assert (ours[head], theirs[head]) == (10, 20)

@@ -1,8 +1,11 @@
 """What simulated rounds move, against the paper's formulas; and the formulas against the paper's tables."""
 
+import math
+
 import pytest
 
 from edge_client.training.estimators import Central, ExactGradient, Forward, Mixed
+from edge_client.training.features import shapes_of
 from edge_client.wire.protocol import Training
 from server.simulation.compute.crews import Alone
 from server.simulation.compute.work import Worker
@@ -77,6 +80,11 @@ def test_the_tables_have_these_methods():
     assert {name for name, method in METHODS.items() if in_tables(method)} == TABLE
 
 
+def moments_in(manifest):
+    """What a client tells of its features in its first round, in numbers."""
+    return sum(math.prod(shape) for shape in shapes_of(manifest, manifest.features).values())
+
+
 @pytest.mark.parametrize(("method", "mode"), CASES)
 def test_a_round_moves_what_the_table_says(method, mode, play, worker):
     family = METHODS[method].family
@@ -94,7 +102,9 @@ def test_a_round_moves_what_the_table_says(method, mode, play, worker):
             if family != "forward":
                 assert whole == down + clients * head
             tensors = len(worker.learner.initial)
-            assert 0 < line["bytes_up"] - 4 * line["numbers_up"] <= clients * (PER_UPDATE + PER_TENSOR * tensors)
+            told = 4 * clients * moments_in(worker.manifest) if fleet.settings.measures(worker.manifest) else 0
+            around = line["bytes_up"] - 4 * line["numbers_up"] - told
+            assert 0 < around <= clients * (PER_UPDATE + PER_TENSOR * (tensors + 2))
             assert 0 < line["bytes_down"] - 4 * line["numbers_down"] <= clients * (PER_UPDATE + PER_TENSOR * tensors)
         else:  # where the table has one number, each direction, the head, and each example have theirs
             training = fleet.settings.training
@@ -122,6 +132,7 @@ def test_a_round_tells_the_passes_of_its_clients(play):
     assert play("spry", "epoch", 4, directions=4)[0]["passes"] == pytest.approx((5 + 5 + 3 + 3) / 4)
     mixed = play("spry", "epoch", 4, directions=4, estimator="mixed")[0]
     assert mixed["passes"] == pytest.approx((4 + 4 + 2 + 2) / 4)
+    assert play("spry", "epoch", 4, estimator="auto")[0]["passes"] == 3, "all can hold an exact step"
     assert play("baffle+", "epoch", 2)[0]["passes"] == 40
     assert play("fwdllm+", "epoch", 2)[0]["passes"] == 2
 
