@@ -112,9 +112,14 @@ class Estimator(ABC):
         return None
 
     @classmethod
-    def moved(cls, manifest: Manifest, training: Training, units: Sequence[int]) -> list[int]:
-        """Those of a task's units whose gradients are estimated; behind where a step goes back to they are true."""
-        end = cls.exact_from(manifest, training, cut_for(manifest, units))
+    def directed(
+        cls, manifest: Manifest, training: Training, units: Sequence[int], cut: int | None = None
+    ) -> list[int]:
+        """Those of a task's units whose gradients are estimated; behind where a step goes back to they are true.
+
+        The cut is the units' own where none is given.
+        """
+        end = cls.exact_from(manifest, training, cut_for(manifest, units) if cut is None else cut)
         return [unit for unit in units if end is None or first_use(manifest, manifest.units[unit]) < end]
 
     @classmethod
@@ -168,7 +173,7 @@ class DirectedEstimator(Estimator):
     def directions(self, iteration: int) -> dict[str, Array]:
         """[K * rows, *shape]; of one step, kept until the next."""
         if self._drawn is None or self._drawn[0] != iteration:
-            units = self.moved(self.manifest, self.training, self.task.units)
+            units = self.directed(self.manifest, self.training, self.task.units, self.task.cut)
             drawn = self.draw(self.manifest, units, self.task.seed, self.training, iteration)
             self._drawn = iteration, drawn
         return self._drawn[1]

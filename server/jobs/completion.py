@@ -30,7 +30,7 @@ def complete(settings: JobSettings, manifest: Manifest) -> JobSettings:
     kind = kind_of(settings.training)
     training = kind.settled(settings.training)
     places = settings.slots(len(manifest.units), settings.places)
-    training = counted(training, manifest, [kind.moved(manifest, training, slot.units) for slot in places])
+    training = counted(training, manifest, [kind.directed(manifest, training, slot.units) for slot in places])
     _check_report(training)
     check_programs(training, manifest)
     if not manifest.head and training.head != "exact":

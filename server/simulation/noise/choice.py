@@ -35,8 +35,8 @@ class Choice:
     def settled(self, manifest: Manifest) -> Choice:
         """With a number of directions where it leaves that open, as a job's is settled by the server."""
         kind, groups = kind_of(self.training), self.groups(len(manifest.units))
-        moved = [kind.moved(manifest, self.training, units) for units in groups]
-        return replace(self, training=counted(self.training, manifest, moved))
+        directed = [kind.directed(manifest, self.training, units) for units in groups]
+        return replace(self, training=counted(self.training, manifest, directed))
 
 
 def forward_passes(manifest: Manifest, units: Sequence[int], training: Training) -> float:

@@ -100,9 +100,9 @@ def row(manifest: Manifest, choice: Choice, holders: int, number: int, samples: 
     (group,) = (units for units in choice.groups(len(manifest.units)) if number in units)
     passes = forward_passes(manifest, group, training)
     steady = _mean([None if s.batch is None or s.exact is None else s.batch * s.exact for s in samples])
-    moved = kind_of(training).moved(manifest, training, group)
-    told = training.estimator in ("forward", "mixed") and number in moved
-    alone = told and len(moved) == 1  # else the others' gradients are noise too
+    directed = kind_of(training).directed(manifest, training, group)
+    told = training.estimator in ("forward", "mixed") and number in directed
+    alone = told and len(directed) == 1  # else the others' gradients are noise too
     kind, count = training.kind, training.directions
     own = count * training.batch if training.per_example else count
 

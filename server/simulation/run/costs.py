@@ -112,8 +112,8 @@ def passes(estimator: type[Estimator], training: Training, manifest: Manifest, u
     """The step of a client with these units, in forward passes."""
     end = estimator.exact_from(manifest, training, cut_for(manifest, units))
     back = 0.0 if end is None else share_from(manifest, end)
-    moved = estimator.moved(manifest, training, units)
-    through = tangents(manifest, moved, training) - (training.directions * back if moved else 0.0)
+    directed = estimator.directed(manifest, training, units)
+    through = tangents(manifest, directed, training) - (training.directions * back if directed else 0.0)
     return estimator.in_passes(training, tangents=through, behind=back)
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -283,6 +284,17 @@ def test_mixed_with_whole_blocks_of_orthogonal_directions_is_the_exact_gradient(
     assert set(found.gradients) == set(exact.gradients)
     for name, gradient in exact.gradients.items():
         np.testing.assert_allclose(found.gradients[name], gradient, rtol=1e-3, atol=1e-5)
+
+
+def test_directions_end_where_the_way_back_does_from_an_early_cut(bench, changed):
+    """Somebody else's unit, used in both blocks, moves that to the head, though the task's own would let it be."""
+    both = msgspec.structs.replace(bench.manifest.units[0], segments=("block.0", "block.1"))
+    manifest = msgspec.structs.replace(bench.manifest, units=(both, *bench.manifest.units[1:]))
+    estimated = {p.name for unit in (2, 3) for p in manifest.units[unit].parameters}
+    for cut, names in ((1, estimated), (2, set())):
+        task = changed(estimator="mixed", units=[2, 3], cut=cut)
+        passes = Passes(manifest, bench.runtime, task)
+        assert set(estimator_for(manifest, task, passes).directions(0)) == names
 
 
 def test_turns_of_a_mixed_step_share_what_lies_behind(bench, changed, monkeypatch):
