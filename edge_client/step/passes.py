@@ -8,6 +8,7 @@ over the same batch, as far as memory allows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +37,8 @@ class Pass(NamedTuple):
     """[K, batch]; 0 where the head gives its gradient."""
     gradients: dict[str, Array]
     """The exact ones: the head's, and with `exact` the units'."""
+    moved: Mapping[str, Array] = MappingProxyType({})
+    """What directions at bottlenecks are as directions of weights, [K * batch, *shape]."""
 
 
 class _Piece(NamedTuple):
@@ -113,7 +116,8 @@ class Passes:
         self, batch: Batch, weights: Weights, directions: Mapping[str, Array], *, scalar_head: bool = False
     ) -> Pass:
         """Derivatives along the units' directions; of the head its exact gradient, or its own derivative."""
-        whole = self._empty()
+        moved = self._still(directions)
+        whole = self._empty()._replace(moved={name: _flat(values) for name, values in moved.items()})
         for piece, turn, states, part in self._taking_turns(batch, weights, directions):
             step = self._stepper.along(
                 piece.tokens, piece.labels, weights, part, self.cut, piece.weight,
@@ -122,6 +126,9 @@ class Passes:
             self._fill(whole, piece, turn.numbers, step.loss, step.jvp, step.head_jvp)
             if 0 in turn.numbers:  # the head's gradient is the same in every turn
                 _add(whole.gradients, step.gradients, piece.share)
+            for name, values in step.moved.items():
+                own = values.reshape(len(turn.numbers), -1, *values.shape[1:])
+                moved[name][turn.numbers, piece.rows] = own[:, : piece.rows.stop - piece.rows.start]
         return whole
 
     def exact(self, batch: Batch, weights: Weights) -> Pass:
@@ -210,6 +217,12 @@ class Passes:
                 self.prefixes.keep(piece.key, hidden)
         return hidden
 
+    def _still(self, directions: Mapping[str, Array]) -> dict[str, Array]:
+        """No direction of the weights of units with bottlenecks, [K, batch, *shape]."""
+        units = {name: unit for name, unit in self.manifest.bottlenecks.items() if name in directions}
+        shape = self.directions, self.batch
+        return {name: np.zeros((*shape, *unit.parameters[0].shape), np.float32) for name, unit in units.items()}
+
     def _empty(self) -> Pass:
         shape = self.directions, self.batch
         return Pass(np.zeros(self.batch, np.float32), np.zeros(shape, np.float32), np.zeros(shape, np.float32), {})
@@ -228,6 +241,11 @@ class Passes:
         for values, part in ((whole.jvp, jvp), (whole.head_jvp, head_jvp)):
             if part is not None:
                 values[turn, piece.rows] = part[:, : len(counted)] * counted
+
+
+def _flat(values: Array) -> Array:
+    """A view of [K, batch, *shape] as [K * batch, *shape]."""
+    return values.reshape(-1, *values.shape[2:])
 
 
 def _filled(rows: Array, size: int) -> Array:

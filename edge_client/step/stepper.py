@@ -7,7 +7,8 @@
 
 Everything before the cut can be computed once (`prefix`), kept, and its programs released (`release_prefix`); steps
 then start from the kept hidden states. Weights, directions and gradients are dictionaries under the parameters' names
-in the manifest. A direction's array is [K * batch, *shape], K outermost; a parameter without one does not move.
+in the manifest. A direction's array is [K * batch, *shape], K outermost; a parameter without one does not move. The
+shape of one at a bottleneck is what `Unit.tangents_of` says, and the step tells what such directions are in weights.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from numpy.typing import ArrayLike
 from edge_client.arrays import Array, Arrays
 from edge_client.bundle.chain import Chain, Cut
 from edge_client.bundle.manifest import VJP, Manifest, ProgramSpec
-from edge_client.bundle.names import GRADIENT
+from edge_client.bundle.names import GRADIENT, MOVED, within
 
 from .inputs import Inputs
 
@@ -65,6 +66,8 @@ class Step(NamedTuple):
     """[K, batch], along the head's directions alone; zero where the head has none or gives its gradient."""
     gradients: dict[str, Array]
     """The head's exact gradient, weighted over the examples; empty where the head takes directions."""
+    moved: dict[str, Array]
+    """What the directions at bottlenecks are as directions of weights, [K * batch, *shape]."""
 
 
 class ExactStep(NamedTuple):
@@ -154,7 +157,8 @@ class Stepper:
         values = self._inputs.values(tokens, weights, directions, labels=labels, example_weight=example_weight)
         results = self._follow(self._programs(cut, start, scalar=scalar_head), values, hidden=hidden, states=states)
         jvp, head_jvp = self._by_direction(results.get("jvp")), self._by_direction(results.get("head_jvp"))
-        return Step(results["loss"], results["logits"], jvp, head_jvp, self._named(results, self._inputs.head))
+        moved = {name: value for name, value in within(results, MOVED).items() if name in directions}
+        return Step(results["loss"], results["logits"], jvp, head_jvp, self._named(results, self._inputs.head), moved)
 
     def exact(
         self,
@@ -223,15 +227,20 @@ class Stepper:
         hidden: Array | None = None,
         states: States | None = None,
     ) -> Arrays:
-        """Run programs one after the other, each on the state and tangent that the one before left."""
+        """Run programs one after the other, each on the state and tangent that the one before left.
+
+        What directions at bottlenecks are in weights is kept of all of them, the rest of the last alone.
+        """
         results: Arrays = {}
+        moved: Arrays = {}
         tangent: Array | None = None
         for program in programs:
             if states and (position := self.chain.position(program.segment)) in states:
                 states[position] = hidden
             results = self._run(program, values, alone=self.low_memory, hidden=hidden, tangent=tangent)
             hidden, tangent = results.get("hidden"), results.get("tangent")
-        return results
+            moved = {**moved, **{name: value for name, value in results.items() if name.startswith(MOVED)}}
+        return {**moved, **results}
 
     def _run(self, program: ProgramSpec, values: Arrays, *, alone: bool, **states: Array | None) -> Arrays:
         given = {**values, **{name: state for name, state in states.items() if state is not None}}

@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -25,7 +26,7 @@ from edge_client.bundle.chain import Chain
 from edge_client.bundle.manifest import Manifest, ProgramSpec
 from edge_client.data.batches import Batch
 from edge_client.errors import TrainingError
-from edge_client.gradient.drawing import Draw, combine, step_directions
+from edge_client.gradient.drawing import Draw, combine, step_directions, without_padding
 from edge_client.gradient.estimate import shares
 from edge_client.step.passes import Pass
 from edge_client.wire.protocol import Task, Training
@@ -107,6 +108,8 @@ class ScalarEstimator(Estimator):
     draw: Draw = staticmethod(step_directions)
     """Where its directions come from."""
     _drawn: tuple[int, dict[str, Array]] | None = None
+    moved: Mapping[str, Array] = MappingProxyType({})
+    """What the last report's directions at bottlenecks are as directions of weights."""
 
     @abstractmethod
     def report(self, batch: Batch, weights: Weights, iteration: int) -> ScalarReport:
@@ -115,7 +118,7 @@ class ScalarEstimator(Estimator):
     def gradient(self, batch: Batch, weights: Weights, iteration: int) -> Estimate:
         """The estimate that the step's numbers make along its directions."""
         report = self.report(batch, weights, iteration)
-        gradients = combine(report, self.directions(iteration), self.manifest, self.training)
+        gradients = combine(report, {**self.directions(iteration), **self.moved}, self.manifest, self.training)
         if report.head_gradient is not None:
             gradients |= split_head(report.head_gradient, self.manifest)
         return Estimate(report.loss, gradients)
@@ -160,7 +163,9 @@ class Forward(ScalarEstimator):
 
     def report(self, batch: Batch, weights: Weights, iteration: int) -> ScalarReport:
         scalar_head = self.training.head != "exact"
-        step = self.passes.along(batch, weights, self.directions(iteration), scalar_head=scalar_head)
+        directions = without_padding(self.directions(iteration), self.manifest, batch.tokens["attention_mask"])
+        step = self.passes.along(batch, weights, directions, scalar_head=scalar_head)
+        self.moved = step.moved
         if not self.manifest.head:
             return self.told(batch, step.loss, step.jvp)
         if scalar_head:

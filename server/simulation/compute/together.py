@@ -20,7 +20,7 @@ from edge_client.gradient.estimate import shares
 from edge_client.step.passes import Pass
 from edge_client.training.estimators import trained
 from edge_client.wire.protocol import Task
-from server.simulation.compute.learner import Differentiated, Learner
+from server.simulation.compute.learner import Bottleneck, Differentiated, Learner
 
 Given = TypeVar("Given")
 
@@ -162,7 +162,8 @@ class JoinedPasses:
         jvp, head_jvp = self._products(each, batch, units), self._products(each, batch, own)
         share = shares(batch.weight, len(batch.weight))
         exact = {name: np.tensordot(share, each.gradients[name], 1) for name in self._head if not scalar_head}
-        return Pass(each.loss * batch.weight, jvp, head_jvp, exact)
+        moved = {name: _moved(each.bottlenecks[name], units[name]) for name in each.bottlenecks if name in units}
+        return Pass(each.loss * batch.weight, jvp, head_jvp, exact, moved)
 
     def exact(self, batch: Batch, weights: Weights) -> Pass:
         """True gradients of the task's units and the head."""
@@ -188,7 +189,17 @@ class JoinedPasses:
         count, rows = self._training.directions, len(batch.weight)
         jvp = np.zeros((count, rows), np.float32)
         for name, values in directions.items():
-            gradient = each.gradients[name].reshape(rows, -1)
+            bottleneck = each.bottlenecks.get(name)
+            gradient = (each.gradients[name] if bottleneck is None else bottleneck.gradient).reshape(rows, -1)
             along = values.reshape(count, -1, gradient.shape[1])  # shared: one for all examples
             jvp += np.einsum("kbn,bn->kb", along, gradient, dtype=np.float32)
         return jvp * batch.weight
+
+
+def _moved(bottleneck: Bottleneck, directions: Array) -> Array:
+    """Directions at a bottleneck, [K * batch, tokens, rank], as such of the factor's weights."""
+    entering = bottleneck.entering
+    along = directions.reshape(-1, *bottleneck.gradient.shape)
+    # Not by BLAS: its threads and those of a round's clients would wait for each other.
+    products = np.einsum("kbtr,bti->kbri", along, entering, dtype=np.float32)
+    return products.reshape(-1, *products.shape[2:])
