@@ -105,7 +105,7 @@ class Parameter(_Record, frozen=True):
         return math.prod(self.shape)
 
 
-class Unit(_Record, frozen=True):
+class Unit(_Record, frozen=True, omit_defaults=True):
     """What is assigned to clients as a whole: a LoRA pair, an IA3 vector, a layer's bias. Numbered by position."""
 
     name: str

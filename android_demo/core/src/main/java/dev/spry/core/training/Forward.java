@@ -17,7 +17,10 @@ final class Forward extends ScalarEstimator {
     @Override
     public ScalarReport report(Batch batch, Map<String, Tensor> weights, int iteration) throws IOException {
         boolean scalar = !task.training.head.equals("exact");
-        Pass found = passes.along(batch, weights, directions(iteration), scalar);
+        Tensor mask = batch.tokens.get("attention_mask");
+        Map<String, Tensor> drawn = Drawing.withoutPadding(directions(iteration), manifest, mask);
+        Pass found = passes.along(batch, weights, drawn, scalar);
+        moved = found.moved;
         boolean headed = !manifest.head.isEmpty();
         float[] headJvp = scalar && headed ? found.headJvp : null;
         float[] gradient = !scalar && headed ? Drawing.joinHead(found.gradients, manifest) : null;

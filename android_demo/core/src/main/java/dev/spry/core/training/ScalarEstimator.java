@@ -1,6 +1,7 @@
 package dev.spry.core.training;
 
 import java.io.IOException;
+import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.Map;
 
@@ -12,6 +13,8 @@ import dev.spry.core.wire.Task;
 /** An estimator whose step is numbers along directions that anybody can draw again. */
 public abstract class ScalarEstimator extends Estimator {
     private final Drawing drawing;
+    /** What the last report's directions at bottlenecks are as directions of weights. */
+    protected Map<String, Tensor> moved = Collections.emptyMap();
     private Map<String, Tensor> drawn;
     private int drawnFor;
 
@@ -27,7 +30,9 @@ public abstract class ScalarEstimator extends Estimator {
     @Override
     public Estimate gradient(Batch batch, Map<String, Tensor> weights, int iteration) throws IOException {
         ScalarReport report = report(batch, weights, iteration);
-        Map<String, Tensor> gradients = new LinkedHashMap<>(drawing.gradient(report, directions(iteration)));
+        Map<String, Tensor> along = new LinkedHashMap<>(directions(iteration));
+        along.putAll(moved);
+        Map<String, Tensor> gradients = new LinkedHashMap<>(drawing.gradient(report, along));
         if (report.headGradient != null) {
             gradients.putAll(Drawing.splitHead(report.headGradient, manifest));
         }
