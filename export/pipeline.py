@@ -22,6 +22,7 @@ from export.check.quantized import dequantized_weights, tied_weights
 from export.check.reference import Reference
 from export.dual.programs import Program, ProgramBuilder, input_name, kinds
 from export.errors import ExportError
+from export.graph.bottlenecks import mark_bottlenecks
 from export.graph.capture import Captured, capture
 from export.graph.flops import count_flops
 from export.graph.narrow import narrow
@@ -123,6 +124,8 @@ def _differentiate(loaded: Loaded, adapted: Adapted, options: ExportOptions, pro
     for batch, length in options.shapes:
         captured = capture(adapted.model, loaded.task, loaded.example_inputs(batch, length), adapted.slots)
         narrow(captured)
+        if adapted.at_bottlenecks:
+            mark_bottlenecks(captured.graph)
         segments = split(captured, loaded.layers, boundaries(loaded.layers, options.cuts))
         for program in _programs(segments, options.directions):
             programs.setdefault(program.segment, []).append(Shaped(program, batch, length))

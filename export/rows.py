@@ -8,7 +8,7 @@ derivative is a product.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -30,10 +30,13 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.data.batches import Batch
 from export.adapt.adapter import check_adapter
-from export.adapt.heads import entering
+from export.adapt.entering import at_bottlenecks
+from export.adapt.heads import entering as entering_weight
 from export.adapt.wrapping import Adapted, adapt
 from export.errors import ExportError
+from export.graph.bottlenecks import mark_bottlenecks
 from export.graph.capture import TaskForward, capture
+from export.graph.narrow import narrow
 from export.graph.segments import boundaries, split
 from export.model.loading import Loaded, load
 from export.tasks.registry import MODEL_TASKS
@@ -68,6 +71,17 @@ class Differentiated(NamedTuple):
     logits: Array
     gradients: Weights
     """Of each example's loss, [batch, *shape]; or of the weighted mean, [*shape]."""
+    bottlenecks: Mapping[str, Bottleneck]
+    """Of each example's loss, where its gradient is asked for by a parameter that has one."""
+
+
+class Bottleneck(NamedTuple):
+    """What stands around a bottleneck in one batch."""
+
+    entering: Array
+    """[batch, tokens, features]: what enters the factor before it."""
+    gradient: Array
+    """[batch, tokens, rank]: of each example's loss by what leaves that factor."""
 
 
 class RowModel:
@@ -98,7 +112,7 @@ class RowModel:
         layer = self._adapted.model.get_submodule(name)
 
         def note(_module: nn.Module, given: tuple[Tensor, ...]) -> None:
-            self._entered = entering(layer, given[0])
+            self._entered = entering_weight(layer, given[0])
 
         layer.register_forward_pre_hook(note)
 
@@ -132,7 +146,8 @@ class RowModel:
             for part in _parts(batches, [0] * len(batches), self._most):
                 leaves = self._leaves(weights[:1] if alike else [weights[client] for client in part.clients])
                 inner = {name: leaf[0] if alike else leaf[part.owner] for name, leaf in leaves.items()}
-                results.put(part, *self._rows(inner, None if alike else 0, results.batch, part))
+                rows = self._rows(inner, None if alike else 0, results.batch, part, {})
+                results.put(part, rows.loss, rows.logits, rows.features.get("features"))
         features = [None] * len(batches) if results.features is None else results.features
         return [Computed(*result) for result in zip(results.loss, results.logits, features, strict=True)]
 
@@ -151,19 +166,24 @@ class RowModel:
             {name: np.zeros((*rows, *own[name].shape), np.float32) for name in wanted}
             for own, wanted in zip(weights, names, strict=True)
         ]
+        around = [self._around(*own) if per_example else {} for own in zip(batches, names, strict=True)]
         for part in _parts(batches, [min(self._first[name] for name in wanted) for wanted in names], self._most):
             leaves = self._leaves([weights[client] for client in part.clients])
             wanted = sorted(frozenset[str]().union(*(names[client] for client in part.clients)))
             if per_example:
                 leaves = {name: leaf[part.owner] for name, leaf in leaves.items()}
+            behind = self._behind(part, wanted if per_example else ())
             roots = [leaves[name].requires_grad_() for name in wanted]
             with torch.enable_grad():
                 inner = leaves if per_example else {name: leaf[part.owner] for name, leaf in leaves.items()}
-                loss, logits, *_ = self._rows(inner, 0, results.batch, part)
+                loss, logits, entering, _ = self._rows(inner, 0, results.batch, part, behind)
                 mean = loss.sum() if per_example else loss @ self._shares(batches, part)
-                slopes = torch.autograd.grad(mean, roots, allow_unused=True, materialize_grads=True)
+                slopes = torch.autograd.grad(
+                    mean, [*roots, *behind.values()], allow_unused=True, materialize_grads=True
+                )
             results.put(part, loss, logits)
-            values = {name: slope.float().cpu().numpy() for name, slope in zip(wanted, slopes, strict=True)}
+            values = _arrays(zip(wanted, slopes[: len(roots)], strict=True))
+            entering, leaving = _arrays(entering.items()), _arrays(zip(behind, slopes[len(roots) :], strict=True))
             for position, client in enumerate(part.clients):
                 here = part.owner == position
                 for name, total in gradients[client].items():
@@ -171,7 +191,37 @@ class RowModel:
                         total[part.row[here]] = values[name][here]
                     else:
                         np.add(total, values[name][position], out=total)
-        return [Differentiated(*result) for result in zip(results.loss, results.logits, gradients, strict=True)]
+                for name, bottleneck in around[client].items():
+                    seen = self._seen(name, part.longest)
+                    bottleneck.entering[part.row[here], : seen.stop - seen.start] = entering[name][here, seen]
+                    bottleneck.gradient[part.row[here], : seen.stop - seen.start] = leaving[name][here, seen]
+        each = zip(results.loss, results.logits, gradients, around, strict=True)
+        return [Differentiated(*result) for result in each]
+
+    def _around(self, batch: Batch, names: Collection[str]) -> dict[str, Bottleneck]:
+        """Room for what stands around those of a batch's parameters that have a bottleneck."""
+        length = batch.tokens["attention_mask"].shape[1]
+        found: dict[str, Bottleneck] = {}
+        for name, unit in self.manifest.bottlenecks.items():
+            if name in names:
+                rank, features = unit.parameters[0].shape
+                shape = len(batch.weight), *unit.tangents_of(length)[0].shape[:1]
+                found[name] = Bottleneck(np.zeros((*shape, features), np.float32), np.zeros((*shape, rank), np.float32))
+        return found
+
+    def _behind(self, part: _Part, names: Collection[str]) -> dict[str, Tensor]:
+        """Zeros to be added to what leaves factors, so that there is something to differentiate by."""
+        shape = len(part.rows), part.longest
+        units = {name: unit for name, unit in self.manifest.bottlenecks.items() if name in names}
+        return {
+            name: torch.zeros(*shape, unit.parameters[0].shape[0], device=self.device, requires_grad=True)
+            for name, unit in units.items()
+        }
+
+    def _seen(self, name: str, tokens: int) -> slice:
+        """Of so many tokens those that a bottleneck sees on devices."""
+        token = self.manifest.bottlenecks[name].token
+        return slice(0, tokens) if token is None else slice(token, token + 1)
 
     def _shares(self, batches: Sequence[Batch], part: _Part) -> Tensor:
         """How much each row counts in its client's mean."""
@@ -184,9 +234,12 @@ class RowModel:
         return {name: torch.from_numpy(values).to(self.device) for name, values in stacked.items()}
 
     def _rows(
-        self, weights: Mapping[str, Tensor], each: int | None, batch: Batch, part: _Part
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Losses, logits and features of a part's rows; weights have a row for each, or are the same for all."""
+        self, weights: Mapping[str, Tensor], each: int | None, batch: Batch, part: _Part, behind: Mapping[str, Tensor]
+    ) -> _Rows:
+        """What a part's rows come to; weights have a row for each of them, or are the same for all.
+
+        What is `behind` factors is added there, and what enters the same ones is told.
+        """
         longest = part.longest
         tokens = [batch.tokens[name][part.rows, :longest] for name in self.manifest.inputs]
         labels = batch.labels[part.rows]
@@ -194,16 +247,18 @@ class RowModel:
             labels = labels[:, :longest]
         inputs = [torch.from_numpy(values).to(self.device) for values in (*tokens, labels)]
         named = {"model." + self._adapted.names[name]: leaf for name, leaf in weights.items()}
-        run = vmap(self._row, in_dims=(each, 0))
+        run = vmap(self._row, in_dims=(each, 0, 0))
         lower = self.arithmetic is not torch.float32
         with _whole_masks(), torch.autocast(self.device.type, self.arithmetic, enabled=lower):
-            loss, logits, *features = run(named, inputs)
-        return loss.float(), logits, features[0] if features else None
+            results = run(named, inputs, dict(behind))
+        return results._replace(loss=results.loss.float())
 
-    def _row(self, weights: dict[str, Tensor], inputs: list[Tensor]) -> tuple[Tensor, ...]:
-        loss, logits = functional_call(self._forward, weights, tuple(values[None] for values in inputs))
+    def _row(self, weights: dict[str, Tensor], inputs: list[Tensor], behind: dict[str, Tensor]) -> _Rows:
+        with at_bottlenecks(self._adapted, behind, {name: value[None] for name, value in behind.items()}) as entering:
+            loss, logits = functional_call(self._forward, weights, tuple(values[None] for values in inputs))
         entered, self._entered = self._entered, None
-        return (loss[0], logits[0]) if entered is None else (loss[0], logits[0], entered[0])
+        features = {} if entered is None else {"features": entered[0]}
+        return _Rows(loss[0], logits[0], {name: value[0] for name, value in entering.items()}, features)
 
     # --- results ---
 
@@ -237,7 +292,21 @@ def open_model(
 
 def _described(loaded: Loaded, adapted: Adapted, method: str) -> Manifest:
     captured = capture(adapted.model, loaded.task, loaded.example_inputs(2, 8), adapted.slots)
+    if adapted.at_bottlenecks:
+        narrow(captured)  # says which of them see one token alone
+        mark_bottlenecks(captured.graph)
     return describe(loaded, adapted, split(captured, loaded.layers, boundaries(loaded.layers, None)), method)
+
+
+class _Rows(NamedTuple):
+    """What rows come to."""
+
+    loss: Tensor
+    logits: Tensor
+    entering: dict[str, Tensor]
+    """What enters factors, by their names."""
+    features: dict[str, Tensor]
+    """What enters the head's last layer; empty where nobody looks."""
 
 
 class _Part(NamedTuple):
@@ -318,6 +387,10 @@ class _Results:
     @property
     def features(self) -> Array | None:
         return None if self._features is None else self._features.reshape(*self._shape, *self._features.shape[1:])
+
+
+def _arrays(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Array]:
+    return {name: tensor.detach().float().cpu().numpy() for name, tensor in tensors}
 
 
 @contextmanager

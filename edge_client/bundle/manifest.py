@@ -3,7 +3,8 @@
 Everything a client must know before it loads a program stands here: units and their parameters, the chain of segments,
 each runtime's programs with their inputs and outputs in order, what a program costs, and how well it was verified.
 Fields may be added without a new schema, and readers ignore those they do not know; the schema's number rises when an
-older reader would misunderstand the file.
+older reader would misunderstand the file. Schema 2 has units whose tangents enter at a bottleneck; a bundle without
+such units has schema 1, which older readers know.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import msgspec
 
 from edge_client.errors import BundleError
 
-SCHEMA = 1
+FIRST_SCHEMA, SCHEMA = 1, 2
+"""What a manifest has that needs nothing new of its readers, and the newest that is read here."""
 FILE_NAME = "manifest.json"
 LARGEST = 64 << 20
 """Bytes; no manifest has more."""
@@ -38,6 +40,9 @@ DEFAULT_TASK: TaskName = "seq-cls"
 
 EMBED, HEAD = "embed", "head"
 """The first and the last segment of every chain; between them `block.0`, `block.1`, …"""
+
+Entrance = Literal["weights", "bottleneck"]
+"""Where a unit's tangents enter: along its weights, or where its first factor has made few numbers of a token."""
 
 IGNORED = -100
 """Label of a token or span that does not count, as in Hugging Face."""
@@ -100,17 +105,27 @@ class Parameter(_Record, frozen=True):
         return math.prod(self.shape)
 
 
-class Unit(_Record, frozen=True):
+class Unit(_Record, frozen=True, omit_defaults=True):
     """What is assigned to clients as a whole: a LoRA pair, an IA3 vector, a layer's bias. Numbered by position."""
 
     name: str
     segments: tuple[str, ...]
     """Where it is used, in order; a block whose weights are shared is used many times."""
     parameters: tuple[Parameter, ...]
+    tangents: Entrance = "weights"
+    token: int | None = None
+    """The only token that a bottleneck sees, where the model reads no other's result."""
 
     @property
     def size(self) -> int:
         return sum(parameter.size for parameter in self.parameters)
+
+    def tangents_of(self, length: int) -> tuple[Parameter, ...]:
+        """What a direction of it consists of, in texts of so many tokens: weights, or each token's few numbers."""
+        if self.tangents == "weights":
+            return self.parameters
+        tokens = length if self.token is None else 1
+        return tuple(Parameter(parameter.name, (tokens, parameter.shape[0])) for parameter in self.parameters)
 
 
 class Segment(_Record, frozen=True):
@@ -180,7 +195,7 @@ class Check(_Record, frozen=True):
 class Manifest(_Record, frozen=True, kw_only=True):
     """A bundle's contents."""
 
-    schema: int = SCHEMA
+    schema: int = FIRST_SCHEMA
     made_by: str
     model: ModelSpec
     adapter: AdapterSpec
@@ -210,6 +225,11 @@ class Manifest(_Record, frozen=True, kw_only=True):
     def trained_with(self, units: Iterable[int]) -> tuple[Parameter, ...]:
         """What a client trains that was given these units: their parameters, and the head's, which is everybody's."""
         return *(parameter for unit in units for parameter in self.units[unit].parameters), *self.head
+
+    @property
+    def bottlenecks(self) -> dict[str, Unit]:
+        """The units whose tangents enter there, by the name of what is trained."""
+        return {unit.parameters[0].name: unit for unit in self.units if unit.tangents == "bottleneck"}
 
     @property
     def head_names(self) -> frozenset[str]:

@@ -15,6 +15,8 @@ T = TypeVar("T")
 WEIGHT = "w:"
 DIRECTION = "v:"
 GRADIENT = "g:"
+MOVED = "x:"
+"""The direction of a weight that a tangent at its bottleneck amounts to."""
 
 # of an optimizer's state
 FIRST = "m:"

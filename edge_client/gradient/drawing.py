@@ -14,8 +14,8 @@ from functools import partial
 
 import numpy as np
 
-from edge_client.arrays import Floats, Weights
-from edge_client.bundle.manifest import Manifest
+from edge_client.arrays import Array, Floats, Weights
+from edge_client.bundle.manifest import Manifest, Unit
 from edge_client.wire.protocol import Training
 from edge_client.wire.scalars import ScalarReport
 
@@ -29,7 +29,10 @@ Draw = Callable[[Manifest, Sequence[int], int, Training, int], dict[str, Floats]
 def step_directions(
     manifest: Manifest, units: Sequence[int], seed: int, training: Training, iteration: int
 ) -> dict[str, Floats]:
-    """The directions of a client's step, [K * rows, *shape] for each parameter, the head's where it takes some."""
+    """The directions of a client's step, [K * rows, *shape] for each parameter, the head's where it takes some.
+
+    Those of units with bottlenecks are there where examples have directions of their own, and along weights else.
+    """
     drawing = partial(
         directions_for,
         manifest,
@@ -37,6 +40,7 @@ def step_directions(
         iteration=iteration,
         batch=training.rows,
         kind=training.kind,
+        length=training.length if training.per_example else None,
     )
     if training.units_apart:
         return _taking_turns(manifest, units, training, drawing)
@@ -77,11 +81,16 @@ def own_directions(parts: int, directions: int) -> list[range]:
 
 def whole_gradient(manifest: Manifest, units: Sequence[int], training: Training) -> int:
     """How many directions hold these units' gradient; without noise where they are orthogonal and units take turns."""
-    sizes = [manifest.units[unit].size for unit in units] or [1]
+    sizes = [_size(manifest.units[unit], training) for unit in units] or [1]
     if not training.units_apart:
         return block(sum(sizes))
     joint_head = bool(manifest.head) and training.head == "joint"
     return (len(sizes) + joint_head) * block(max(sizes))
+
+
+def _size(unit: Unit, training: Training) -> int:
+    moving = unit.tangents_of(training.length) if training.per_example else unit.parameters
+    return sum(parameter.size for parameter in moving)
 
 
 def counted(training: Training, manifest: Manifest, parts: Iterable[Sequence[int]]) -> Training:
@@ -89,6 +98,25 @@ def counted(training: Training, manifest: Manifest, parts: Iterable[Sequence[int
     if training.directions:
         return training
     return replace(training, directions=max(whole_gradient(manifest, units, training) for units in parts))
+
+
+def without_padding(directions: Mapping[str, Floats], manifest: Manifest, mask: Array) -> dict[str, Floats]:
+    """Directions at bottlenecks without the tokens that only fill a text, which no loss depends on.
+
+    They would add nothing to a derivative, and noise to the direction of weights that it is taken for. A unit that sees
+    one token alone sees the one that the model reads.
+
+    Args:
+        directions: of a step, [K * batch, *shape].
+        manifest: of the bundle.
+        mask: [batch, tokens], 0 where a token only fills.
+    """
+    kept = dict(directions)
+    for name, unit in manifest.bottlenecks.items():
+        if name in kept and unit.token is None:
+            rows = kept[name].reshape(-1, *mask.shape, kept[name].shape[-1])
+            kept[name] = (rows * mask[..., None].astype(np.float32)).reshape(kept[name].shape)
+    return kept
 
 
 def combine(report: ScalarReport, drawn: Mapping[str, Floats], manifest: Manifest, training: Training) -> Weights:

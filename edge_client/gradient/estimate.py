@@ -6,14 +6,14 @@ every example its own K directions; their products are averaged over directions 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edge_client.arrays import Array, Arrays
 from edge_client.bundle.chain import unit_at
-from edge_client.bundle.manifest import Manifest, Parameter
+from edge_client.bundle.manifest import Manifest, Parameter, Unit
 from edge_client.errors import ProgramInputError
 from edge_client.wire.protocol import DirectionKind
 
@@ -30,13 +30,15 @@ def directions_for(
     batch: int = 1,
     head: bool = False,
     kind: DirectionKind = "normal",
+    length: int | None = None,
 ) -> dict[str, Array]:
     """The directions of these units (by number) in one step: parameter -> [directions * batch, *shape].
 
     Units left out get none, which a step takes as zero. With `head`, the head's parameters get theirs; the head counts
-    as the unit after the last.
+    as the unit after the last. With the `length` of the texts, directions of units that have bottlenecks are at those,
+    as the programs of a step take them, and the shapes those of `Unit.tangents_of`.
     """
-    drawn = [(number, unit_at(manifest, number).parameters) for number in units]
+    drawn = [(number, _moving(unit_at(manifest, number), length)) for number in units]
     if head and manifest.head:
         drawn.append((len(manifest.units), manifest.head))
     by_parameter: dict[str, Array] = {}
@@ -45,6 +47,10 @@ def directions_for(
         flat = draw(seed, number, size, iteration=iteration, directions=directions, examples=batch, kind=kind)
         by_parameter.update(parts(parameters, flat))
     return by_parameter
+
+
+def _moving(unit: Unit, length: int | None) -> Sequence[Parameter]:
+    return unit.parameters if length is None else unit.tangents_of(length)
 
 
 def parts(parameters: Iterable[Parameter], flat: Array) -> Iterator[tuple[str, Array]]:

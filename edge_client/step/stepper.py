@@ -9,7 +9,8 @@
 
 Everything before the cut can be computed once (`prefix`), kept, and its programs released (`release_prefix`); steps
 then start from the kept hidden states. Weights, directions and gradients are dictionaries under the parameters' names
-in the manifest. A direction's array is [K * batch, *shape], K outermost; a parameter without one does not move.
+in the manifest. A direction's array is [K * batch, *shape], K outermost; a parameter without one does not move. The
+shape of one at a bottleneck is what `Unit.tangents_of` says, and the step tells what such directions are in weights.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from numpy.typing import ArrayLike
 from edge_client.arrays import Array, Arrays
 from edge_client.bundle.chain import Chain, Cut
 from edge_client.bundle.manifest import VJP, Manifest, ProgramSpec
-from edge_client.bundle.names import GRADIENT
+from edge_client.bundle.names import GRADIENT, MOVED, within
 from edge_client.gradient.estimate import slopes
 
 from .inputs import Inputs
@@ -70,6 +71,8 @@ class Step(NamedTuple):
     """[K, batch], along the head's directions alone; zero where the head has none or gives its gradient."""
     gradients: dict[str, Array]
     """The head's exact gradient, weighted over the examples; empty where the head takes directions."""
+    moved: dict[str, Array]
+    """What the directions at bottlenecks are as directions of weights, [K * batch, *shape]."""
 
 
 class ExactStep(NamedTuple):
@@ -89,6 +92,8 @@ class MixedStep(NamedTuple):
     jvp: Array
     """[K, batch]"""
     behind: ExactStep
+    moved: dict[str, Array]
+    """What directions at bottlenecks are as directions of weights, [K * batch, *shape]."""
 
 
 class Stepper:
@@ -169,7 +174,8 @@ class Stepper:
         values = self._inputs.values(tokens, weights, directions, labels=labels, example_weight=example_weight)
         results = self._follow(self._programs(cut, start, scalar=scalar_head), values, hidden=hidden, states=states)
         jvp, head_jvp = self._by_direction(results.get("jvp")), self._by_direction(results.get("head_jvp"))
-        return Step(results["loss"], results["logits"], jvp, head_jvp, self._named(results, self._inputs.head))
+        gradients = self._named(results, self._inputs.head)
+        return Step(results["loss"], results["logits"], jvp, head_jvp, gradients, _moved(results, directions))
 
     def exact(
         self,
@@ -222,12 +228,13 @@ class Stepper:
         self._inputs.check_hidden(hidden, start)
         values = self._inputs.values(tokens, weights, directions, labels=labels, example_weight=example_weight)
         carrying = self.chain.tangents(self.chain.position(cut), start, end)
-        moved = self._follow(carrying, values, hidden=hidden, states=states)
+        arriving = self._follow(carrying, values, hidden=hidden, states=states)
         if behind is None:
-            behind = self._and_back(end, moved.get("hidden", hidden), values, alone=self.low_memory)
-        if behind.arrived is None or "tangent" not in moved:
-            return MixedStep(self._by_direction(None), behind)
-        return MixedStep(slopes(behind.arrived, moved["tangent"], example_weight), behind)
+            behind = self._and_back(end, arriving.get("hidden", hidden), values, alone=self.low_memory)
+        if behind.arrived is None or "tangent" not in arriving:
+            return MixedStep(self._by_direction(None), behind, {})
+        jvp = slopes(behind.arrived, arriving["tangent"], example_weight)
+        return MixedStep(jvp, behind, _moved(arriving, directions))
 
     # --- memory ---
 
@@ -276,15 +283,20 @@ class Stepper:
         hidden: Array | None = None,
         states: States | None = None,
     ) -> Arrays:
-        """Run programs one after the other, each on the state and tangent that the one before left."""
+        """Run programs one after the other, each on the state and tangent that the one before left.
+
+        What directions at bottlenecks are in weights is kept of all of them, the rest of the last alone.
+        """
         results: Arrays = {}
+        moved: Arrays = {}
         tangent: Array | None = None
         for program in programs:
             if states and (position := self.chain.position(program.segment)) in states:
                 states[position] = hidden
             results = self._run(program, values, alone=self.low_memory, hidden=hidden, tangent=tangent)
             hidden, tangent = results.get("hidden"), results.get("tangent")
-        return results
+            moved = {**moved, **{name: value for name, value in results.items() if name.startswith(MOVED)}}
+        return {**moved, **results}
 
     def _run(self, program: ProgramSpec, values: Arrays, *, alone: bool, **states: Array | None) -> Arrays:
         given = {**values, **{name: state for name, state in states.items() if state is not None}}
@@ -304,3 +316,8 @@ class Stepper:
     def _named(self, results: Arrays, wanted: Iterable[str]) -> dict[str, Array]:
         """The gradients of these parameters among a program's results."""
         return {name: results[GRADIENT + name] for name in wanted if GRADIENT + name in results}
+
+
+def _moved(results: Arrays, directions: Arrays) -> dict[str, Array]:
+    """What these directions are as directions of weights, of those at bottlenecks."""
+    return {name: value for name, value in within(results, MOVED).items() if name in directions}

@@ -16,6 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -27,7 +28,7 @@ from edge_client.bundle.chain import Chain, cut_for, exact_cut, first_use
 from edge_client.bundle.manifest import Manifest, ProgramSpec
 from edge_client.data.batches import Batch
 from edge_client.errors import TrainingError
-from edge_client.gradient.drawing import Draw, combine, step_directions
+from edge_client.gradient.drawing import Draw, combine, step_directions, without_padding
 from edge_client.gradient.estimate import shares
 from edge_client.step.passes import Pass
 from edge_client.wire.protocol import Task, Training
@@ -102,8 +103,8 @@ class Estimator(ABC):
 
         Along K directions an estimate of d numbers varies (K + d + 1) / K times as much, where examples say little.
         """
-        moved, count = cls.moved(manifest, training, units), training.directions
-        sizes = {unit: manifest.units[unit].size for unit in moved}
+        count, directed = training.directions, cls.directed(manifest, training, units, cut_for(manifest, units))
+        sizes = {unit: manifest.units[unit].size for unit in directed}
         return {unit: count / (count + sizes[unit] + 1) if unit in sizes else 1.0 for unit in units}
 
     @classmethod
@@ -154,6 +155,8 @@ class DirectedEstimator(Estimator):
     draw: Draw = staticmethod(step_directions)
     """Where its directions come from."""
     _drawn: tuple[int, dict[str, Array]] | None = None
+    moved: Mapping[str, Array] = MappingProxyType({})
+    """What the last report's directions at bottlenecks are as directions of weights."""
 
     def told(
         self,
@@ -178,9 +181,13 @@ class DirectedEstimator(Estimator):
             self._drawn = iteration, drawn
         return self._drawn[1]
 
+    def within(self, batch: Batch, iteration: int) -> dict[str, Array]:
+        """A step's directions, without what lies at padded tokens of its batch."""
+        return without_padding(self.directions(iteration), self.manifest, batch.tokens["attention_mask"])
+
     def estimated(self, report: ScalarReport, iteration: int) -> Weights:
         """The gradient that a step's numbers make along its directions."""
-        return combine(report, self.directions(iteration), self.manifest, self.training)
+        return combine(report, {**self.directions(iteration), **self.moved}, self.manifest, self.training)
 
 
 class ScalarEstimator(DirectedEstimator):
@@ -216,7 +223,8 @@ class Forward(ScalarEstimator):
 
     def report(self, batch: Batch, weights: Weights, iteration: int) -> ScalarReport:
         scalar_head = self.training.head != "exact"
-        step = self.passes.along(batch, weights, self.directions(iteration), scalar_head=scalar_head)
+        step = self.passes.along(batch, weights, self.within(batch, iteration), scalar_head=scalar_head)
+        self.moved = step.moved
         if not self.manifest.head:
             return self.told(batch, step.loss, step.jvp)
         if scalar_head:
@@ -336,7 +344,8 @@ class Mixed(DirectedEstimator):
 
     def gradient(self, batch: Batch, weights: Weights, iteration: int) -> Estimate:
         """The loss, the true gradients of the head and of the last units, and the estimate of the others'."""
-        step = self.passes.mixed(batch, weights, self.directions(iteration))
+        step = self.passes.mixed(batch, weights, self.within(batch, iteration))
+        self.moved = step.moved
         report = self.told(batch, step.loss, step.jvp)
         return Estimate(report.loss, self.estimated(report, iteration) | self.own(step.gradients))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edge_client import plugins
-from edge_client.commands.options.adapter import USUAL_DIMENSION, AdapterOptions
+from edge_client.commands.options.adapter import USUAL_DIMENSION, USUAL_RANK, AdapterOptions
 from export.errors import ExportError
 from export.values import known, positive
 
@@ -53,6 +53,8 @@ class Adapter:
     """Those of `AdapterOptions` that make one adapter of the kind differ from another."""
     dimension: int = USUAL_DIMENSION
     """The trainable numbers per layer that it was measured best with."""
+    rank: int = USUAL_RANK
+    """The rank that it was measured best with."""
     check: Callable[[AdapterOptions], None] = _any_options
     """Refuses options that it cannot work with."""
     feedforward: bool = False
@@ -63,7 +65,9 @@ class Adapter:
     head_alone: bool = False
     """Whether nothing but the task layer is trained."""
     between: Callable[[], Between] | None = None
-    """For methods that train something between a layer's two frozen factors."""
+    """For methods that freeze one or both of a layer's factors, and train what is left."""
+    at_bottlenecks: bool = False
+    """Whether forward gradients move what leaves a layer's first factor, in place of its weights."""
 
 
 def carrier(bias: str) -> Callable[[AdapterOptions, Targets, dict[str, Any]], PeftConfig]:

@@ -1,4 +1,4 @@
-"""Adapters that train a few numbers between two frozen factors of each layer."""
+"""Adapters of which one or both of each layer's factors are frozen, in directions that are found at export."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from export.model.loading import Loaded
 class Between:
     """What is trained between a layer's two frozen factors, and how these are found."""
 
-    core: Callable[[int], nn.Module]
+    core: Callable[[int], nn.Module] | None
+    """None where all of the first factor is trained, and the second frozen."""
     asked: str
     """The option that says of how many directions the factors are."""
     by_examples: Callable[[Loaded, Sequence[str], int, Sequence[Batch]], dict[str, Basis]]
@@ -47,7 +48,11 @@ class Between:
         return self.by_model(loaded, layers, count, seed)
 
     def put(self, layer: Any, basis: Basis, adapter: str) -> None:
-        """Give a LoRA layer frozen factors, and between them what is trained, zero at first."""
+        """Give a LoRA layer frozen factors, and between or before them what is trained, zero at first."""
+        if self.core is None:
+            nn.init.zeros_(layer.lora_A[adapter].weight)
+            layer.lora_B[adapter] = FrozenFactor(basis.out)
+            return
         layer.lora_A[adapter] = FrozenFactor(basis.into.T.contiguous())
         core = self.core(basis.out.shape[1])
         layer.lora_B[adapter] = nn.Sequential(OrderedDict([(CORE, core), (FRAME, FrozenFactor(basis.out))]))

@@ -42,6 +42,8 @@ class Adapted:
     """adapter_model.safetensors before training, with what PEFT wants beside the trainable tensors."""
     feature_square: float | None = None
     """The mean squared length of what the head's last layer is given."""
+    at_bottlenecks: bool = False
+    """Whether forward gradients move what leaves a layer's first factor, in place of its weights."""
 
 
 def head_modules(model: nn.Module, task: ModelTask) -> list[str]:
@@ -96,7 +98,7 @@ def adapt(loaded: Loaded, options: AdapterOptions, seed: int = 0, projections: P
     if between is not None:
         for name, basis in bases.items():
             between.put(adapted.get_submodule(f"base_model.model.{name}"), basis, _ADAPTER)
-    described = _describe(adapted)
+    described = _describe(adapted, at_bottlenecks=method.at_bottlenecks)
     adapts = any(slot.role is Role.ADAPTER for slot in described.slots.values())
     if not described.slots or not (adapts or method.head_alone):
         raise ExportError(f"the adapter {options.method!r} finds nothing to train in this model; choose another --peft")
@@ -142,7 +144,7 @@ def _train_base_parameters(model: PeftModel, trains: Callable[[str], bool]) -> N
         parameter.requires_grad_(in_head or (in_base and trains(name)))
 
 
-def _describe(model: PeftModel) -> Adapted:
+def _describe(model: PeftModel, *, at_bottlenecks: bool) -> Adapted:
     state = get_peft_model_state_dict(model, adapter_name=_ADAPTER, save_embedding_layers=False)
     # Where biases are asked for, the head's come twice more, under the names of PEFT's wrapper.
     state = {key: t for key, t in state.items() if ".modules_to_save." not in key and ".original_module." not in key}
@@ -159,4 +161,4 @@ def _describe(model: PeftModel) -> Adapted:
     config = model.peft_config[_ADAPTER].to_dict()
     config["inference_mode"] = True
     initial = {key: tensor.detach().contiguous() for key, tensor in sorted(state.items())}
-    return Adapted(model, slots, names, config, initial)
+    return Adapted(model, slots, names, config, initial, at_bottlenecks)

@@ -6,12 +6,13 @@ makes of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
+from export.adapt.entering import at_bottlenecks
 from export.adapt.wrapping import Adapted
 from export.errors import ExportError
 from export.graph.capture import TaskForward
@@ -24,32 +25,49 @@ class Reference:
 
     def __init__(self, adapted: Adapted, task: ModelTask, replaced: Mapping[str, Tensor] | None = None) -> None:
         model: nn.Module = adapted.model
+        self._adapted = adapted
         self._task = task
         self._model = model
         self._name_of = adapted.names
         self._frozen = dict(replaced or {})
 
-    def losses(self, inputs: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Tensor:
-        """Loss of each example with trainable tensors `values` (by PEFT key)."""
+    def losses(
+        self, inputs: Mapping[str, Tensor], values: Mapping[str, Tensor], added: Mapping[str, Tensor] | None = None
+    ) -> Tensor:
+        """Loss of each example with trainable tensors `values` (by PEFT key), and `added` at bottlenecks."""
         *tokens, _labels = inputs
         forward = TaskForward(self._model, self._task, tuple(tokens))
         named = {self._name_of[key]: value for key, value in values.items()}
         parameters = {"model." + name: value for name, value in {**self._frozen, **named}.items()}
-        losses, _ = functional_call(forward, parameters, tuple(inputs.values()))
+        with at_bottlenecks(self._adapted, added or {}, added or {}):
+            losses, _ = functional_call(forward, parameters, tuple(inputs.values()))
         return losses
 
-    def jvp(
-        self, inputs: Mapping[str, Tensor], values: Mapping[str, Tensor], direction: Mapping[str, Tensor]
-    ) -> Tensor:
-        """The derivative of each example's loss along one direction."""
-        moving = {key: values[key] for key in direction}
+    def entering(
+        self, inputs: Mapping[str, Tensor], values: Mapping[str, Tensor], names: Iterable[str]
+    ) -> dict[str, Tensor]:
+        """What enters the factors before these bottlenecks, [batch, tokens, features]."""
+        with torch.no_grad(), at_bottlenecks(self._adapted, names, {}) as seen:
+            self.losses(inputs, values)
+        return seen
 
-        def along(moved: dict[str, Tensor]) -> Tensor:
-            return self.losses(inputs, {**values, **moved})
+    def jvp(
+        self,
+        inputs: Mapping[str, Tensor],
+        values: Mapping[str, Tensor],
+        direction: Mapping[str, Tensor],
+        entering: Mapping[str, Tensor] | None = None,
+    ) -> Tensor:
+        """The derivative of each example's loss along one direction, of weights and at bottlenecks."""
+        moving = {key: values[key] for key in direction}
+        still = {key: torch.zeros_like(value) for key, value in (entering or {}).items()}
+
+        def along(moved: dict[str, Tensor], added: dict[str, Tensor]) -> Tensor:
+            return self.losses(inputs, {**values, **moved}, added)
 
         try:
             with torch.no_grad():
-                slope: Tensor = jvp(along, (moving,), (dict(direction),))[1]
+                slope: Tensor = jvp(along, (moving, still), (dict(direction), dict(entering or {})))[1]
         except RuntimeError as error:
             if "autograd.Function" not in str(error):
                 raise
@@ -68,13 +86,21 @@ class Reference:
         return dict(zip(leaves, gradients, strict=True))
 
     def slope(
-        self, inputs: Mapping[str, Tensor], values: Mapping[str, Tensor], direction: Mapping[str, Tensor], step: float
+        self,
+        inputs: Mapping[str, Tensor],
+        values: Mapping[str, Tensor],
+        direction: Mapping[str, Tensor],
+        step: float,
+        entering: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
         """The same derivative by finite differences, without any automatic differentiation."""
+
+        def at(size: float) -> Tensor:
+            moved = {key: values[key] + size * v for key, v in direction.items()}
+            return self.losses(inputs, {**values, **moved}, {k: size * v for k, v in (entering or {}).items()})
+
         with torch.no_grad():
-            ahead = self.losses(inputs, {**values, **{k: values[k] + step * v for k, v in direction.items()}})
-            behind = self.losses(inputs, {**values, **{k: values[k] - step * v for k, v in direction.items()}})
-        return (ahead - behind) / (2 * step)
+            return (at(step) - at(-step)) / (2 * step)
 
 
 def trained(adapted: Adapted, values: Mapping[str, Tensor]) -> dict[str, Tensor]:

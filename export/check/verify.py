@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edge_client.bundle.manifest import Check, Manifest, Precision
+from edge_client.bundle.manifest import Check, Manifest, Precision, Unit
 from edge_client.runtimes.runtime import open_runtime
-from edge_client.step.stepper import Stepper
+from edge_client.step.stepper import Step, Stepper
 from export.adapt.wrapping import Adapted
 from export.check.reference import Reference
 from export.errors import ExportError
@@ -44,6 +44,8 @@ class Sample:
     inputs: dict[str, Tensor]
     values: dict[str, Tensor]
     directions: list[dict[str, Tensor]]
+    entering: list[dict[str, Tensor]]
+    """Those of units whose tangents enter at bottlenecks, each example's own: [batch, tokens, rank]."""
 
 
 def make_sample(loaded: Loaded, adapted: Adapted, manifest: Manifest, directions: int, seed: int) -> Sample:
@@ -52,9 +54,24 @@ def make_sample(loaded: Loaded, adapted: Adapted, manifest: Manifest, directions
     keys = [parameter.name for parameter in manifest.trained]
     initial = {key: adapted.initial[key].float() for key in keys}
     values = {key: value + _SPREAD * torch.randn(value.shape, generator=generator) for key, value in initial.items()}
-    moving = [p.name for unit in manifest.units for p in unit.parameters]
+    moving = [p.name for unit in manifest.units if unit.tangents == "weights" for p in unit.parameters]
     drawn = [{key: torch.randn(values[key].shape, generator=generator) for key in moving} for _ in range(directions)]
-    return Sample(sample_inputs(loaded, batch, length, seed), values, drawn)
+    entering = [
+        {key: _entering(unit, batch, length, generator) for key, unit in manifest.bottlenecks.items()}
+        for _ in range(directions)
+    ]
+    return Sample(sample_inputs(loaded, batch, length, seed), values, drawn, entering)
+
+
+def _entering(unit: Unit, batch: int, length: int, generator: torch.Generator) -> Tensor:
+    """Of all tokens; zero where the unit sees one alone."""
+    (entrance,) = unit.tangents_of(length)
+    drawn = torch.randn(batch, *entrance.shape, generator=generator)
+    if unit.token is None:
+        return drawn
+    whole = torch.zeros(batch, length, entrance.shape[1])
+    whole[:, unit.token] = drawn[:, 0]
+    return whole
 
 
 class Truth:
@@ -77,13 +94,24 @@ class Truth:
     def jvps(self) -> np.ndarray:
         """One row for each direction, of each example."""
         sample = self.sample
-        return np.stack([self._model.jvp(sample.inputs, sample.values, d).numpy() for d in sample.directions])
+        pairs = zip(sample.directions, sample.entering, strict=True)
+        return np.stack([self._model.jvp(sample.inputs, sample.values, *pair).numpy() for pair in pairs])
+
+    @cached_property
+    def moved(self) -> dict[str, Tensor]:
+        """What the first direction at bottlenecks is in their factors' weights, [batch, rank, features]."""
+        sample, first = self.sample, self.sample.entering[0]
+        entering = self._model.entering(sample.inputs, sample.values, first)
+        return {name: v.transpose(1, 2) @ entering[name] for name, v in first.items()}
 
     @cached_property
     def disagreement(self) -> float:
         """How far finite differences along the first direction are from its derivative."""
         sample = self.sample
-        slopes = [self._model.slope(sample.inputs, sample.values, sample.directions[0], step) for step in _STEPS]
+        slopes = [
+            self._model.slope(sample.inputs, sample.values, sample.directions[0], step, sample.entering[0])
+            for step in _STEPS
+        ]
         return min(_relative(slope.numpy(), self.jvps[0]) for slope in slopes)
 
 
@@ -113,13 +141,19 @@ def _checks(stepper: Stepper, precision: Precision, truth: Truth, unquantized: T
     yield _line("exact gradient, relative error against autograd", error, GRADIENT_BOUND[precision])
     if not sample.directions or not stepper.manifest.units:
         return
-    jvps = np.stack([_jvp(stepper, tokens, labels, weights, direction) for direction in sample.directions])
+    pairs = zip(sample.directions, sample.entering, strict=True)
+    steps = [_step(stepper, tokens, labels, weights, _repeated(stepper, *pair)) for pair in pairs]
+    jvps = np.stack([step.jvp[0] for step in steps])
     yield _line(
         f"jvp, RMS error over {len(jvps)} directions against torch.func.jvp",
         _relative(jvps, truth.jvps),
         JVP_BOUND[precision],
     )
     yield _line("torch.func.jvp against finite differences", truth.disagreement, SLOPE_BOUND)
+    if truth.moved:
+        moved = {name: value[: stepper.chain.batch] for name, value in steps[0].moved.items()}
+        error = _relative(_flat(moved, truth.moved), _flat(truth.moved, truth.moved))
+        yield _line("directions at bottlenecks in weights, relative error", error, JVP_BOUND[precision])
     if precision != "none":
         float_jvps = unquantized.jvps
         cosine = float(np.vdot(jvps, float_jvps) / (np.linalg.norm(jvps) * np.linalg.norm(float_jvps)))
@@ -131,21 +165,26 @@ def _line(what: str, value: float, bound: float | None) -> _Line:
     return what, value, bound, bound is None or value <= bound
 
 
-def _jvp(
+def _step(
     stepper: Stepper,
     tokens: Mapping[str, np.ndarray],
     labels: np.ndarray,
     weights: Mapping[str, np.ndarray],
-    direction: Mapping[str, Tensor],
-) -> np.ndarray:
-    """The chain's derivative of each example along one direction that all examples share."""
-    rows = stepper.chain.batch * stepper.chain.directions
-    repeated = {
-        name: np.ascontiguousarray(np.broadcast_to(value.numpy(), (rows, *value.shape)))
-        for name, value in direction.items()
-    }
-    derivatives: np.ndarray = stepper.along(tokens, labels, weights, repeated, _first_cut(stepper)).jvp[0]
-    return derivatives
+    directions: Mapping[str, np.ndarray],
+) -> Step:
+    return stepper.along(tokens, labels, weights, directions, _first_cut(stepper))
+
+
+def _repeated(
+    stepper: Stepper, direction: Mapping[str, Tensor], entering: Mapping[str, Tensor]
+) -> dict[str, np.ndarray]:
+    """One direction of weights that all examples share, and one of each at bottlenecks, in place of all K."""
+    batch, count = stepper.chain.batch, stepper.chain.directions
+    repeated = {name: value.expand(count * batch, *value.shape) for name, value in direction.items()}
+    for name, unit in stepper.manifest.bottlenecks.items():
+        seen = slice(None) if unit.token is None else slice(unit.token, unit.token + 1)
+        repeated[name] = entering[name][:, seen].repeat(count, 1, 1)
+    return {name: np.ascontiguousarray(value.numpy()) for name, value in repeated.items()}
 
 
 def _first_cut(stepper: Stepper) -> int:

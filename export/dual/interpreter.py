@@ -14,7 +14,7 @@ from torch import Tensor, fx
 from torch.utils._pytree import tree_leaves, tree_map
 
 from export.dual import rules as _rules
-from export.dual.rule import PAIRS, TANGENTS, Directions, Dual
+from export.dual.rule import PAIRS, TANGENTS, Directions, Dual, total
 from export.errors import MissingRuleError
 
 __all__ = ["Directions", "Dual", "DualInterpreter"]
@@ -26,18 +26,29 @@ class DualInterpreter(fx.Interpreter):
     """Runs a graph on duals; call `run` with one `Dual` per placeholder."""
 
     def __init__(
-        self, graph: fx.GraphModule, directions: Directions, computed: Mapping[fx.Node, Any] | None = None
+        self,
+        graph: fx.GraphModule,
+        directions: Directions,
+        computed: Mapping[fx.Node, Any] | None = None,
+        entering: Mapping[fx.Node, Tensor] | None = None,
     ) -> None:
-        """Values that need no tangent are taken from `computed`, the `env` of another run over the same graph."""
+        """Values that need no tangent are taken from `computed`, the `env` of another run over the same graph.
+
+        Tangents in `entering` are added to those that the results of nodes have.
+        """
         super().__init__(graph, garbage_collect_values=False)
         self.computed = computed or {}
+        self.entering = entering or {}
         self.extra_traceback = False  # errors here are for users: one clear line
         self.directions = directions
         self._node: fx.Node | None = None
 
     def run_node(self, n: fx.Node) -> Any:
         self._node = n
-        return super().run_node(n)
+        result = super().run_node(n)
+        if n not in self.entering:
+            return result
+        return Dual(result.value, total(result.tangent, self.entering[n]), result.batched)
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         duals = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Dual)]

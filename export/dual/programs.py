@@ -8,6 +8,9 @@
 The head's programs end in per-example losses and logits, and add what training needs: `enter` and `dual` the
 directional derivatives and the head's exact gradient, `scalar` the directional derivative along the head's own
 direction instead, `vjp` the gradients that start the way back.
+
+A direction of a unit whose tangents enter at a bottleneck is one of what leaves its factor, [K·B, tokens, rank]; what
+it amounts to as a direction of the factor's weights is one more result.
 """
 
 from __future__ import annotations
@@ -20,8 +23,9 @@ import torch
 from torch import Tensor, fx
 
 from edge_client.bundle.manifest import DUAL, EMBED, ENTER, HEAD, PLAIN, SCALAR, VJP
-from edge_client.bundle.names import DIRECTION, GRADIENT, WEIGHT, prefix_of
+from edge_client.bundle.names import DIRECTION, GRADIENT, MOVED, WEIGHT, prefix_of
 from export.dual.interpreter import Directions, Dual, DualInterpreter
+from export.graph.bottlenecks import bottlenecks, entering_node
 from export.graph.editing import trace
 from export.graph.segments import SegmentGraph
 from export.graph.slots import STORED, Role, Slot, slot_of, value_of
@@ -96,12 +100,13 @@ class ProgramBuilder:
 
 
 def _structure(segment: SegmentGraph) -> str:
-    lines = []
+    lines, entered = [], set(bottlenecks(segment.graph).values())
     for node in segment.graph.graph.nodes:
         value = node.meta.get("val")
         shape = tuple(value.shape) if isinstance(value, Tensor) else None
         role = slot_of(node).role.value if node.op == "placeholder" else node.target
-        lines.append((role, shape, str(getattr(value, "dtype", "")), node.args, node.kwargs))
+        dtype = str(getattr(value, "dtype", ""))
+        lines.append(((role, node in entered), shape, dtype, node.args, node.kwargs))
     order = {node: f"%{i}" for i, node in enumerate(segment.graph.graph.nodes)}
     return repr([(r, s, d, fx.map_arg(a, order.get), fx.map_arg(k, order.get)) for r, s, d, a, k in lines])
 
@@ -130,7 +135,7 @@ def _renamed(program: Program, segment: SegmentGraph) -> Program:
 
 
 def _renamed_output(name: str, names: Mapping[str, str]) -> str:
-    prefix = prefix_of(name, (GRADIENT,))
+    prefix = prefix_of(name, (GRADIENT, MOVED))
     return prefix + names[name.removeprefix(prefix)] if prefix else name
 
 
@@ -145,6 +150,7 @@ class _Tracer:
         self.directions = Directions(max(count, 1), self.batch)
         self.count = count
         self.is_head = segment.name == HEAD
+        self.bottlenecks = bottlenecks(segment.graph)
 
     def program(self) -> Program:
         inputs = list(self._inputs())
@@ -183,7 +189,9 @@ class _Tracer:
         moving = {ENTER: (Role.ADAPTER,), DUAL: (Role.ADAPTER,), SCALAR: (Role.ADAPTER, Role.HEAD)}.get(self.kind, ())
         for slot, value in self.own:
             if slot.role in moving:
-                yield Slot(Role.DIRECTION, slot.name), value.new_empty(rows, *value.shape)
+                product = self.bottlenecks.get(slot.name)
+                shape = value.shape if product is None else value_of(product).shape[1:]
+                yield Slot(Role.DIRECTION, slot.name), value.new_empty(rows, *shape)
         yield from (pair for pair in self.own if pair[0].role in STORED)
 
     def _results(self) -> list[Tensor]:
@@ -215,15 +223,25 @@ class _Tracer:
 
     def _dual(self, values: dict[Slot, Tensor]) -> dict[str, Tensor]:
         moving = [slot for slot, _ in self.own if slot.role in (Role.ADAPTER, Role.STATE)]
-        interpreter = DualInterpreter(self.segment.graph, self.directions)
+        entering = {node: values[Slot(Role.DIRECTION, name)] for name, node in self.bottlenecks.items()}
+        interpreter = DualInterpreter(self.segment.graph, self.directions, entering=entering)
         result, *rest = interpreter.run(*self._along(values, moving))
+        moved = self._moved(interpreter, entering)
         if not self.is_head:
-            return {"hidden": result.value, "tangent": _tangent(result)}
-        outputs = {"loss": result.value, "logits": rest[0].value, "jvp": _tangent(result)}
+            return {"hidden": result.value, "tangent": _tangent(result)} | moved
+        outputs = {"loss": result.value, "logits": rest[0].value, "jvp": _tangent(result)} | moved
         if self.kind == SCALAR:
             again = DualInterpreter(self.segment.graph, self.directions, interpreter.env)
             outputs["head_jvp"] = _tangent(again.run(*self._along(values, self._trained_head()))[0])
         return outputs
+
+    def _moved(self, interpreter: DualInterpreter, entering: Mapping[fx.Node, Tensor]) -> dict[str, Tensor]:
+        """What directions at bottlenecks are as directions of the factors' weights, [K·B, rank, in]."""
+        moved: dict[str, Tensor] = {}
+        for name, node in self.bottlenecks.items():
+            rows = self.directions.match(interpreter.env[entering_node(node)])
+            moved[MOVED + name] = torch.matmul(entering[node].transpose(1, 2), rows)
+        return moved
 
     def _dual_with_gradients(self, values: dict[Slot, Tensor]) -> dict[str, Tensor]:
         """The gradient of the head goes back over the values of the same pass, so nothing is computed twice."""
@@ -238,7 +256,7 @@ class _Tracer:
         duals: list[Dual] = []
         for slot, _ in self.own:
             source = Slot(Role.TANGENT, "tangent") if slot.role is Role.STATE else Slot(Role.DIRECTION, slot.name)
-            tangent = values.get(source) if slot in moving else None
+            tangent = values.get(source) if slot in moving and slot.name not in self.bottlenecks else None
             duals.append(Dual(values[slot], tangent, slot.role in _BATCHED))
         return duals
 

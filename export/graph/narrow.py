@@ -161,7 +161,7 @@ def _narrowed(graph: fx.Graph, node: fx.Node, rows: Axes, narrowed: dict[fx.Node
             shape = [1 if i == axis else size for i, size in enumerate(value_of(node).shape)]
             arguments = (arguments[0], shape)  # type: ignore[index]
         copy = graph.call_function(node.target, arguments, node.kwargs)  # type: ignore[arg-type]
-    copy.meta = {**node.meta, "val": _one_row(value_of(node), axis)}
+    copy.meta = {**node.meta, "val": _one_row(value_of(node), axis), "token": token}
     return copy
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import fx
 
 from edge_client.bundle.adapters import CORE
 from edge_client.bundle.manifest import Parameter, Unit
+from export.graph.bottlenecks import bottlenecks, token_of
 from export.graph.segments import SegmentGraph
 from export.graph.slots import Role, slot_of, value_of
 
@@ -19,7 +21,9 @@ def find_units(segments: list[SegmentGraph]) -> list[Unit]:
     members: dict[str, dict[str, Parameter]] = {}
     users: dict[str, dict[str, None]] = {}
     owner: dict[str, str] = {}
+    products: dict[str, fx.Node] = {}
     for segment in segments:
+        products |= bottlenecks(segment.graph)
         for node in segment.graph.graph.nodes:
             if node.op != "placeholder" or slot_of(node).role is not Role.ADAPTER:
                 continue
@@ -27,7 +31,16 @@ def find_units(segments: list[SegmentGraph]) -> list[Unit]:
             unit = owner.setdefault(name, _layer(node))
             members.setdefault(unit, {})[name] = Parameter(name, tuple(value_of(node).shape))
             users.setdefault(unit, {})[segment.name] = None
-    return [Unit(name, tuple(users[name]), tuple(own.values())) for name, own in members.items()]
+    return [_unit(name, tuple(users[name]), tuple(own.values()), products) for name, own in members.items()]
+
+
+def _unit(
+    name: str, segments: tuple[str, ...], parameters: tuple[Parameter, ...], products: Mapping[str, fx.Node]
+) -> Unit:
+    if any(parameter.name not in products for parameter in parameters):
+        return Unit(name, segments, parameters)
+    (parameter,) = parameters
+    return Unit(name, segments, parameters, "bottleneck", token_of(products[parameter.name]))
 
 
 def find_head(segments: list[SegmentGraph]) -> list[Parameter]:

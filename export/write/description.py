@@ -16,7 +16,10 @@ from export.write import pack
 
 def describe(loaded: Loaded, adapted: Adapted, segments: list[SegmentGraph], method: str) -> m.Manifest:
     """What is known once the model is captured: units, head and the chain of segments; no shapes, no files."""
+    units = tuple(find_units(segments))
+    entrances = {unit.tangents for unit in units}
     return m.Manifest(
+        schema=m.SCHEMA if "bottleneck" in entrances else m.FIRST_SCHEMA,
         made_by=f"spry {__version__}",
         model=m.ModelSpec(
             name=loaded.name,
@@ -32,7 +35,7 @@ def describe(loaded: Loaded, adapted: Adapted, segments: list[SegmentGraph], met
             pack.ADAPTER_FILE,
         ),
         inputs=loaded.inputs,
-        units=tuple(find_units(segments)),
+        units=units,
         head=tuple(find_head(segments)),
         segments=tuple(m.Segment(s.name, s.blocks.start, s.blocks.stop) for s in segments),
         shapes=(),

@@ -32,6 +32,7 @@ def complete(settings: JobSettings, manifest: Manifest) -> JobSettings:
     places = settings.slots(len(manifest.units), settings.places)
     training = counted(training, manifest, [kind.directed(manifest, training, slot.units) for slot in places])
     _check_report(training)
+    _check_bottlenecks(training, manifest)
     check_programs(training, manifest)
     if not manifest.head and training.head != "exact":
         training = replace(training, head="exact")
@@ -58,6 +59,22 @@ def _check_report(training: Training) -> None:
             f"mode iteration reports at most {LARGEST_REPORT} derivatives a step (directions x batch), not {count}: "
             "take fewer, or training.per_example=false, which reports one for all examples",
         )
+
+
+def _check_bottlenecks(training: Training, manifest: Manifest) -> None:
+    """What leaves a factor is known to its device alone: neither the server nor a second example has it."""
+    if not manifest.bottlenecks or not kind_of(training).along:
+        return
+    where = f"this bundle's adapter ({manifest.adapter.method}) is moved at bottlenecks"
+    if training.mode == "iteration":
+        raise Refusal(
+            422,
+            "invalid",
+            f"{where}, and only a device knows what that is in weights: take training.mode=epoch, or "
+            "training.estimator=central, or a bundle of --peft lora",
+        )
+    if not training.per_example:
+        raise Refusal(422, "invalid", f"{where}, by directions of each example's own: take training.per_example=true")
 
 
 def check_names(settings: JobSettings) -> None:

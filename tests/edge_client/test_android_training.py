@@ -204,6 +204,21 @@ def test_iterations_give_the_same_numbers_and_weights(classes, benches, trainabl
             np.testing.assert_allclose(found[parameter], value, rtol=0, atol=CLOSE, err_msg=f"{name} {parameter}")
 
 
+def test_directions_at_bottlenecks(classes, benches, narrow, changed):
+    bench = benches(narrow)
+    names = ("forward", "apart", "orthogonal", "turns", "units-apart-more", "exact", "central", "decay", "pieces")
+    tasks = {name: changed(**ROUNDS[name], seed=14) for name in names}
+    bench.run(classes, [case(name, task, memory=1500 if name == "pieces" else -1) for name, task in tasks.items()])
+    for name, task in tasks.items():
+        expected, _ = bench.round(task)
+        found = load_file(bench.where / f"{name}.safetensors")
+        assert found.keys() == expected.keys(), name
+        for parameter, value in expected.items():
+            assert (value != bench.start[parameter]).any(), (name, parameter)
+            close = CLOSE * max(1, np.abs(value).max())
+            np.testing.assert_allclose(found[parameter], value, rtol=0, atol=close, err_msg=f"{name} {parameter}")
+
+
 def test_an_adapter_that_is_trained_in_parts(classes, benches, exporting, changed):
     bench = benches(exporting(batches=(4,), adapter=AdapterOptions("aligned", rank=2), verify_directions=0))
     tasks = {name: changed(**ROUNDS[name], seed=13) for name in ("forward", "exact-adamw")}

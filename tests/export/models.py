@@ -34,9 +34,10 @@ from edge_client.commands.options.adapter import AdapterOptions
 from export.adapt.targets import Projections, find_projections
 from export.adapt.wrapping import Adapted, adapt
 from export.dual.programs import ProgramBuilder, input_name
+from export.graph.bottlenecks import bottlenecks, mark_bottlenecks
 from export.graph.capture import Captured, TaskForward, capture
 from export.graph.segments import SegmentGraph, split
-from export.graph.slots import Role, Slot, slot_of
+from export.graph.slots import Role, Slot, slot_of, value_of
 from export.graph.units import find_units
 from export.model.loading import Loaded
 from export.tasks.registry import MODEL_TASKS
@@ -151,6 +152,8 @@ class Chain:
     @staticmethod
     def _cut(loaded: Loaded, adapted: Adapted, inputs: dict[str, Tensor]) -> tuple[Captured, list[SegmentGraph]]:
         captured = capture(adapted.model, loaded.task, inputs, adapted.slots)
+        if adapted.at_bottlenecks:
+            mark_bottlenecks(captured.graph)
         return captured, split(captured, LAYERS, range(LAYERS))
 
     @cached_property
@@ -170,6 +173,16 @@ class Chain:
         """Trainable tensors that the captured forward reads; PEFT may have more."""
         nodes = (node for node in self.captured.graph.graph.nodes if node.op == "placeholder")
         return [slot_of(node) for node in nodes if slot_of(node).role is role]
+
+    @cached_property
+    def bottlenecks(self) -> set[str]:
+        """The factors whose tangents enter behind them."""
+        return set(bottlenecks(self.captured.graph))
+
+    def drawn(self, slots: Iterable[Slot], rows: int) -> dict[Slot, Tensor]:
+        """Random directions, of weights or at bottlenecks."""
+        behind = {name: value_of(node).shape[1:] for name, node in bottlenecks(self.captured.graph).items()}
+        return {slot: torch.randn(rows, *behind.get(slot.name, self.parameters[slot].shape)) for slot in slots}
 
     @property
     def first(self) -> int:
@@ -208,11 +221,14 @@ class Chain:
         """A dual step along all adapters; with directions of the head too, the head's scalar program."""
         values = inputs | {"v:" + slot.name: direction for slot, direction in along.items()}
         last = len(self.segments) - 1
+        moved: dict[str, Tensor] = {}
         for index in range(last):
             kind = PLAIN if index < self.first else ENTER if index == self.first else DUAL
-            values |= self.run(index, kind, values, directions)
+            values |= (found := self.run(index, kind, values, directions))
+            moved |= {name: value for name, value in found.items() if name.startswith("x:")}
         moving_head = any(slot.role is Role.HEAD for slot in along)
-        return self.run(last, SCALAR if moving_head else ENTER if last == self.first else DUAL, values, directions)
+        kind = SCALAR if moving_head else ENTER if last == self.first else DUAL
+        return moved | self.run(last, kind, values, directions)
 
     def exact(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Gradients by a plain pass and the `vjp` programs from the head back."""

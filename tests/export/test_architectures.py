@@ -11,6 +11,7 @@ import torch
 from torch.func import functional_call, jvp
 
 from export.adapt.adapter import ADAPTERS
+from export.adapt.entering import at_bottlenecks
 from export.errors import ExportError
 from export.graph.slots import Role
 from tests.export.models import CONFIGS, MEASURED, Chain, batch_of, combinations
@@ -19,6 +20,8 @@ BATCH, LENGTH = 2, 7
 EXAMPLE_WEIGHT = torch.tensor([0.25, 0.75])
 TOLERANCE = 2e-5
 WITHOUT_BIASES = {"llama", "qwen3", "gemma3", "modernbert"}
+SHARED_WEIGHTS = {"albert"}
+"""Whose blocks share their adapters' factors, which have no bottleneck of their own."""
 METHODS = [name for name, method in ADAPTERS.items() if not method.between or method.between().by_model]
 """Those that need no texts, as these models have no tokenizer: a row of factors between pairs is a product as IA3's."""
 
@@ -105,18 +108,30 @@ def oracle(chain, inputs, along, directions):
     parameters = {name: value.detach() for name, value in chain.adapted.model.named_parameters()}
     name_of = {value.data_ptr(): name for name, value in parameters.items()}
     moving = {slot: name_of[address] for address, slot in chain.adapted.slots.items() if slot in along}
+    behind = {slot.name: value for slot, value in along.items() if slot.name in chain.bottlenecks}
     forward = chain.forward_module(inputs)
 
-    def losses(moved):
+    def losses(moved, added):
         everything = {"model." + name: value for name, value in {**parameters, **moved}.items()}
-        return functional_call(forward, everything, tuple(inputs.values()))[0]
+        with at_bottlenecks(chain.adapted, behind, added):
+            return functional_call(forward, everything, tuple(inputs.values()))[0]
 
-    start = {name: parameters[name] for name in moving.values()}
+    start = {name: parameters[name] for slot, name in moving.items() if slot.name not in behind}
+    still = {name: torch.zeros(value.shape[1:]) for name, value in behind.items()}  # the same for all examples
     slopes = []
     for row in range(directions * BATCH):
-        _, slope = jvp(losses, (start,), ({name: along[slot][row] for slot, name in moving.items()},))
+        of_weights = {name: along[slot][row] for slot, name in moving.items() if slot.name not in behind}
+        _, slope = jvp(losses, (start, still), (of_weights, {name: value[row] for name, value in behind.items()}))
         slopes.append(slope[row % BATCH])
     return torch.stack(slopes)
+
+
+def directions_of_weights(chain, inputs, along, directions):
+    """What directions at bottlenecks are, by products with what enters the eager model's factors."""
+    behind = {slot.name: value for slot, value in along.items() if slot.name in chain.bottlenecks}
+    with at_bottlenecks(chain.adapted, behind, {}) as entering:
+        chain.losses(inputs)
+    return {name: v.transpose(1, 2) @ entering[name].repeat(directions, 1, 1) for name, v in behind.items()}
 
 
 def gradients(chain, inputs):
@@ -159,8 +174,8 @@ def test_programs(architecture, task, method):
     assert bool(chain.units) == bool(adapters) == (method != "classifier")
     if not adapters:
         return
-    directions = directions_of(task) if method == "lora" else 1
-    along = {slot: torch.randn(directions * BATCH, *chain.parameters[slot].shape) for slot in adapters}
+    directions = directions_of(task) if method in ("lora", "bottleneck") else 1
+    along = chain.drawn(adapters, directions * BATCH)
     slopes = oracle(chain, inputs, along, directions)
     dual = chain.dual(weighted, along, directions)
     close(dual["jvp"], slopes)
@@ -168,6 +183,9 @@ def test_programs(architecture, task, method):
     torch.testing.assert_close(dual["logits"], logits)
     for slot in head:
         close(dual["g:" + slot.name], expected[slot], largest)
+    assert bool(chain.bottlenecks) == (method == "bottleneck" and architecture not in SHARED_WEIGHTS)
+    for name, value in directions_of_weights(chain, inputs, along, directions).items():
+        close(dual["x:" + name], value)
     if not head or method != "lora":  # the head's own scalars do not depend on the method
         return
     along_head = {slot: torch.randn(directions * BATCH, *chain.parameters[slot].shape) for slot in head}

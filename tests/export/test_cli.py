@@ -138,7 +138,7 @@ def test_inspect_reads_what_export_wrote(exported):
 
 WRONG = [
     (["--task", "seq"], "unknown task 'seq'; expected one of seq-cls, qa, "),
-    (["--rank", "0"], "Invalid value for '--rank'"),
+    (["--rank", "-1"], "Invalid value for '--rank'"),
     (["--alpha", "0"], "alpha must be a number other than 0, got 0.0"),
     (["--rank", "two"], "Invalid value for '--rank'"),
     (["--seq", "8;9"], "--seq takes whole numbers between commas, got '8;9'"),

@@ -40,7 +40,6 @@ REFUSED = [
     ({"runtimes": ("onnx", "onnx")}, "each target may be named once, got onnx,onnx"),
     ({"precision": "int2"}, "unknown quantization 'int2'; expected one of none, int8, int4"),
     (adapter(method="dora"), f"unknown adapter 'dora'; expected one of {', '.join(ADAPTERS)}"),
-    (adapter(rank=0), "rank must be at least 1, got 0"),
     (adapter(rank=-3), "rank must be at least 1, got -3"),
     (adapter(dimension=-1), "dimension must be at least 1, got -1"),
     (adapter(alpha=0.0), "alpha must be a number other than 0, got 0.0"),

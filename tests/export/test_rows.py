@@ -7,7 +7,7 @@ from torch.func import functional_call
 
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.data.batches import Batch
-from edge_client.gradient.drawing import step_directions
+from edge_client.gradient.drawing import step_directions, without_padding
 from edge_client.gradient.estimate import directions_for
 from edge_client.wire.protocol import ServerOptimizers, Task, Training
 from export.adapt.wrapping import adapt
@@ -22,7 +22,7 @@ REAL = slice(SIZE - 1)
 """A batch's last row only fills it, and weighs nothing."""
 EXACT = 1e-5
 CASES = [
-    *[("bert", "seq-cls", method) for method in ("lora", "tinylora", "ia3", "bitfit", "classifier")],
+    *[("bert", "seq-cls", method) for method in ("lora", "bottleneck", "tinylora", "ia3", "bitfit", "classifier")],
     *[("roberta", "seq-cls", method) for method in ("lora", "bitfit")],
     *[("opt", "seq-cls", "lora"), ("llama", "seq-cls", "ia3"), ("gpt2", "seq-cls", "lora")],
     *[("bert", "qa", "tinylora"), ("roberta", "qa", "ia3"), ("distilbert", "qa", "lora")],
@@ -165,6 +165,37 @@ def test_a_simulated_clients_passes_are_forward_modes(head, per_example):
             assert found.gradients.keys() == of_head
             for name in of_head:
                 close(found.gradients[name], expected[name])
+
+
+@pytest.mark.parametrize(("architecture", "task"), [("bert", "seq-cls"), ("gpt2", "seq-cls"), ("llama", "causal-lm")])
+def test_a_simulated_clients_directions_at_bottlenecks(architecture, task):
+    """Against `torch.func.jvp` with tangents behind the factors, and what enters these."""
+    clients = Clients(architecture, task, "bottleneck")
+    manifest, units = clients.model.manifest, range(len(clients.model.manifest.units))
+    training = Training(batch=SIZE, length=LENGTH, directions=2)
+    tasks = [task_of(number, [*units], training) for number in range(CLIENTS)]
+
+    def work(number, passes):
+        batch = clients.batches[number]
+        drawn = step_directions(manifest, units, number, training, 0)
+        drawn = without_padding(drawn, manifest, batch.tokens["attention_mask"])
+        return drawn, passes.along(batch, clients.weights[number], drawn)
+
+    assert {unit.token for unit in manifest.units} == ({None, 0} if architecture == "bert" else {None})
+    for client, (drawn, found) in enumerate(run_together(clients.model, tasks, work)):
+        inputs, values = clients.inputs(client), clients.values(client)
+        entering = clients.reference.entering(inputs, values, drawn)
+        slopes = []
+        for k in range(2):
+            whole = {name: torch.zeros(SIZE, LENGTH, rows.shape[2]) for name, rows in drawn.items()}
+            for name, rows in drawn.items():
+                seen = torch.from_numpy(rows[k * SIZE : (k + 1) * SIZE])
+                whole[name][:, : seen.shape[1]] = seen
+                moved = (whole[name].transpose(1, 2) @ entering[name]).numpy()
+                close(found.moved[name][k * SIZE : (k + 1) * SIZE][REAL], moved[REAL])
+            slopes.append(clients.reference.jvp(inputs, values, {}, whole).numpy())
+        close(found.jvp[:, REAL], np.stack(slopes)[:, REAL])
+        assert not found.jvp[:, SIZE - 1].any()
 
 
 @pytest.mark.parametrize("method", ["lora", "ia3", "bitfit"])

@@ -13,6 +13,7 @@ from .groups import OptionGroup
 
 USUAL_DIMENSION = 16
 """The trainable numbers per layer of most adapters."""
+USUAL_RANK = 1
 
 
 class Described(Protocol):
@@ -20,6 +21,8 @@ class Described(Protocol):
 
     @property
     def dimension(self) -> int: ...
+    @property
+    def rank(self) -> int: ...
     @property
     def options(self) -> tuple[str, ...]: ...
 
@@ -31,6 +34,11 @@ _ADAPTERS = plugins.Registry[Described](plugins.ADAPTERS, lambda adapter: hasatt
 def own_dimension(method: str) -> int:
     """The trainable numbers per layer that an adapter was measured best with; the usual for one that is not known."""
     return _ADAPTERS[method].dimension if method in _ADAPTERS else USUAL_DIMENSION
+
+
+def own_rank(method: str) -> int:
+    """The rank that an adapter was measured best with; the usual for one that is not known."""
+    return _ADAPTERS[method].rank if method in _ADAPTERS else USUAL_RANK
 
 
 def own_options(method: str) -> tuple[str, ...]:
@@ -45,7 +53,7 @@ class AdapterOptions(OptionGroup):
     title = "Adapter"
 
     method: Annotated[str, typer.Option("--peft", help=f"The adapter: {', '.join(_ADAPTERS)}.")] = "lora"
-    rank: Annotated[int, typer.Option(min=1, help="Rank of LoRA, or of TinyLoRA's frozen factors.")] = 1
+    rank: Annotated[int, typer.Option(min=0, help="Rank of LoRA, or of frozen factors; 0: 1, and 4 of bottleneck.")] = 0
     alpha: Annotated[float, typer.Option(help="LoRA's scale.")] = 1.0
     dimension: Annotated[
         int, typer.Option(min=0, help="Trainable numbers per layer of pairs and TinyLoRA; 0: 64 and 16.")
@@ -61,6 +69,7 @@ class AdapterOptions(OptionGroup):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dimension", self.dimension or own_dimension(self.method))
+        object.__setattr__(self, "rank", self.rank or own_rank(self.method))
 
     @property
     def told(self) -> str:

@@ -5,7 +5,7 @@ A learner computes for many clients at once: each has a batch and trainable weig
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +19,20 @@ from edge_client.errors import RuntimeMissing
 from server.errors import SimulationError
 
 
+class Bottleneck(Protocol):
+    """What stands around a unit's bottleneck in one batch; `edge_client.bundle.manifest.Unit.tangents`."""
+
+    @property
+    def entering(self) -> Array:
+        """[batch, tokens, features]: what enters the factor before it."""
+        ...
+
+    @property
+    def gradient(self) -> Array:
+        """[batch, tokens, rank]: of each example's loss by what leaves that factor."""
+        ...
+
+
 class Differentiated(Protocol):
     """One client's losses, logits and gradients."""
 
@@ -28,6 +42,10 @@ class Differentiated(Protocol):
     def logits(self) -> Array: ...
     @property
     def gradients(self) -> Weights: ...
+    @property
+    def bottlenecks(self) -> Mapping[str, Bottleneck]:
+        """By the parameters that have one; of gradients of each example alone."""
+        ...
 
 
 class Computed(Protocol):

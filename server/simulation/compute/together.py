@@ -20,7 +20,7 @@ from edge_client.gradient.estimate import shares
 from edge_client.step.passes import Pass
 from edge_client.training.estimators import trained
 from edge_client.wire.protocol import Task
-from server.simulation.compute.learner import Computed, Differentiated, Learner
+from server.simulation.compute.learner import Bottleneck, Computed, Differentiated, Learner
 
 Given = TypeVar("Given")
 
@@ -160,7 +160,8 @@ class JoinedPasses:
         own = {name: values for name, values in directions.items() if name in self._head}
         each = self._examples(batch, weights, units.keys() | (own.keys() if scalar_head else self._head))
         jvp, head_jvp = self._products(each, batch, units), self._products(each, batch, own)
-        return Pass(each.loss * batch.weight, jvp, head_jvp, _means(each, batch, () if scalar_head else self._head))
+        exact = _means(each, batch, () if scalar_head else self._head)
+        return Pass(each.loss * batch.weight, jvp, head_jvp, exact, _moved(each, units))
 
     def exact(self, batch: Batch, weights: Weights) -> Pass:
         """True gradients of the task's units and the head."""
@@ -173,7 +174,8 @@ class JoinedPasses:
         """Derivatives along the directions; true gradients of the head and of those of the task's units without any."""
         each = self._examples(batch, weights, self._trained)
         jvp, nothing = self._products(each, batch, directions), self._products(each, batch, {})
-        return Pass(each.loss * batch.weight, jvp, nothing, _means(each, batch, self._trained - directions.keys()))
+        exact = _means(each, batch, self._trained - directions.keys())
+        return Pass(each.loss * batch.weight, jvp, nothing, exact, _moved(each, directions))
 
     def losses(self, batch: Batch, weights: Weights) -> Array:
         """[batch], without derivatives."""
@@ -199,7 +201,8 @@ class JoinedPasses:
         count, rows = self._training.directions, len(batch.weight)
         jvp = np.zeros((count, rows), np.float32)
         for name, values in directions.items():
-            gradient = each.gradients[name].reshape(rows, -1)
+            bottleneck = each.bottlenecks.get(name)
+            gradient = (each.gradients[name] if bottleneck is None else bottleneck.gradient).reshape(rows, -1)
             along = values.reshape(count, -1, gradient.shape[1])  # shared: one for all examples
             jvp += np.einsum("kbn,bn->kb", along, gradient, dtype=np.float32)
         return jvp * batch.weight
@@ -209,3 +212,17 @@ def _means(each: Differentiated, batch: Batch, names: Iterable[str]) -> Weights:
     """Gradients of the batch's mean loss, from those of its examples."""
     share = shares(batch.weight, len(batch.weight))
     return {name: np.tensordot(share, each.gradients[name], 1) for name in names}
+
+
+def _moved(each: Differentiated, directions: Mapping[str, Array]) -> Weights:
+    """Directions at bottlenecks as such of the factors' weights."""
+    return {name: _of_weights(own, directions[name]) for name, own in each.bottlenecks.items() if name in directions}
+
+
+def _of_weights(bottleneck: Bottleneck, directions: Array) -> Array:
+    """From [K * batch, tokens, rank] to [K * batch, *shape]."""
+    entering = bottleneck.entering
+    along = directions.reshape(-1, *bottleneck.gradient.shape)
+    # Not by BLAS: its threads and those of a round's clients would wait for each other.
+    products = np.einsum("kbtr,bti->kbri", along, entering, dtype=np.float32)
+    return products.reshape(-1, *products.shape[2:])

@@ -25,6 +25,7 @@ from edge_client.training.estimators import DirectedEstimator, Estimate, Estimat
 from edge_client.training.features import NOTHING, Moments, measured
 from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import encode_report
+from server.errors import SimulationError
 from server.simulation.compute.guide import GuideMaker
 from server.simulation.compute.learner import Learner, open_learner
 from server.simulation.compute.scores import score
@@ -164,6 +165,8 @@ class _Watched:
 def _guide_of(plan: Plan, learner: Learner, labels: Sequence[str]) -> GuideMaker:
     """By the examples that lie at the desk."""
     length = plan.settings.training.length
+    if learner.manifest.bottlenecks:
+        raise SimulationError("guided directions are of weights, and this adapter's are at bottlenecks: drop --guided")
     kind = task_named(plan.task)
     examples = examples_for(open_data(Path(plan.adapter.examples)), kind.check(labels))
     split = plan.settings.assignment != "all"

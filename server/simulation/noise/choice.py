@@ -32,6 +32,10 @@ class Choice:
         """Which units stand together in a client's step."""
         return cyclic(units, -(-units // self.per_client)) if self.per_client else everything(units, 1)
 
+    def possible(self, manifest: Manifest) -> bool:
+        """Directions at bottlenecks are each example's own."""
+        return self.training.per_example or not (manifest.bottlenecks and kind_of(self.training).along)
+
     def settled(self, manifest: Manifest) -> Choice:
         """With a number of directions where it leaves that open, as a job's is settled by the server."""
         kind, groups = kind_of(self.training), self.groups(len(manifest.units))
@@ -65,6 +69,25 @@ def expected_noise(training: Training, gradients: Array) -> float:
         moved = float(np.sum((rows @ gradients) ** 2))
         total += max(weights * float(rows @ np.sum(gradients**2, axis=1)) - moved, 0.0) / count**2
     return total
+
+
+def noise_at_bottleneck(training: Training, entering: Array, leaving: Array) -> float | None:
+    """The same for directions at a bottleneck; None where they are orthogonal.
+
+    Args:
+        training: the step's settings.
+        entering: [n, tokens, features]: what each example's tokens bring into the factor, 0 where they only fill.
+        leaving: [n, tokens, rank]: its gradient by what leaves the factor; their products' sum is the truth.
+    """
+    if training.kind == "orthogonal":
+        return None
+    tokens = np.einsum("nti,nui->ntu", entering, entering)
+    lengths = np.einsum("ntt->nt", tokens)
+    squares = np.sum(leaving**2, axis=2)
+    truths = np.einsum("ntr,ntu,nur->", leaving, tokens, leaving, optimize=True)
+    spread = leaving.shape[2] * float(lengths.sum(1) @ squares.sum(1))
+    more = truths if training.kind == "normal" else truths - 2 * float(np.sum(lengths * squares))
+    return (spread + float(more)) / training.directions
 
 
 def noise(kind: str, weights: int, directions: int) -> float:

@@ -10,7 +10,7 @@ once for a batch and a set of weights, gives the derivatives along any number of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,11 +27,11 @@ from edge_client.training.estimators import kind_of
 from edge_client.wire.protocol import Training
 from server.errors import SimulationError
 from server.jobs.assignment import RoundSlot
-from server.simulation.compute.learner import Differentiated, Learner
+from server.simulation.compute.learner import Bottleneck, Differentiated, Learner
 from server.simulation.compute.together import JoinedPasses, Question
 from server.simulation.compute.work import rows_together
 from server.simulation.data.population import Population, sampled
-from server.simulation.noise.choice import Choice, expected_noise
+from server.simulation.noise.choice import Choice, expected_noise, noise_at_bottleneck
 from server.simulation.noise.rows import NoiseRow, NoiseSample, cosine, row
 from server.simulation.plan import Plan
 from server.simulation.run.fleet import task_of
@@ -60,7 +60,9 @@ def measure(
     """A row for each choice, number of holders and unit."""
     if not learner.manifest.units:
         raise SimulationError("this adapter has no units, so there is nothing to estimate; choose another --peft")
-    choices = [choice.settled(learner.manifest) for choice in choices]
+    choices = [choice.settled(learner.manifest) for choice in choices if choice.possible(learner.manifest)]
+    if not choices:
+        raise SimulationError("directions at bottlenecks are each example's own; leave --shared out")
     steps = _Steps(plan, learner, population, weights)
     tell(0, "the gradient over the data")
     whole = steps.whole(population.sample(examples, plan.seed))
@@ -88,15 +90,14 @@ def _samples(
             share = counts / counts.sum()
             for unit, expected in whole.items():
                 estimate = share @ np.stack([one[unit] for one in estimates[:holders]])
-                own = [steps.examples(draw, unit) for draw in draws[:holders]]
-                if not choice.training.per_example:
-                    own = [rows.sum(axis=0, keepdims=True) for rows in own]
+                own = [steps.rows(choice.training, draw, unit) for draw in draws[:holders]]
                 parts = [part * rows for part, rows in zip(share, own, strict=True)]
-                yield (at, holders, unit), _sample(choice.training, estimate, parts, expected)
+                noises = [steps.noise(choice.training, draw, unit, q) for draw, q in zip(draws, share, strict=False)]
+                yield (at, holders, unit), _sample(noises, estimate, parts, expected)
 
 
-def _sample(training: Training, estimate: Vector, parts: Sequence[Vector], whole: Vector) -> NoiseSample:
-    """An estimate beside what it should be; each holder's parts have directions of their own."""
+def _sample(noises: Sequence[float | None], estimate: Vector, parts: Sequence[Vector], whole: Vector) -> NoiseSample:
+    """An estimate beside what it should be; each holder's parts have directions of their own, and noise."""
     truth = np.sum([rows.sum(axis=0) for rows in parts], axis=0)
     square, against = float(truth @ truth), cosine(truth, whole)
     if not square:
@@ -106,7 +107,7 @@ def _sample(training: Training, estimate: Vector, parts: Sequence[Vector], whole
         data=cosine(estimate, whole),
         exact=against,
         error=float(np.sum((estimate - truth) ** 2)) / square,
-        expected=sum(expected_noise(training, rows) for rows in parts) / square,
+        expected=None if None in noises else sum(filter(None, noises)) / square,
         agreement=square / sum(float(np.sum(rows**2)) for rows in parts),
     )
 
@@ -164,6 +165,22 @@ class _Steps:
             estimates |= self._vectors(estimator.gradient(draw.batch, self._weights, 0).gradients, units)
         return estimates
 
+    def rows(self, training: Training, draw: Draw, unit: int) -> Vector:
+        """What has directions of its own: each example, or all of them together."""
+        rows = self.examples(draw, unit)
+        return rows if training.per_example else rows.sum(axis=0, keepdims=True)
+
+    def noise(self, training: Training, draw: Draw, unit: int, share: float) -> float | None:
+        """What theory expects of a holder with this share, where it can tell."""
+        bottleneck = draw.by_example.bottlenecks.get(self._names[unit][0])
+        if bottleneck is None or training.estimator != "forward":
+            return expected_noise(training, share * self.rows(training, draw, unit))
+        weight = share * shares(draw.batch.weight, len(draw.batch.weight)).astype(np.float64)
+        entering = bottleneck.entering.astype(np.float64)
+        if self._manifest.units[unit].token is None:
+            entering = entering * draw.batch.tokens["attention_mask"][..., None]
+        return noise_at_bottleneck(training, entering, weight[:, None, None] * bottleneck.gradient)
+
     def examples(self, draw: Draw, unit: int) -> Vector:
         """What each example adds to the true gradient of its batch, [batch, weights]."""
         share = shares(draw.batch.weight, len(draw.batch.weight)).astype(np.float64)
@@ -191,6 +208,7 @@ class _Mean(NamedTuple):
     loss: NDArray[Any]
     logits: NDArray[Any]
     gradients: Weights
+    bottlenecks: Mapping[str, Bottleneck]
 
 
 class _Known:
@@ -207,4 +225,4 @@ class _Known:
             return self._by_example
         share = shares(question.batch.weight, len(question.batch.weight))
         gradients = {name: np.tensordot(share, self._by_example.gradients[name], 1) for name in question.names}
-        return _Mean(self._by_example.loss, self._by_example.logits, gradients)
+        return _Mean(self._by_example.loss, self._by_example.logits, gradients, {})

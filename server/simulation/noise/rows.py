@@ -105,6 +105,7 @@ def row(manifest: Manifest, choice: Choice, holders: int, number: int, samples: 
     alone = told and len(directed) == 1  # else the others' gradients are noise too
     kind, count = training.kind, training.directions
     own = count * training.batch if training.per_example else count
+    by_size = alone and unit.tangents == "weights"  # else what enters and leaves its factor decides
 
     return NoiseRow(
         estimator=training.estimator,
@@ -128,8 +129,8 @@ def row(manifest: Manifest, choice: Choice, holders: int, number: int, samples: 
         error=_mean([sample.error for sample in samples]),
         agreement=_mean([sample.agreement for sample in samples]) if told else None,
         formula=_mean([cosine_with(e) for e in _known([s.expected for s in samples])]) if alone else None,
-        formula_differ=cosine_with(noise(kind, unit.size, count)) if alone else None,
-        formula_agree=cosine_with(noise(kind, unit.size, own) / holders) if alone else None,
+        formula_differ=cosine_with(noise(kind, unit.size, count)) if by_size else None,
+        formula_agree=cosine_with(noise(kind, unit.size, own) / holders) if by_size else None,
         efficiency=_efficiency(steady, passes * holders),
     )
 

@@ -79,6 +79,18 @@ def test_fields_from_a_later_minor_version_are_ignored():
     assert manifest.parse(changed(colour="blue")).units == MANIFEST.units
 
 
+def test_a_unit_of_an_older_manifest_moves_along_its_weights():
+    (unit,) = manifest.parse(manifest.write(MANIFEST)).units
+    assert (unit.tangents, unit.tangents_of(8)) == ("weights", unit.parameters)
+
+
+def test_directions_at_a_bottleneck_are_of_each_token():
+    unit = Unit("layer.0.query", ("block.0",), (Parameter("a", (2, 8)),), "bottleneck")
+    assert unit.tangents_of(5) == (Parameter("a", (5, 2)),)
+    assert msgspec.structs.replace(unit, token=0).tangents_of(5) == (Parameter("a", (1, 2)),)
+    assert unit.size == 16
+
+
 def test_sizes():
     assert MANIFEST.units[0].size == 16
     assert PROGRAM.name == "head.dual [2x4, K=3]"
@@ -87,8 +99,8 @@ def test_sizes():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (changed(schema=2), r"has schema 2, but this version of spry reads up to 1: upgrade"),
-        (changed(schema=0), r"has schema 0; expected 1 to 1"),
+        (changed(schema=3), r"has schema 3, but this version of spry reads up to 2: upgrade"),
+        (changed(schema=0), r"has schema 0; expected 1 to 2"),
         (changed(schema="1"), r"Expected `int`, got `str`"),
         (b'{"made_by": "x"}', r"missing required field `schema`"),
         (b'{"schema": 1}', r"missing required field `made_by`"),

@@ -30,6 +30,7 @@ LOSS = "loss, relative error"
 GRADIENT = "exact gradient, relative error against autograd"
 JVP = "jvp, RMS error over 2 directions against torch.func.jvp"
 SLOPE = "torch.func.jvp against finite differences"
+MOVED = "directions at bottlenecks in weights, relative error"
 
 
 class Verified:
@@ -115,12 +116,22 @@ def test_a_wrong_program_is_found_under_its_line(verified, tmp_path, kind, outpu
     assert failed(verified.checks(folder)) == lines
 
 
+def test_directions_at_bottlenecks_have_a_line_of_their_own(exporting, model_folder, tmp_path):
+    options = AdapterOptions("bottleneck", rank=2)
+    narrow = Verified(exporting(adapter=options), model_folder, adapter=options)
+    right = narrow.checks()
+    assert list(right) == [LOSS, GRADIENT, JVP, SLOPE, MOVED]
+    assert failed(right) == set()
+    value = narrow.manifest.units[-1].parameters[0].name
+    assert failed(narrow.checks(tampered(narrow, tmp_path, "dual", f"x:{value}"))) == {MOVED}
+
+
 def test_a_wrong_oracle_is_found(verified):
     """Finite differences share nothing with automatic differentiation."""
 
     class Wrong(Reference):
-        def jvp(self, inputs, values, direction):
-            return 1.2 * super().jvp(inputs, values, direction)
+        def jvp(self, *given):
+            return 1.2 * super().jvp(*given)
 
     checks = verified.checks(reference=Wrong(verified.adapted, verified.loaded.task))
     assert failed(checks) == {JVP, SLOPE}

@@ -1,15 +1,22 @@
 """Slots: the paper's cyclic rule in all its cases, neighbours by memory, and what a device can hold."""
 
+from dataclasses import replace as replace_training
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from edge_client.bundle import manifest as manifests
+from edge_client.gradient.drawing import counted
 from edge_client.wire.protocol import Training
 from server.errors import Refusal
 from server.jobs.assignment import Needs, RoundSlot, choose, contiguous, cyclic, everything, slots
-from server.jobs.completion import check_programs
+from server.jobs.completion import check_programs, complete
+from server.jobs.settings import JobSettings
+from tests.edge_client import conftest as devices
+
+narrow = devices.narrow
 
 SHAPE = Training(batch=2, length=8)
 
@@ -140,3 +147,35 @@ def test_directions_run_in_turns_of_what_the_bundle_has(manifest):
     with pytest.raises(Refusal, match="9 directions cannot be run in turns of 2"):
         check_programs(Training(**shape, directions=9), in_twos)
     check_programs(Training(**shape, directions=9, estimator="exact"), in_twos)
+
+
+@pytest.mark.parametrize(
+    ("training", "advice"),
+    [
+        (
+            {"mode": "iteration", "head": "apart"},
+            "take training.mode=epoch, or training.estimator=central, or",
+        ),
+        ({"per_example": False}, "take training.per_example=true"),
+    ],
+)
+def test_directions_at_bottlenecks_stay_on_the_device(narrow, training, advice):
+    """The server has no text, and so cannot say what they are in weights."""
+    manifest = manifests.read(narrow / "manifest.json")
+    shape = {"batch": 4, "length": 8}
+
+    def settings(**others):
+        return JobSettings(training=Training(**{**shape, **others}))
+
+    with pytest.raises(Refusal, match=rf"\(bottleneck\) is moved at bottlenecks.*{advice}"):
+        complete(settings(**training), manifest)
+    assert complete(settings(), manifest).training.per_example
+    assert complete(settings(estimator="central", mode="iteration"), manifest).training.head == "joint"
+    assert complete(settings(estimator="exact"), manifest)
+
+
+def test_as_many_directions_as_a_texts_bottleneck_has_numbers(narrow):
+    manifest = manifests.read(narrow / "manifest.json")
+    training = Training(batch=4, length=8, directions=0, kind="orthogonal")
+    assert counted(training, manifest, [[0]]).directions == 16  # 8 tokens, 2 numbers each
+    assert counted(replace_training(training, per_example=False), manifest, [[0]]).directions == 64

@@ -37,7 +37,10 @@ WRONG = [
     ({"preset": "x"}, "preset: Input should be 'default', 'paper', 'aligned', 'aligned-iteration' or 'pairs'"),
     ({"engine": "x"}, "unknown engine 'x'; expected local or ray"),
     ({"task": "x"}, "task: Input should be 'seq-cls', 'qa'"),
-    ({"peft": "x"}, "unknown adapter 'x'; expected one of aligned, bitfit, classifier, ia3, lora, pairs, tinylora"),
+    (
+        {"peft": "x"},
+        "unknown adapter 'x'; expected one of aligned, bitfit, bottleneck, classifier, ia3, lora,",
+    ),
     ({"target-modules": "gate"}, "target module gate matches no linear layer of the model"),
     ({"model": "nowhere/"}, "cannot load a model from 'nowhere/'|nowhere is not a folder"),
     ({"data": "empty"}, "empty has no train.jsonl or train.csv with a row for each example"),

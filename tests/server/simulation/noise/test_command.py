@@ -121,6 +121,25 @@ def test_cosines_are_those_of_the_formula(rows, training, kind, holders):
         assert row.agreement <= holders * own / 8 * (1 + 1e-6)
 
 
+@pytest.mark.parametrize("kind", ["normal", "rademacher"])
+def test_directions_at_bottlenecks_are_as_noisy_as_their_formula_and_less_than_of_weights(model_folder, plan, kind):
+    """As many numbers along weights would leave the square of the gradient so many times over."""
+    narrow = plan_of(model_folder, plan.data, adapter={"method": "bottleneck", "rank": 2})
+    population = population_of(narrow)
+    learner = learner_of(narrow, population.labels)
+    rng = np.random.default_rng(1)
+    weights = {name: rng.normal(0, 0.3, value.shape).astype(np.float32) for name, value in learner.initial.items()}
+    choices = Choice(replace(FORWARD, kind=kind)), Choice(SHARED)
+    found = list(measure(narrow, learner, population, choices, weights=weights, examples=60, repeats=60))
+    assert {row.per_example for row in found} == {True}, "examples that share a direction cannot share these"
+    assert {row.formula_differ for row in found} == {None}
+    measured, expected = (np.mean([getattr(row, name) for row in found]) for name in ("cosine_batch", "formula"))
+    assert measured == pytest.approx(expected, abs=0.05)
+    assert expected > 2 * cosine_with(noise(kind, found[0].weights, 1))
+    with pytest.raises(SimulationError, match="each example's own"):
+        list(measure(narrow, learner, population, choices[1:], weights=weights, examples=60, repeats=1))
+
+
 def test_more_holders_are_nearer_to_the_data(rows):
     found = rows(Choice(EXACT, holders=(1, 4)), repeats=20)
     one, four = (np.mean([row.cosine_data for row in found if row.holders == holders]) for holders in (1, 4))

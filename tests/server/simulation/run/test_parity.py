@@ -23,6 +23,7 @@ from tests.edge_client import conftest as devices
 
 fleet = devices.fleet
 trainable = devices.trainable
+narrow = devices.narrow
 CLIENTS, ROUNDS, SEED = 3, 3, 11
 METHODS = {
     "spry": ("spry", {"kind": "orthogonal", "directions": 2}),
@@ -32,8 +33,11 @@ METHODS = {
     "numbers": ("spry", {"mode": "iteration", "iterations": 2, "head": "apart"}),
     "numbers and the head's gradient": ("spry", {"mode": "iteration", "iterations": 2, "head": "exact"}),
     "units that clients share": ("spry", {"directions": 2}, {"units_per_client": 2}),
+    "directions at bottlenecks": ("spry", {"directions": 2}, {"units_per_client": 2}, "bottleneck"),
     "numbers of differences": ("fedmezo", {"mode": "iteration", "iterations": 2, "sigma": 1e-2}),
 }
+BUNDLES = {"lora": ("trainable", 1), "bottleneck": ("narrow", 2)}
+"""By their adapters: a fixture, and the rank."""
 REPORT = 40
 """Bytes by which reports in JSON differ: seconds and peak memory have more or fewer digits."""
 
@@ -43,10 +47,10 @@ def data(writing):
     return writing(rows=30, test=4)
 
 
-def plan(data, model_folder, method, training, others=None):
+def plan(data, model_folder, method, training, others=None, adapter="lora"):
     return plan_for(
         method=method, preset="default", model=str(model_folder), data=str(data), seed=SEED, clients=CLIENTS, alpha=1.0,
-        adapter={"method": "lora"},
+        adapter={"method": adapter, "rank": BUNDLES[adapter][1]},
         settings={"per_round": CLIENTS, "rounds": ROUNDS, "norm_bound": 20,
                   "training": {"batch": 4, "length": 8, "learning_rate": 0.05, "head_learning_rate": 0.1} | training,
                   **(others or {})},
@@ -118,10 +122,11 @@ def bytes_of(line, mode, records):
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("case", METHODS)
-def test_three_rounds_end_with_the_same_weights_by_the_same_bytes(case, fleet, trainable, data, model_folder):
+def test_three_rounds_end_with_the_same_weights_by_the_same_bytes(case, fleet, data, model_folder, request):
     wanted = plan(data, model_folder, *METHODS[case])
     worker, expected, lines = simulated(wanted)
-    found = real(fleet, trainable, wanted, worker)
+    bundle = request.getfixturevalue(BUNDLES[wanted.adapter.method][0])
+    found = real(fleet, bundle, wanted, worker)
     moved = {name: np.abs(expected[name] - worker.learner.initial[name]).max() for name in expected}
     assert found.keys() == expected.keys()
     assert max(moved.values()) > 1e-3

@@ -30,7 +30,8 @@ import dev.spry.core.BundleException;
  * when an older reader would misunderstand the file.
  */
 public final class Manifest {
-    public static final int SCHEMA = 1;
+    /** The newest that is read: 2 has units whose tangents enter at a bottleneck. */
+    public static final int SCHEMA = 2;
     public static final String FILE_NAME = "manifest.json";
     /** Bytes; no manifest has more. */
     public static final int LARGEST = 64 << 20;
@@ -126,6 +127,17 @@ public final class Manifest {
             found.addAll(unit.parameters);
         }
         found.addAll(head);
+        return found;
+    }
+
+    /** The units whose tangents enter at a bottleneck, by the name of what is trained. */
+    public Map<String, Unit> bottlenecks() {
+        Map<String, Unit> found = new LinkedHashMap<>();
+        for (Unit unit : units) {
+            if (unit.atBottleneck) {
+                found.put(unit.parameters.get(0).name, unit);
+            }
+        }
         return found;
     }
 

@@ -10,8 +10,12 @@ public final class Parameter {
     private final int[] shape;
 
     Parameter(JSONObject json) throws JSONException {
-        name = json.getString("name");
-        shape = Json.ints(json.getJSONArray("shape"));
+        this(json.getString("name"), Json.ints(json.getJSONArray("shape")));
+    }
+
+    Parameter(String name, int... shape) {
+        this.name = name;
+        this.shape = shape;
         int count = 1;
         for (int length : shape) {
             count = Math.multiplyExact(count, length);

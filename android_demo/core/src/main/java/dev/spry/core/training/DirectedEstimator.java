@@ -1,5 +1,7 @@
 package dev.spry.core.training;
 
+import java.util.Collections;
+import java.util.LinkedHashMap;
 import java.util.Map;
 
 import dev.spry.core.Tensor;
@@ -11,6 +13,8 @@ import dev.spry.core.wire.Task;
 abstract class DirectedEstimator extends Estimator {
     private final Drawing drawing;
     private final int[] units;
+    /** What the last pass's directions at bottlenecks are as directions of weights. */
+    protected Map<String, Tensor> moved = Collections.emptyMap();
     private Map<String, Tensor> drawn;
     private int drawnFor;
 
@@ -37,8 +41,15 @@ abstract class DirectedEstimator extends Estimator {
         return drawn;
     }
 
+    /** Those of a step without what lies at padded tokens of a batch. */
+    Map<String, Tensor> directions(int iteration, Batch batch) {
+        return Drawing.withoutPadding(directions(iteration), manifest, batch.tokens.get("attention_mask"));
+    }
+
     /** The gradient that a step's numbers make along its directions. */
     Map<String, Tensor> estimated(ScalarReport report, int iteration) {
-        return drawing.gradient(report, directions(iteration));
+        Map<String, Tensor> along = new LinkedHashMap<>(directions(iteration));
+        along.putAll(moved);
+        return drawing.gradient(report, along);
     }
 }

@@ -11,6 +11,7 @@ import java.util.Set;
 import dev.spry.core.Tensor;
 import dev.spry.core.bundle.Manifest;
 import dev.spry.core.bundle.Parameter;
+import dev.spry.core.bundle.Unit;
 import dev.spry.core.numbers.Directions;
 import dev.spry.core.wire.ScalarReport;
 import dev.spry.core.wire.TrainingSettings;
@@ -22,17 +23,20 @@ public final class Drawing {
     /** Derivatives along each direction: one of each example of the batch, or their mean where they share it. */
     private final int rows;
     private final String head;
+    /** Whether those of units with bottlenecks are there; where examples share them they are along weights. */
+    private final boolean atBottlenecks;
 
-    private Drawing(Manifest manifest, TrainingSettings training, int rows, String head) {
+    private Drawing(Manifest manifest, TrainingSettings training, boolean perExample, String head) {
         this.manifest = manifest;
         this.training = training;
-        this.rows = rows;
+        rows = perExample ? training.batch : 1;
         this.head = head;
+        atBottlenecks = perExample;
     }
 
     /** As a job's settings say. */
     public static Drawing of(Manifest manifest, TrainingSettings training) {
-        return new Drawing(manifest, training, training.perExample ? training.batch : 1, training.head);
+        return new Drawing(manifest, training, training.perExample, training.head);
     }
 
     /** Of units alone, beside a head's true gradient. */
@@ -42,7 +46,7 @@ public final class Drawing {
 
     /** Units and head together, along directions that all examples share. */
     static Drawing shared(Manifest manifest, TrainingSettings training) {
-        return new Drawing(manifest, training, 1, "joint");
+        return new Drawing(manifest, training, false, "joint");
     }
 
     // --- directions ---
@@ -88,7 +92,7 @@ public final class Drawing {
      * for the others. The head counts as the unit after the last.
      */
     private void draw(Map<String, Tensor> found, int unit, long seed, int iteration, int first, int turns) {
-        List<Parameter> parameters = unit == manifest.units.size() ? manifest.head : manifest.unit(unit).parameters;
+        List<Parameter> parameters = moving(unit);
         int size = 0;
         for (Parameter parameter : parameters) {
             size += parameter.size;
@@ -116,6 +120,36 @@ public final class Drawing {
             found.put(parameter.name, Tensor.of(values, shape));
             start += parameter.size;
         }
+    }
+
+    private List<Parameter> moving(int unit) {
+        if (unit == manifest.units.size()) {
+            return manifest.head;
+        }
+        Unit found = manifest.unit(unit);
+        return atBottlenecks ? found.tangentsOf(training.length) : found.parameters;
+    }
+
+    /**
+     * Directions at bottlenecks without the tokens that only fill a text, which no loss depends on: `mask` [batch,
+     * tokens] is 0 for those. A unit that sees one token alone sees the one that the model reads.
+     */
+    static Map<String, Tensor> withoutPadding(Map<String, Tensor> drawn, Manifest manifest, Tensor mask) {
+        Map<String, Tensor> found = new LinkedHashMap<>(drawn);
+        long[] kept = mask.longs();
+        manifest.bottlenecks().forEach((name, unit) -> {
+            Tensor direction = found.get(name);
+            if (direction != null && !unit.ofOneToken) {
+                int[] shape = direction.shape();
+                int rank = shape[shape.length - 1];
+                float[] values = direction.floats().clone();
+                for (int i = 0; i < values.length; i++) {
+                    values[i] *= kept[i / rank % kept.length];
+                }
+                found.put(name, Tensor.of(values, shape));
+            }
+        });
+        return found;
     }
 
     // --- gradients ---

@@ -17,7 +17,8 @@ final class Forward extends ScalarEstimator {
     @Override
     public ScalarReport report(Batch batch, Map<String, Tensor> weights, int iteration) throws IOException {
         boolean scalar = !task.training.head.equals("exact");
-        Pass found = passes.along(batch, weights, directions(iteration), scalar);
+        Pass found = passes.along(batch, weights, directions(iteration, batch), scalar);
+        moved = found.moved;
         boolean headed = !manifest.head.isEmpty();
         float[] headJvp = scalar && headed ? found.headJvp : null;
         float[] gradient = !scalar && headed ? Drawing.joinHead(found.gradients, manifest) : null;

@@ -19,11 +19,11 @@ import dev.spry.core.wire.Task;
  */
 final class Mixed extends DirectedEstimator {
     Mixed(Manifest manifest, Task task, Passes passes) {
-        super(manifest, task, passes, Drawing.ofUnits(manifest, task.training), moved(manifest, task, passes));
+        super(manifest, task, passes, Drawing.ofUnits(manifest, task.training), estimated(manifest, task, passes));
     }
 
     /** The task's units before the segment that a step goes back to. */
-    private static int[] moved(Manifest manifest, Task task, Passes passes) {
+    private static int[] estimated(Manifest manifest, Task task, Passes passes) {
         int end = passes.exactCut();
         return IntStream.of(task.units)
                 .filter(unit -> Chain.firstUse(manifest, manifest.unit(unit)) < end)
@@ -32,7 +32,8 @@ final class Mixed extends DirectedEstimator {
 
     @Override
     public Estimate gradient(Batch batch, Map<String, Tensor> weights, int iteration) throws IOException {
-        Pass whole = passes.mixed(batch, weights, directions(iteration));
+        Pass whole = passes.mixed(batch, weights, directions(iteration, batch));
+        moved = whole.moved;
         ScalarReport report = told(batch, whole.loss, whole.jvp, null, null);
         Map<String, Tensor> gradients = new LinkedHashMap<>(estimated(report, iteration));
         gradients.putAll(own(whole.gradients));

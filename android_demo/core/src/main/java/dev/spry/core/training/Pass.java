@@ -16,6 +16,9 @@ public final class Pass {
     /** The exact ones: the head's, and of an exact pass the units'. */
     public final Map<String, Tensor> gradients = new LinkedHashMap<>();
 
+    /** What directions at bottlenecks are as directions of weights, [K * batch, *shape]. */
+    public final Map<String, Tensor> moved = new LinkedHashMap<>();
+
     Pass(int directions, int batch) {
         loss = new float[batch];
         jvp = new float[directions * batch];

@@ -75,6 +75,7 @@ public final class Passes {
                 Map<String, Tensor> step = stepper.suffix(values, states, part, cut, turn.begin, scalar);
                 piece.fill(found.loss, step.get("loss"), ONCE);
                 piece.fill(found.jvp, step.get("jvp"), turn.numbers);
+                putMoved(found, piece, step, drawn, turn);
                 if (scalar) {
                     piece.fill(found.headJvp, step.get("head_jvp"), turn.numbers);
                 } else if (turn == turns.get(0)) { // the head's gradient is the same in every turn
@@ -106,9 +107,20 @@ public final class Passes {
                 Tensor shares = values.get("example_weight");
                 Tensor slopes = Stepper.slopes(behind.get("gradient"), moved.get("tangent"), shares);
                 piece.fill(whole.jvp, slopes, turn.numbers);
+                putMoved(whole, piece, moved, drawn, turn);
             }
         }
         return whole;
+    }
+
+    /** What a turn's directions at bottlenecks are as directions of weights. */
+    private static void putMoved(
+            Pass whole, Piece piece, Map<String, Tensor> results, Map<String, Tensor> drawn, Turn turn) {
+        for (Map.Entry<String, Tensor> moved : Stepper.within(results, Stepper.MOVED).entrySet()) {
+            if (drawn.containsKey(moved.getKey())) {
+                piece.put(whole.moved, moved.getKey(), moved.getValue(), turn.numbers);
+            }
+        }
     }
 
     /** The segment that a mixed step goes back to. */
@@ -282,9 +294,25 @@ public final class Passes {
             if (part == null) {
                 return; // a head alone has no derivative along units
             }
+            fill(whole, part, numbers, 1);
+        }
+
+        /** The same of a parameter's rows of so many numbers, each of one direction and example. */
+        void put(Map<String, Tensor> whole, String name, Tensor part, List<Integer> numbers) {
+            int[] shape = part.shape();
+            int width = part.size() / shape[0];
+            shape[0] = directions * batch;
+            Tensor before = whole.get(name);
+            float[] values = before == null ? new float[shape[0] * width] : before.floats();
+            fill(values, part, numbers, width);
+            whole.put(name, Tensor.of(values, shape));
+        }
+
+        private void fill(float[] whole, Tensor part, List<Integer> numbers, int width) {
             float[] values = part.floats();
             for (int k = 0; k < numbers.size(); k++) {
-                System.arraycopy(values, k * stepper.chain.batch, whole, numbers.get(k) * batch + start, examples);
+                int to = (numbers.get(k) * batch + start) * width;
+                System.arraycopy(values, k * stepper.chain.batch * width, whole, to, examples * width);
             }
         }
     }

@@ -1,6 +1,7 @@
 package dev.spry.core.training;
 
 import java.io.IOException;
+import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.Map;
 

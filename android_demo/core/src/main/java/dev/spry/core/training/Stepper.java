@@ -22,7 +22,8 @@ import dev.spry.core.bundle.Unit;
 
 /**
  * Steps of one shape, each a chain of programs that a runtime runs one after the other. What a step gives is the last
- * program's outputs by name: loss, logits, jvp, head_jvp, and gradients under GRADIENT + parameter.
+ * program's outputs by name: loss, logits, jvp, head_jvp, and gradients under GRADIENT + parameter; of all programs what
+ * directions at bottlenecks are in weights, under MOVED + parameter.
  *
  * <p>Everything before the cut can be computed once (`prefix`) and kept; steps then start from the kept hidden states.
  */
@@ -31,6 +32,7 @@ public final class Stepper {
     static final String WEIGHT = "w:";
     static final String DIRECTION = "v:";
     static final String GRADIENT = "g:";
+    static final String MOVED = "x:";
 
     public final Chain chain;
     private final ProgramRunner runner;
@@ -195,13 +197,18 @@ public final class Stepper {
 
     /** The gradients among a step's results, by parameter. */
     static Map<String, Tensor> gradients(Map<String, Tensor> found) {
-        Map<String, Tensor> gradients = new LinkedHashMap<>();
+        return within(found, GRADIENT);
+    }
+
+    /** What stands under a prefix, by parameter. */
+    static Map<String, Tensor> within(Map<String, Tensor> found, String prefix) {
+        Map<String, Tensor> own = new LinkedHashMap<>();
         for (Map.Entry<String, Tensor> entry : found.entrySet()) {
-            if (entry.getKey().startsWith(GRADIENT)) {
-                gradients.put(entry.getKey().substring(GRADIENT.length()), entry.getValue());
+            if (entry.getKey().startsWith(prefix)) {
+                own.put(entry.getKey().substring(prefix.length()), entry.getValue());
             }
         }
-        return gradients;
+        return own;
     }
 
     /** The first segment that a parameter is used in; the head for one of its own. */
@@ -222,7 +229,8 @@ public final class Stepper {
     private Map<String, Tensor> follow(
             List<ProgramSpec> programs, Map<String, Tensor> values, Tensor hidden, Map<Integer, Tensor> states)
             throws IOException {
-        Map<String, Tensor> found = Collections.emptyMap();
+        Map<String, Tensor> found = new LinkedHashMap<>();
+        Map<String, Tensor> moved = new LinkedHashMap<>();
         Tensor tangent = null;
         for (ProgramSpec program : programs) {
             int segment = chain.position(program.segment);
@@ -232,7 +240,9 @@ public final class Stepper {
             found = run(program, values, hidden, tangent, null);
             hidden = found.get("hidden");
             tangent = found.get("tangent");
+            within(found, MOVED).forEach((name, value) -> moved.put(MOVED + name, value));
         }
+        found.putAll(moved);
         return found;
     }
 

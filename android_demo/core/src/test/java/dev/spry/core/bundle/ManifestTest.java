@@ -38,9 +38,9 @@ class ManifestTest {
 
     @Test
     void saysWhatIsWrong() throws Exception {
-        check("has schema 2, but this version of spry reads up to 1", Vectors.manifest().put("schema", 2));
-        check("has schema 0; expected 1 to 1", Vectors.manifest().put("schema", 0));
-        check("is not a manifest of schema 1", Vectors.manifest().put("units", 7));
+        check("has schema 3, but this version of spry reads up to 2", Vectors.manifest().put("schema", 3));
+        check("has schema 0; expected 1 to 2", Vectors.manifest().put("schema", 0));
+        check("is not a manifest of schema 2", Vectors.manifest().put("units", 7));
         check("segments must go from embed to head", Vectors.manifest().put("segments", new JSONArray()));
         JSONObject unit = Vectors.manifest();
         unit.getJSONArray("units").getJSONObject(0).put("segments", new JSONArray().put("block.7"));
@@ -55,7 +55,22 @@ class ManifestTest {
         JSONObject large = Vectors.manifest();
         JSONObject parameter = large.getJSONArray("head").getJSONObject(0);
         parameter.put("shape", new JSONArray().put(1 << 30).put(1 << 30));
-        check("is not a manifest of schema 1", large);
+        check("is not a manifest of schema 2", large);
+    }
+
+    @Test
+    void knowsWhereTangentsEnter() throws Exception {
+        JSONObject narrow = Vectors.manifest().put("schema", 2);
+        JSONObject unit = narrow.getJSONArray("units").getJSONObject(0);
+        String shape = "[{\"name\": \"a\", \"shape\": [2, 8]}]";
+        unit.put("tangents", "bottleneck").put("parameters", new JSONArray(shape));
+        Unit found = Vectors.parsed(narrow).unit(0);
+        assertEquals("[5, 2]", Arrays.toString(found.tangentsOf(5).get(0).shape()));
+        unit.put("token", 0);
+        Manifest manifest = Vectors.parsed(narrow);
+        assertEquals("[1, 2]", Arrays.toString(manifest.unit(0).tangentsOf(5).get(0).shape()));
+        assertEquals("[a]", manifest.bottlenecks().keySet().toString());
+        assertEquals(manifest.unit(1).parameters, manifest.unit(1).tangentsOf(5));
     }
 
     private static void check(String expected, JSONObject manifest) {
