@@ -116,8 +116,7 @@ class Passes:
         self, batch: Batch, weights: Weights, directions: Mapping[str, Array], *, scalar_head: bool = False
     ) -> Pass:
         """Derivatives along the units' directions; of the head its exact gradient, or its own derivative."""
-        moved = self._still(directions)
-        whole = self._empty()._replace(moved={name: _flat(values) for name, values in moved.items()})
+        whole = self._empty(directions)
         for piece, turn, states, part in self._taking_turns(batch, weights, directions):
             step = self._stepper.along(
                 piece.tokens, piece.labels, weights, part, self.cut, piece.weight,
@@ -126,9 +125,7 @@ class Passes:
             self._fill(whole, piece, turn.numbers, step.loss, step.jvp, step.head_jvp)
             if 0 in turn.numbers:  # the head's gradient is the same in every turn
                 _add(whole.gradients, step.gradients, piece.share)
-            for name, values in step.moved.items():
-                own = values.reshape(len(turn.numbers), -1, *values.shape[1:])
-                moved[name][turn.numbers, piece.rows] = own[:, : piece.rows.stop - piece.rows.start]
+            self._put(whole, piece, turn.numbers, step.moved)
         return whole
 
     def exact(self, batch: Batch, weights: Weights) -> Pass:
@@ -217,15 +214,21 @@ class Passes:
                 self.prefixes.keep(piece.key, hidden)
         return hidden
 
-    def _still(self, directions: Mapping[str, Array]) -> dict[str, Array]:
-        """No direction of the weights of units with bottlenecks, [K, batch, *shape]."""
+    def _empty(self, directions: Iterable[str] = ()) -> Pass:
+        """Nothing yet, of which units with bottlenecks move by what these directions will be in weights."""
+        shape = self.directions, self.batch
         units = {name: unit for name, unit in self.manifest.bottlenecks.items() if name in directions}
-        shape = self.directions, self.batch
-        return {name: np.zeros((*shape, *unit.parameters[0].shape), np.float32) for name, unit in units.items()}
+        rows = self.directions * self.batch
+        moved = {name: np.zeros((rows, *unit.parameters[0].shape), np.float32) for name, unit in units.items()}
+        jvp, head_jvp = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        return Pass(np.zeros(self.batch, np.float32), jvp, head_jvp, {}, moved)
 
-    def _empty(self) -> Pass:
-        shape = self.directions, self.batch
-        return Pass(np.zeros(self.batch, np.float32), np.zeros(shape, np.float32), np.zeros(shape, np.float32), {})
+    def _put(self, whole: Pass, piece: _Piece, turn: NDArray[np.intp], moved: Mapping[str, Array]) -> None:
+        """What a turn's directions at bottlenecks are in weights, of a piece's rows."""
+        for name, values in moved.items():
+            into = whole.moved[name].reshape(self.directions, self.batch, *values.shape[1:])
+            own = values.reshape(len(turn), -1, *values.shape[1:])
+            into[turn, piece.rows] = own[:, : piece.rows.stop - piece.rows.start]
 
     @staticmethod
     def _fill(
@@ -241,11 +244,6 @@ class Passes:
         for values, part in ((whole.jvp, jvp), (whole.head_jvp, head_jvp)):
             if part is not None:
                 values[turn, piece.rows] = part[:, : len(counted)] * counted
-
-
-def _flat(values: Array) -> Array:
-    """A view of [K, batch, *shape] as [K * batch, *shape]."""
-    return values.reshape(-1, *values.shape[2:])
 
 
 def _filled(rows: Array, size: int) -> Array:
