@@ -118,8 +118,7 @@ class Passes:
         self, batch: Batch, weights: Weights, directions: Mapping[str, Array], *, scalar_head: bool = False
     ) -> Pass:
         """Derivatives along the units' directions; of the head its exact gradient, or its own derivative."""
-        moved = self._still(directions)
-        whole = self._empty()._replace(moved={name: _flat(values) for name, values in moved.items()})
+        whole = self._empty(directions)
         for piece, turn, states, part in self._taking_turns(batch, weights, directions):
             step = self._stepper.along(
                 piece.tokens, piece.labels, weights, part, self.cut, piece.weight,
@@ -128,22 +127,21 @@ class Passes:
             self._fill(whole, piece, turn.numbers, step.loss, step.jvp, step.head_jvp)
             if turn.first:  # the head's gradient is the same in every turn
                 _add(whole.gradients, step.gradients, piece.share)
-            _put(moved, step.moved, turn, piece)
+            self._put(whole, piece, turn.numbers, step.moved)
         return whole
 
     def mixed(self, batch: Batch, weights: Weights, directions: Mapping[str, Array]) -> Pass:
         """True gradients of head and last units, and derivatives along the directions of units before them."""
-        moved = self._still(directions)
-        whole = self._empty()._replace(moved={name: _flat(values) for name, values in moved.items()})
+        whole = self._empty(directions)
         end = exact_cut(self.manifest, self.cut, self._exact_blocks)
         behind: ExactStep | None = None
         for piece, turn, states, part in self._taking_turns(batch, weights, directions):
-            jvp, behind, own = self._stepper.mixed(
+            jvp, behind, moved = self._stepper.mixed(
                 piece.tokens, piece.labels, weights, part, self.cut, end, piece.weight,
                 hidden=states[turn.begin], begin=turn.begin, states=states, behind=None if turn.first else behind,
             )  # fmt: skip
             self._fill(whole, piece, turn.numbers, behind.loss, jvp)
-            _put(moved, own, turn, piece)
+            self._put(whole, piece, turn.numbers, moved)
             if turn.first:
                 _add(whole.gradients, behind.gradients, piece.share)
         return whole
@@ -243,15 +241,21 @@ class Passes:
                 self.prefixes.keep(piece.key, hidden)
         return hidden
 
-    def _still(self, directions: Mapping[str, Array]) -> dict[str, Array]:
-        """No direction of the weights of units with bottlenecks, [K, batch, *shape]."""
+    def _empty(self, directions: Iterable[str] = ()) -> Pass:
+        """Nothing yet, of which units with bottlenecks move by what these directions will be in weights."""
+        shape = self.directions, self.batch
         units = {name: unit for name, unit in self.manifest.bottlenecks.items() if name in directions}
-        shape = self.directions, self.batch
-        return {name: np.zeros((*shape, *unit.parameters[0].shape), np.float32) for name, unit in units.items()}
+        rows = self.directions * self.batch
+        moved = {name: np.zeros((rows, *unit.parameters[0].shape), np.float32) for name, unit in units.items()}
+        jvp, head_jvp = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        return Pass(np.zeros(self.batch, np.float32), jvp, head_jvp, {}, moved)
 
-    def _empty(self) -> Pass:
-        shape = self.directions, self.batch
-        return Pass(np.zeros(self.batch, np.float32), np.zeros(shape, np.float32), np.zeros(shape, np.float32), {})
+    def _put(self, whole: Pass, piece: _Piece, turn: NDArray[np.intp], moved: Mapping[str, Array]) -> None:
+        """What a turn's directions at bottlenecks are in weights, of a piece's rows."""
+        for name, values in moved.items():
+            into = whole.moved[name].reshape(self.directions, self.batch, *values.shape[1:])
+            own = values.reshape(len(turn), -1, *values.shape[1:])
+            into[turn, piece.rows] = own[:, : piece.rows.stop - piece.rows.start]
 
     @staticmethod
     def _fill(
@@ -269,21 +273,9 @@ class Passes:
                 values[turn, piece.rows] = part[:, : len(counted)] * counted
 
 
-def _flat(values: Array) -> Array:
-    """A view of [K, batch, *shape] as [K * batch, *shape]."""
-    return values.reshape(-1, *values.shape[2:])
-
-
 def _filled(rows: Array, size: int) -> Array:
     """Rows up to `size`, the last one repeated."""
     return rows[np.minimum(np.arange(size), len(rows) - 1)]
-
-
-def _put(whole: Mapping[str, Array], moved: Mapping[str, Array], turn: Turn, piece: _Piece) -> None:
-    """What a turn's directions at bottlenecks are as directions of weights, of a piece's rows."""
-    for name, values in moved.items():
-        own = values.reshape(len(turn.numbers), -1, *values.shape[1:])
-        whole[name][turn.numbers, piece.rows] = own[:, : piece.rows.stop - piece.rows.start]
 
 
 def _add(total: dict[str, Array], part: Mapping[str, Array], share: float) -> None:

@@ -161,4 +161,4 @@ def _describe(model: PeftModel, *, at_bottlenecks: bool) -> Adapted:
     config = model.peft_config[_ADAPTER].to_dict()
     config["inference_mode"] = True
     initial = {key: tensor.detach().contiguous() for key, tensor in sorted(state.items())}
-    return Adapted(model, slots, names, config, initial, at_bottlenecks)
+    return Adapted(model, slots, names, config, initial, at_bottlenecks=at_bottlenecks)
