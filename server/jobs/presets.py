@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from edge_client.bundle.manifest import Manifest
 
-Preset = Literal["default", "paper", "aligned", "aligned-iteration", "pairs"]
+Preset = Literal["default", "paper", "bottleneck", "aligned", "aligned-iteration", "pairs"]
 
 _PAPER_SERVER = {"kind": "fedyogi", "learning_rate": 0.01}
 _ALIGNED_TRAINING = {"directions": 16, "kind": "orthogonal", "learning_rate": 0.001, "head_learning_rate": 0.1}
@@ -23,6 +23,14 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "optimizers": {"units": _PAPER_SERVER, "head": _PAPER_SERVER},
         "over_selection": 1.0,
         "rounds": 1500,
+    },
+    # For adapters with bottlenecks. The way back through the last two blocks costs little and tells all units there
+    # without noise; before them derivatives along directions at bottlenecks. Devices hardly move their units, as with
+    # `aligned`, below.
+    "bottleneck": {
+        "training": {"estimator": "mixed", "exact_blocks": 2, "learning_rate": 0.001},
+        "optimizers": _ALIGNED_SERVER,
+        "average": 0.9,
     },
     # For aligned adapters of rank 4 or 8 that were exported with examples: so many orthogonal directions are all or a
     # quarter of a unit's gradient. A device hardly moves its units while it trains, lest the head learn what only this
@@ -47,7 +55,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 
-_FITTING: Mapping[str, Preset] = {"aligned": "aligned", "pairs": "pairs"}
+_FITTING: Mapping[str, Preset] = {"bottleneck": "bottleneck", "aligned": "aligned", "pairs": "pairs"}
 
 
 def preset_for(adapter: str, estimator: str = "forward") -> Preset:

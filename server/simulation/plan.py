@@ -112,7 +112,7 @@ def plan_for(
             method=method,
             preset=preset,
             data=data,
-            settings=JobSettings.model_validate(merged(start, base, kind.settings, of_method, settings)),
+            settings=JobSettings.model_validate(merged(start, base, kind.under(start), of_method, settings)),
             adapter=merged(adapter, {"method": kind.adapter} if kind.adapter else {}),  # type: ignore[arg-type] -- made here
             seed=seed,
             variance_bound=variance_bound if kind.variance_bound else None,

@@ -42,6 +42,13 @@ class Method:
     variance_bound: float | None = None
     """Updates whose gradients vary more from step to step are left out."""
 
+    def under(self, preset: Settings) -> Settings:
+        """What makes it, over a preset that may find its gradients in a way of its own."""
+        own, theirs = (given.get("training", {}).get("estimator") for given in (self.settings, preset))
+        if theirs not in _ALSO.get(own, ()):
+            return self.settings
+        return {**self.settings, "training": {**self.settings["training"], "estimator": theirs}}
+
     def estimator_of(self, training: Training) -> type[Estimator]:
         """What finds a step's gradient."""
         return self.estimator or kind_of(training)
@@ -150,7 +157,7 @@ def method_named(name: str) -> Method:
     return METHODS[name]
 
 
-_ALSO: dict[Any, tuple[str, ...]] = {"forward": ("mixed",)}
+_ALSO: dict[Any, tuple[str, ...]] = {"forward": ("mixed", "auto")}
 """Estimators that leave a method what it is: forward gradients as far as a device does not hold true ones."""
 
 

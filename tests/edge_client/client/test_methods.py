@@ -64,6 +64,11 @@ def test_two_devices_end_a_job_with_true_gradients_in_the_last_blocks(fleet, fol
     ends_by_two_devices(fleet, folder, settings, "epoch")
 
 
+def test_two_devices_end_a_job_of_what_each_can_hold(fleet, trainable):
+    settings = settings_of("spry", "default", "epoch", trainable, estimator="auto")
+    ends_by_two_devices(fleet, trainable, settings, "epoch")
+
+
 def ends_by_two_devices(fleet, folder, settings, mode):
     fleet.job(fleet.upload(folder), **settings)
     both = threading.Barrier(2)

@@ -1,7 +1,12 @@
 """Which round a device is given a place in, and why it has none."""
 
+import numpy as np
 import pytest
 
+from edge_client.wire.protocol import Training
+from server.control.devices import assignment
+from server.jobs.assignment import Needs, RoundSlot
+from server.storage.jobs import find_job
 from tests.server.rounds.test_fleet import later
 
 
@@ -187,3 +192,40 @@ def test_a_token_says_how_many_may_take_part_at_once(server, bundle_name, at_onc
     server.device().task()  # of another token
     devices[0].send(tasks[0], devices[0].update(tasks[0]))
     assert devices[-1].task()
+
+
+def test_each_device_takes_the_step_that_it_can_hold(server, bundle_name):
+    """What a round makes of them is their mean, in which a true gradient weighs more than an estimate."""
+    auto = {"estimator": "auto", "batch": 2, "length": 8}
+    optimizers = {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}}
+    shape = {"per_round": 2, "over_selection": 1, "assignment": "all", "optimizers": optimizers}
+    server.create_job(bundle_name, training=auto, **shape)
+    server.advance()
+    manifest = server.store.bundles.manifest(bundle_name)
+    needs = Needs(manifest, Training(**auto))
+    slot = RoundSlot(0, (0, 1, 2, 3))
+    deep = needs.fit(slot, ["onnx"], None)
+    fit = deep
+    while fit.training.exact_blocks == deep.training.exact_blocks:
+        fit = needs.fit(slot, ["onnx"], fit.needs - 1)
+    large, small = server.device("large"), server.device("small")
+    start = large.weights("job")
+    tasks = {device: device.task(memory_bytes=memory) for device, memory in ((large, deep.needs), (small, fit.needs))}
+    assert [task["training"]["estimator"] for task in tasks.values()] == ["mixed", "mixed"]
+    depths = [task["training"]["exact_blocks"] for task in tasks.values()]
+    assert depths == [2, fit.training.exact_blocks]
+    found = assignment(server.store, find_job(server.store, "job"))
+    assert {part.step for part in found.parts} == {
+        "exact through 2 blocks, forward before",
+        f"exact through {depths[1]} block{'' if depths[1] == 1 else 's'}, forward before",
+    }
+    for device, change in ((large, 0.1), (small, 0.3)):
+        device.send(tasks[device], device.update(tasks[device], change, 8))
+    server.advance()
+    after = large.weights("job")
+    first = manifest.units[0]
+    clarity = 1 / (1 + first.size + 1)
+    wanted = (0.1 + 0.3 * clarity) / (1 + clarity)
+    np.testing.assert_allclose(after[first.parameters[0].name] - start[first.parameters[0].name], wanted, atol=1e-6)
+    head = manifest.head[0].name
+    np.testing.assert_allclose(after[head] - start[head], 0.2, atol=1e-6)
