@@ -34,15 +34,16 @@ from sqlalchemy import select
 from edge_client.data.batches import Batches
 from edge_client.data.examples import examples_for
 from edge_client.data.sources import open_data
-from edge_client.training.epoch import TrainingState, train, update
+from edge_client.training.epoch import TrainingState, report, train, update
 from edge_client.training.estimators import estimator_for
+from edge_client.training.features import NOTHING, measured
 from edge_client.training.plan import Workbench
 from edge_client.wire.protocol import Task
 from server.jobs.job import Job
-from server.rounds.aggregation import Mean
+from server.rounds.outcomes import Contribution, mean_of_updates
 from server.settings import Settings
 from server.storage.jobs import find_job
-from server.storage.models import Model, moved
+from server.storage.models import Model
 from server.storage.store import Store
 from server.storage.tables import devices, rounds, tasks
 
@@ -158,26 +159,35 @@ def repeated(store: Store, job: Job, parts: list[Path]) -> Model:
         names = {row.id: row.name for row in connection.execute(select(devices.c.id, devices.c.name))}
     data = {f"client-{n}": examples_for(open_data(p), bench.kind.check(manifest.model.labels)).split(0.1)[0]
             for n, p in enumerate(parts)}  # fmt: skip
-    model = Model(0, store.models.initial(job), {})
+    model, told = Model(0, store.models.initial(job), {}), set[str]()
     for number in range(1, job.round + 1):
         of_round = tasks.c.job == job.id, tasks.c.round == number, tasks.c.state == "accepted"
         with store.database.read() as connection:
             rows = connection.execute(select(tasks).where(*of_round).order_by(tasks.c.slot)).all()
-        mean = Mean()
+        updates: list[Contribution] = []
         for row in rows:
             task = Task(
                 id=row.id, job=job.id, job_name=job.name, round=number, seed=row.seed, units=row.units, cut=row.cut,
                 bundle=job.bundle, runtime=row.runtime, version=model.version, iteration=0, seconds=0,
                 training=job.settings.training, optimizers=job.settings.optimizers, batch=row.batch,
+                measure=job.settings.measures(manifest) and row.device not in told,
             )  # fmt: skip
+            told.add(row.device)
             encoder = bench.encoder(task.training.batch, task.training.length)
             batches = Batches(data[names[row.device]], encoder, bench.kind.encode, task.seed)
-            estimator = estimator_for(manifest, task, bench.passes(task, None))
+            passes = bench.passes(task, None)
+            estimator = estimator_for(manifest, task, passes)
             state = TrainingState(model.weights)
             for following in train(task, manifest, estimator, batches, state):
                 state = following
-            mean.add(update(task, manifest, state), state.examples)
-        model = moved(model, mean.changes(model.weights), job.settings, manifest)
+            moments = NOTHING
+            if task.measure:
+                own = data[names[row.device]]
+                moments = measured(passes.features, own, encoder, bench.kind, model.weights, task.seed)
+            tensors = update(task, manifest, state) | moments.tensors
+            said = report(state, measured=moments.rows)
+            updates.append(Contribution(row.id, tuple(row.units), task.training, {}, said, lambda sent=tensors: sent))
+        model = mean_of_updates(model, updates, job.settings, manifest, {}).model
     return model
 
 

@@ -1,8 +1,8 @@
 """What a device's examples hand to the layer that gives the logits, in a few moments.
 
 The gradient of that layer is a product of errors and features. Where features have a mean as large as their spread, or
-go along few directions, most of the gradient is about what says little of the task, and no one rate fits. The mean, and
-the mean of products of two features, say how to undo that: the server joins those of all devices, and steps by them
+go along few directions, most of the gradient is about what says little of the task, and no one rate fits. Mean and
+covariance of the features say how to undo that: the server joins those of all devices, and steps by them
 (`server.rounds.features`). A device tells them once in a job, of a few examples, beside its first update.
 """
 
@@ -24,7 +24,7 @@ from edge_client.tasks.task import TaskType
 MOST = 64
 """Examples that are looked at."""
 MOST_PRODUCTS = 1024
-"""Of more features only the squares are told: products of any two would be megabytes."""
+"""Of more features only the variances are told: products of any two would be megabytes."""
 
 MEAN, PRODUCTS = FEATURES + "mean", FEATURES + "products"
 
@@ -36,7 +36,7 @@ class Moments(NamedTuple):
     mean: Array
     """[features]"""
     products: Array
-    """The means of products of two features, row by row from the diagonal on; or their squares alone."""
+    """The means of products of two features about their means, row by row from the diagonal on; or the variances."""
 
     @property
     def tensors(self) -> dict[str, Array]:
@@ -70,9 +70,10 @@ def moments_of(rows: Array) -> Moments:
     """Of features [rows, features]."""
     count, width = rows.shape
     mean = rows.mean(0, dtype=np.float64).astype(np.float32)
+    about = rows - mean
     if width > MOST_PRODUCTS:
-        return Moments(count, mean, np.square(rows, dtype=np.float64).mean(0).astype(np.float32))
-    products = np.tensordot(rows, rows, (0, 0))[np.triu_indices(width)] / np.float32(count)
+        return Moments(count, mean, np.square(about, dtype=np.float64).mean(0).astype(np.float32))
+    products = np.tensordot(about, about, (0, 0))[np.triu_indices(width)] / np.float32(count)
     return Moments(count, mean, np.asarray(products, np.float32))
 
 

@@ -12,7 +12,6 @@ The clients' own steps are short (`server.jobs.completion`): what counts of them
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import FeatureSpec
 from edge_client.bundle.names import FEATURES
-from edge_client.training.features import MEAN, MOST_PRODUCTS, PRODUCTS, Moments
+from edge_client.training.features import MEAN, PRODUCTS, Moments
 from edge_client.wire.protocol import Training
 
 COUNT = FEATURES + "count"
@@ -29,7 +28,9 @@ SHARE_OF_STEP = 0.1
 MOST_OF_WAY = 1.0
 """However many steps they took."""
 RIDGE = 0.3
-"""Of the mean variance: what is added to each, lest directions in which nothing varies count like the others."""
+"""Of a feature's variance: what is added to each direction's, lest those in which nothing varies count like others."""
+LEAST_SPREAD = 0.1
+"""Of the features' usual size: what hardly varies beside it moves when the adapter does, and must not then decide."""
 MOST_TIMES_USUAL = 100.0
 """How much larger than those of the exporter's sentences a device's features may be."""
 
@@ -43,11 +44,12 @@ def joined(state: Weights, told: Iterable[Moments]) -> Weights:
     if not total:
         return {}
     shares = [one.rows / total for one in moments]
-    return {
-        COUNT: np.array([total], np.float32),
-        MEAN: _mean([one.mean for one in moments], shares),
-        PRODUCTS: _mean([one.products for one in moments], shares),
-    }
+    means = [one.mean.astype(np.float64) for one in moments]
+    mean = sum((share * own for share, own in zip(shares, means, strict=True)), np.zeros(len(means[0])))
+    products = np.zeros(len(moments[0].products))
+    for share, one, own in zip(shares, moments, means, strict=True):
+        products += share * (one.products + _packed(own - mean, len(products)))
+    return {COUNT: np.array([total], np.float32), MEAN: mean.astype(np.float32), PRODUCTS: products.astype(np.float32)}
 
 
 def _kept(state: Weights) -> list[Moments]:
@@ -56,9 +58,11 @@ def _kept(state: Weights) -> list[Moments]:
     return [Moments(int(state[COUNT][0]), state[MEAN], state[PRODUCTS])]
 
 
-def _mean(values: list[Array], shares: list[float]) -> Array:
-    total = sum(share * value.astype(np.float64) for share, value in zip(shares, values, strict=True))
-    return np.asarray(total, np.float32)
+def _packed(apart: Numbers, size: int) -> Numbers:
+    """Products of what a mean is apart from that of all, as moments have them."""
+    if size == len(apart):
+        return np.square(apart)
+    return np.outer(apart, apart)[np.triu_indices(len(apart))]
 
 
 def stepped(change: Weights, state: Weights, spec: FeatureSpec, training: Training, steps: float) -> Weights:
@@ -70,7 +74,8 @@ def stepped(change: Weights, state: Weights, spec: FeatureSpec, training: Traini
     mean = state[MEAN].astype(np.float64) if spec.bias else np.zeros(len(state[MEAN]))
     weight = -scale * change[spec.weight].astype(np.float64)
     bias = -scale * change[spec.bias].astype(np.float64) if spec.bias else np.zeros(len(weight))
-    whitened = _solved(weight - np.outer(bias, mean), state[PRODUCTS], mean)
+    about = state[PRODUCTS] if spec.bias else state[PRODUCTS] + _packed(state[MEAN], len(state[PRODUCTS]))
+    whitened = _solved(weight - np.outer(bias, mean), about, mean)
     moved = {spec.weight: whitened.astype(np.float32)}
     if spec.bias:
         moved[spec.bias] = (bias - whitened @ mean).astype(np.float32)
@@ -79,35 +84,31 @@ def stepped(change: Weights, state: Weights, spec: FeatureSpec, training: Traini
 
 def _solved(rows: Numbers, products: Array, mean: Numbers) -> Numbers:
     """Rows through the inverse of the features' covariance, in units of each feature's own spread."""
-    width = len(mean)
-    if len(products) == width and width > MOST_PRODUCTS:
-        variances = np.maximum(products - np.square(mean), 0.0)
-        return rows / (variances + RIDGE * _usual(variances))
+    width = rows.shape[1]
+    variances = np.maximum(_diagonal(products, width).astype(np.float64), 0.0)
+    size = np.mean(variances + np.square(mean)) + np.finfo(np.float32).tiny
+    spread = np.sqrt(np.maximum(variances, LEAST_SPREAD**2 * size))
+    if len(products) == width:
+        return rows / np.square(spread) / (1 + RIDGE)
     covariance = np.zeros((width, width))
     covariance[np.triu_indices(width)] = products
-    covariance = covariance + np.triu(covariance, 1).T - np.outer(mean, mean)
-    spread = np.sqrt(np.maximum(np.diag(covariance), 0.01 * _usual(np.diag(covariance))))
+    covariance = covariance + np.triu(covariance, 1).T
     values, vectors = np.linalg.eigh(covariance / np.outer(spread, spread))
     inverse = (vectors / (np.maximum(values, 0.0) + RIDGE)) @ vectors.T  # what devices tell need not be a covariance
     return (rows / spread) @ inverse / spread
 
 
-def _usual(variances: Any) -> float:
-    return max(float(np.mean(np.maximum(variances, 0.0))), float(np.finfo(np.float32).tiny))
-
-
 def unlikely(moments: Moments, spec: FeatureSpec) -> str | None:
     """Why moments cannot be those of a model's features; None where they can."""
-    width = len(moments.mean)
-    diagonal = moments.products if len(moments.products) == width and width > 1 else _diagonal(moments.products, width)
-    if (diagonal < np.square(moments.mean) * 0.99 - 1e-6).any():
-        return "its features have a mean that is larger than their spread allows"
-    square, most = float(diagonal.sum()), MOST_TIMES_USUAL * max(spec.square, 1e-6)
+    variances = _diagonal(moments.products, len(moments.mean))
+    if (variances < 0).any():
+        return "its features vary by less than nothing"
+    square, most = float((variances + np.square(moments.mean)).sum()), MOST_TIMES_USUAL * max(spec.square, 1e-6)
     if square > most:
         return f"its features have a mean square of {square:.3g}, {square / spec.square:.0f} times the usual"
     return None
 
 
 def _diagonal(products: Array, width: int) -> Array:
-    """Of a triangle that is told row by row."""
-    return products[np.cumsum([0, *range(width, 1, -1)])]
+    """Of a triangle that is told row by row; or what is told alone."""
+    return products if len(products) == width else products[np.cumsum([0, *range(width, 1, -1)])]

@@ -34,7 +34,10 @@ WRONG = [
     ({"set": "training.estimator=exact"}, "spry has training.estimator forward, not exact"),
     ({"settings": "none.json"}, "settings none.json cannot be read as JSON: .* No such file"),
     ({"settings": "a-file"}, "settings a-file cannot be read as JSON: Expecting value"),
-    ({"preset": "x"}, "preset: Input should be 'default', 'paper', 'bottleneck', 'aligned', 'aligned-iteration' or 'pairs'"),
+    (
+        {"preset": "x"},
+        "preset: Input should be 'default', 'paper', 'bottleneck', 'aligned', 'aligned-iteration' or 'pairs'",
+    ),
     ({"engine": "x"}, "unknown engine 'x'; expected local or ray"),
     ({"task": "x"}, "task: Input should be 'seq-cls', 'qa'"),
     (

@@ -41,7 +41,7 @@ public final class Drawing {
 
     /** Of units alone, beside a head's true gradient. */
     static Drawing ofUnits(Manifest manifest, TrainingSettings training) {
-        return new Drawing(manifest, training, training.perExample ? training.batch : 1, "exact");
+        return new Drawing(manifest, training, training.perExample, "exact");
     }
 
     /** Units and head together, along directions that all examples share. */

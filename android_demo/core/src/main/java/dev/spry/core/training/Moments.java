@@ -10,12 +10,12 @@ import dev.spry.core.Tensor;
 
 /**
  * What a device's examples hand to the layer that gives the logits: their mean, and the means of products of two
- * features. A device tells them once in a job, of a few examples, beside its first update.
+ * features about their means. A device tells them once in a job, of a few examples, beside its first update.
  */
 public final class Moments {
     /** Examples that are looked at. */
     static final int MOST = 64;
-    /** Of more features only the squares are told: products of any two would be megabytes. */
+    /** Of more features only the variances are told: products of any two would be megabytes. */
     static final int MOST_PRODUCTS = 1024;
     /** Before their names in an update. */
     private static final String FEATURES = "f:";
@@ -91,15 +91,28 @@ public final class Moments {
 
         Moments moments() {
             Map<String, Tensor> tensors = new LinkedHashMap<>();
-            tensors.put(FEATURES + "mean", mean(sum));
-            tensors.put(FEATURES + "products", mean(products));
+            tensors.put(FEATURES + "mean", mean());
+            tensors.put(FEATURES + "products", aboutMeans());
             return new Moments(rows, tensors);
         }
 
-        private Tensor mean(double[] sums) {
-            float[] means = new float[sums.length];
+        private Tensor mean() {
+            float[] means = new float[sum.length];
             for (int i = 0; i < means.length; i++) {
-                means[i] = (float) (sums[i] / rows);
+                means[i] = (float) (sum[i] / rows);
+            }
+            return Tensor.of(means, means.length);
+        }
+
+        private Tensor aboutMeans() {
+            int width = sum.length;
+            float[] means = new float[products.length];
+            int place = 0;
+            for (int i = 0; i < width; i++) {
+                for (int j = i; j < (width <= MOST_PRODUCTS ? width : i + 1); j++) {
+                    double about = products[place] / rows - sum[i] / rows * (sum[j] / rows);
+                    means[place++] = (float) (i == j ? Math.max(about, 0) : about);
+                }
             }
             return Tensor.of(means, means.length);
         }
