@@ -71,11 +71,10 @@ def test_what_hardly_varies_does_not_decide(generator):
     """An adapter may move a feature that was measured to be still by far more than its spread."""
     rows = features(generator)
     rows[:, 0] = 3 + 1e-4 * rows[:, 0]
-    change = stepped(
-        summed(rows, np.ones((200, CLASSES), np.float32)), joined({}, [moments_of(rows)]), SPEC, TRAINING, STEPS
-    )
+    errors = generator.standard_normal((200, CLASSES)).astype(np.float32)
+    change = stepped(summed(rows, errors), joined({}, [moments_of(rows)]), SPEC, TRAINING, STEPS)
     moved = np.abs(change["head.weight"])
-    assert moved[:, 0].max() <= 10 * moved[:, 1:].max() + 1e-3
+    assert moved[:, 0].max() < moved[:, 1:].max()
 
 
 def test_many_steps_go_no_further_than_the_way():
