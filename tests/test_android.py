@@ -21,11 +21,16 @@ from tests.benchmarks import script
 WORDS = ["the ice", "the lake", "it", "a train", "on the lake", "a b c", "the ice is on the lake"]
 TEXTS = ["the ice is on the lake", "a train!", "it"]
 MODES = {
-    "epoch": {"training": {"batch": 2, "length": 8, "epochs": 2, "learning_rate": 0.01}},
+    # A tiny model's features hardly vary, so that a step by them makes much of how each side rounds.
+    "epoch": {
+        "training": {"batch": 2, "length": 8, "epochs": 2, "learning_rate": 0.01},
+        "measure_features": False,
+    },
     "iteration": {"training": {"batch": 2, "length": 8, "mode": "iteration", "iterations": 3, "learning_rate": 0.01}},
 }
 MIXED = {
     "assignment": "all",
+    "measure_features": False,
     "training": {"batch": 2, "length": 8, "epochs": 2, "learning_rate": 0.01, "estimator": "mixed"},
 }
 SLOW = {"training": {"batch": 2, "length": 8, "epochs": 80, "learning_rate": 5e-4, "optimizer": "adamw"}}
@@ -147,11 +152,9 @@ def told(process, condition, seconds: float = 40) -> dict:
 
 
 def assert_same(found: dict, expected: dict, apart: float = 1e-5) -> None:
-    """A head's step by features that hardly vary, as a tiny model's, makes much of how they were rounded."""
     assert found.keys() == expected.keys()
     for name, value in expected.items():
-        most = 200 * apart if ".classifier." in name else 2 * apart
-        np.testing.assert_allclose(found[name], value, rtol=0, atol=most, err_msg=name)
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=apart, err_msg=name)
 
 
 def moved(found: dict, start: dict) -> float:
@@ -181,7 +184,9 @@ def test_alone_it_sends_what_a_python_client_sends(desk, mode, settings):
 @pytest.mark.parametrize("mode", MODES)
 def test_it_takes_part_beside_python_clients(desk, mode):
     """The server's own optimizer is adaptive; in mode iteration both devices repeat its steps."""
-    name = desk.job(f"{mode}-beside", per_round=2, minimum=2, device_evaluation=1, **MODES[mode])
+    name = desk.job(
+        f"{mode}-beside", per_round=2, minimum=2, device_evaluation=1, **MODES[mode] | {"measure_features": True}
+    )
     start = desk.adapter(name)
     running = desk.jvm(name, "--rounds", "2", "--holdout", "0.3"), desk.python(name, "--rounds", "2")
     for process in running:

@@ -51,6 +51,9 @@ class Classification(TaskType):
         last = part.encoded.tokens["attention_mask"][: len(features)].sum(1) - 1
         return features[np.arange(len(features)), last]
 
+    def most_feature_rows(self, examples: int, length: int) -> int:
+        return examples
+
     def right(self, logits: NDArray[Any], part: Labelled) -> list[bool]:
         return (logits.argmax(-1) == part.labels[: len(part.examples)]).tolist()
 

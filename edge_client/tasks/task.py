@@ -114,6 +114,10 @@ class TaskType(ABC):
             return features
         return features[part.encoded.tokens["attention_mask"][: len(features)] > 0]
 
+    def most_feature_rows(self, examples: int, length: int) -> int:
+        """So many examples of so many tokens give no more of them."""
+        return examples * length
+
     # --- predictions; logits are those of the examples alone ---
 
     @abstractmethod

@@ -319,12 +319,8 @@ class Mixed(DirectedEstimator):
     @classmethod
     def joined(cls, manifest: Manifest, training: Training, units: Sequence[int]) -> tuple[int, ...]:
         """The way back through the last blocks finds the gradients of all units there."""
-        beginning = manifest.model.blocks - training.exact_blocks
-        late = [
-            number
-            for number, unit in enumerate(manifest.units)
-            if manifest.segments[first_use(manifest, unit)].first_block >= beginning
-        ]
+        end = exact_cut(manifest, 0, training.exact_blocks)
+        late = (number for number, unit in enumerate(manifest.units) if first_use(manifest, unit) >= end)
         return tuple(sorted({*units, *late}))
 
     @classmethod

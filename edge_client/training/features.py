@@ -15,7 +15,7 @@ import numpy as np
 
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import FeatureSpec, Manifest
-from edge_client.bundle.names import FEATURES, within
+from edge_client.bundle.names import FEATURES
 from edge_client.data.batches import Batch, in_order, shuffled
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example
@@ -45,6 +45,7 @@ class Moments(NamedTuple):
 
 
 NOTHING = Moments(0, np.zeros(0, np.float32), np.zeros(0, np.float32))
+"""Where nothing is asked for, or told."""
 FeaturesOf = Callable[[Batch, Weights], Array]
 """Features of a batch with these weights."""
 
@@ -88,7 +89,6 @@ def without_moments(tensors: Mapping[str, Array]) -> dict[str, Array]:
     return {name: value for name, value in tensors.items() if not name.startswith(FEATURES)}
 
 
-def moments_in(tensors: Mapping[str, Array], count: int) -> Moments | None:
-    """Those beside an update, if it has some."""
-    told = within(tensors, FEATURES)
-    return Moments(count, told["mean"], told["products"]) if told and count else None
+def moments_in(tensors: Mapping[str, Array], rows: int) -> Moments:
+    """Those beside an update, of so many rows; nothing where it has none."""
+    return Moments(rows, tensors[MEAN], tensors[PRODUCTS]) if rows and MEAN in tensors else NOTHING

@@ -55,12 +55,18 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 
-_FITTING: Mapping[str, Preset] = {"bottleneck": "bottleneck", "aligned": "aligned", "pairs": "pairs"}
+_FITTING: Mapping[str, tuple[Preset, tuple[str, ...]]] = {
+    "bottleneck": ("bottleneck", ("forward", "mixed", "auto")),
+    "aligned": ("aligned", ("forward",)),
+    "pairs": ("pairs", ("forward",)),
+}
+"""Of adapters, what was measured best with them, and for which estimators."""
 
 
 def preset_for(adapter: str, estimator: str = "forward") -> Preset:
-    """Where settings start from when nobody says: for forward gradients, what was measured best with the adapter."""
-    return _FITTING.get(adapter, "default") if estimator == "forward" else "default"
+    """Where settings start from when nobody says: what fits the adapter and the way gradients are found."""
+    preset, estimators = _FITTING.get(adapter, ("default", ()))
+    return preset if estimator in estimators else "default"
 
 
 def start_of(manifest: Manifest, preset: str) -> dict[str, Any]:

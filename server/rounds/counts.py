@@ -26,7 +26,9 @@ def held_to(report: Report, declared: int | None, training: Training, manifest: 
     _check_held_back(report, declared, training, manifest)
     steps = min(report.steps, training.iterations or report.steps)
     most = min(report.examples, steps * training.batch)
-    measured = min(report.measured, MOST * training.length)
+    looked_at = MOST if declared is None else min(MOST, declared)
+    rows = task_named(manifest.model.task).most_feature_rows(looked_at, training.length)
+    measured = min(report.measured, rows)
     return replace(report, examples=most if declared is None else min(most, declared), measured=measured)
 
 

@@ -39,7 +39,7 @@ Numbers = NDArray[np.float64]
 
 def joined(state: Weights, told: Iterable[Moments]) -> Weights:
     """The moments of all rows that were ever told, as the server's state keeps them."""
-    moments = [*_kept(state), *told]
+    moments = [one for one in (*_kept(state), *told) if one.rows]
     total = sum(one.rows for one in moments)
     if not total:
         return {}

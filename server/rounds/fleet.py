@@ -40,6 +40,14 @@ def needs_of(store: Store, job: Job) -> Needs:
     return store.needs.setdefault(job.id, Needs(manifest, job.settings.training))
 
 
+def is_to_measure(store: Store, job: Job, device: str) -> bool:
+    """Whether a device is asked for its features' moments, and heard: with its first update of a job."""
+    if not job.settings.measures(store.bundles.manifest(job.bundle)):
+        return False
+    with store.database.read() as connection:
+        return not parts.has_ever_accepted(connection, job.id, device)
+
+
 def present(store: Store, job: Job, round_: Round) -> int:
     """The devices that have or had a part in a round, and those that can take a place which is left."""
     with store.database.read() as connection:

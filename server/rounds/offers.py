@@ -17,7 +17,7 @@ from server.errors import Refusal
 from server.jobs.assignment import Fit, RoundSlot, choose
 from server.jobs.demands import is_wanted, unsuited
 from server.jobs.job import PAUSED, RUNNING, Job
-from server.rounds.fleet import needs_of
+from server.rounds.fleet import is_to_measure, needs_of
 from server.storage import devices, parts, rounds
 from server.storage.jobs import find_job, list_jobs
 from server.storage.rows import Device, Part, Round
@@ -341,15 +341,8 @@ class Offers:
             optimizers=settings.optimizers,
             batch=part.batch,
             evaluate=bool(every) and part.round % every == 0,
-            measure=self._measures(job, part.device),
+            measure=is_to_measure(self._store, job, part.device),
         )
-
-    def _measures(self, job: Job, device: str) -> bool:
-        """Whether a device is to tell of its features: once in a job."""
-        if not job.settings.measures(self._store.bundles.manifest(job.bundle)):
-            return False
-        with self._store.database.read() as connection:
-            return not parts.has_ever_accepted(connection, job.id, device)
 
     # --- what devices said ---
 

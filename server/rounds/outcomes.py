@@ -116,7 +116,7 @@ def mean_of_updates(
     for update, weights in zip(taken, weights_of(holders, settings.weight_bound, manifest), strict=True):
         tensors = update.tensors()
         mean.add({name: tensors[name] for name in weights}, weights)
-        told += [moments] if (moments := moments_in(tensors, update.report.measured)) else []
+        told.append(moments_in(tensors, update.report.measured))
     start, change = _by_features(start, mean.changes(start.weights), told, reports, settings, manifest)
     return Outcome(moved(start, change, settings, manifest), change, reports, refused=tuple(refused))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from sqlalchemy import Connection
@@ -14,6 +15,7 @@ from server.errors import Refusal, not_found
 from server.jobs.job import Job
 from server.rounds.counts import check_derivatives, held_to
 from server.rounds.features import unlikely
+from server.rounds.fleet import is_to_measure
 from server.rounds.outliers import beyond, norms, usual_in
 from server.rounds.updates import largest, read_update
 from server.storage import parts, refusals, rounds, scalars
@@ -64,6 +66,8 @@ class Reports:
             version = rounds.find(connection, job.id, part.round).version
         start = self._store.models.load(job, version).weights
         report = held_to(update.report, part.declared, job.settings.training, manifest)
+        if not is_to_measure(self._store, job, part.device):
+            report = replace(report, measured=0)  # nobody asked: what it tells is left out of the mean
         lengths = norms(update.tensors, start, manifest.head_names, manifest.units)
         known = usual_in(self._store.database, job.id, part.round)
         if why := beyond(lengths, known, job.settings.norm_bound):
@@ -186,6 +190,6 @@ class Reports:
         return max(0.0, min(left, self._store.settings.retry_seconds))
 
 
-def _check_moments(moments: Moments | None, manifest: Manifest) -> None:
-    if moments is not None and manifest.features is not None and (why := unlikely(moments, manifest.features)):
+def _check_moments(moments: Moments, manifest: Manifest) -> None:
+    if manifest.features is not None and (why := unlikely(moments, manifest.features)):
         raise Refusal(422, "norm", f"the update is refused: {why}")

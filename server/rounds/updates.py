@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest, Parameter
-from edge_client.training.features import MEAN, PRODUCTS, Moments, moments_in, shapes_of
+from edge_client.training.features import MEAN, NOTHING, PRODUCTS, Moments, moments_in, shapes_of
 from edge_client.wire.protocol import REPORT, Report
 from server.errors import Refusal
 
@@ -32,7 +32,7 @@ class Update:
 
     tensors: Weights
     report: Report
-    moments: Moments | None = None
+    moments: Moments = NOTHING
     """Of what reaches the head's last layer on its device."""
 
 
@@ -55,7 +55,7 @@ def read_update(path: Path, manifest: Manifest, units: Sequence[int]) -> Update:
         with safe_open(path, "np") as file:
             metadata: dict[str, str] = file.metadata() or {}
             names = set(file.keys())
-            moments = [one for one in _moments(manifest) if names & {MEAN, PRODUCTS}]
+            moments = _moments(manifest) if names & {MEAN, PRODUCTS} else []
             _check_names(names, [*expected, *moments])
             tensors = {parameter.name: _tensor(file, parameter) for parameter in [*expected, *moments]}
     except SafetensorError as error:

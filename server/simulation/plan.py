@@ -65,6 +65,13 @@ class Plan(BaseModel):
         return method_named(self.method)
 
     @model_validator(mode="after")
+    def _can_differ(self) -> Plan:
+        estimator = self.settings.training.estimator
+        if self.able < 1 and estimator != "auto":
+            raise ValueError(f"--able is of estimator auto, and this is {estimator}: leave it out, or take auto")
+        return self
+
+    @model_validator(mode="after")
     def _can_be_guided(self) -> Plan:
         if self.guided and self.kind.family != "forward":
             raise ValueError(f"guided directions are for forward gradients, and {self.method} takes none")

@@ -24,6 +24,7 @@ from edge_client.step.passes import Passes
 from edge_client.tasks.classification import Classification
 from edge_client.training.epoch import TrainingState, evaluate, report, train, update
 from edge_client.training.estimators import estimator_for
+from edge_client.training.features import measured
 from edge_client.training.optimizers import server_step
 from edge_client.training.replay import changes
 from edge_client.wire.scalars import Participant, StepRecord, as_published, decode_report, encode_record
@@ -113,7 +114,9 @@ class Bench:
         models = self.start, state.weights
         passes, *_ = self.parts(replace(task, batch=task.training.batch))
         total, right = evaluate(passes.logits, self.examples, batches.encoder, CLASSES, models)
-        return update(task, self.manifest, state), report(state, held_back=total, right=(right[0], right[1]))
+        told = measured(passes.features, self.examples, batches.encoder, CLASSES, self.start, task.seed)
+        said = report(state, held_back=total, right=(right[0], right[1]), measured=told.rows)
+        return update(task, self.manifest, state) | told.tensors, said
 
     def iterations(self, task, count=3):
         """Here: the reports of this task, the records of it and another client, and the weights that they lead to."""
@@ -169,11 +172,11 @@ def test_a_round_gives_the_same_update(classes, benches, trainable, changed):
         found = load_file(bench.where / f"{name}.safetensors")
         assert found.keys() == expected.keys(), name
         for parameter, value in expected.items():
-            assert (value != bench.start[parameter]).any(), (name, parameter)
+            assert (value != bench.start.get(parameter, 0)).any(), (name, parameter)
             np.testing.assert_allclose(found[parameter], value, rtol=0, atol=CLOSE, err_msg=f"{name} {parameter}")
         with safe_open(bench.where / f"{name}.safetensors", "numpy") as file:
             says = json.loads(file.metadata()["report"])
-        for field in ("examples", "steps", "held_back", "right_global", "right_personal"):
+        for field in ("examples", "steps", "held_back", "right_global", "right_personal", "measured"):
             assert says[field] == getattr(told, field), (name, field)
         assert says["loss"] == pytest.approx(told.loss, abs=CLOSE), name
 
@@ -214,7 +217,7 @@ def test_directions_at_bottlenecks(classes, benches, narrow, changed):
         found = load_file(bench.where / f"{name}.safetensors")
         assert found.keys() == expected.keys(), name
         for parameter, value in expected.items():
-            assert (value != bench.start[parameter]).any(), (name, parameter)
+            assert (value != bench.start.get(parameter, 0)).any(), (name, parameter)
             close = CLOSE * max(1, np.abs(value).max())
             np.testing.assert_allclose(found[parameter], value, rtol=0, atol=close, err_msg=f"{name} {parameter}")
 

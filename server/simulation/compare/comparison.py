@@ -18,7 +18,7 @@ from server.simulation.compare.runs import Config, Run, RunError
 
 MethodKind = Literal["backprop", "forward", "zero-order", "head alone"]
 KINDS: dict[str, MethodKind] = {
-    "exact": "backprop", "forward": "forward", "mixed": "forward", "central": "zero-order",
+    "exact": "backprop", "forward": "forward", "mixed": "forward", "auto": "forward", "central": "zero-order",
 }  # fmt: skip
 """Of an estimator, in the order of the rows."""
 RIVALS: tuple[MethodKind, ...] = ("backprop", "zero-order", "head alone")

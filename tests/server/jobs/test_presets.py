@@ -80,7 +80,8 @@ def test_more_directions_than_a_report_holds_are_refused(bundle):
 @pytest.mark.parametrize(
     ("adapter", "estimator", "preset"),
     [("pairs", "forward", "pairs"), ("aligned", "forward", "aligned"), ("lora", "forward", "default"),
-     ("pairs", "exact", "default"), ("aligned", "central", "default")],
+     ("pairs", "exact", "default"), ("aligned", "central", "default"), ("bottleneck", "forward", "bottleneck"),
+     ("bottleneck", "auto", "bottleneck"), ("bottleneck", "exact", "default")],
 )  # fmt: skip
 def test_the_preset_that_fits(adapter, estimator, preset):
     assert preset_for(adapter, estimator) == preset

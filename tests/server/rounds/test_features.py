@@ -6,7 +6,8 @@ import pytest
 from edge_client.bundle.manifest import FeatureSpec
 from edge_client.training.features import MEAN, PRODUCTS, Moments, moments_of
 from edge_client.wire.protocol import Training
-from server.rounds.features import RIDGE, SHARE_OF_STEP, joined, stepped, unlikely
+from server.rounds.features import COUNT, RIDGE, SHARE_OF_STEP, joined, stepped, unlikely
+from server.storage.jobs import find_job
 from tests.server.conftest import encode
 
 SPEC = FeatureSpec("head.weight", "head.bias", 1.0)
@@ -154,6 +155,24 @@ def test_a_device_is_asked_once_in_a_job(server, bundle_name, moments):
     device.send(second, device.update(second))
     server.advance()
     assert other.task()["measure"], "it has told nothing yet"
+
+
+def test_what_is_told_unasked_does_not_count(server, bundle_name, moments):
+    """Nor more rows than a device has examples: nobody's features decide by being told often, or as many."""
+    server.create_job(bundle_name, per_round=1, over_selection=1)
+    server.advance()
+    device = server.device()
+    first = device.task(examples=8)
+    device.send(first, told_by(device, first, moments))
+    server.advance()
+    state = server.store.models.load(find_job(server.store, "job"), 1).optimizer
+    assert state[COUNT] == 8, "its moments claim to be of 16 rows"
+    second = device.task(examples=8)
+    device.send(second, told_by(device, second, moments))
+    server.advance()
+    after = server.store.models.load(find_job(server.store, "job"), 2).optimizer
+    assert after[COUNT] == 8
+    np.testing.assert_array_equal(after[MEAN], state[MEAN])
 
 
 def test_a_job_may_do_without(server, bundle_name, moments):

@@ -86,11 +86,14 @@ final class TrainMain {
         while (state.step < training.steps()) {
             state = training.next(state);
         }
-        Evaluation held = Evaluation.of(
-                passes, new LocalRows(examples, encoder), bundle.manifest.model.task, start, state.weights);
-        String report = Training.report(state, 0, held, Moments.none()).toJson().toString();
+        LocalRows rows = new LocalRows(examples, encoder);
+        Evaluation held = Evaluation.of(passes, rows, bundle.manifest.model.task, start, state.weights);
+        Moments moments = Moments.of(passes, rows, bundle.manifest.model.task, start, task.seed);
+        String report = Training.report(state, 0, held, moments).toJson().toString();
+        Map<String, Tensor> update = new LinkedHashMap<>(training.update(state));
+        update.putAll(moments.tensors);
         write(name + ".safetensors",
-                new Safetensors(training.update(state), Collections.singletonMap("report", report)).encoded());
+                new Safetensors(update, Collections.singletonMap("report", report)).encoded());
     }
 
     private void iterate(String name, Task task, Passes passes, ScalarEstimator estimator, Batches batches)
