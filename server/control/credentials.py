@@ -66,13 +66,17 @@ def revoke_token(store: Store, token: str, by: str) -> None:
 
 
 def enrol(store: Store, enrolment: Enrolment, address: str) -> Enrolled:
+    """A device that asks again, as its first answer never reached it, is told what it was told: no use is lost."""
     _limit_attempts(store, address)
     now = store.now()
     key = _checked_key(enrolment.public_key) if enrolment.public_key else None
     secret = "" if key else secrets.token_urlsafe(32)
     device = "d-" + secrets.token_hex(6)
+    presented = digest(enrolment.token.partition(".")[0])
     with store.database.write() as connection:
-        token = devices.use_token(connection, digest(enrolment.token.partition(".")[0]), now)
+        if key and (before := devices.enrolled_before(connection, presented, key)):
+            return Enrolled(before, "")
+        token = devices.use_token(connection, presented, now)
         if token is None:
             store.audit(connection, address, ENROLMENT_REFUSED, enrolment.name)
         else:

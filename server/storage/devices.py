@@ -71,6 +71,13 @@ def find(connection: Connection, device: str) -> Device | None:
     return None if row is None else Device(**row)
 
 
+def enrolled_before(connection: Connection, digest: str, key: str) -> str | None:
+    """The device that enrolled by this key, with the token of this digest."""
+    same = and_(devices.c.key == key, tokens.c.hash == digest, devices.c.revoked.is_(False))
+    query = select(devices.c.id).join(tokens, tokens.c.id == devices.c.token).where(same)
+    return connection.execute(query.order_by(devices.c.created).limit(1)).scalar()
+
+
 def revoke(connection: Connection, device: str) -> bool:
     """Whether there is such a device."""
     return bool(connection.execute(update(devices).where(devices.c.id == device).values(revoked=True)).rowcount)

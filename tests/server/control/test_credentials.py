@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from edge_client.errors import SpryError
+from edge_client.keys import make, public_of
 from server.app import create_app
 from server.control.credentials import digest
 from server.errors import ServerConfigError
@@ -62,6 +63,19 @@ def test_a_token_that_is_no_longer_good(server, why):
         case "unknown":
             body["token"] = "guessed"
     assert "spry token create" in server.call("POST", "/v1/devices", 401, json=body).json()["detail"]
+
+
+def test_a_device_whose_answer_was_lost_enrols_again_with_the_same_use(server):
+    """It was killed between the server's commit and its own: its key is the one that it made before it asked."""
+    made = server.call("POST", "/v1/tokens", 201, json={"uses": 1, "seconds": 10}).json()
+    body = {"token": made["token"], "name": "pi", "public_key": public_of(make())}
+    first = server.call("POST", "/v1/devices", 201, json=body).json()
+    assert server.call("POST", "/v1/devices", 201, json=body).json() == first
+    assert len(server.call("GET", "/v1/devices", 200).json()) == 1
+    server.call("POST", "/v1/devices", 401, json=body | {"public_key": public_of(make())})
+    assert server.call("POST", "/v1/devices", 201, json=body | {"token": server.token()}).json() != first
+    server.call("DELETE", f"/v1/devices/{first['device']}", 204)
+    server.call("POST", "/v1/devices", 401, json=body)
 
 
 def test_enrolment_is_limited_for_each_address(serving):
