@@ -46,7 +46,7 @@ class Fleet:
         self.server = fleet.Server(folder, retry_seconds=0.2, tick_seconds=0.05)
         self.clients = {}
         with self.server.administrator() as admin:
-            values = {"training": {"batch": 2, "length": 8, "learning_rate": 0.1}, "per_round": 2, "minimum": 2,
+            values = {"training": {"batch": 2, "length": 8, "learning_rate": 0.01}, "per_round": 2, "minimum": 2,
                       "over_selection": 1, "seed": 1, "keep_updates": True} | settings  # fmt: skip
             name = admin.upload_bundle(bundle, lambda *_: None)
             admin.post("/v1/jobs", {"name": "crash", "bundle": name, "settings": values})

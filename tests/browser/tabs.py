@@ -26,7 +26,7 @@ class Site:
 
     def job(self, name: str, training: dict | None = None, **settings) -> None:
         values = {
-            "training": {"batch": 2, "length": 8, "learning_rate": 0.1} | (training or {}),
+            "training": {"batch": 2, "length": 8, "learning_rate": 0.01} | (training or {}),
             "per_round": 2, "over_selection": 1, "rounds": 1000, "device_evaluation": 1,
         } | settings  # fmt: skip
         with self.server.administrator() as admin:
