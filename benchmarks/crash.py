@@ -93,8 +93,7 @@ def interrupted(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 stood.append(0.0 if claimed is None else until_it_goes_on(folder, claimed, killed))
             for number, client in enumerate(clients):
                 if not client.running and not finished(server):
-                    said = client.log.read_text(errors="replace").splitlines()[-8:]
-                    raise SystemExit("\n".join([f"client {number} ended by itself, having said:", *said]))
+                    client.check(f"client {number}")
     finally:
         for client in clients:
             client.kill()

@@ -36,8 +36,7 @@ class Watched:
         self.highest = 0.0
 
     def _megabytes(self, field: str) -> float:
-        if not self.client.running:
-            raise SystemExit(f"the client ended by itself; see {self.client.folder / 'client.log'}")
+        self.client.check("the client")
         status = Path(f"/proc/{self.client.process.pid}/status").read_text()
         return int(status.split(f"{field}:")[1].split()[0]) * 1024 / 1e6
 

@@ -29,6 +29,16 @@ def test_a_device_enrols_by_its_key(fleet, trainable):
         fleet.client(token=False).run(once=True)
 
 
+def test_a_device_that_was_cut_off_as_it_enrolled_asks_again_as_the_same(fleet):
+    token = fleet.call("POST", "/v1/tokens", json={"uses": 1}).json()["token"]
+    fleet.client(token=token).run(once=True)
+    store = Store(fleet.folder / "home", fleet.address)
+    first = store.identity()
+    (store.folder / "identity.json").unlink()  # as if it had been killed before it kept the answer
+    fleet.client(token=token).run(once=True)
+    assert store.identity() == first
+
+
 def test_mode_iteration_by_a_key(fleet, trainable):
     fleet.job(fleet.upload(trainable), rounds=1, training={"mode": "iteration", "iterations": 2})
     assert fleet.client().run(rounds=1).rounds == 1
