@@ -16,7 +16,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from peft.tuners.tuners_utils import BaseTunerLayer
 from tokenizers import Tokenizer
 from torch import Tensor, nn
@@ -39,19 +38,17 @@ from export.graph.capture import TaskForward, capture
 from export.graph.narrow import narrow
 from export.graph.segments import boundaries, split
 from export.model.loading import Loaded, load
+from export.row_groups import Results, RowGroup, row_groups
 from export.tasks.registry import MODEL_TASKS
 from export.write import pack
 from export.write.description import describe
 
-Integers = NDArray[np.intp]
 Arithmetic = Literal["float32", "bfloat16"]
 ARITHMETIC = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 ROWS_AT_ONCE = {"cpu": 16}
 """More share no more work on a CPU, and take more memory; fewer can be put together by length and depth."""
 MOST_ROWS = 256
-_NO_LOGIT = -1e9
-"""Of positions that were left out because no row reaches them."""
 
 
 class Computed(NamedTuple):
@@ -140,14 +137,14 @@ class RowModel:
 
     def forward(self, weights: Sequence[Weights], batches: Sequence[Batch]) -> list[Computed]:
         """Each client's losses, logits and features."""
-        results = _Results(batches)
+        results = Results(batches)
         alike = all(values is weights[0] for values in weights)
         with torch.no_grad():
-            for part in _parts(batches, [0] * len(batches), self._most):
-                leaves = self._leaves(weights[:1] if alike else [weights[client] for client in part.clients])
-                inner = {name: leaf[0] if alike else leaf[part.owner] for name, leaf in leaves.items()}
-                rows = self._rows(inner, None if alike else 0, results.batch, part, {})
-                results.put(part, rows.loss, rows.logits, rows.features.get("features"))
+            for group in row_groups(batches, [0] * len(batches), self._most):
+                leaves = self._leaves(weights[:1] if alike else [weights[client] for client in group.clients])
+                inner = {name: leaf[0] if alike else leaf[group.owner] for name, leaf in leaves.items()}
+                rows = self._rows(inner, None if alike else 0, results.batch, group, {})
+                results.put(group, rows.loss, rows.logits, rows.features.get("features"))
         features = [None] * len(batches) if results.features is None else results.features
         return [Computed(*result) for result in zip(results.loss, results.logits, features, strict=True)]
 
@@ -160,41 +157,41 @@ class RowModel:
         What lies before the earliest of its parameters costs a client no backward pass: rows run together with others
         that reach about as deep.
         """
-        results = _Results(batches)
+        results = Results(batches)
         rows = (len(batches[0].weight),) if per_example else ()
         gradients = [
             {name: np.zeros((*rows, *own[name].shape), np.float32) for name in wanted}
             for own, wanted in zip(weights, names, strict=True)
         ]
         around = [self._around(*own) if per_example else {} for own in zip(batches, names, strict=True)]
-        for part in _parts(batches, [min(self._first[name] for name in wanted) for wanted in names], self._most):
-            leaves = self._leaves([weights[client] for client in part.clients])
-            wanted = sorted(frozenset[str]().union(*(names[client] for client in part.clients)))
+        for group in row_groups(batches, [min(self._first[name] for name in wanted) for wanted in names], self._most):
+            leaves = self._leaves([weights[client] for client in group.clients])
+            wanted = sorted(frozenset[str]().union(*(names[client] for client in group.clients)))
             if per_example:
-                leaves = {name: leaf[part.owner] for name, leaf in leaves.items()}
-            behind = self._behind(part, wanted if per_example else ())
+                leaves = {name: leaf[group.owner] for name, leaf in leaves.items()}
+            behind = self._behind(group, wanted if per_example else ())
             roots = [leaves[name].requires_grad_() for name in wanted]
             with torch.enable_grad():
-                inner = leaves if per_example else {name: leaf[part.owner] for name, leaf in leaves.items()}
-                loss, logits, entering, _ = self._rows(inner, 0, results.batch, part, behind)
-                mean = loss.sum() if per_example else loss @ self._shares(batches, part)
+                inner = leaves if per_example else {name: leaf[group.owner] for name, leaf in leaves.items()}
+                loss, logits, entering, _ = self._rows(inner, 0, results.batch, group, behind)
+                mean = loss.sum() if per_example else loss @ self._shares(batches, group)
                 slopes = torch.autograd.grad(
                     mean, [*roots, *behind.values()], allow_unused=True, materialize_grads=True
                 )
-            results.put(part, loss, logits)
+            results.put(group, loss, logits)
             values = _arrays(zip(wanted, slopes[: len(roots)], strict=True))
             entering, leaving = _arrays(entering.items()), _arrays(zip(behind, slopes[len(roots) :], strict=True))
-            for position, client in enumerate(part.clients):
-                here = part.owner == position
+            for position, client in enumerate(group.clients):
+                here = group.owner == position
                 for name, total in gradients[client].items():
                     if per_example:
-                        total[part.row[here]] = values[name][here]
+                        total[group.row[here]] = values[name][here]
                     else:
                         np.add(total, values[name][position], out=total)
                 for name, bottleneck in around[client].items():
-                    seen = self._seen(name, part.longest)
-                    bottleneck.entering[part.row[here], : seen.stop - seen.start] = entering[name][here, seen]
-                    bottleneck.gradient[part.row[here], : seen.stop - seen.start] = leaving[name][here, seen]
+                    seen = self._seen(name, group.longest)
+                    bottleneck.entering[group.row[here], : seen.stop - seen.start] = entering[name][here, seen]
+                    bottleneck.gradient[group.row[here], : seen.stop - seen.start] = leaving[name][here, seen]
         each = zip(results.loss, results.logits, gradients, around, strict=True)
         return [Differentiated(*result) for result in each]
 
@@ -209,9 +206,9 @@ class RowModel:
                 found[name] = Bottleneck(np.zeros((*shape, features), np.float32), np.zeros((*shape, rank), np.float32))
         return found
 
-    def _behind(self, part: _Part, names: Collection[str]) -> dict[str, Tensor]:
+    def _behind(self, group: RowGroup, names: Collection[str]) -> dict[str, Tensor]:
         """Zeros to be added to what leaves factors, so that there is something to differentiate by."""
-        shape = len(part.rows), part.longest
+        shape = len(group.rows), group.longest
         units = {name: unit for name, unit in self.manifest.bottlenecks.items() if name in names}
         return {
             name: torch.zeros(*shape, unit.parameters[0].shape[0], device=self.device, requires_grad=True)
@@ -223,10 +220,10 @@ class RowModel:
         token = self.manifest.bottlenecks[name].token
         return slice(0, tokens) if token is None else slice(token, token + 1)
 
-    def _shares(self, batches: Sequence[Batch], part: _Part) -> Tensor:
+    def _shares(self, batches: Sequence[Batch], group: RowGroup) -> Tensor:
         """How much each row counts in its client's mean."""
-        shares = np.stack([batches[client].weight / batches[client].weight.sum() for client in part.clients])
-        return torch.from_numpy(shares[part.owner, part.row].astype(np.float32)).to(self.device)
+        shares = np.stack([batches[client].weight / batches[client].weight.sum() for client in group.clients])
+        return torch.from_numpy(shares[group.owner, group.row].astype(np.float32)).to(self.device)
 
     def _leaves(self, weights: Sequence[Weights]) -> dict[str, Tensor]:
         """Clients' weights one below the other."""
@@ -234,15 +231,20 @@ class RowModel:
         return {name: torch.from_numpy(values).to(self.device) for name, values in stacked.items()}
 
     def _rows(
-        self, weights: Mapping[str, Tensor], each: int | None, batch: Batch, part: _Part, behind: Mapping[str, Tensor]
+        self,
+        weights: Mapping[str, Tensor],
+        each: int | None,
+        batch: Batch,
+        group: RowGroup,
+        behind: Mapping[str, Tensor],
     ) -> _Rows:
-        """What a part's rows come to; weights have a row for each of them, or are the same for all.
+        """What a group's rows come to; weights have a row for each of them, or are the same for all.
 
         What is `behind` factors is added there, and what enters the same ones is told.
         """
-        longest = part.longest
-        tokens = [batch.tokens[name][part.rows, :longest] for name in self.manifest.inputs]
-        labels = batch.labels[part.rows]
+        longest = group.longest
+        tokens = [batch.tokens[name][group.rows, :longest] for name in self.manifest.inputs]
+        labels = batch.labels[group.rows]
         if self._loaded.task.kind.per_token:
             labels = labels[:, :longest]
         inputs = [torch.from_numpy(values).to(self.device) for values in (*tokens, labels)]
@@ -307,86 +309,6 @@ class _Rows(NamedTuple):
     """What enters factors, by their names."""
     features: dict[str, Tensor]
     """What enters the head's last layer; empty where nobody looks."""
-
-
-class _Part(NamedTuple):
-    """Rows of some clients' batches that run together."""
-
-    rows: Integers
-    """Their numbers, with one batch below the other."""
-    clients: list[int]
-    owner: Integers
-    """Of each row, its client's position in `clients`."""
-    row: Integers
-    """Its number in its own batch."""
-    longest: int
-    """Tokens of the longest row."""
-
-
-def _parts(batches: Sequence[Batch], depths: Sequence[int], most: int) -> list[_Part]:
-    """All rows, those together that reach about as deep and are about as long."""
-    size = len(batches[0].weight)
-    lengths = np.concatenate([batch.tokens["attention_mask"].sum(1) for batch in batches])
-    by_depth = np.argsort(np.repeat(depths, size), kind="stable")
-    parts: list[_Part] = []
-    for start in range(0, len(by_depth), 2 * most):
-        alike = by_depth[start : start + 2 * most]
-        by_length = alike[np.argsort(lengths[alike], kind="stable")]
-        for first in range(0, len(by_length), most):
-            rows = by_length[first : first + most]
-            clients, owner = np.unique(rows // size, return_inverse=True)
-            parts.append(_Part(rows, clients.tolist(), owner, rows % size, max(2, int(lengths[rows].max()))))
-    return parts
-
-
-class _Results:
-    """Losses and logits of clients' batches, put in part by part."""
-
-    def __init__(self, batches: Sequence[Batch]) -> None:
-        self.batch = Batch(
-            0,
-            {name: np.concatenate([batch.tokens[name] for batch in batches]) for name in batches[0].tokens},
-            np.concatenate([batch.labels for batch in batches]),
-            np.concatenate([batch.weight for batch in batches]),
-        )
-        self._shape = len(batches), len(batches[0].weight)
-        self._loss = np.zeros(len(self.batch.weight), np.float32)
-        self._logits: Array | None = None
-        self._features: Array | None = None
-
-    def put(self, part: _Part, loss: Tensor, logits: Tensor, features: Tensor | None = None) -> None:
-        self._loss[part.rows] = loss.detach().cpu().numpy()
-        self._logits = self._filled(self._logits, part, logits, _NO_LOGIT)
-        if features is not None:
-            self._features = self._filled(self._features, part, features, 0.0)
-
-    def _filled(self, whole: Array | None, part: _Part, given: Tensor, nothing: float) -> Array:
-        """With a part's rows put in; where they are of each token, those that no row reaches are left out."""
-        values = given.detach().float().cpu().numpy()
-        cut_off = values.ndim == 3
-        if whole is None:
-            length = next(iter(self.batch.tokens.values())).shape[1]
-            shape = (length, values.shape[2]) if cut_off else values.shape[1:]
-            whole = np.full((len(self._loss), *shape), nothing, np.float32)
-        if cut_off:
-            whole[part.rows, : part.longest] = values
-        else:
-            whole[part.rows] = values
-        return whole
-
-    @property
-    def loss(self) -> Array:
-        """Of each client's batch."""
-        return self._loss.reshape(self._shape)
-
-    @property
-    def logits(self) -> Array:
-        assert self._logits is not None  # there is a part at least
-        return self._logits.reshape(*self._shape, *self._logits.shape[1:])
-
-    @property
-    def features(self) -> Array | None:
-        return None if self._features is None else self._features.reshape(*self._shape, *self._features.shape[1:])
 
 
 def _arrays(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Array]:

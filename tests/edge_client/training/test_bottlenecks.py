@@ -13,7 +13,7 @@ from edge_client.gradient.estimate import directions_for
 from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.stepper import Stepper
 from edge_client.training.estimators import estimator_for
-from tests.edge_client.training.test_epoch import Bench, flat
+from tests.edge_client.training.bench import Bench, flat
 from tests.export.trained import LENGTH, Trained
 
 RUNTIMES = ("onnx", "executorch", "torchscript")
