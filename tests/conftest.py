@@ -126,6 +126,7 @@ def exporting(model_folder, lowered_cache, tmp_path_factory):
     """Exports the tiny model, with two directions to verify and no measured memory unless asked otherwise."""
     from export.options import ExportOptions
     from export.pipeline import export_bundle
+    from tests.adapters import everywhere
 
     def run(out: Path | None = None, progress=None, **options):
         chosen = {
@@ -138,6 +139,7 @@ def exporting(model_folder, lowered_cache, tmp_path_factory):
             "measure": False,
             "workers": 1,
             "cache": lowered_cache,
+            "adapter": everywhere(),
         } | options
         export_bundle(ExportOptions(**chosen), progress)
         return chosen["out"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edge_client import plugins
-from edge_client.commands.options.adapter import USUAL_DIMENSION, USUAL_RANK, AdapterOptions
+from edge_client.commands.options.adapter import ALL_BLOCKS, USUAL_DIMENSION, USUAL_RANK, AdapterOptions
 from export.errors import ExportError
 from export.values import known, positive
 
@@ -55,6 +55,8 @@ class Adapter:
     """The trainable numbers per layer that it was measured best with."""
     rank: int = USUAL_RANK
     """The rank that it was measured best with."""
+    depth: float = ALL_BLOCKS
+    """The share of a model's blocks, from its end, that it was measured best in, for what a step costs."""
     check: Callable[[AdapterOptions], None] = _any_options
     """Refuses options that it cannot work with."""
     feedforward: bool = False
@@ -90,7 +92,7 @@ def check_adapter(options: AdapterOptions) -> None:
     positive("rank", [options.rank])
     positive("dimension", [options.dimension])
     ADAPTERS[options.method].check(options)
-    if options.last_blocks < 0:
+    if options.last_blocks is not None and options.last_blocks < 0:
         raise ExportError(f"--last-blocks takes 0 (all) or more, got {options.last_blocks}")
-    if not math.isfinite(options.alpha) or options.alpha == 0:
-        raise ExportError(f"alpha must be a number other than 0, got {options.alpha}")
+    if not math.isfinite(options.alpha):
+        raise ExportError(f"alpha must be a finite number, got {options.alpha}")

@@ -73,8 +73,9 @@ def adapt(loaded: Loaded, options: AdapterOptions, seed: int = 0, projections: P
         raise ExportError(
             f"target module {', '.join(unmatched)} matches no linear layer of the model; it has {', '.join(leaves)}"
         )
-    within = _within(loaded, options.last_blocks)
-    if options.last_blocks:
+    last_blocks = _last_blocks(loaded, options)
+    within = _within(loaded, last_blocks)
+    if last_blocks:
         targets = [name for name in linears if within(name) and any(_matches(name, target) for target in targets)]
         feedforward = [name for name in targets if any(_matches(name, target) for target in feedforward)]
     common: dict[str, Any] = {"task_type": task.peft_type, "modules_to_save": heads or None}
@@ -105,16 +106,27 @@ def adapt(loaded: Loaded, options: AdapterOptions, seed: int = 0, projections: P
     return replace(described, feature_square=square)
 
 
+def _last_blocks(loaded: Loaded, options: AdapterOptions) -> int:
+    """Those that are adapted; 0, all of them, where nobody says and blocks share their weights."""
+    one_each = _blocks(loaded) == loaded.layers
+    return options.blocks_of(loaded.layers) if one_each or options.last_blocks is not None else 0
+
+
 def _within(loaded: Loaded, last_blocks: int) -> Callable[[str], bool]:
     """Whether a module or parameter belongs to the last blocks; their number is the first one in its name."""
     if not last_blocks:
         return lambda name: True
-    blocks = 1 + max(_block(name) for name, _ in loaded.model.named_modules())
+    blocks = _blocks(loaded)
     if blocks != loaded.layers:  # one block's weights may be used many times
         raise ExportError(f"--last-blocks {last_blocks}: the {loaded.layers} blocks have no weights of their own")
     if last_blocks > blocks:
         raise ExportError(f"--last-blocks {last_blocks} is more than the model's {blocks} blocks")
     return lambda name: _block(name) >= blocks - last_blocks
+
+
+def _blocks(loaded: Loaded) -> int:
+    """How many have weights of their own."""
+    return 1 + max(_block(name) for name, _ in loaded.model.named_modules())
 
 
 def _block(name: str) -> int:

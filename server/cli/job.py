@@ -78,7 +78,7 @@ def create(
     with connect(server, admin_token, ca) as administrator:
         with Bundle.open(bundle, verify=False) as opened:
             adapter = opened.manifest.adapter.method
-            start = preset or preset_for(adapter, _training(given).get("estimator", "forward"))
+            start = preset or preset_for(adapter, _training(given))
             wanted = merged(start_of(opened.manifest, start), given)
         if held_out is not None:
             wanted["held_out"] = administrator.upload_held_out(held_out)

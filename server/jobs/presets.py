@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from edge_client.bundle.manifest import Manifest
 
-Preset = Literal["default", "paper", "bottleneck", "aligned", "aligned-iteration", "pairs"]
+Preset = Literal["auto", "default", "paper", "bottleneck", "aligned", "aligned-iteration", "pairs"]
 
 _PAPER_SERVER = {"kind": "fedyogi", "learning_rate": 0.01}
 _ALIGNED_TRAINING = {"directions": 16, "kind": "orthogonal", "learning_rate": 0.001, "head_learning_rate": 0.1}
@@ -16,6 +16,14 @@ _ALIGNED_SERVER = {"units": {"learning_rate": 0.01, "tau": 1e-6}, "head": {"kind
 _STEP_BY_STEP = {**_ALIGNED_TRAINING, "mode": "iteration", "iterations": 4, "head": "exact"}
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
+    # Each device goes back through as many blocks as its memory allows, and takes forward gradients before them. It
+    # hardly moves its units, as with `aligned`, below.
+    "auto": {
+        "training": {"estimator": "auto", "learning_rate": 0.001},
+        "optimizers": _ALIGNED_SERVER,
+        "average": 0.9,
+    },
+    # Forward gradients alone, by every device.
     "default": {},
     # The paper's way: one direction over a client's units and its head together, the same for all examples of a batch.
     "paper": {
@@ -59,14 +67,27 @@ _FITTING: Mapping[str, tuple[Preset, tuple[str, ...]]] = {
     "bottleneck": ("bottleneck", ("forward", "mixed", "auto")),
     "aligned": ("aligned", ("forward",)),
     "pairs": ("pairs", ("forward",)),
+    "classifier": ("default", ()),
 }
 """Of adapters, what was measured best with them, and for which estimators."""
+_OTHERS: tuple[Preset, tuple[str, ...]] = ("auto", ("mixed", "auto"))
+"""Of all other adapters."""
 
 
-def preset_for(adapter: str, estimator: str = "forward") -> Preset:
-    """Where settings start from when nobody says: what fits the adapter and the way gradients are found."""
-    preset, estimators = _FITTING.get(adapter, ("default", ()))
-    return preset if estimator in estimators else "default"
+def preset_for(adapter: str, training: Mapping[str, Any]) -> Preset:
+    """Where settings start from when nobody names a preset: what fits the adapter and what is asked of training."""
+    preset, estimators = _FITTING.get(adapter, _OTHERS)
+    chosen, wanted = PRESETS[preset].get("training", {}), training.get("estimator")
+    if wanted is not None and wanted not in estimators:
+        return "default"
+    estimator = wanted or chosen.get("estimator", "forward")
+    goes_back = estimator in ("mixed", "auto")
+    return "default" if goes_back and not _can_go_back(training) else preset
+
+
+def _can_go_back(training: Mapping[str, Any]) -> bool:
+    """Reverse mode tells weights, no scalars, and begins with the head's exact gradient."""
+    return training.get("mode", "epoch") == "epoch" and training.get("head", "exact") == "exact"
 
 
 def start_of(manifest: Manifest, preset: str) -> dict[str, Any]:

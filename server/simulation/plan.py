@@ -102,9 +102,7 @@ def plan_for(
 ) -> Plan:
     """A method under a preset, one that fits its adapter where none is named, with what was asked for on top."""
     kind = method_named(method)
-    training = settings.get("training")
-    estimator = training.get("estimator") if isinstance(training, Mapping) else None
-    preset = preset or preset_for(adapter.get("method", ""), estimator or kind.settings["training"]["estimator"])
+    preset = preset or preset_for(adapter.get("method", ""), _asked(kind, settings, guided=others.get("guided", 0)))
     known = PAPER_DATA.get(Path(data).name)
     base: dict[str, Any] = {"over_selection": 1.0, "norm_bound": 1e9, "seed": seed}
     start = PRESETS.get(preset, {})  # the plan refuses one that there is not
@@ -130,6 +128,14 @@ def plan_for(
         raise SimulationError(f"the simulation cannot run like this: {'; '.join(problems[:3])}") from None
     check_names(plan.settings)
     return plan
+
+
+def _asked(kind: Method, settings: Mapping[str, Any], *, guided: int) -> Mapping[str, Any]:
+    """What is asked of training, by the method too where it stands for one way to find gradients."""
+    training = settings.get("training")
+    asked = training if isinstance(training, Mapping) else {}
+    known_for = {} if kind.by_device and not guided else {"estimator": kind.settings["training"]["estimator"]}
+    return {**known_for, **asked}
 
 
 def _problem(where: Sequence[int | str], what: str) -> str:

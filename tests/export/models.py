@@ -30,7 +30,6 @@ from transformers import (
 )
 
 from edge_client.bundle.manifest import DUAL, ENTER, IGNORED, PLAIN, SCALAR, VJP, Unit
-from edge_client.commands.options.adapter import AdapterOptions
 from export.adapt.targets import Projections, find_projections
 from export.adapt.wrapping import Adapted, adapt
 from export.dual.programs import ProgramBuilder, input_name
@@ -41,6 +40,7 @@ from export.graph.slots import Role, Slot, slot_of, value_of
 from export.graph.units import find_units
 from export.model.loading import Loaded
 from export.tasks.registry import MODEL_TASKS
+from tests.adapters import everywhere
 
 VOCABULARY = 100
 LAYERS = 2
@@ -136,7 +136,7 @@ class Chain:
     def build(cls, architecture: str, task: str, method: str, *, batch: int, length: int) -> Chain:
         loaded = tiny(architecture, task)
         inputs = loaded.example_inputs(batch, length)
-        adapted = adapt(loaded, AdapterOptions(method=method), projections=projections(architecture, task))
+        adapted = adapt(loaded, everywhere(method), projections=projections(architecture, task))
         generator = torch.Generator().manual_seed(1)
         with torch.no_grad():
             for parameter in adapted.model.parameters():

@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch.func import functional_call
 
-from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.data.batches import Batch
 from edge_client.gradient.drawing import step_directions, without_padding
 from edge_client.gradient.estimate import directions_for
@@ -15,6 +14,7 @@ from export.check.reference import Reference
 from export.graph.capture import TaskForward
 from export.rows import RowModel
 from server.simulation.compute.together import run_together
+from tests.adapters import everywhere
 from tests.export.models import batch_of, measured, projections, tiny
 
 LENGTH, SIZE, CLIENTS = 9, 4, 3
@@ -37,7 +37,7 @@ class Clients:
     def __init__(self, architecture: str, task: str, method: str, arithmetic: str = "float32") -> None:
         self.random = np.random.default_rng()
         loaded = tiny(architecture, task)
-        options = AdapterOptions(method=method)
+        options = everywhere(method)
         adapted = adapt(loaded, options, projections=projections(architecture, task))
         self.loaded, self.adapted = loaded, adapted
         self.model = RowModel(loaded, adapted, method, device="cpu", arithmetic=arithmetic)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Annotated, Protocol
 
 import typer
@@ -14,6 +15,7 @@ from .groups import OptionGroup
 USUAL_DIMENSION = 16
 """The trainable numbers per layer of most adapters."""
 USUAL_RANK = 1
+ALL_BLOCKS = 1.0
 
 
 class Described(Protocol):
@@ -25,6 +27,8 @@ class Described(Protocol):
     def rank(self) -> int: ...
     @property
     def options(self) -> tuple[str, ...]: ...
+    @property
+    def depth(self) -> float: ...
 
 
 _ADAPTERS = plugins.Registry[Described](plugins.ADAPTERS, lambda adapter: hasattr(adapter, "dimension"))
@@ -46,6 +50,18 @@ def own_options(method: str) -> tuple[str, ...]:
     return _ADAPTERS[method].options if method in _ADAPTERS else ()
 
 
+def own_depth(method: str) -> float:
+    """The share of a model's blocks, from its end, that an adapter was measured best in; all for one not known."""
+    return _ADAPTERS[method].depth if method in _ADAPTERS else ALL_BLOCKS
+
+
+def told_blocks(method: str, last_blocks: int | None) -> str:
+    """How many of the last blocks are adapted, in a word; empty for all."""
+    if last_blocks is None and (share := own_depth(method)) < ALL_BLOCKS:
+        return f"{share:.0%} of the"
+    return f"{last_blocks}" if last_blocks else ""
+
+
 @dataclass(frozen=True)
 class AdapterOptions(OptionGroup):
     """How a model is adapted."""
@@ -53,8 +69,10 @@ class AdapterOptions(OptionGroup):
     title = "Adapter"
 
     method: Annotated[str, typer.Option("--peft", help=f"The adapter: {', '.join(_ADAPTERS)}.")] = "lora"
-    rank: Annotated[int, typer.Option(min=0, help="Rank of LoRA, or of frozen factors; 0: 1, and 4 of bottleneck.")] = 0
-    alpha: Annotated[float, typer.Option(help="LoRA's scale.")] = 1.0
+    rank: Annotated[
+        int, typer.Option(min=0, help="Rank of LoRA, or of frozen factors; 0: 4 of LoRA and bottleneck, 1 of others.")
+    ] = 0
+    alpha: Annotated[float, typer.Option(help="LoRA's scale, over its rank; 0: as the rank, which scales nothing.")] = 0
     dimension: Annotated[
         int, typer.Option(min=0, help="Trainable numbers per layer of pairs and TinyLoRA; 0: 64 and 16.")
     ] = 0
@@ -65,15 +83,30 @@ class AdapterOptions(OptionGroup):
     """Module names or their last parts; empty: the method's default, found in the model."""
     examples: Annotated[str, typer.Option(help="A file of labelled examples at hand, for a better start.")] = ""
     """By them the task layer's features are standardized, and an aligned adapter finds its directions."""
-    last_blocks: Annotated[int, typer.Option(min=0, help="Adapt so many of the last blocks; 0: all.")] = 0
+    last_blocks: Annotated[
+        int | None,
+        typer.Option(min=0, help="Adapt so many of the last blocks; 0: all. Left out: half with LoRA, else all."),
+    ] = None
+    """None: the share that the method was measured best in, or wherever the layers are that are named."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dimension", self.dimension or own_dimension(self.method))
         object.__setattr__(self, "rank", self.rank or own_rank(self.method))
+        object.__setattr__(self, "alpha", self.alpha or float(self.rank))
+        if self.targets and self.last_blocks is None:
+            object.__setattr__(self, "last_blocks", 0)
+
+    def blocks_of(self, blocks: int) -> int:
+        """How many of a model's blocks are adapted, from its end; 0: all of them."""
+        if self.last_blocks is not None:
+            return self.last_blocks
+        share = own_depth(self.method)
+        return ceil(blocks * share) if share < ALL_BLOCKS else 0
 
     @property
     def told(self) -> str:
         """The method, and its options where it has some."""
-        blocks = [f"last {self.last_blocks} blocks"] if self.last_blocks else []
+        where = told_blocks(self.method, self.last_blocks)
+        blocks = [f"last {where} blocks"] if where else []
         chosen = [f"{name}={getattr(self, name):g}" for name in own_options(self.method)]
         return " ".join([self.method, *chosen, *self.targets, *blocks])

@@ -17,4 +17,4 @@ def _config(options: AdapterOptions, targets: Targets, common: dict[str, Any]) -
     return LoraConfig(r=options.rank, lora_alpha=options.alpha, target_modules=list(targets.names), **common)  # type: ignore[arg-type]
 
 
-ADAPTER = Adapter(_config, options=("rank", "alpha"))
+ADAPTER = Adapter(_config, options=("rank", "alpha"), rank=4, depth=1 / 2)

@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from edge_client.commands.options.adapter import own_options
+from edge_client.commands.options.adapter import own_options, told_blocks
 from server.jobs.settings import JobSettings
 from server.simulation.compare.convergence import INTERVAL
 from server.simulation.compare.measures import main_score, metrics
@@ -169,7 +169,7 @@ def describe(config: Config) -> dict[str, str]:
         "adapter": (adapter.method if adapter else "")
         + "".join(f" {_SHORT.get(name, name)}={_text(value)}" for name, value in parts if value is not None),
         "targets": _text(adapter.targets) if adapter else "",
-        "last blocks": _text(adapter.last_blocks or None) if adapter else "",
+        "last blocks": told_blocks(adapter.method, adapter.last_blocks) if adapter else "",
         "examples": Path(adapter.examples).name if adapter else "",
     }
     settings = _of_the_job(config.settings)

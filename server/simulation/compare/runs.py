@@ -30,7 +30,7 @@ class AdapterConfig(msgspec.Struct, frozen=True):
     alpha: float | None = None
     dimension: int | None = None
     targets: list[str] | str | None = None
-    last_blocks: int | None = None
+    last_blocks: int | None = 0
     examples: str = ""
 
 

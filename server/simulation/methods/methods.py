@@ -37,6 +37,8 @@ class Method:
     """What the paper sets for it alone."""
     adapter: str | None = None
     """The adapter that it is about, whatever was asked for."""
+    by_device: bool = False
+    """Whether each device takes the best step that it can hold, unless another is asked for."""
     estimator: type[Estimator] | None = None
     """One that devices do not have."""
     variance_bound: float | None = None
@@ -79,6 +81,7 @@ _ZERO = {"training": {"learning_rate": 1e-2}, **_YOGI_RATE}
 METHODS: dict[str, Method] = {
     "spry": Method(
         **_method("forward gradients of a share of the units (SPRY)", "forward", split=True, estimator="forward"),
+        by_device=True,
     ),
     "fedfgd": Method(
         **_method("forward gradients of all units", "forward", split=False, estimator="forward"),

@@ -51,7 +51,7 @@ def list_bundles(services: UseServices) -> list[BundleView]:
 
 
 def _bundle(name: str, manifest: Manifest) -> BundleView:
-    preset = preset_for(manifest.adapter.method)
+    preset = preset_for(manifest.adapter.method, {})
     return BundleView(
         sha256=name,
         model=manifest.model.name,

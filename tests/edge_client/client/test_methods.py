@@ -6,11 +6,11 @@ import pytest
 
 from edge_client.bundle import manifest as manifests
 from edge_client.bundle.manifest import FILE_NAME
-from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.training.estimators import ScalarEstimator, kind_of
 from edge_client.wire.protocol import Training
 from server.jobs.presets import PRESETS, merged, start_of
 from server.simulation.methods.methods import METHODS, check_method
+from tests.adapters import everywhere
 from tests.edge_client.conftest import PATIENCE
 
 ROUNDS, STEPS = 2, 2
@@ -46,7 +46,7 @@ def settings_of(method: str, preset: str, mode: str, folder, **training) -> dict
 def folder(method, exported_once, trainable):
     """A bundle with the adapter that the method is about."""
     adapter = METHODS[method].adapter
-    return trainable if adapter is None else exported_once(adapter, batches=(4,), adapter=AdapterOptions(adapter))
+    return trainable if adapter is None else exported_once(adapter, batches=(4,), adapter=everywhere(adapter))
 
 
 @pytest.mark.parametrize(

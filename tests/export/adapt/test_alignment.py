@@ -10,6 +10,7 @@ from export.adapt.wrapping import adapt
 from export.check.reference import Reference
 from export.errors import ExportError
 from export.model.samples import sample_inputs
+from tests.adapters import everywhere
 from tests.export.models import projections, tiny
 
 RANK = 4
@@ -74,9 +75,7 @@ def test_the_fold_is_the_trained_layer():
     initial = {name: value.numpy() for name, value in adapted.initial.items()}
     whole = folded(initial | {name: value.numpy() for name, value in values.items()})
     assert not any(f".{part}." in name for name in whole for part in (CORE, FRAME))
-    plain = adapt(
-        tiny("bert", "seq-cls"), AdapterOptions("lora", rank=3, alpha=3), projections=projections("bert", "seq-cls")
-    )
+    plain = adapt(tiny("bert", "seq-cls"), everywhere(rank=3), projections=projections("bert", "seq-cls"))
     inputs = sample_inputs(loaded, 4, 12, seed=5)
     trained = {slot.name: adapted.initial[slot.name] for slot in adapted.slots.values()} | values
     expected = Reference(adapted, loaded.task).losses(inputs, trained)

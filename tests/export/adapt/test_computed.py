@@ -6,7 +6,6 @@ import torch
 import transformers
 
 from edge_client.bundle.folder import Bundle
-from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.data.batches import Batch
 from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.passes import Passes
@@ -14,6 +13,7 @@ from edge_client.training.estimators import estimator_for
 from edge_client.training.plan import programs_of
 from edge_client.wire.protocol import ServerOptimizers, Task, Training
 from export.adapt.adapter import ADAPTERS
+from tests.adapters import everywhere
 from tests.conftest import LABELS
 from tests.export.trained import BATCH, LENGTH, Trained
 
@@ -186,7 +186,7 @@ def test_every_adapter_loads_with_peft(exporting, model_folder, tmp_path, method
     desk = tmp_path / "desk.jsonl"
     desk.write_text("".join(f'{{"text": "the lake is {label}", "label": "{label}"}}\n' for label in LABELS))
     examples = str(desk) if method == "pairs" else ""
-    folder = exporting(adapter=AdapterOptions(method=method, rank=2, dimension=3, examples=examples), cuts=1)
+    folder = exporting(adapter=everywhere(method, rank=2, dimension=3, examples=examples), cuts=1)
     trained = Trained(folder, model_folder, tmp_path)
     assert trained.manifest.adapter.method == method
     assert bool(trained.manifest.units) == (method != "classifier")

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from edge_client.bundle.adapters import SCALE, folded
-from edge_client.commands.options.adapter import AdapterOptions
 from export.adapt.heads import standardize_head
 from export.adapt.wrapping import adapt, head_modules
 from export.check.reference import Reference
 from export.errors import ExportError
 from export.model.samples import sample_inputs
+from tests.adapters import everywhere
 from tests.export.models import projections, tiny
 
 HEADS = {
@@ -70,7 +70,7 @@ def test_at_first_nothing_changes(case):
 @pytest.mark.parametrize(("architecture", "task"), HEADS, ids="-".join)
 def test_the_fold_is_a_plain_task_layer(architecture, task):
     where = projections(architecture, task)
-    options = AdapterOptions("lora", rank=2)
+    options = everywhere(rank=2)
     loaded, plain = tiny(architecture, task), tiny(architecture, task)
     standardized(loaded, [sample_inputs(loaded, 8, 12, seed=3)])
     adapted = adapt(loaded, options, projections=where)

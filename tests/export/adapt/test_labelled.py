@@ -25,6 +25,7 @@ from export.errors import ExportError
 from export.graph.capture import TaskForward
 from export.model.loading import load
 from export.tasks.registry import MODEL_TASKS
+from tests.adapters import everywhere
 
 WORDS = ("the", "ice", "on", "lake", "is", "it", "train")
 LABELS = ("no", "yes")
@@ -127,7 +128,7 @@ def test_trained_factors_of_pairs_are_a_lora_adapter(loaded, desk):
     factors = {name: torch.randn(1, 5, generator=generator) for name in trained if f".{CORE}." in name}
     assert len(factors) == len(LAYERS)
     whole = folded({name: value.numpy() for name, value in (paired.initial | factors).items()})
-    plain = adapt(loaded, AdapterOptions("lora", rank=5, alpha=5, examples=str(path)))
+    plain = adapt(loaded, everywhere(rank=5, examples=str(path)))
     inputs = read_batches(loaded, path)[0]
     expected = Reference(paired, loaded.task).losses(inputs, trained | factors)
     assert not torch.allclose(expected, Reference(paired, loaded.task).losses(inputs, trained))
@@ -171,7 +172,7 @@ def test_what_cannot_be_read(loaded, tmp_path, desk):
 
 
 def test_every_adapter_gets_a_standardized_head(loaded, desk):
-    adapted = adapt(loaded, AdapterOptions("lora", examples=str(desk())))
+    adapted = adapt(loaded, everywhere(examples=str(desk())))
     assert {name.rpartition(".")[2] for name in adapted.initial if ".classifier." in name} == {
         "weight", "bias", CENTRE, SCALE,
     }  # fmt: skip

@@ -8,6 +8,7 @@ from export.adapt.targets import find_projections, shortest_patterns
 from export.adapt.wrapping import adapt
 from export.errors import ExportError
 from export.graph.slots import Role
+from tests.adapters import everywhere
 from tests.export.graphs import toy
 from tests.export.models import LAYERS, projections, tiny
 
@@ -55,7 +56,7 @@ def test_projections_of_every_block(architecture):
 
 @pytest.mark.parametrize("architecture", EXPECTED)
 def test_lora_adapts_queries_and_values_of_every_block(architecture):
-    adapted = adapted_with(architecture, AdapterOptions())
+    adapted = adapted_with(architecture, everywhere())
     assert tuple(sorted(adapted.config["target_modules"])) == LORA_TARGETS[architecture]
     names = [slot.name for slot in adapted.slots.values() if slot.role is Role.ADAPTER]
     blocks = 1 if architecture == "albert" else LAYERS

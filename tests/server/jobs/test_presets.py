@@ -78,13 +78,22 @@ def test_more_directions_than_a_report_holds_are_refused(bundle):
 
 
 @pytest.mark.parametrize(
-    ("adapter", "estimator", "preset"),
-    [("pairs", "forward", "pairs"), ("aligned", "forward", "aligned"), ("lora", "forward", "default"),
-     ("pairs", "exact", "default"), ("aligned", "central", "default"), ("bottleneck", "forward", "bottleneck"),
-     ("bottleneck", "auto", "bottleneck"), ("bottleneck", "exact", "default")],
+    ("adapter", "asked", "preset"),
+    [("pairs", {}, "pairs"), ("pairs", {"mode": "epoch"}, "pairs"), ("pairs", {"estimator": "exact"}, "default"),
+     ("aligned", {}, "aligned"), ("aligned", {"estimator": "central"}, "default"),
+     ("bottleneck", {}, "bottleneck"), ("bottleneck", {"estimator": "auto"}, "bottleneck"),
+     ("bottleneck", {"estimator": "forward"}, "bottleneck"), ("bottleneck", {"estimator": "exact"}, "default"),
+     ("lora", {}, "auto"), ("ia3", {"estimator": "mixed"}, "auto"), ("lora", {"estimator": "forward"}, "default"),
+     ("lora", {"estimator": "exact"}, "default"), ("classifier", {}, "default")],
 )  # fmt: skip
-def test_the_preset_that_fits(adapter, estimator, preset):
-    assert preset_for(adapter, estimator) == preset
+def test_the_preset_that_fits(adapter, asked, preset):
+    assert preset_for(adapter, asked) == preset
+
+
+@pytest.mark.parametrize("adapter", ["lora", "bottleneck"])
+@pytest.mark.parametrize("asked", [{"mode": "iteration"}, {"head": "joint"}])
+def test_nothing_goes_back_where_it_cannot_be_told(adapter, asked):
+    assert preset_for(adapter, asked) == "default"
 
 
 def test_later_changes_win_and_none_is_altered():
