@@ -77,12 +77,9 @@ _OTHERS: tuple[Preset, tuple[str, ...]] = ("auto", ("mixed", "auto"))
 def preset_for(adapter: str, training: Mapping[str, Any]) -> Preset:
     """Where settings start from when nobody names a preset: what fits the adapter and what is asked of training."""
     preset, estimators = _FITTING.get(adapter, _OTHERS)
-    chosen, wanted = PRESETS[preset].get("training", {}), training.get("estimator")
-    if wanted is not None and wanted not in estimators:
-        return "default"
-    estimator = wanted or chosen.get("estimator", "forward")
-    goes_back = estimator in ("mixed", "auto")
-    return "default" if goes_back and not _can_go_back(training) else preset
+    estimator = training.get("estimator") or PRESETS[preset].get("training", {}).get("estimator", "forward")
+    fits = estimator in estimators and (estimator == "forward" or _can_go_back(training))
+    return preset if fits else "default"
 
 
 def _can_go_back(training: Mapping[str, Any]) -> bool:

@@ -23,6 +23,7 @@ from export.model.loading import load
 from export.model.samples import SENTENCES, sample_inputs
 from export.options import ExportOptions
 from export.tasks.registry import MODEL_TASKS
+from tests.adapters import everywhere
 from tests.conftest import LABELS
 from tests.export.models import tiny
 
@@ -56,7 +57,7 @@ class Verified:
 
 @pytest.fixture(scope="module")
 def verified(bundle, model_folder):
-    return Verified(bundle, model_folder)
+    return Verified(bundle, model_folder, adapter=everywhere())
 
 
 def failed(checks):

@@ -20,7 +20,9 @@ from tests.server.cli.conftest import ROWS
 def test_a_jobs_life(ok, wrong, tiny):
     name = "50% of it, with #signs?"
     told = ok("job", "create", name, "--bundle", tiny)
-    assert f"is running; follow it with `spry job show {name} --follow`" in told
+    assert (
+        f"is running with --preset auto, which fits its adapter; follow it with `spry job show {name} --follow`" in told
+    )
     assert ok("job", "pause", name) == f"job {name} is paused\n"
     assert "paused" in ok("job", "list")
     assert ok("job", "resume", name) == f"job {name} is running\n"

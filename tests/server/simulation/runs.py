@@ -10,6 +10,8 @@ from server.simulation.run.fleet import Fleet, RunState
 from server.simulation.run.run import simulate
 from server.storage.models import Model
 
+SMALL_LORA = {"method": "lora", "rank": 1, "last_blocks": 0}
+"""In all blocks, so that units differ in where they stand."""
 WORDS = ("the", "ice", "on", "lake", "is", "it", "train", "a", "b", "c")
 
 
@@ -34,7 +36,7 @@ def small(
     return plan_for(
         method=method, preset="default", model=str(model), data=str(data), seed=seed, clients=12, alpha=1.0,
         columns={"text": "", "pair": "", "label": ""},
-        adapter={"method": "lora", "examples": str(data / "test.jsonl") if guided else ""}, guided=guided,
+        adapter={**SMALL_LORA, "examples": str(data / "test.jsonl") if guided else ""}, guided=guided,
         settings={"per_round": 8, "rounds": rounds,
                   "training": {"batch": 8, "length": 8, "iterations": 2} | training},
     )  # fmt: skip
@@ -47,6 +49,7 @@ def arguments(plan: Plan) -> list[str]:
         "model": plan.model, "data": plan.data, "method": plan.method, "clients": plan.clients, "seed": plan.seed,
         "per-round": plan.settings.per_round, "rounds": plan.settings.rounds, "batch": training.batch,
         "length": training.length, "iterations": training.iterations, "mode": training.mode,
+        "preset": plan.preset, "rank": plan.adapter.rank, "last-blocks": plan.adapter.last_blocks,
     }  # fmt: skip
     return ["simulate", *(word for name, value in words.items() for word in (f"--{name}", str(value)))]
 

@@ -6,6 +6,7 @@ import pytest
 
 from edge_client.bundle import manifest as manifests
 from edge_client.bundle.manifest import FILE_NAME
+from server.jobs.presets import PRESETS, merged
 
 
 @pytest.fixture
@@ -81,7 +82,8 @@ def test_bundles_that_are_complete_are_listed(server, bundle, parts):
     assert found["shapes"] == [list(shape) for shape in manifest.shapes]
     assert (found["task"], found["labels"], found["units"]) == ("seq-cls", 3, len(manifest.units))
     assert found["bytes"] == sum(file.bytes for file in manifest.files)
-    assert (found["preset"], found["settings"]) == ("default", {"training": {"batch": 2, "length": 8, "directions": 1}})
+    assert found["preset"] == "auto"
+    assert found["settings"] == merged(PRESETS["auto"], {"training": {"batch": 2, "length": 8, "directions": 1}})
     server.call("GET", "/v1/bundles", 401, headers={})
 
 

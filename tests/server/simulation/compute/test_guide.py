@@ -16,6 +16,7 @@ from server.simulation.methods.guided import drawing_along
 from server.simulation.plan import plan_for
 from server.simulation.run.fleet import Fleet, RunState
 from server.storage.models import Model
+from tests.server.simulation.runs import SMALL_LORA
 
 DIRECTIONS = 5
 
@@ -41,7 +42,7 @@ def planned(model_folder, writing, desk):
             steps["directions"] = guided
         return plan_for(
             method=method, preset="default", model=str(model_folder), data=str(data), seed=5, clients=6, alpha=1.0,
-            adapter={"method": "lora", "examples": examples}, guided=guided,
+            adapter={**SMALL_LORA, "examples": examples}, guided=guided,
             settings={"per_round": 4, "training": {**steps, **training}, **(settings or {})},
         )  # fmt: skip
 

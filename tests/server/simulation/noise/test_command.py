@@ -20,7 +20,7 @@ from server.simulation.plan import plan_for
 from server.simulation.run.folder import RunFolder
 from server.simulation.run.run import simulate
 from server.simulation.run.weights import weights_in
-from tests.server.simulation.runs import write_data
+from tests.server.simulation.runs import SMALL_LORA, write_data
 
 BATCH, LENGTH = 4, 8
 FORWARD = Training(batch=BATCH, length=LENGTH)
@@ -33,7 +33,7 @@ WEIGHTS = 64
 def plan_of(model_folder, data, **changes):
     given = {
         "method": "spry", "preset": "default", "model": str(model_folder), "data": str(data), "seed": 5, "clients": 6,
-        "alpha": 1.0, "adapter": {"method": "lora"}, "settings": {"training": {"length": LENGTH}},
+        "alpha": 1.0, "adapter": SMALL_LORA, "settings": {"training": {"length": LENGTH}},
     }  # fmt: skip
     return plan_for(**{**given, **changes})
 

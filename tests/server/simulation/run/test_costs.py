@@ -24,6 +24,7 @@ from server.simulation.run.costs import (
 )
 from server.simulation.run.fleet import Fleet, RunState
 from server.storage.models import Model
+from tests.server.simulation.runs import SMALL_LORA
 
 CLIENTS, BATCH = 16, 4
 TABLE = {"spry", "fedavg", "fedyogi", "fedsgd", "fedmezo", "baffle+", "fwdllm+"}
@@ -54,7 +55,7 @@ def plan(method, mode, per_round, data, model_folder, **training):
     training = {"mode": mode, "batch": BATCH, "length": 8, "iterations": 1} | training
     return plan_for(
         method=method, preset="default", model=str(model_folder), data=str(data), seed=3, clients=CLIENTS, alpha=1.0,
-        adapter={"method": "lora"}, personal=False,
+        adapter=SMALL_LORA, personal=False,
         settings={"per_round": per_round, "rounds": 2, "evaluate_every": 2, "training": training},
     )  # fmt: skip
 

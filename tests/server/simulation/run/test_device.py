@@ -12,6 +12,7 @@ from server.errors import SimulationError
 from server.simulation.plan import plan_for
 from server.simulation.run.device import DeviceMemory
 from server.simulation.run.run import simulate
+from tests.server.simulation.runs import SMALL_LORA
 
 
 def task_of(units, training):
@@ -49,7 +50,7 @@ def test_more_directions_than_there_are_programs_for_are_taken_in_turns(bundle):
 def test_a_run_tells_its_clients_memory(bundle, model_folder, writing, tmp_path):
     plan = plan_for(
         method="spry", preset="default", model=str(model_folder), data=str(writing(rows=24, test=3)), seed=1, clients=4,
-        alpha=1.0, adapter={"method": "lora"}, personal=False, settings={
+        alpha=1.0, adapter=SMALL_LORA, personal=False, settings={
             "per_round": 4, "rounds": 2, "evaluate_every": 2, "training": {"batch": 2, "length": 8, "iterations": 1},
         },
     )  # fmt: skip

@@ -50,7 +50,7 @@ def data(writing):
 def plan(data, model_folder, method, training, others=None, adapter="lora"):
     return plan_for(
         method=method, preset="default", model=str(model_folder), data=str(data), seed=SEED, clients=CLIENTS, alpha=1.0,
-        adapter={"method": adapter, "rank": BUNDLES[adapter][1]},
+        adapter={"method": adapter, "rank": BUNDLES[adapter][1], "last_blocks": 0},
         settings={"per_round": CLIENTS, "rounds": ROUNDS, "norm_bound": 20,
                   "training": {"batch": 4, "length": 8, "learning_rate": 0.05, "head_learning_rate": 0.1} | training,
                   **(others or {})},
