@@ -33,7 +33,9 @@ def test_gradients_at_hand_hold_more_than_chance(guide, model_folder, tmp_path):
     (tmp_path / "labels.json").write_text(json.dumps(LABELS))
     rows = [{"text": text, "label": LABELS[number % 3]} for number, text in enumerate(TEXTS * 16)]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    trial = guide.Trial(tmp_path, {"method": "lora", "rank": 1}, length=8, desk=32, texts=32, model=str(model_folder))
+    trial = guide.Trial(
+        tmp_path, {"method": "lora", "rank": 1, "last_blocks": 0}, length=8, desk=32, texts=32, model=str(model_folder)
+    )
     first, last = trial.rows(steps=2, every=2, directions=[4])
     assert (first.step, last.step, first.directions, first.numbers) == (0, 2, 4, 4 * 2 * 32)
     assert first.now == first.start > first.random

@@ -266,7 +266,7 @@ def estimate(plan, capsys):
     return command
 
 
-SWEEP = ("--adapter", "lora", "--adapter", "tinylora:rank=2,dimension=4", "--directions", "4", "--holders", "1,2",
+SWEEP = ("--adapter", "lora:rank=1,last_blocks=0", "--adapter", "tinylora:rank=2,dimension=4", "--directions", "4", "--holders", "1,2",
          "--kind", "normal,orthogonal", "--estimators", "forward,exact,mixed,central",
          "--exact-blocks", "0,1")  # fmt: skip
 
@@ -319,7 +319,8 @@ def test_labelled_examples_at_the_desk(estimate, plan):
 
 
 def test_weights_of_a_run_change_the_figures(estimate, run):
-    start, trained = estimate("--json"), estimate("--json", "--weights", str(run))
+    same = "--rank", "1", "--last-blocks", "0", "--json"
+    start, trained = estimate(*same), estimate(*same, "--weights", str(run))
     assert json.loads(start)["adapters"] != json.loads(trained)["adapters"]
 
 
