@@ -266,8 +266,8 @@ def estimate(plan, capsys):
     return command
 
 
-SWEEP = ("--adapter", "lora:rank=1,last_blocks=0", "--adapter", "tinylora:rank=2,dimension=4", "--directions", "4", "--holders", "1,2",
-         "--kind", "normal,orthogonal", "--estimators", "forward,exact,mixed,central",
+SWEEP = ("--adapter", "lora:rank=1,last_blocks=0", "--adapter", "tinylora:rank=2,dimension=4", "--directions", "4",
+         "--holders", "1,2", "--kind", "normal,orthogonal", "--estimators", "forward,exact,mixed,central",
          "--exact-blocks", "0,1")  # fmt: skip
 
 
