@@ -41,10 +41,12 @@ export function startForm({ changed, say }) {
     (bundles.length ? fields.name : $("job-cancel")).focus();
   });
   fields.mode.addEventListener("change", () => {
+    offer(fields, chosen().in_mode[fields.mode.value].training);
     const iteration = fields.mode.value === "iteration";
     $("iterations-field").hidden = fields.iterations.disabled = !iteration;
     $("evaluation-field").hidden = fields.device_evaluation.disabled = iteration; // scalars say nothing of accuracy
   });
+  for (const name of OFFERED) fields[name].addEventListener("input", () => (fields[name].dataset.typed = "yes"));
   $("job-cancel").addEventListener("click", () => $("job-dialog").close());
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -59,7 +61,7 @@ export function startForm({ changed, say }) {
       const job = await call("POST", "v1/jobs", {
         name: fields.name.value.trim(),
         bundle: bundle.sha256,
-        settings: [settingsIn(fields), heldOut, other].reduce((into, given) => merged(into, given), bundle.settings),
+        settings: [settingsIn(fields), heldOut, other].reduce((into, given) => merged(into, given), bundle.in_mode[fields.mode.value]),
       });
       $("job-dialog").close();
       form.reset();
@@ -82,13 +84,20 @@ const describe = (bundle) =>
   `for ${bundle.runtimes.join(", ")}; ${bytes(bundle.bytes)}` +
   (bundle.preset === "default" ? "" : `. Jobs on it start from the preset ${bundle.preset}`);
 
-/** What fits a bundle's adapter, where it differs from what the form has at first. */
+const OFFERED = ["iterations", "learning_rate"];
+
+/** What fits a bundle's adapter; what was typed for another one is gone. */
 function start(fields, training) {
-  for (const name of ["mode", "iterations", "learning_rate"]) {
-    const first = name === "mode" ? fields.mode.options[0].value : fields[name].defaultValue;
-    fields[name].value = training[name] ?? first;
-  }
+  fields.mode.value = training.mode ?? fields.mode.options[0].value;
+  for (const name of OFFERED) delete fields[name].dataset.typed;
   fields.mode.dispatchEvent(new Event("change"));
+}
+
+/** What fits the mode too, where nobody has typed. */
+function offer(fields, training) {
+  for (const name of OFFERED) {
+    if (!fields[name].dataset.typed) fields[name].value = training[name] ?? fields[name].defaultValue;
+  }
 }
 
 /** What is in the fields but for files and JSON. */

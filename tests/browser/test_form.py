@@ -120,12 +120,15 @@ def test_a_job_of_mode_iteration_from_the_page(tab, site):
     page = one.page
     page.get_by_role("button", name="Start a job").click()
     page.get_by_label("Name").fill("by scalars")
+    expect(page.get_by_label("Learning rate")).to_have_value("0.001")
     page.get_by_label("Mode").select_option("iteration")
+    expect(page.get_by_label("Learning rate")).to_have_value("0.01")
     page.get_by_label("Iterations in a round").fill("3")
     page.get_by_label("Clients in a round").fill("1")
     page.get_by_role("button", name="Start", exact=True).click()
     expect(page.get_by_role("heading", name="by scalars", level=1)).to_be_visible()
-    assert site.state("by scalars")["settings"]["training"]["iterations"] == 3
+    training = site.state("by scalars")["settings"]["training"]
+    assert (training["iterations"], training["estimator"]) == (3, "forward"), "auto is for mode epoch"
     site.stop("by scalars")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from fastapi import APIRouter, Path, Request
 from fastapi.responses import FileResponse
@@ -13,6 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from edge_client.bundle.manifest import Manifest
 from edge_client.bundle.signature import SIGNATURES
+from edge_client.wire.protocol import Mode
 from server.errors import Refusal
 from server.jobs.presets import preset_for, start_of
 from server.web.bodies import binary, received
@@ -41,6 +42,8 @@ class BundleView(BaseModel):
     """The one that fits its adapter."""
     settings: dict[str, Any]
     """Of this preset: what a job on it starts from."""
+    in_mode: dict[Mode, dict[str, Any]]
+    """The same where a mode is asked for, which may want another preset."""
 
 
 @router.get("/bundles", dependencies=[Viewer])
@@ -51,13 +54,14 @@ def list_bundles(services: UseServices) -> list[BundleView]:
 
 
 def _bundle(name: str, manifest: Manifest) -> BundleView:
-    preset = preset_for(manifest.adapter.method, {})
+    method = manifest.adapter.method
+    preset = preset_for(method, {})
     return BundleView(
         sha256=name,
         model=manifest.model.name,
         task=manifest.model.task,
         labels=len(manifest.model.labels),
-        method=manifest.adapter.method,
+        method=method,
         units=len(manifest.units),
         runtimes=list(manifest.runtimes),
         shapes=list(manifest.shapes),
@@ -65,6 +69,9 @@ def _bundle(name: str, manifest: Manifest) -> BundleView:
         bytes=sum(file.bytes for file in manifest.files),
         preset=preset,
         settings=start_of(manifest, preset),
+        in_mode={
+            mode: start_of(manifest, preset_for(method, {"mode": mode})) for mode in get_args(Mode)
+        },
     )
 
 

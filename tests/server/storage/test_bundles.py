@@ -84,6 +84,8 @@ def test_bundles_that_are_complete_are_listed(server, bundle, parts):
     assert found["bytes"] == sum(file.bytes for file in manifest.files)
     assert found["preset"] == "auto"
     assert found["settings"] == merged(PRESETS["auto"], {"training": {"batch": 2, "length": 8, "directions": 1}})
+    assert found["in_mode"]["epoch"] == found["settings"]
+    assert found["in_mode"]["iteration"] == {"training": {"batch": 2, "length": 8, "directions": 1}}
     server.call("GET", "/v1/bundles", 401, headers={})
 
 
