@@ -69,9 +69,7 @@ def _bundle(name: str, manifest: Manifest) -> BundleView:
         bytes=sum(file.bytes for file in manifest.files),
         preset=preset,
         settings=start_of(manifest, preset),
-        in_mode={
-            mode: start_of(manifest, preset_for(method, {"mode": mode})) for mode in get_args(Mode)
-        },
+        in_mode={mode: start_of(manifest, preset_for(method, {"mode": mode})) for mode in get_args(Mode)},
     )
 
 
