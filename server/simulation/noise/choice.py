@@ -15,7 +15,7 @@ from edge_client.gradient.philox import block
 from edge_client.training.estimators import kind_of
 from edge_client.wire.protocol import Training
 from server.jobs.assignment import cyclic, everything
-from server.simulation.run.costs import passes
+from server.jobs.passes import passes
 
 
 @dataclass(frozen=True)

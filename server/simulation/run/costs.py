@@ -13,14 +13,13 @@ counted of a simulated round (`server.simulation.run.traffic`) has more in it, e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from edge_client.bundle.chain import cut_for
 from edge_client.bundle.manifest import Manifest
-from edge_client.gradient.drawing import own_directions
 from edge_client.training.estimators import Estimator
 from edge_client.wire.protocol import Mode, Task, Training
+from server.jobs.passes import passes
 from server.simulation.methods.methods import Family, Method
 
 
@@ -106,43 +105,6 @@ def server_work(family: Family, frequency: Mode, shape: Shape) -> float:
 
 
 # --- forward passes --------------------------------------------------------------------------------------------------
-
-
-def passes(estimator: type[Estimator], training: Training, manifest: Manifest, units: Sequence[int]) -> float:
-    """The step of a client with these units, in forward passes."""
-    end = estimator.exact_from(manifest, training, cut_for(manifest, units))
-    back = 0.0 if end is None else share_from(manifest, end)
-    directed = estimator.directed(manifest, training, units)
-    through = tangents(manifest, directed, training) - (training.directions * back if directed else 0.0)
-    return estimator.in_passes(training, tangents=through, behind=back)
-
-
-def tangents(manifest: Manifest, units: Sequence[int], training: Training) -> float:
-    """The shares of the model's blocks that a step's directions go through on their way to the head, added up.
-
-    Directions of units that take turns begin each at its own unit, as they do on a device whose programs take fewer of
-    them at once than a unit has.
-    """
-    if not training.units_apart or not units:
-        return training.directions * behind(manifest, units)
-    shares = [behind(manifest, [unit]) for unit in sorted(units)]
-    if manifest.head and training.head == "joint":
-        shares.append(0.0)
-    farthest = [0.0] * training.directions
-    for share, own in zip(shares, own_directions(len(shares), training.directions), strict=True):
-        for number in own:
-            farthest[number] = max(farthest[number], share)
-    return sum(farthest)
-
-
-def behind(manifest: Manifest, units: Iterable[int]) -> float:
-    """The share of the model's blocks in or behind the first that uses one of these units; heads cost nothing."""
-    return share_from(manifest, cut_for(manifest, units))
-
-
-def share_from(manifest: Manifest, segment: int) -> float:
-    """The share of the model's blocks in a segment or behind it."""
-    return 1 - manifest.segments[segment].first_block / manifest.model.blocks
 
 
 def mean_passes(

@@ -4,24 +4,12 @@ import math
 
 import pytest
 
-from edge_client.training.estimators import Central, ExactGradient, Forward, Mixed
 from edge_client.training.features import shapes_of
-from edge_client.wire.protocol import Training
 from server.simulation.compute.crews import Alone
 from server.simulation.compute.work import Worker
-from server.simulation.methods.fwdllm import ClosestDirection
 from server.simulation.methods.methods import METHODS
 from server.simulation.plan import plan_for
-from server.simulation.run.costs import (
-    Shape,
-    behind,
-    client_work,
-    in_tables,
-    numbers_down,
-    numbers_up,
-    passes,
-    server_work,
-)
+from server.simulation.run.costs import Shape, client_work, in_tables, numbers_down, numbers_up, server_work
 from server.simulation.run.fleet import Fleet, RunState
 from server.storage.models import Model
 from tests.server.simulation.runs import SMALL_LORA
@@ -136,47 +124,6 @@ def test_a_round_tells_the_passes_of_its_clients(play):
     assert play("spry", "epoch", 4, estimator="auto")[0]["passes"] == 3, "all can hold an exact step"
     assert play("baffle+", "epoch", 2)[0]["passes"] == 40
     assert play("fwdllm+", "epoch", 2)[0]["passes"] == 2
-
-
-def test_passes(worker):
-    def counted(estimator, units=(2, 3), **training):
-        return passes(estimator, Training(directions=3, **training), worker.manifest, units)
-
-    assert counted(Forward) == pytest.approx(1 + 3 * 0.5)
-    assert counted(Forward, [0, 3]) == pytest.approx(1 + 3 * 1)
-    assert counted(Forward, []) == 1
-    assert counted(ExactGradient) == pytest.approx(1 + 2 * 0.5)
-    assert counted(Central) == 6
-    assert counted(ClosestDirection) == 2
-    assert counted(Mixed) == pytest.approx(1 + 2 * 0.5)
-    assert counted(Mixed, [0, 3]) == counted(Mixed, [0]) == pytest.approx(1 + 3 * 0.5 + 2 * 0.5)
-    assert counted(Mixed, [0, 3], exact_blocks=0) == pytest.approx(1 + 3 * 1)
-    assert counted(Mixed, [0, 3], exact_blocks=2) == pytest.approx(1 + 2 * 1)
-    assert counted(Mixed, []) == counted(Mixed, [], exact_blocks=0) == 1
-
-
-def test_passes_where_units_take_turns(worker):
-    """Units 0 and 1 go through both blocks, 2 and 3 through the second."""
-
-    def counted(directions, units=(0, 1, 2, 3), head="exact"):
-        training = Training(directions=directions, units_apart=True, head=head)
-        return passes(Forward, training, worker.manifest, units)
-
-    assert counted(8) == pytest.approx(1 + 4 * 1 + 4 * 0.5)
-    assert counted(6) == pytest.approx(1 + 2 + 2 + 1 * 0.5 + 1 * 0.5)
-    assert counted(2) == pytest.approx(1 + 2)  # each moves a unit of the first block and one of the second
-    assert counted(5, head="joint") == pytest.approx(1 + 2 * 1 + 2 * 0.5 + 0)
-    assert counted(4, [3, 0]) == pytest.approx(1 + 2 * 1 + 2 * 0.5)
-    assert counted(4, []) == 1
-    training = Training(directions=4, units_apart=True)
-    assert passes(Mixed, training, worker.manifest, [0, 1, 3]) == pytest.approx(1 + 4 * 0.5 + 2 * 0.5)
-
-
-def test_what_lies_behind_the_first_of_some_units(worker):
-    manifest = worker.manifest
-    assert [behind(manifest, [unit]) for unit in range(4)] == [1, 1, 0.5, 0.5]
-    assert behind(manifest, [3, 0]) == 1
-    assert behind(manifest, []) == 0
 
 
 def test_the_table_of_communication():

@@ -1,0 +1,54 @@
+"""What a step costs, in forward passes: counted by hand for two blocks with two units each."""
+
+import pytest
+
+from edge_client.bundle import manifest as manifests
+from edge_client.training.estimators import Central, ExactGradient, Forward, Mixed
+from edge_client.wire.protocol import Training
+from server.jobs.passes import behind, passes
+from server.simulation.methods.fwdllm import ClosestDirection
+
+
+@pytest.fixture(scope="module")
+def manifest(bundle):
+    return manifests.read(bundle / "manifest.json")
+
+
+def test_passes(manifest):
+    def counted(estimator, units=(2, 3), **training):
+        return passes(estimator, Training(directions=3, **training), manifest, units)
+
+    assert counted(Forward) == pytest.approx(1 + 3 * 0.5)
+    assert counted(Forward, [0, 3]) == pytest.approx(1 + 3 * 1)
+    assert counted(Forward, []) == 1
+    assert counted(ExactGradient) == pytest.approx(1 + 2 * 0.5)
+    assert counted(Central) == 6
+    assert counted(ClosestDirection) == 2
+    assert counted(Mixed) == pytest.approx(1 + 2 * 0.5)
+    assert counted(Mixed, [0, 3]) == counted(Mixed, [0]) == pytest.approx(1 + 3 * 0.5 + 2 * 0.5)
+    assert counted(Mixed, [0, 3], exact_blocks=0) == pytest.approx(1 + 3 * 1)
+    assert counted(Mixed, [0, 3], exact_blocks=2) == pytest.approx(1 + 2 * 1)
+    assert counted(Mixed, []) == counted(Mixed, [], exact_blocks=0) == 1
+
+
+def test_passes_where_units_take_turns(manifest):
+    """Units 0 and 1 go through both blocks, 2 and 3 through the second."""
+
+    def counted(directions, units=(0, 1, 2, 3), head="exact"):
+        training = Training(directions=directions, units_apart=True, head=head)
+        return passes(Forward, training, manifest, units)
+
+    assert counted(8) == pytest.approx(1 + 4 * 1 + 4 * 0.5)
+    assert counted(6) == pytest.approx(1 + 2 + 2 + 1 * 0.5 + 1 * 0.5)
+    assert counted(2) == pytest.approx(1 + 2)  # each moves a unit of the first block and one of the second
+    assert counted(5, head="joint") == pytest.approx(1 + 2 * 1 + 2 * 0.5 + 0)
+    assert counted(4, [3, 0]) == pytest.approx(1 + 2 * 1 + 2 * 0.5)
+    assert counted(4, []) == 1
+    training = Training(directions=4, units_apart=True)
+    assert passes(Mixed, training, manifest, [0, 1, 3]) == pytest.approx(1 + 4 * 0.5 + 2 * 0.5)
+
+
+def test_what_lies_behind_the_first_of_some_units(manifest):
+    assert [behind(manifest, [unit]) for unit in range(4)] == [1, 1, 0.5, 0.5]
+    assert behind(manifest, [3, 0]) == 1
+    assert behind(manifest, []) == 0
