@@ -13,6 +13,7 @@ from edge_client.errors import BundleError
 from edge_client.step.turns import directions_at_once
 from edge_client.training.estimators import kind_of
 from edge_client.wire.protocol import Training
+from server.jobs.passes import passes
 
 Assignment = Literal["cyclic", "memory", "all"]
 
@@ -91,13 +92,33 @@ class Needs:
         shapes = (b for b, t in manifest.shapes if t == training.length and b <= training.batch)
         self._batches = sorted(shapes, reverse=True)
 
-    def fit(self, slot: RoundSlot, runtimes: Sequence[str], memory: int | None) -> Fit | None:
+    @property
+    def has_choice(self) -> bool:
+        """Whether steps may differ between devices."""
+        return len(self._ways) > 1
+
+    def fit(
+        self, slot: RoundSlot, runtimes: Sequence[str], memory: int | None, most_passes: float | None = None
+    ) -> Fit | None:
         """The best way in which a device can hold a slot, with its first runtime and the largest batch; or None.
 
-        A smaller batch than the job's is run several times for each step.
+        A smaller batch than the job's is run several times for each step. Where every way takes more forward passes
+        than a device has time for, it is the one with the fewest.
         """
-        fits = (self._fit(way, slot, runtimes, memory) for way in self._ways)
-        return next((fit for fit in fits if fit is not None), None)
+        ways = (self._fit(way, slot, runtimes, memory) for way in self._ways)
+        fits = (fit for fit in ways if fit is not None)
+        if most_passes is None:
+            return next(fits, None)
+        slow: list[Fit] = []
+        for fit in fits:
+            if self.passes(fit) <= most_passes:
+                return fit
+            slow.append(fit)
+        return min(slow, key=self.passes, default=None)
+
+    def passes(self, fit: Fit) -> float:
+        """What a step takes."""
+        return passes(kind_of(fit.training), fit.training, self._manifest, fit.units)
 
     def _fit(self, way: Training, slot: RoundSlot, runtimes: Sequence[str], memory: int | None) -> Fit | None:
         units = kind_of(way).joined(self._manifest, way, slot.units)
@@ -130,10 +151,15 @@ class Needs:
 
 
 def choose(
-    assignment: Assignment, free: Sequence[RoundSlot], needs: Needs, runtimes: Sequence[str], memory: int | None
+    assignment: Assignment,
+    free: Sequence[RoundSlot],
+    needs: Needs,
+    runtimes: Sequence[str],
+    memory: int | None,
+    most_passes: float | None = None,
 ) -> tuple[RoundSlot, Fit] | None:
     """A free slot for a device: the first it can hold; by memory, the most demanding it can hold at full batch."""
-    fits = ((slot, fit) for slot in free if (fit := needs.fit(slot, runtimes, memory)))
+    fits = ((slot, fit) for slot in free if (fit := needs.fit(slot, runtimes, memory, most_passes)))
     if assignment == "memory":
         return max(fits, key=lambda pair: (pair[1].batch, pair[1].needs, -pair[0].number), default=None)
     return next(fits, None)

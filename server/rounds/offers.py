@@ -18,6 +18,7 @@ from server.jobs.assignment import Fit, RoundSlot, choose
 from server.jobs.demands import is_wanted, unsuited
 from server.jobs.job import PAUSED, RUNNING, Job
 from server.rounds.fleet import is_to_measure, needs_of
+from server.rounds.pace import most_passes
 from server.storage import devices, parts, rounds
 from server.storage.jobs import find_job, list_jobs
 from server.storage.rows import Device, Part, Round
@@ -214,7 +215,8 @@ class Offers:
         job = open_round.job
         if (why := self._is_closed_to(open_round, device.id, check_in)) is not None:
             return why
-        while (reserved := self._reserve(open_round, check_in)) is not None:
+        most = most_passes(self._store, job, device.id)
+        while (reserved := self._reserve(open_round, check_in, most)) is not None:
             slot, fit = reserved
             part = Part(
                 id=secrets.token_hex(12), job=job.id, round=open_round.number, slot=slot.number,
@@ -246,20 +248,22 @@ class Offers:
             return why
         return None if open_round.free else _is_full(open_round)
 
-    def _reserve(self, open_round: OpenRound, check_in: CheckIn) -> tuple[RoundSlot, Fit] | None:
+    def _reserve(self, open_round: OpenRound, check_in: CheckIn, most: float | None) -> tuple[RoundSlot, Fit] | None:
         """Take a place out of those that this process takes for free."""
         with self._lock:
-            chosen = self._choose(open_round, check_in, check_in.memory_bytes)
+            chosen = self._choose(open_round, check_in, check_in.memory_bytes, most)
             if chosen is not None:
                 open_round.free.remove(chosen[0])
         return chosen
 
-    def _choose(self, open_round: OpenRound, check_in: CheckIn, memory: int | None) -> tuple[RoundSlot, Fit] | None:
+    def _choose(
+        self, open_round: OpenRound, check_in: CheckIn, memory: int | None, most: float | None = None
+    ) -> tuple[RoundSlot, Fit] | None:
         job, needs = open_round.job, needs_of(self._store, open_round.job)
         runtimes = [name for name in check_in.runtimes if name in self._store.bundles.manifest(job.bundle).runtimes]
         first = [slot for slot in open_round.free if slot.number in open_round.first]
         for free in (first, open_round.free):
-            if (chosen := choose(job.settings.assignment, free, needs, runtimes, memory)) is not None:
+            if (chosen := choose(job.settings.assignment, free, needs, runtimes, memory, most)) is not None:
                 return chosen
         return None
 

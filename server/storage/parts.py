@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, insert, select, union_all, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, insert, or_, select, union_all, update
 
 from edge_client.wire.protocol import Mode, Report
 from server.storage.rows import Part, PartState, Reported, Round, Sent
@@ -217,6 +217,20 @@ def missed(connection: Connection, device: str) -> Missed:
             break
         ends.append(ended)
     return Missed(len(ends), max(ends, default=0.0))
+
+
+def last_timed(connection: Connection, job: str, device: str) -> Part | None:
+    """A device's newest part of a job that says how long one takes: an accepted one, or one that took too long."""
+    too_long = and_(tasks.c.state == "expired", tasks.c.ended >= rounds.c.deadline)
+    query = (
+        select(tasks)
+        .join(rounds, and_(rounds.c.job == tasks.c.job, rounds.c.number == tasks.c.round))
+        .where(tasks.c.job == job, tasks.c.device == device, or_(tasks.c.state == "accepted", too_long))
+        .order_by(tasks.c.created.desc())
+        .limit(1)
+    )
+    row = connection.execute(query).mappings().one_or_none()
+    return None if row is None else part_in(row)
 
 
 def accept(connection: Connection, part: Part, sent: Sent, now: float) -> bool:
