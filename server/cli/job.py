@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -141,6 +142,7 @@ def show(
         standing = administrator.get(f"/v1/jobs/{part(job)}")
         rounds = administrator.get(f"/v1/jobs/{part(job)}/rounds", limit=10)
         refusals = administrator.get(f"/v1/jobs/{part(job)}/refusals", limit=_REFUSALS)
+        assignment = administrator.get(f"/v1/jobs/{part(job)}/assignment")
     if as_json:
         show_json(standing)
         return
@@ -155,6 +157,8 @@ def show(
         say(lacks)
     if standing["up"] or standing["down"]:
         typer.echo(f"devices sent {size(standing['up'])} and fetched {size(standing['down'])}")
+    if assignment:
+        say(_steps(assignment))
     typer.echo()
     show_table(("round", "state", "reports", "loss", "accuracy", "seconds"), map(_round, rounds), "no rounds yet")
 
@@ -226,6 +230,13 @@ def _line(job: dict[str, Any]) -> str:
     if accuracy := _accuracy(job):
         parts.append(f"accuracy {accuracy}")
     return "; ".join(parts)
+
+
+def _steps(assignment: dict[str, Any]) -> str:
+    """How many devices take which step."""
+    steps = Counter(one["step"] for one in assignment["parts"] if one["state"] in ("open", "accepted"))
+    told = (f"{count} device{'' if count == 1 else 's'} {step}" for step, count in steps.most_common())
+    return f"gradients in round {assignment['round']}: {'; '.join(told) or 'of no device yet'}"
 
 
 def _accuracy(job: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from edge_client.wire.protocol import SAFETENSORS, STEPS, VERSION_HEADER
 from server.control import jobs, views
 from server.control.adapters import adapter_archive
+from server.control.devices import AssignmentView, assignment
 from server.control.views import JobView, MetricView, RefusalView, RoundView, TrafficView
 from server.errors import Refusal
 from server.jobs.job import ENDED, PAUSED, RUNNING, Job
@@ -110,6 +111,12 @@ def list_rounds(
 ) -> list[RoundView]:
     """A job's rounds, the newest first."""
     return views.rounds_of(services.store, find_job(services.store, job), before, limit)
+
+
+@router.get("/{job}/assignment", dependencies=[Viewer])
+def read_assignment(services: UseServices, job: str) -> AssignmentView | None:
+    """Who trains what, and by which step, in the newest round that a device has joined."""
+    return assignment(services.store, find_job(services.store, job))
 
 
 @router.get("/{job}/metrics", dependencies=[Viewer])
