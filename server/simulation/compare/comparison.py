@@ -72,6 +72,13 @@ class MethodRow(msgspec.Struct, frozen=True):
         shared = sorted(set.intersection(*map(set, points)))
         return [(number, Spread.of([values[number] for values in points])) for number in shared]
 
+    def curve_by_passes(self, field: str) -> list[tuple[float, Spread]]:
+        """The same over the forward passes of a device instead of the rounds."""
+        spent = [run.spent() for run in self.runs]
+        if not all(spent):
+            return []
+        return [(fmean(one[number] for one in spent), spread) for number, spread in self.curve(field)]
+
 
 class RunGroup(msgspec.Struct, frozen=True):
     """Rows of one data set, split and model."""

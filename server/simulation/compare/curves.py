@@ -32,13 +32,14 @@ DARK = {
 DASHES = ("", "6 2", "1.5 1.5", "7 2 1.5 2", "4 1.5 1 1.5 1 1.5")
 """As in SVG: lengths of strokes and gaps."""
 SVG = "http://www.w3.org/2000/svg"
+ROUNDS, PASSES = "round", "forward passes of a device"
 _HALF, _WHOLE = 17, 40
 """Letters of a label that fit into half a legend's width, and into all of it."""
 
 
 class Line(NamedTuple):
     label: str
-    points: Sequence[tuple[int, Spread]]
+    points: Sequence[tuple[float, Spread]]
     number: int
     """Gives its colour and dashes: a row has the same in all charts."""
 
@@ -56,11 +57,12 @@ class Line(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """A chart of lines over rounds."""
+    """A chart of lines, over rounds or what they cost."""
 
     measured: str
     lines: Sequence[Line]
     percent: bool = True
+    over: str = ROUNDS
 
 
 def draw(panels: Sequence[Panel], title: str, description: str, *, name: str = "curves", heading: bool = False) -> str:
@@ -133,20 +135,25 @@ def _legend_lines(panel: Panel) -> int:
 def _draw_panel(axes: Axes, panel: Panel) -> None:
     scale = 100 if panel.percent else 1
     for line in panel.lines:
-        rounds = [number for number, _ in line.points]
+        places = [place for place, _ in line.points]
         dashes = (0, tuple(float(length) for length in line.dashes.split())) if line.dashes else "solid"
         values = [scale * spread.mean for _, spread in line.points]
-        marker = "o" if len(rounds) == 1 else ""
-        axes.plot(rounds, values, color=line.colour, linestyle=dashes, linewidth=1.5, label=line.wrapped,
+        marker = "o" if len(places) == 1 else ""
+        axes.plot(places, values, color=line.colour, linestyle=dashes, linewidth=1.5, label=line.wrapped,
                   marker=marker, markersize=4)  # fmt: skip
         if any(spread.seeds > 1 for _, spread in line.points):
             low, high = ([scale * value for value in ends] for ends in _ends(line))
-            axes.fill_between(rounds, low, high, color=line.colour, alpha=0.14, linewidth=0)
-    axes.set_xlabel("round")
+            axes.fill_between(places, low, high, color=line.colour, alpha=0.14, linewidth=0)
+    axes.set_xlabel(panel.over)
     axes.set_ylabel(panel.measured)
     axes.grid(axis="y")
     axes.tick_params(length=0)
-    axes.locator_params(axis="x", integer=True)
+    if panel.over == ROUNDS:
+        axes.locator_params(axis="x", integer=True)
+    else:  # a step of one method takes a hundred times what another's does
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("")
     axes.margins(x=0.01)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=_legend_columns(panel), handlelength=3.2,
                 labelspacing=0.35, borderaxespad=0)  # fmt: skip

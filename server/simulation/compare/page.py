@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from edge_client.tasks.task import ACCURACY
 from server.simulation.compare.comparison import Comparison, RunGroup
-from server.simulation.compare.curves import Line, Panel, draw, style_sheet
+from server.simulation.compare.curves import PASSES, Line, Panel, draw, style_sheet
 from server.simulation.compare.scores import MAIN_SCORES, PERSONAL, SCORES
 from server.simulation.compare.tables import (
     MARK,
@@ -122,9 +122,19 @@ def _charts(group: RunGroup, labels: Sequence[str], before: int) -> list[Chart]:
         ends = "; ".join(f"{line.label} {show(line.points[-1][1], 'percent')} %" for line in lines)
         description = f"{name} over the rounds on {group.title}. At the end: {ends}."
         title = f"{group.title}: {name}"
-        svg = draw([Panel(f"{name}, %", lines)], title, description, name=f"chart-{before + len(charts) + 1}")
+        svg = draw(_panels(name, lines, group, score), title, description, name=f"chart-{before + len(charts) + 1}")
         charts.append(Chart(title, name, svg, curve_figures(group, score)))
     return charts
+
+
+def _panels(name: str, lines: Sequence[Line], group: RunGroup, score: str) -> list[Panel]:
+    """A score over the rounds, and over what a device computes for it where each row tells."""
+    by_rounds = Panel(f"{name}, %", lines)
+    curves = {row.label: row.curve_by_passes(score) for row in group.rows}
+    if not all(curves[line.label] for line in lines):
+        return [by_rounds]
+    priced = [line._replace(points=curves[line.label]) for line in lines]
+    return [by_rounds, Panel(f"{name}, %", priced, over=PASSES)]
 
 
 def _many(number: int, what: str) -> str:

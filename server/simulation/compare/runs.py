@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,8 @@ class RoundLine(msgspec.Struct, frozen=True):
     numbers_down: int | None = None
     passes: float | None = None
     """Forward passes that a client's step costs."""
+    device_passes: float | None = None
+    """Those of all steps, and of what is measured beside them."""
     step_seconds: float | None = None
     scores: dict[str, float | None] = {}
     """Those that the round was evaluated for."""
@@ -109,6 +112,14 @@ class Run(msgspec.Struct, frozen=True):
         """The rounds that have a finite value in a field, and that value."""
         values = ((row.round, row.scores.get(field) if field in SCORES else getattr(row, field)) for row in self.rounds)
         return [(number, float(value)) for number, value in values if value is not None and math.isfinite(value)]
+
+    def spent(self) -> dict[int, float]:
+        """The forward passes of a device until each round's end, a mean over the fleet; none where they are unknown."""
+        told = dict(self.points("device_passes"))
+        if not self.config.clients or len(told) < len(self.rounds):
+            return {}
+        sums = accumulate(passes / self.config.clients for passes in told.values())
+        return dict(zip(told, sums, strict=True))
 
 
 def find_runs(paths: Iterable[Path]) -> list[Run]:

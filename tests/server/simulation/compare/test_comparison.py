@@ -359,3 +359,16 @@ def test_settings_that_a_mean_does_not_use_make_no_rows(tmp_path):
     assert [len(row.runs) for row in compared.groups[0].rows] == [2]
     assert compared.common["optimizers.units.kind"] == "fedavg"
     assert "optimizers.units.learning_rate" not in compared.common
+
+
+def test_a_curve_over_what_a_device_computes(tmp_path):
+    """Summed up over the rounds, a mean over the fleet and the seeds; none where a round does not tell."""
+    for seed, passes in ((0, 100.0), (1, 300.0)):
+        lines = [{**line, "device_passes": passes} for line in rounds(4, every=2)]
+        write_run(tmp_path / f"spry-{seed}", config(seed=seed, clients=50), lines)
+    write_run(tmp_path / "other", config(method="fedavg", clients=50), rounds(4, every=2))
+    (group,) = compare(find_runs([tmp_path])).groups
+    spry, other = sorted(group.rows, key=lambda row: row.label, reverse=True)
+    assert [place for place, _ in spry.curve_by_passes("accuracy")] == [2 * (2 + 6) / 2, 4 * (2 + 6) / 2]
+    assert [spread for _, spread in spry.curve_by_passes("accuracy")] == [s for _, s in spry.curve("accuracy")]
+    assert other.curve_by_passes("accuracy") == []
