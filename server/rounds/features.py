@@ -6,6 +6,9 @@ mean, and through the inverse of the covariance, every direction is stepped in a
 the errors' own curvature, which is at most a half whatever the number of classes): the same share of the way for 2 and
 for 77 classes, for features of any size, for one device and for a hundred.
 
+Features change while the units train: by moments of the first round alone the head's steps become too long where the
+features have grown, and its loss runs away. So a few clients measure again in each round.
+
 The clients' own steps are short (`server.jobs.completion`): what counts of them is the gradients' sum.
 """
 
@@ -31,31 +34,43 @@ RIDGE = 0.3
 """Of a feature's variance: what is added to each direction's, lest those in which nothing varies count like others."""
 LEAST_SPREAD = 0.1
 """Of the features' usual size: what hardly varies beside it moves when the adapter does, and must not then decide."""
+AGAIN = 12
+"""One in so many of a round's clients measures, after the first round: features change while the units train."""
+KEPT = 0.9
+"""What rows that were told before count for, in each round: so much of them is out of date."""
 MOST_TIMES_USUAL = 100.0
 """How much larger than those of the exporter's sentences a device's features may be."""
 
 Numbers = NDArray[np.float64]
 
 
+def is_asked(version: int, slot: int, per_round: int) -> bool:
+    """Whether the client of a place measures, in a round that starts from a version."""
+    return version == 0 or slot < max(1, per_round // AGAIN)
+
+
 def joined(state: Weights, told: Iterable[Moments]) -> Weights:
-    """The moments of all rows that were ever told, as the server's state keeps them."""
-    moments = [one for one in (*_kept(state), *told) if one.rows]
-    total = sum(one.rows for one in moments)
-    if not total:
-        return {}
-    shares = [one.rows / total for one in moments]
-    means = [one.mean.astype(np.float64) for one in moments]
+    """The moments of all rows that were ever told, the newest above all, as the server's state keeps them."""
+    new = [(float(one.rows), one) for one in told if one.rows]
+    if not new:
+        return {name: state[name] for name in (COUNT, MEAN, PRODUCTS) if name in state}
+    known = [*_kept(state), *new]
+    total = sum(rows for rows, _ in known)
+    shares = [rows / total for rows, _ in known]
+    means = [one.mean.astype(np.float64) for _, one in known]
     mean = sum((share * own for share, own in zip(shares, means, strict=True)), np.zeros(len(means[0])))
-    products = np.zeros(len(moments[0].products))
-    for share, one, own in zip(shares, moments, means, strict=True):
+    products = np.zeros(len(new[0][1].products))
+    for share, (_, one), own in zip(shares, known, means, strict=True):
         products += share * (one.products + _packed(own - mean, len(products)))
     return {COUNT: np.array([total], np.float32), MEAN: mean.astype(np.float32), PRODUCTS: products.astype(np.float32)}
 
 
-def _kept(state: Weights) -> list[Moments]:
+def _kept(state: Weights) -> list[tuple[float, Moments]]:
+    """What was told before, with the rows that it counts for."""
     if COUNT not in state:
         return []
-    return [Moments(int(state[COUNT][0]), state[MEAN], state[PRODUCTS])]
+    rows = float(state[COUNT][0])
+    return [(KEPT * rows, Moments(round(rows), state[MEAN], state[PRODUCTS]))]
 
 
 def _packed(apart: Numbers, size: int) -> Numbers:

@@ -15,6 +15,7 @@ from edge_client.wire.protocol import CheckIn
 from server.jobs.assignment import Needs, RoundSlot
 from server.jobs.demands import is_wanted, unsuited
 from server.jobs.job import Job
+from server.rounds.features import is_asked
 from server.storage import devices, parts
 from server.storage.rows import Device, Round
 from server.storage.store import Store
@@ -40,12 +41,10 @@ def needs_of(store: Store, job: Job) -> Needs:
     return store.needs.setdefault(job.id, Needs(manifest, job.settings.training))
 
 
-def is_to_measure(store: Store, job: Job, device: str) -> bool:
-    """Whether a device is asked for its features' moments, and heard: with its first update of a job."""
-    if not job.settings.measures(store.bundles.manifest(job.bundle)):
-        return False
-    with store.database.read() as connection:
-        return not parts.has_ever_accepted(connection, job.id, device)
+def is_to_measure(store: Store, job: Job, slot: int, version: int) -> bool:
+    """Whether the device in a place of a round, which starts from a version, is asked for its features, and heard."""
+    measures = job.settings.measures(store.bundles.manifest(job.bundle))
+    return measures and is_asked(version, slot, job.settings.per_round)
 
 
 def present(store: Store, job: Job, round_: Round) -> int:

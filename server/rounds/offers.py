@@ -345,7 +345,7 @@ class Offers:
             optimizers=settings.optimizers,
             batch=part.batch,
             evaluate=bool(every) and part.round % every == 0,
-            measure=is_to_measure(self._store, job, part.device),
+            measure=is_to_measure(self._store, job, part.slot, current.version),
         )
 
     # --- what devices said ---

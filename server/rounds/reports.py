@@ -66,7 +66,7 @@ class Reports:
             version = rounds.find(connection, job.id, part.round).version
         start = self._store.models.load(job, version).weights
         report = held_to(update.report, part.declared, job.settings.training, manifest)
-        if not is_to_measure(self._store, job, part.device):
+        if not is_to_measure(self._store, job, part.slot, version):
             report = replace(report, measured=0)  # nobody asked: what it tells is left out of the mean
         lengths = norms(update.tensors, start, manifest.head_names, manifest.units)
         known = usual_in(self._store.database, job.id, part.round)

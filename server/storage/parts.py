@@ -76,12 +76,6 @@ def has_accepted(connection: Connection, round_: Round, device: str) -> bool:
     return connection.scalar(query) is not None
 
 
-def has_ever_accepted(connection: Connection, job: str, device: str) -> bool:
-    """Whether an update of a device was taken in any of a job's rounds that are known."""
-    query = select(tasks.c.id).where(tasks.c.device == device, tasks.c.job == job, tasks.c.state == "accepted").limit(1)
-    return connection.scalar(query) is not None
-
-
 def open_seeds(connection: Connection, round_: Round) -> set[int]:
     """Of the parts that devices are at work on."""
     query = select(tasks.c.seed).where(*_of(round_), tasks.c.state == "open")

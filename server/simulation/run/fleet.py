@@ -28,6 +28,7 @@ from server.errors import SimulationError
 from server.jobs.assignment import RoundSlot
 from server.jobs.completion import complete
 from server.jobs.settings import JobSettings
+from server.rounds.features import is_asked
 from server.rounds.offers import seed_of
 from server.rounds.outcomes import Contribution, Outcome, mean_of_updates, step_of_scalars
 from server.rounds.outliers import norms, usual
@@ -91,12 +92,17 @@ class Fleet:
             figures |= self.scores(outcome.model.result)
         seconds = time.monotonic() - started
         steps = sum(report.steps for report in outcome.reports)
+        if self.settings.training.mode == "iteration":
+            steps *= self.settings.steps  # a report is of one
+        costs = self._costs([member.task for member in members])
+        measuring = sum(math.ceil(report.measured / self.settings.training.batch) for report in outcome.reports)
         return following, {
             "round": number,
             "seconds": round(seconds, 3),
             **figures,
             **traffic.totals(),
-            **self._costs([member.task for member in members]),
+            **costs,
+            "device_passes": round(costs["passes"] * steps + measuring, 2),
             "step_seconds": round(trained / max(steps, 1), 4),
         }
 
@@ -110,22 +116,18 @@ class Fleet:
         settings = self.settings
         chosen = sampled(self.plan.seed, number, self.clients, settings.per_round)
         places = settings.slots(len(self.manifest.units), settings.per_round)
-        new = set(chosen) - self._seen_before(number) if settings.measures(self.manifest) else set[int]()
-        asked = [{"evaluate": evaluate, "measure": client in new} for client in chosen]
+        measures = settings.measures(self.manifest)
+        asked = [measures and is_asked(number - 1, slot.number, settings.per_round) for slot in places]
+        more = [{"evaluate": evaluate, "measure": measure} for measure in asked]
         return [
-            Member(client, task_of(settings, self.manifest, number, slot, self._way(client), **more))
-            for client, slot, more in zip(chosen, places, asked, strict=True)
+            Member(client, task_of(settings, self.manifest, number, slot, self._way(client), **own))
+            for client, slot, own in zip(chosen, places, more, strict=True)
         ]
 
     def _way(self, client: int) -> Training:
         """How a client trains: the first ones can hold whatever step there is."""
         best, least = self._ways
         return best if client < round(self.plan.able * self.clients) else least
-
-    def _seen_before(self, number: int) -> set[int]:
-        """The clients of all rounds before one."""
-        draws = (sampled(self.plan.seed, n, self.clients, self.settings.per_round) for n in range(1, number))
-        return {client for draw in draws for client in draw}
 
     def _groups(self, members: Sequence[Member]) -> list[list[Member]]:
         """Who computes together: the same whatever the number of workers, and so are the last bits."""

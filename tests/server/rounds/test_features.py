@@ -6,7 +6,7 @@ import pytest
 from edge_client.bundle.manifest import FeatureSpec
 from edge_client.training.features import MEAN, PRODUCTS, Moments, moments_of
 from edge_client.wire.protocol import Training
-from server.rounds.features import COUNT, RIDGE, SHARE_OF_STEP, joined, stepped, unlikely
+from server.rounds.features import COUNT, KEPT, RIDGE, SHARE_OF_STEP, is_asked, joined, stepped, unlikely
 from server.storage.jobs import find_job
 from tests.server.conftest import encode
 
@@ -89,10 +89,40 @@ def test_many_steps_go_no_further_than_the_way():
 
 def test_devices_moments_add_up_to_those_of_all_rows(generator):
     rows = features(generator)
-    state = joined(joined({}, [moments_of(rows[:30])]), [moments_of(rows[30:150]), moments_of(rows[150:])])
+    state = joined({}, [moments_of(rows[:30]), moments_of(rows[30:150]), moments_of(rows[150:])])
     whole = moments_of(rows)
+    assert state[COUNT] == 200
     np.testing.assert_allclose(state[MEAN], whole.mean, rtol=1e-5)
     np.testing.assert_allclose(state[PRODUCTS], whole.products, rtol=1e-4)
+
+
+def test_what_was_told_before_counts_for_less(generator):
+    """As if there were fewer such rows; while nobody tells anything it stays as it is."""
+    rows = features(generator, 300)
+    old, new = rows[:200], rows[200:]
+    state = joined({}, [moments_of(old)])
+    assert joined(state, []) == state
+    after = joined(state, [moments_of(new)])
+    assert after[COUNT] == pytest.approx(KEPT * 200 + 100)
+    shares = np.repeat([KEPT, 1.0], [200, 100]) / float(after[COUNT][0])
+    mean = shares @ rows
+    np.testing.assert_allclose(after[MEAN], mean, rtol=1e-4)
+    wanted = ((rows - mean).T * shares) @ (rows - mean)
+    np.testing.assert_allclose(after[PRODUCTS], wanted[np.triu_indices(WIDTH)], rtol=1e-3, atol=1e-3)
+
+
+def test_moments_follow_features_that_grow(generator):
+    """However many rows were told when they were small."""
+    state, grown = joined({}, [moments_of(features(generator, 1000))]), moments_of(3 * features(generator, 64))
+    for _ in range(60):
+        state = joined(state, [grown])
+    np.testing.assert_allclose(state[MEAN], grown.mean, rtol=0.02)
+
+
+def test_all_clients_of_the_first_round_are_asked_and_then_a_few():
+    assert all(is_asked(0, slot, 24) for slot in range(24))
+    assert [slot for slot in range(24) if is_asked(1, slot, 24)] == [0, 1]
+    assert [slot for slot in range(3) if is_asked(7, slot, 3)] == [0]
 
 
 def test_of_many_features_the_squares_alone_count(generator):
@@ -138,40 +168,40 @@ def moments(server, bundle_name, generator):
     return moments_of(rows)
 
 
-def test_a_device_is_asked_once_in_a_job(server, bundle_name, moments):
-    server.create_job(bundle_name, per_round=1, over_selection=1, optimizers={"units": {"kind": "fedavg"}})
+def test_devices_are_asked_by_their_places(server, bundle_name, moments):
+    """All of the first round; the first place of the next."""
+    server.create_job(bundle_name, per_round=2, over_selection=1, optimizers={"units": {"kind": "fedavg"}})
     server.advance()
-    device, other = server.device(), server.device()
-    start = device.weights("job")
-    first = device.task()
-    assert first["measure"]
-    device.send(first, told_by(device, first, moments))
+    devices = server.device(), server.device()
+    start = devices[0].weights("job")
+    tasks = [device.task() for device in devices]
+    assert [task["measure"] for task in tasks] == [True, True]
+    for device, task in zip(devices, tasks, strict=True):
+        device.send(task, told_by(device, task, moments))
     server.advance()
     spec = server.store.bundles.manifest(bundle_name).features
-    step = device.weights("job")[spec.weight] - start[spec.weight]
+    step = devices[0].weights("job")[spec.weight] - start[spec.weight]
     assert np.abs(step - 0.1).max() > 0.01, "the head's step is not the plain mean"
-    second = device.task()
-    assert not second["measure"]
-    device.send(second, device.update(second))
-    server.advance()
-    assert other.task()["measure"], "it has told nothing yet"
+    assert [device.task()["measure"] for device in reversed(devices)] == [True, False]
 
 
 def test_what_is_told_unasked_does_not_count(server, bundle_name, moments):
     """Nor more rows than a device has examples: nobody's features decide by being told often, or as many."""
-    server.create_job(bundle_name, per_round=1, over_selection=1)
+    server.create_job(bundle_name, per_round=2, over_selection=1)
     server.advance()
-    device = server.device()
-    first = device.task(examples=8)
-    device.send(first, told_by(device, first, moments))
+    device, other = server.device(), server.device()
+    for one in (device, other):
+        task = one.task(examples=8)
+        one.send(task, told_by(one, task, moments))
     server.advance()
     state = server.store.models.load(find_job(server.store, "job"), 1).optimizer
-    assert state[COUNT] == 8, "its moments claim to be of 16 rows"
-    second = device.task(examples=8)
-    device.send(second, told_by(device, second, moments))
+    assert state[COUNT] == 2 * 8, "each claims moments of 16 rows"
+    task, unasked = device.task(examples=8), other.task(examples=8)
+    device.send(task, device.update(task))
+    other.send(unasked, told_by(other, unasked, moments))
     server.advance()
     after = server.store.models.load(find_job(server.store, "job"), 2).optimizer
-    assert after[COUNT] == 8
+    assert after[COUNT] == 2 * 8
     np.testing.assert_array_equal(after[MEAN], state[MEAN])
 
 

@@ -126,6 +126,15 @@ def test_a_round_tells_the_passes_of_its_clients(play):
     assert play("fwdllm+", "epoch", 2)[0]["passes"] == 2
 
 
+def test_a_round_tells_all_that_its_clients_compute(play):
+    """Steps, and in the first round the batches on which all measure features: each client has six examples, in two."""
+    assert play("fedavg", "epoch", 2, iterations=3)[0]["device_passes"] == 2 * 3 * 3
+    assert play("spry", "iteration", 2, iterations=3)[0]["device_passes"] == 2 * 3 * 2
+    line, fleet = play("spry", "epoch", 2, estimator="auto")
+    assert fleet.settings.measures(fleet.manifest)
+    assert line["device_passes"] == 2 * 3 + 2 * 2
+
+
 def test_the_table_of_communication():
     few, many = Shape(6, 3, 10), Shape(6, 12, 10)
     for family in ("backprop", "zero-order"):

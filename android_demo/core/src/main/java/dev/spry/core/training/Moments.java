@@ -10,7 +10,7 @@ import dev.spry.core.Tensor;
 
 /**
  * What a device's examples hand to the layer that gives the logits: their mean, and the means of products of two
- * features about their means. A device tells them once in a job, of a few examples, beside its first update.
+ * features about their means. A device tells them where its task asks for them, of a few examples, beside its update.
  */
 public final class Moments {
     /** Examples that are looked at. */
