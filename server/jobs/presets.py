@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from edge_client.bundle.manifest import Manifest
+from edge_client.training.estimators import TANGENT
+from server.jobs.passes import behind
 
 Preset = Literal["auto", "default", "paper", "bottleneck", "aligned", "aligned-iteration", "pairs"]
 
@@ -63,6 +65,9 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 
+MOST_PASSES = 4.0
+"""Of a step whose number of directions nobody names."""
+
 _FITTING: Mapping[str, tuple[Preset, tuple[str, ...]]] = {
     "bottleneck": ("bottleneck", ("forward", "mixed", "auto")),
     "aligned": ("aligned", ("forward",)),
@@ -88,10 +93,21 @@ def _can_go_back(training: Mapping[str, Any]) -> bool:
 
 
 def start_of(manifest: Manifest, preset: str) -> dict[str, Any]:
-    """What a job on a bundle starts from: the preset, over the bundle's first shape and number of directions."""
+    """What a job on a bundle starts from: the preset, over the bundle's first shape and what directions it affords."""
     batch, length = manifest.shapes[0]
-    directions = {"directions": manifest.directions[0]} if manifest.directions else {}
+    directions = {"directions": _affordable(manifest)} if manifest.directions else {}
     return merged({"training": {"batch": batch, "length": length, **directions}}, PRESETS[preset])
+
+
+def _affordable(manifest: Manifest) -> int:
+    """The most directions that programs take at once for few forward passes: each says as much, and the pass is paid.
+
+    The passes are a mean over the units; where none of the numbers is so cheap, it is the smallest.
+    """
+    shares = [behind(manifest, [unit]) for unit in range(len(manifest.units))]
+    share = sum(shares) / len(shares) if shares else 0.0
+    cheap = [count for count in manifest.directions if 1 + TANGENT * count * share <= MOST_PASSES]
+    return max(cheap, default=min(manifest.directions))
 
 
 def merged(*changes: Mapping[str, Any]) -> dict[str, Any]:

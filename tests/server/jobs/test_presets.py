@@ -5,11 +5,12 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
+from msgspec.structs import replace as replace_manifest
 
 from edge_client.bundle.folder import Bundle
 from server.errors import Refusal
 from server.jobs.completion import complete
-from server.jobs.presets import PRESETS, Preset, merged, preset_for
+from server.jobs.presets import PRESETS, Preset, merged, preset_for, start_of
 from server.jobs.settings import JobSettings
 from server.simulation.plan import plan_for
 
@@ -88,6 +89,15 @@ def test_more_directions_than_a_report_holds_are_refused(bundle):
 )  # fmt: skip
 def test_the_preset_that_fits(adapter, asked, preset):
     assert preset_for(adapter, asked) == preset
+
+
+@pytest.mark.parametrize(
+    ("offered", "taken"), [((1,), 1), ((1, 4), 4), ((4, 1), 4), ((1, 4, 16), 4), ((16,), 16), ((8, 16), 8)]
+)
+def test_a_job_takes_as_many_directions_as_cost_little(bundle, offered, taken):
+    """Of two blocks with two units each K directions take 1 + 3 K / 4 forward passes, a mean over the units."""
+    manifest = replace_manifest(Bundle.open(bundle).manifest, directions=offered)
+    assert start_of(manifest, "default")["training"]["directions"] == taken
 
 
 @pytest.mark.parametrize("adapter", ["lora", "bottleneck"])
