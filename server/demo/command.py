@@ -18,7 +18,7 @@ from server.cli.adapter import save_adapter
 from server.demo import intents
 from server.demo.fleet import JOB, DemoFleet, started
 from server.demo.folder import DemoFolder
-from server.demo.plan import ADAPTER, BATCH, LENGTH, MODEL, MOST_CLIENTS, DemoPlan, plan_for
+from server.demo.plan import BATCH, LENGTH, MODEL, MOST_CLIENTS, DemoPlan, plan_for
 from server.demo.processes import DemoProcesses, Process
 from server.demo.result import DemoResult, measured
 from server.demo.screen import Screen
@@ -66,7 +66,7 @@ def demo(
 def _exported(plan: DemoPlan, folder: DemoFolder, screen: Screen) -> None:
     recipe = [
         plan.model, "--labels", ",".join(intents.LABELS), "--quantize", "int8", "--target", ",".join(available()),
-        "--batch", str(BATCH), "--seq", str(LENGTH), "--cuts", "3", *ADAPTER, "--no-measure",
+        "--batch", str(BATCH), "--seq", str(LENGTH), "--cuts", "3", *plan.recipe.adapter, "--no-measure",
     ]  # fmt: skip
     if folder.has_bundle(" ".join(recipe)):
         screen.say(f"[green]✓[/green] The bundle of an earlier run: {folder.bundle}")

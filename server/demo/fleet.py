@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from edge_client import keys
 from edge_client.bundle import signature
 from edge_client.runtimes.runtime import available
-from edge_client.wire.protocol import ServerOptimizer, ServerOptimizers
 from server.cli.connection import Access, Administrator
 from server.demo import intents
 from server.demo.folder import DemoFolder
@@ -164,8 +163,8 @@ def runtimes_for(clients: int, known: list[str]) -> list[str]:
 
 def settings_of(plan: DemoPlan) -> dict[str, Any]:
     return {
+        **plan.recipe.settings,
         "training": asdict(plan.training),
-        "optimizers": asdict(ServerOptimizers(units=ServerOptimizer("fedavg"))),
         "per_round": plan.clients,
         "over_selection": 1.0,
         "rounds": plan.rounds,

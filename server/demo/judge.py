@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 ADAPTER = "adapter_model.safetensors"
+ALONE = {"estimator": "exact", "optimizer": "adamw", "learning_rate": 0.003, "head_learning_rate": 0.003}
+"""How a device trains that shares nothing: as anybody would who has its rows alone."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class Judge:
     def _local_task(self, local: Local) -> Task:
         """A round of one device: all units are its own."""
         bench = self._bench
-        training = replace(self._training, mode="epoch", iterations=local.steps)
+        training = replace(self._training, mode="epoch", iterations=local.steps, **ALONE)
         units = list(range(len(bench.manifest.units)))
         return Task(
             id="local", job="local", job_name="local", round=1, seed=local.seed,

