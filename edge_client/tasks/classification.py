@@ -51,6 +51,10 @@ class Classification(TaskType):
         last = part.encoded.tokens["attention_mask"][: len(features)].sum(1) - 1
         return features[np.arange(len(features)), last]
 
+    def row_labels(self, part: Labelled) -> Array:
+        """Those of the examples."""
+        return part.labels[: len(part.examples)]
+
     def most_feature_rows(self, examples: int, length: int) -> int:
         return examples
 

@@ -114,6 +114,10 @@ class TaskType(ABC):
             return features
         return features[part.encoded.tokens["attention_mask"][: len(features)] > 0]
 
+    def row_labels(self, part: Labelled) -> Array | None:
+        """The class of each of these rows; None where a row is no decision between classes."""
+        return None
+
     def most_feature_rows(self, examples: int, length: int) -> int:
         """So many examples of so many tokens give no more of them."""
         return examples * length

@@ -22,6 +22,7 @@ from .epoch import TrainingState, evaluate, report, steps_in, train, update
 from .estimators import Estimator, estimator_for
 from .features import NOTHING, Moments, measured
 from .iterations import Iterations
+from .personal import personal
 from .plan import Workbench
 from .versions import current
 
@@ -57,21 +58,30 @@ class Participation:
         estimator = estimator_for(self.bench.manifest, self.task, passes)
         try:
             if training.mode == "iteration":
-                where = self.server, self.store, self.tell
-                return Iterations(self.task, self.bench.bundle, passes, estimator, batches, *where).run()
+                return self._iterate(passes, batches, estimator)
             return self._train(passes, batches, estimator)
         finally:
             passes.prefixes.clear()
+
+    def _iterate(self, passes: Passes, batches: Batches, estimator: Estimator) -> float | None:
+        where = self.server, self.store, self.tell
+        iterations = Iterations(self.task, self.bench.bundle, passes, estimator, batches, *where)
+        seconds = iterations.run()
+        if self.task.evaluate:
+            newest = iterations.kept
+            self.store.save_personal(self.task.bundle, newest.version, self._own(passes, batches, newest.weights))
+        return seconds
 
     def _train(self, passes: Passes, batches: Batches, estimator: Estimator) -> float:
         start = current(self.server, self.store, self.bench.bundle, self.task).weights
         peak = peak_above_now()
         state = self._steps(self._resumed(start), batches, estimator)
-        held_back, right = self._evaluated(passes, batches, start, state.weights)
+        own_model = self._own(passes, batches, state.weights)
+        held_back, right = self._evaluated(passes, batches, start, own_model)
         moments = self._measured(passes, batches, start)
         own = update(self.task, self.bench.manifest, state)
         told = report(state, peak_bytes=peak(), held_back=held_back, right=right, measured=moments.rows)
-        self.store.save_personal(self.task.bundle, self.task.version, state.weights)
+        self.store.save_personal(self.task.bundle, self.task.version, own_model)
         self.store.save_update(own | moments.tensors, told)
         return state.seconds / state.step
 
@@ -101,6 +111,14 @@ class Participation:
             return NOTHING
         passes.release()  # to measure is to run other programs
         return measured(passes.features, self.examples, batches.encoder, self.bench.kind, start, self.task.seed)
+
+    def _own(self, passes: Passes, batches: Batches, weights: Weights) -> Weights:
+        """This device's model: these weights, and in rounds that measure it a task layer for its own examples."""
+        features, encoder = self.bench.manifest.features, batches.encoder
+        if not self.task.evaluate or features is None:
+            return weights
+        passes.release()  # features come of other programs
+        return personal(passes.features, self.examples, encoder, self.bench.kind, weights, features, self.task.seed)
 
     def _checkpoint(self, state: TrainingState) -> None:
         if state.step:

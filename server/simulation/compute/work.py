@@ -23,6 +23,7 @@ from edge_client.tasks.task import Score
 from edge_client.training.epoch import TrainingState, evaluate, report, train, update
 from edge_client.training.estimators import DirectedEstimator, Estimate, Estimator, ScalarEstimator
 from edge_client.training.features import NOTHING, Moments, measured
+from edge_client.training.personal import personal
 from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import encode_report
 from server.errors import SimulationError
@@ -90,7 +91,7 @@ class Worker:
             estimator = _Watched(self._estimator(task, passes, last_change, guide))
             batches = self._batches(client, task)
             state = deque(train(task, self.manifest, estimator, batches, TrainingState(weights)), maxlen=1).pop()
-            held_back, right = self._personal(client, passes, state) if task.evaluate else (0, 0)
+            held_back, right = self._personal(client, task, passes, state.weights) if task.evaluate else (0, 0)
             moments = self._measured(client, task, passes, weights)
             told = asdict(report(state, held_back=held_back, right=(0, right), measured=moments.rows))
             own = update(task, self.manifest, state) | moments.tensors
@@ -111,6 +112,15 @@ class Worker:
 
         return run_together(self.learner, [member.task for member in members], work)
 
+    def personal(self, members: Sequence[Member], weights: Weights) -> list[tuple[int, int]]:
+        """Mode iteration: each client's own model after a round, by its own test examples; a total and those right."""
+
+        def work(number: int, passes: JoinedPasses) -> tuple[int, int]:
+            client, task = members[number]
+            return self._personal(client, task, passes, weights)
+
+        return run_together(self.learner, [member.task for member in members], work)
+
     def guide(self, weights: Weights, version: int) -> Weights:
         """The directions of steps from these weights."""
         assert self._guide is not None
@@ -120,12 +130,14 @@ class Worker:
         """How good these weights are on a part of the test set."""
         return score(self.learner, self._tested_encoder, self.tested[first:last], weights)
 
-    def _personal(self, client: int, passes: JoinedPasses, state: TrainingState) -> tuple[int, int]:
-        """How many predictions there are on a client's own test examples, and how many its own weights get right."""
-        held_back = self._client(client).test
-        if not held_back:
+    def _personal(self, client: int, task: Task, passes: JoinedPasses, weights: Weights) -> tuple[int, int]:
+        """How many predictions there are on a client's own test examples, and how many its own model gets right."""
+        own, spec = self._client(client), self.manifest.features
+        if not own.test:
             return 0, 0
-        total, (right,) = evaluate(passes.logits, held_back, self._encoder, self.kind, [state.weights])
+        if spec is not None:
+            weights = personal(passes.features, own.train, self._encoder, self.kind, weights, spec, task.seed)
+        total, (right,) = evaluate(passes.logits, own.test, self._encoder, self.kind, [weights])
         return total, right
 
     def _measured(self, client: int, task: Task, passes: JoinedPasses, weights: Weights) -> Moments:

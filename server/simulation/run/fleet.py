@@ -192,7 +192,18 @@ class Fleet:
             traffic.iteration([member.task for member in members], reports, outcome, model, first=iteration == 0)
             model = outcome.model
         assert outcome is not None  # a round has a step or more
-        return outcome, traffic
+        return replace(outcome, reports=self._with_personal(outcome.reports, members, model)), traffic
+
+    def _with_personal(self, reports: Sequence[Report], members: Sequence[Member], model: Model) -> list[Report]:
+        """The reports, with how good clients' own models are where that is asked for."""
+        if not members[0].task.evaluate:
+            return list(reports)
+        calls = [(group, model.weights) for group in self._groups(members)]
+        told = [one for group in self._crew.call("personal", calls) for one in group]
+        return [
+            replace(report, held_back=total, right_personal=right)
+            for report, (total, right) in zip(reports, told, strict=True)
+        ]
 
     def _change(self, state: RunState, outcome: Outcome) -> Weights | None:
         if self.plan.kind.estimator is None:

@@ -108,6 +108,15 @@ def test_rounds_of_mode_iteration(fleet, bundle, training):
         client.predict(["it"], personal=True)
 
 
+@pytest.mark.parametrize("training", [{"mode": "iteration", "iterations": 2}, {"mode": "epoch"}], ids=str)
+def test_a_device_has_a_model_for_what_is_usual_with_it(fleet, bundle, training):
+    fleet.job(bundle, rounds=1, device_evaluation=1, training=training)
+    client = fleet.client([{**row, "label": "yes"} for row in ROWS])
+    assert client.run(rounds=1).rounds == 1
+    own, everybodys = (client.predict(["the ice is on the lake"], personal=mine)[0].scores for mine in (True, False))
+    assert own["yes"] > max(0.5, everybodys["yes"] + 0.1)
+
+
 def test_a_job_that_is_stopped_in_the_middle_of_a_round(fleet, bundle):
     """A device that waits for the others' step goes on at once, rather than ask until the round's time is over."""
     fleet.job(bundle, per_round=2, minimum=2, training={"mode": "iteration", "iterations": 3})

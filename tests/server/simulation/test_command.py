@@ -235,6 +235,14 @@ def test_what_is_printed_where_nobody_watches(words, capsys, tmp_path):
     assert bits(tmp_path / "run") == before
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_clients_own_models_are_measured_in_mode_iteration_too(words, capsys):
+    assert run(words(mode="iteration", iterations=2, evaluate_every=2, rounds=2)) == 0
+    assert re.fullmatch(
+        r"round 2: loss [\d.]+, accuracy [\d.]+, accuracy_personal [\d.]+", capsys.readouterr().err.splitlines()[-1]
+    )
+
+
 def test_a_terminal_sees_a_bar_with_the_time_left_and_nothing_else(words):
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", "from edge_client.commands.cli import main; main()", *words()]
