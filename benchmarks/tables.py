@@ -287,13 +287,15 @@ def ablations_table() -> Iterator[Run]:
     """The paper's settings, and what it varies, on AG News."""
     for method in ("fedavg", "fedyogi", "spry", "fedfgd", *ZERO_ORDER):
         yield _as_published(method, method)
-    yield _as_published("spry", "K=10", "--directions", "10")
-    for clients in (6, 24):
+    for count in (10, 100):
+        yield _as_published("spry", f"K={count}", "--directions", str(count))
+    for clients in (6, 24, 48):
         yield _as_published("spry", f"clients={clients}", "--per-round", str(clients))
     yield _as_published("spry", "iteration", "--mode", "iteration")
-    for peft in ("ia3", "bitfit"):
+    for peft in ("ia3", "bitfit", "classifier"):
         yield _as_published("spry", peft, "--peft", peft)
-    yield _as_published("spry", "rank=8", "--rank", "8")
+    for rank in (8, 16, 32):
+        yield _as_published("spry", f"rank={rank}", "--rank", str(rank))
 
 
 def _as_published(method: str, name: str, *options: str) -> Run:

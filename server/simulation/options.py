@@ -43,7 +43,9 @@ class FleetOptions(OptionGroup):
 
     title = "Clients"
 
-    clients: Annotated[int, typer.Option(min=1, help="Virtual clients.")] = 100
+    clients: Annotated[
+        int | None, typer.Option(min=1, help="Virtual clients; 100, with --preset paper as many as there.")
+    ] = None
     alpha: Annotated[
         float | None, typer.Option(help="Of the Dirichlet split: the smaller, the less alike; 1 when left out.")
     ] = None
@@ -55,7 +57,8 @@ class FleetOptions(OptionGroup):
     def asked(self) -> dict[str, Any]:
         """By the names of a plan."""
         alpha = self.alpha if self.alpha is not None or self.by else 1.0
-        return {**asdict(self), "alpha": alpha}
+        named = {name: value for name, value in (("clients", self.clients), ("by", self.by)) if value}
+        return {"alpha": alpha, "seed": self.seed, **named}
 
 
 @dataclass(frozen=True)

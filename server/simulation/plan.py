@@ -17,7 +17,7 @@ from server.errors import SimulationError
 from server.jobs.completion import check_names
 from server.jobs.presets import PRESETS, Preset, merged, preset_for
 from server.jobs.settings import JobSettings
-from server.simulation.methods.methods import PAPER_DATA, Method, method_named
+from server.simulation.methods.methods import PAPER_ADAPTER, PAPER_DATA, Method, PaperData, method_named
 
 Arithmetic = Literal["float32", "bfloat16"]
 Differences = Literal["taken", "limit"]
@@ -104,9 +104,11 @@ def plan_for(
     kind = method_named(method)
     preset = preset or preset_for(adapter.get("method", ""), _asked(kind, settings, guided=others.get("guided", 0)))
     known = PAPER_DATA.get(Path(data).name)
+    if preset == "paper":
+        adapter, others = _of_the_paper(adapter, others, known)
     base: dict[str, Any] = {"over_selection": 1.0, "norm_bound": 1e9, "seed": seed}
     start = PRESETS.get(preset, {})  # the plan refuses one that there is not
-    own = {"length": known.length, "learning_rate": known.learning_rate} if known else {}
+    own = known.training(kind.family) if known else {}
     of_method = {"default": kind.default, "paper": merged(kind.paper, {"training": own})}.get(preset, {})
     if variance_bound is None:
         variance_bound = known.variance_bound if known and preset == "paper" else kind.variance_bound
@@ -128,6 +130,16 @@ def plan_for(
         raise SimulationError(f"the simulation cannot run like this: {'; '.join(problems[:3])}") from None
     check_names(plan.settings)
     return plan
+
+
+def _of_the_paper(
+    adapter: Mapping[str, Any], others: Mapping[str, Any], known: PaperData | None
+) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    """LoRA, and a fleet for a data set, as the appendix has them, where neither is named."""
+    lora = PAPER_ADAPTER if adapter.get("method", "lora") == "lora" else {}
+    named = {name: value for name, value in adapter.items() if name not in lora or value}
+    fleet = {"clients": known.clients, "by": known.by} if known else {}
+    return merged(lora, named), {**fleet, **others}
 
 
 def _asked(kind: Method, settings: Mapping[str, Any], *, guided: int) -> Mapping[str, Any]:

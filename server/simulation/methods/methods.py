@@ -99,6 +99,7 @@ METHODS: dict[str, Method] = {
         **_method("backpropagation, gradients averaged after every step", "backprop", split=False, server=_MEAN,
                   estimator="exact", optimizer="sgd", iterations=1),
         default={"training": {"learning_rate": 0.3, "head_learning_rate": 0.3}},
+        paper={"optimizers": {"units": _YOGI, "head": _YOGI}},
     ),
     "fedavgsplit": Method(
         **_method("backpropagation of a share of the units, mean of the weights", "backprop", split=True, server=_MEAN,
@@ -139,19 +140,30 @@ class PaperData:
     length: int
     learning_rate: float = 1e-4
     variance_bound: float = 10.0
+    clients: int = 1000
+    by: str = ""
+    """The column that is split over, where it is not the label."""
+    backprop_batch: int = 8
+
+    def training(self, family: Family) -> Settings:
+        """Of a job."""
+        batch = {"batch": self.backprop_batch} if family == "backprop" else {}
+        return {"length": self.length, "learning_rate": self.learning_rate, **batch}
 
 
 PAPER_DATA = {
     "ag_news": PaperData(128),
-    "sst2": PaperData(64, variance_bound=5.0),
+    "sst2": PaperData(64, variance_bound=5.0, clients=100),
     "yelp_polarity": PaperData(128, 5e-5, variance_bound=50.0),
     "yahoo_answers": PaperData(128, variance_bound=50.0),
     "snli": PaperData(80, 5e-5, variance_bound=100.0),
     "mnli": PaperData(80, 5e-5, variance_bound=100.0),
-    "squad_v2": PaperData(400, 1e-5, variance_bound=50.0),
-    "multirc": PaperData(256, variance_bound=100.0),
+    "squad_v2": PaperData(400, 1e-5, variance_bound=50.0, clients=500, by="title", backprop_batch=4),
+    "multirc": PaperData(256, variance_bound=100.0, clients=100),
 }
 """Appendix B, by the name of the data's folder."""
+PAPER_ADAPTER: Mapping[str, Any] = {"rank": 1, "alpha": 1.0, "last_blocks": 0}
+"""Of LoRA, the same."""
 
 
 def method_named(name: str) -> Method:

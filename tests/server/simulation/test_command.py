@@ -210,7 +210,36 @@ def test_the_bound_of_fwdllm():
     assert plan_for(preset="paper", variance_bound=700.0, **given).variance_bound == 700
 
 
-@pytest.mark.parametrize("method", ["spry", "fedfgd", "fedmezo", "baffle+", "fwdllm+", "fedyogi"])
+def papers(data, method="spry", adapter=None, **given):
+    return plan_for(
+        method=method, preset="paper", model="tiny", data=data, seed=0, adapter=adapter or {}, settings={}, **given
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "clients", "by"), [("ag_news", 1000, ""), ("sst2", 100, ""), ("squad_v2", 500, "title"), ("mine", 100, "")]
+)
+def test_the_papers_fleets(data, clients, by):
+    found = papers(f"data/{data}")
+    assert (found.clients, found.by) == (clients, by)
+    assert papers(data, clients=7).clients == 7
+
+
+def test_the_papers_adapter_is_lora_of_rank_1_in_all_blocks_unless_another_is_named():
+    left_out = {"method": "lora", "rank": 0, "alpha": 0.0, "last_blocks": None}
+    adapter = papers("sst2", adapter=left_out).adapter
+    assert (adapter.rank, adapter.alpha, adapter.last_blocks) == (1, 1.0, 0)
+    named = papers("sst2", adapter={**left_out, "rank": 8, "last_blocks": 3}).adapter
+    assert (named.rank, named.alpha, named.last_blocks) == (8, 1.0, 3)
+    assert papers("sst2", adapter={"method": "ia3", "last_blocks": 2}).adapter.last_blocks == 2
+
+
+def test_backpropagation_has_the_papers_batch_on_squad():
+    batches = {method: papers("squad_v2", method).settings.training.batch for method in ("fedavg", "spry", "fedmezo")}
+    assert batches == {"fedavg": 4, "spry": 8, "fedmezo": 8}
+
+
+@pytest.mark.parametrize("method", ["spry", "fedfgd", "fedmezo", "baffle+", "fwdllm+", "fedyogi", "fedsgd"])
 def test_the_papers_server_moves_units_and_head_by_fedyogi(method):
     optimizers = plan_for(
         method=method, preset="paper", model="tiny", data="ag_news", seed=0, adapter={}, settings={}
