@@ -133,6 +133,8 @@ def _legend_lines(panel: Panel) -> int:
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
+    from matplotlib.ticker import LogLocator
+
     scale = 100 if panel.percent else 1
     for line in panel.lines:
         places = [place for place, _ in line.points]
@@ -152,8 +154,9 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.locator_params(axis="x", integer=True)
     else:  # a step of one method takes a hundred times what another's does
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter("{x:g}")
-        axes.xaxis.set_minor_formatter("")
+        axes.minorticks_off()
     axes.margins(x=0.01)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=_legend_columns(panel), handlelength=3.2,
                 labelspacing=0.35, borderaxespad=0)  # fmt: skip
