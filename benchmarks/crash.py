@@ -40,6 +40,7 @@ from edge_client.training.features import NOTHING, measured
 from edge_client.training.plan import Workbench
 from edge_client.wire.protocol import Task
 from server.jobs.job import Job
+from server.rounds.fleet import is_to_measure
 from server.rounds.outcomes import Contribution, mean_of_updates
 from server.settings import Settings
 from server.storage.jobs import find_job
@@ -159,7 +160,7 @@ def repeated(store: Store, job: Job, parts: list[Path]) -> Model:
         names = {row.id: row.name for row in connection.execute(select(devices.c.id, devices.c.name))}
     data = {f"client-{n}": examples_for(open_data(p), bench.kind.check(manifest.model.labels)).split(0.1)[0]
             for n, p in enumerate(parts)}  # fmt: skip
-    model, told = Model(0, store.models.initial(job), {}), set[str]()
+    model = Model(0, store.models.initial(job), {})
     for number in range(1, job.round + 1):
         of_round = tasks.c.job == job.id, tasks.c.round == number, tasks.c.state == "accepted"
         with store.database.read() as connection:
@@ -170,9 +171,8 @@ def repeated(store: Store, job: Job, parts: list[Path]) -> Model:
                 id=row.id, job=job.id, job_name=job.name, round=number, seed=row.seed, units=row.units, cut=row.cut,
                 bundle=job.bundle, runtime=row.runtime, version=model.version, iteration=0, seconds=0,
                 training=job.settings.training, optimizers=job.settings.optimizers, batch=row.batch,
-                measure=job.settings.measures(manifest) and row.device not in told,
+                measure=is_to_measure(store, job, row.slot, model.version),
             )  # fmt: skip
-            told.add(row.device)
             encoder = bench.encoder(task.training.batch, task.training.length)
             batches = Batches(data[names[row.device]], encoder, bench.kind.encode, task.seed)
             passes = bench.passes(task, None)
