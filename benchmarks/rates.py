@@ -36,19 +36,14 @@ CLIENTS = "training.learning_rate", "training.head_learning_rate"
 SERVERS = "optimizers.units.learning_rate", "optimizers.head.learning_rate"
 RATES = {
     "fedavg": Rate(CLIENTS, 0.003),
-    "fedyogi": Rate(SERVERS, 0.01),
     "fedmezo": Rate(SERVERS, 0.01),
-    "baffle+": Rate(SERVERS, 0.01),
 }
 """Where the server only averages, its clients' rate; else the server's, which makes the step."""
 
 
 def trials(runs: Iterable[Run]) -> Iterator[Run]:
     """Short runs that tell these runs' rates."""
-    tuned = [run for run in runs if run.tuned]
-    for run in dict.fromkeys(tuned):
-        for factor in FACTORS:
-            yield trial(run, factor)
+    return (trial(run, factor) for run in runs if run.tuned for factor in FACTORS)
 
 
 def trial(run: Run, factor: float) -> Run:

