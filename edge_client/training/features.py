@@ -8,7 +8,7 @@ covariance of the features say how to undo that: the server joins those of all d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import FeatureSpec, Manifest
 from edge_client.bundle.names import FEATURES
-from edge_client.data.batches import Batch, in_order, shuffled
+from edge_client.data.batches import Batch, Labelled, in_order, shuffled
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example
 from edge_client.tasks.task import TaskType
@@ -59,12 +59,21 @@ def measured(
     seed: int,
 ) -> Moments:
     """The moments of some of a device's examples, which a seed chooses."""
-    chosen = [examples[number] for number in sorted(shuffled(len(examples), seed, 0)[:MOST])]
-    parts = [
-        task.feature_rows(features_of(part.batch, weights)[: len(part.examples)], part)
-        for part in in_order(chosen, encoder, task.encode)
-    ]
-    return moments_of(np.concatenate(parts))
+    parts = rows_of(features_of, some(examples, MOST, seed), encoder, task, weights)
+    return moments_of(np.concatenate([rows for rows, _ in parts]))
+
+
+def some(examples: Sequence[Example], most: int, seed: int) -> list[Example]:
+    """So many examples at most, in their order."""
+    return [examples[number] for number in sorted(shuffled(len(examples), seed, 0)[:most])]
+
+
+def rows_of(
+    features_of: FeaturesOf, examples: Sequence[Example], encoder: TextEncoder, task: TaskType, weights: Weights
+) -> Iterator[tuple[Array, Labelled]]:
+    """Rows of features, beside the batch of examples that they are of."""
+    for part in in_order(examples, encoder, task.encode):
+        yield task.feature_rows(features_of(part.batch, weights)[: len(part.examples)], part), part
 
 
 def moments_of(rows: Array) -> Moments:

@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import FeatureSpec
-from edge_client.data.batches import in_order, shuffled
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example
 from edge_client.tasks.task import TaskType
 
-from .features import FeaturesOf
+from .features import FeaturesOf, rows_of, some
 
 MOST = 256
 """Examples that are looked at."""
@@ -63,12 +62,11 @@ def personal(
     seed: int,
 ) -> Weights:
     """A device's own model: these weights with a task layer for some of its examples, which a seed chooses."""
-    chosen = [examples[number] for number in sorted(shuffled(len(examples), seed, 0)[:MOST])]
     features, labels = list[Array](), list[Array]()
-    for part in in_order(chosen, encoder, task.encode):
+    for rows, part in rows_of(features_of, some(examples, MOST, seed), encoder, task, weights):
         if (own := task.row_labels(part)) is None:
             return weights
-        features.append(task.feature_rows(features_of(part.batch, weights)[: len(part.examples)], part))
+        features.append(rows)
         labels.append(own)
     return fitted(weights, spec, np.concatenate(features), np.concatenate(labels))
 
