@@ -68,6 +68,13 @@ class Runtime(ABC):
         outputs = self._loaded[_key(program)](arrays)
         return {spec.name: output for spec, output in zip(program.outputs, outputs, strict=True)}
 
+    def set_aside(self, program: ProgramSpec) -> None:  # noqa: B027 -- most runtimes load nothing twice
+        """A program that goes backwards does not run again in its step: free what is quickly loaded again."""
+
+    def holds(self, program: ProgramSpec) -> bool:
+        """Whether a program is loaded."""
+        return _key(program) in self._loaded
+
     def release(self, program: ProgramSpec) -> None:
         """Free a program's memory; the next run loads it again."""
         self._loaded.pop(_key(program), None)

@@ -152,6 +152,9 @@ class ToyRuntime:
         self.loaded.add(program.name)
         self.most_loaded = max(self.most_loaded, len(self.loaded))
 
+    def set_aside(self, program: ProgramSpec) -> None:
+        pass
+
     def release(self, program: ProgramSpec) -> None:
         self.loaded.discard(program.name)
 

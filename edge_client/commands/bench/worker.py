@@ -150,6 +150,8 @@ class Bench:
         before = resident()
         for program in programs_of(self._chain(variant.directions), variant):
             self.runtime.load(program)
+            if program.kind == VJP:
+                self.runtime.set_aside(program)
         loaded = resident()
         peak = peak_above(resident("RssAnon"), step)
         return [Measured(variant, peak_bytes=peak, load_bytes=max(loaded - before, 0), rss_bytes=resident("VmHWM"))]
