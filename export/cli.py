@@ -21,7 +21,7 @@ from edge_client.bundle.manifest import DEFAULT_TASK, PRECISIONS, TASKS, Check, 
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.commands.options.groups import OptionGroup, grouped
 from edge_client.runtimes.runtime import RUNTIMES
-from export.options import DEFAULT_CUTS, ExportOptions, parse_labels, parse_numbers
+from export.options import ExportOptions, parse_labels, parse_numbers
 
 
 def default_cache() -> Path:
@@ -87,7 +87,9 @@ class ProgramOptions(OptionGroup):
     batch: Annotated[str, typer.Option(help="Batch sizes, between commas.")] = "8"
     seq: Annotated[str, typer.Option(help="Sequence lengths in tokens, between commas.")] = "64"
     directions: Annotated[str, typer.Option(help="Directions per step (K), between commas.")] = "1"
-    cuts: Annotated[int, typer.Option(help="At most so many places where tangents can start.")] = DEFAULT_CUTS
+    cuts: Annotated[
+        int | None, typer.Option(help="At most so many places where tangents can start; left out: every block.")
+    ] = None
     allow_fallback: Annotated[
         bool, typer.Option("--allow-fallback", help="Accept large ops that a runtime computes slowly.")
     ] = False

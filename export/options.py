@@ -15,9 +15,6 @@ from export.adapt.adapter import check_adapter
 from export.errors import ExportError
 from export.values import known, listed, positive
 
-DEFAULT_CUTS = 6
-"""Segments between embedding and head: more cuts than this cost programs and gain little."""
-
 
 @dataclass(frozen=True)
 class ExportOptions:
@@ -34,7 +31,8 @@ class ExportOptions:
     batches: tuple[int, ...] = (8,)
     lengths: tuple[int, ...] = (64,)
     directions: tuple[int, ...] = (1,)
-    cuts: int = DEFAULT_CUTS
+    cuts: int | None = None
+    """At most so many segments between embedding and head; None: one for each block."""
     seed: int = 0
     random_weights: bool = False
     allow_fallback: bool = False
@@ -69,7 +67,8 @@ class ExportOptions:
         known("quantization", [self.precision], PRECISIONS)
         positive("batch", self.batches)
         positive("directions", self.directions)
-        positive("cuts", [self.cuts])
+        if self.cuts is not None:
+            positive("cuts", [self.cuts])
         if self.verify_directions < 0:
             raise ExportError(f"verification takes 0 directions (to skip it) or more, got {self.verify_directions}")
         if min(self.lengths, default=0) < 2:
