@@ -157,6 +157,8 @@ class ModelSpec(_Record, frozen=True):
     labels: tuple[str, ...]
     blocks: int
     parameters: int
+    vocabulary: int = 0
+    """Tokens that it knows; of a language model, which labels there are."""
 
 
 class AdapterSpec(_Record, frozen=True):

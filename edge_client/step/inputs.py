@@ -78,7 +78,7 @@ class Inputs:
         """A label out of range would read past the end of the logits."""
         chain, task = self._chain, task_named(self._chain.manifest.model.task)
         logits = next(spec for spec in chain.program(chain.head, PLAIN).outputs if spec.name == "logits")
-        limit = task.label_limit(logits.shape)
+        limit = task.label_limit(logits.shape, chain.manifest.model)
         low, high = (int(labels.min()), int(labels.max())) if labels.size else (0, 0)
         if high >= limit or (low < 0 and not (task.ignores and set(np.unique(labels[labels < 0])) == {IGNORED})):
             also = f", or {IGNORED} to ignore it" if task.ignores else ""

@@ -44,6 +44,10 @@ class Programs(Protocol):
         """Outputs by name from inputs by name."""
         ...
 
+    def set_aside(self, program: ProgramSpec, /) -> None:
+        """Told of a program that does not run again in this step."""
+        ...
+
     def release(self, program: ProgramSpec, /) -> None:
         """Free a program's memory."""
         ...
@@ -55,6 +59,7 @@ class ForwardPass(NamedTuple):
     loss: Array
     """[batch]"""
     logits: Array
+    """What predictions are read from: see `edge_client.tasks.task.TaskType.read`."""
     features: Array | None = None
     """What the logits are a product of, of each example or each token, where the bundle's programs tell it."""
 
@@ -64,7 +69,6 @@ class Step(NamedTuple):
 
     loss: Array
     """[batch]"""
-    logits: Array
     jvp: Array
     """[K, batch]: the derivative of each example's loss along each of its directions of the units."""
     head_jvp: Array
@@ -79,7 +83,6 @@ class ExactStep(NamedTuple):
     """A step with true gradients."""
 
     loss: Array
-    logits: Array
     gradients: dict[str, Array]
     """The head's and those of the units whose uses all lie at or after the cut, weighted over the examples."""
     arrived: Array | None
@@ -175,7 +178,7 @@ class Stepper:
         results = self._follow(self._programs(cut, start, scalar=scalar_head), values, hidden=hidden, states=states)
         jvp, head_jvp = self._by_direction(results.get("jvp")), self._by_direction(results.get("head_jvp"))
         gradients = self._named(results, self._inputs.head)
-        return Step(results["loss"], results["logits"], jvp, head_jvp, gradients, _moved(results, directions))
+        return Step(results["loss"], jvp, head_jvp, gradients, _moved(results, directions))
 
     def exact(
         self,
@@ -268,7 +271,7 @@ class Stepper:
             gradient = segment_result.get("gradient")
             for name, part in self._named(segment_result, wanted).items():
                 gradients[name] = gradients[name] + part if name in gradients else part  # shared by several segments
-        return ExactStep(result["loss"], result["logits"], gradients, gradient)
+        return ExactStep(result["loss"], gradients, gradient)
 
     def _programs(self, cut: Cut, start: int, *, scalar: bool) -> list[ProgramSpec]:
         """Of a step that begins at its cut or behind it; the latter takes no programs but those of the former."""
@@ -305,6 +308,8 @@ class Stepper:
         results = self._runtime.run(program, inputs)
         if alone:
             self._runtime.release(program)
+        elif program.kind == VJP:
+            self._runtime.set_aside(program)
         return results
 
     # --- what comes out ---

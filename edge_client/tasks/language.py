@@ -1,6 +1,7 @@
 """Language modelling (`causal-lm`): each token of a text is predicted from those before it.
 
-A row has `text`.
+A row has `text`. Logits over a whole vocabulary would take more memory than the rest of a step, so programs give two
+numbers of each token in place of them: the likeliest follower, and the loss of the true one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_client.arrays import Array
-from edge_client.bundle.manifest import IGNORED
+from edge_client.bundle.manifest import IGNORED, ModelSpec
 from edge_client.data.batches import Labelled
 from edge_client.data.examples import Check, Example, text_of
 
@@ -21,6 +22,8 @@ from .task import ACCURACY, Prediction, Score, ScoreKind, TaskType
 if TYPE_CHECKING:
     from edge_client.data.encoder import Encoded, TextEncoder
 
+_LIKELIEST, _OF_TRUE = 0, 1
+"""Of each token's two numbers: the likeliest follower, and the loss of the true one."""
 LOSS = "test_loss"
 """The mean cross entropy of a token, and the logarithm of the perplexity."""
 
@@ -42,14 +45,18 @@ class Language(TaskType):
         """[batch, length]: the tokens themselves, IGNORED on padding."""
         return encoder.filled([encoding.ids for encoding in encoded.encodings], IGNORED)
 
+    def label_limit(self, logits: tuple[int, ...], model: ModelSpec) -> int:
+        return model.vocabulary
+
     def right(self, logits: NDArray[Any], part: Labelled) -> list[bool]:
         following = _following(part)
-        return (logits[:, :-1].argmax(-1) == following)[following != IGNORED].tolist()
+        return (logits[:, :-1, _LIKELIEST] == following)[following != IGNORED].tolist()
 
     def score(self, logits: NDArray[Any], part: Labelled) -> Score:
         """Of each token alike, whichever text it is from."""
         score = super().score(logits, part)
-        return Score(score.total, score.sums | {LOSS: sum(map(_loss, logits, _following(part)))})
+        losses = logits[:, :-1, _OF_TRUE][_following(part) != IGNORED]
+        return Score(score.total, score.sums | {LOSS: float(losses.sum(dtype=np.float64))})
 
     def told(self, score: Score) -> dict[str, float]:
         with np.errstate(over="ignore"):  # infinite then
@@ -60,18 +67,9 @@ class Language(TaskType):
     ) -> list[Prediction]:
         """The likeliest token behind each text."""
         last = [sum(encoding.attention_mask) - 1 for encoding in part.encoded.encodings]
-        return [Prediction(token(int(row[place].argmax()))) for row, place in zip(logits, last, strict=True)]
+        return [Prediction(token(int(row[place, _LIKELIEST]))) for row, place in zip(logits, last, strict=True)]
 
 
 def _following(part: Labelled) -> NDArray[np.int64]:
     """What follows each token but the last."""
     return part.labels[: len(part.examples), 1:]
-
-
-def _loss(logits: NDArray[Any], following: NDArray[np.int64]) -> float:
-    """The sum of one text's cross entropies; all texts' at once would take several times the memory of the logits."""
-    places = np.flatnonzero(following != IGNORED)
-    rows = logits[places]
-    highest = rows.max(-1)
-    totals = np.log(np.exp(rows - highest[:, None]).sum(-1, dtype=np.float64)) + highest
-    return float((totals - rows[np.arange(len(places)), following[places]]).sum())

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_client.arrays import Array
-from edge_client.bundle.manifest import IGNORED
+from edge_client.bundle.manifest import IGNORED, ModelSpec
 from edge_client.data.batches import Labelled
 from edge_client.data.examples import Check, Example, text_of
 from edge_client.data.sources import BadRow, Row
@@ -61,7 +61,7 @@ class Questions(TaskType):
     def label_shape(self, batch: int, length: int) -> tuple[int, ...]:
         return batch, 2
 
-    def label_limit(self, logits: tuple[int, ...]) -> int:
+    def label_limit(self, logits: tuple[int, ...], model: ModelSpec) -> int:
         """Labels are positions, of logits [batch, length, 2]."""
         return logits[1]
 

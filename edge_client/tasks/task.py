@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from numpy.typing import NDArray
 
 from edge_client.arrays import Array
-from edge_client.bundle.manifest import TaskName
+from edge_client.bundle.manifest import ModelSpec, TaskName
 from edge_client.data.batches import Labelled
 from edge_client.data.examples import Check, Example
 
@@ -102,7 +102,7 @@ class TaskType(ABC):
         """Of a batch of texts of so many tokens."""
         return (batch, length) if self.per_token else (batch,)
 
-    def label_limit(self, logits: tuple[int, ...]) -> int:
+    def label_limit(self, logits: tuple[int, ...], model: ModelSpec) -> int:
         """Labels lie below this, for logits of this shape."""
         return logits[-1]
 
@@ -122,7 +122,7 @@ class TaskType(ABC):
         """So many examples of so many tokens give no more of them."""
         return examples * length
 
-    # --- predictions; logits are those of the examples alone ---
+    # --- predictions; logits, or what a bundle's programs give in place of them, are those of the examples alone ---
 
     @abstractmethod
     def right(self, logits: NDArray[Any], part: Labelled) -> list[bool]:

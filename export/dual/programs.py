@@ -5,7 +5,8 @@
     dual    state, tangent, directions -> state, tangent     the segments after it
     vjp     state, gradient -> gradient, adapter gradients   the exact step, backwards, one segment at a time
 
-The head's programs end in per-example losses and logits, and add what training needs: `enter` and `dual` the
+The head's programs end in per-example losses, `plain` in what predictions are read from, and the others add what
+training needs: `enter` and `dual` the
 directional derivatives and the head's exact gradient, `scalar` the directional derivative along the head's own
 direction instead, `vjp` the gradients that start the way back.
 
@@ -25,6 +26,7 @@ from torch import Tensor, fx
 from edge_client.bundle.manifest import DUAL, EMBED, ENTER, HEAD, PLAIN, SCALAR, VJP
 from edge_client.bundle.names import DIRECTION, GRADIENT, MOVED, WEIGHT, prefix_of
 from export.dual.interpreter import Directions, Dual, DualInterpreter
+from export.graph import vocabulary
 from export.graph.bottlenecks import bottlenecks, entering_node
 from export.graph.editing import trace
 from export.graph.segments import SegmentGraph
@@ -117,7 +119,7 @@ def _renamed(program: Program, segment: SegmentGraph) -> Program:
     if program.segment == segment.name:
         return program
     first: list[Slot] = program.graph.meta["segment_slots"]
-    rename = {(slot.role, slot.name): other for slot, other in zip(first, own, strict=True)}
+    rename = dict(zip(first, own, strict=True))
     names = {slot.name: other.name for slot, other in zip(first, own, strict=True)}
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
@@ -126,7 +128,7 @@ def _renamed(program: Program, segment: SegmentGraph) -> Program:
     for node, copy in copies.items():
         if node.op == "placeholder":
             slot = slot_of(node)
-            other = rename.get((slot.role, slot.name))
+            other = rename.get(slot)
             copy.meta = {**node.meta, "slot": other or replace(slot, name=names.get(slot.name, slot.name))}
     module = fx.GraphModule({}, graph)
     module.meta["segment_slots"] = own
@@ -167,6 +169,9 @@ class _Tracer:
 
         below_autograd = self.kind == VJP or self._gives_gradients()
         graph = trace(function, inputs, below_autograd=below_autograd)
+        if vocabulary.is_walked(graph):
+            walk = vocabulary.WrittenOut(graph).run
+            graph = trace(lambda *values: list(walk(*values)), inputs, below_autograd=below_autograd)
         graph.meta["segment_slots"] = [slot for slot, _ in self.own]
         return Program(self.segment.name, self.kind, self.count, graph, tuple(names))
 
@@ -225,11 +230,11 @@ class _Tracer:
         moving = [slot for slot, _ in self.own if slot.role in (Role.ADAPTER, Role.STATE)]
         entering = {node: values[Slot(Role.DIRECTION, name)] for name, node in self.bottlenecks.items()}
         interpreter = DualInterpreter(self.segment.graph, self.directions, entering=entering)
-        result, *rest = interpreter.run(*self._along(values, moving))
+        result = interpreter.run(*self._along(values, moving))[0]
         moved = self._moved(interpreter, entering)
         if not self.is_head:
             return {"hidden": result.value, "tangent": _tangent(result)} | moved
-        outputs = {"loss": result.value, "logits": rest[0].value, "jvp": _tangent(result)} | moved
+        outputs = {"loss": result.value, "jvp": _tangent(result)} | moved
         if self.kind == SCALAR:
             again = DualInterpreter(self.segment.graph, self.directions, interpreter.env)
             outputs["head_jvp"] = _tangent(again.run(*self._along(values, self._trained_head()))[0])
@@ -268,11 +273,11 @@ class _Tracer:
         """Gradients of the weighted loss, or of the last state against the incoming gradient."""
         with torch.enable_grad():
             inputs = {slot: values[slot].detach().requires_grad_() for slot in wanted}
-            result, *rest = self._run({**values, **inputs})
+            result = self._run({**values, **inputs})[0]
             incoming = values[_EXAMPLE_WEIGHT if self.is_head else _GRADIENT]
             gradients = torch.autograd.grad(result, list(inputs.values()), incoming)
         named = {_gradient_name(slot): gradient for slot, gradient in zip(wanted, gradients, strict=True)}
-        return ({"loss": result, "logits": rest[0]} if self.is_head else {}) | named
+        return ({"loss": result} if self.is_head else {}) | named
 
 
 _GRADIENT = Slot(Role.GRADIENT, "gradient")

@@ -83,7 +83,7 @@ class Directions:
 Tangents = Tensor | tuple[Tensor, ...] | list[Tensor]
 TangentRule = Callable[..., Tangents]
 """(directions, result, *arguments, **keywords) -> tangent of the result."""
-PairRule = Callable[..., tuple[Tensor, Tensor]]
+PairRule = Callable[..., tuple[Any, Any]]
 """(directions, *arguments, **keywords) -> (result, tangent): for ops that compute both streams at once."""
 
 TANGENTS: dict[Target, TangentRule] = {}

@@ -26,7 +26,7 @@ aten = torch.ops.aten
 
 @dataclass
 class Captured:
-    """A model's plain forward: (inputs, weights) -> (per-example losses, logits)."""
+    """A model's plain forward: (inputs, weights) -> (per-example losses, what predictions are read from)."""
 
     graph: fx.GraphModule
     stored: dict[str, Tensor]
@@ -46,7 +46,7 @@ class TaskForward(nn.Module):
         *tokens, labels = inputs
         named = dict(zip(self.input_names, tokens, strict=True))
         logits = self.task.logits(self.model(**named))
-        return self.task.losses(logits, labels, named["attention_mask"]), logits
+        return self.task.judged(logits, labels, named["attention_mask"])
 
 
 def capture(

@@ -1,6 +1,7 @@
 """One spelling of what models write in several ways, so that rules and runtimes know fewer operators.
 
 linear, addmm, embedding of a frozen weight     the operators of `export.graph.ops`, a bias added behind
+the losses of a language model's tokens         those of its hidden states, by the vocabulary layer's rows in parts
 baddbmm                                         bmm, scaled, and the addend added
 chunk                                           split_with_sizes
 unbind                                          a select per part
@@ -9,14 +10,15 @@ unbind                                          a select per part
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
 from export.errors import ExportError
-from export.graph import ops
-from export.graph.slots import STORED, Slot, slot_of, value_of
+from export.graph import ops, vocabulary
+from export.graph.slots import STORED, Role, Slot, slot_of, value_of
 
 if TYPE_CHECKING:
     from export.graph.capture import Captured
@@ -142,6 +144,26 @@ def _unbind(captured: Captured, node: fx.Node) -> None:
         _replace(captured, part, [(aten.select.int, (x, dim[0] if dim else 0, part.args[1]))])
 
 
+def _token_losses(captured: Captured, node: fx.Node) -> None:
+    """Without whole logits, where nothing else reads them and the layer that gives them is frozen as it stands."""
+    logits, labels, _ = node.args
+    if not isinstance(logits, fx.Node) or logits.target is not ops.linear or len(logits.users) > 1:
+        return
+    x, weight = logits.args
+    if not isinstance(weight, fx.Node) or slot_of(weight).role is not Role.FROZEN:
+        return
+    node.args = (x, labels, [_rows_of(captured, weight, part) for part in vocabulary.parts(*value_of(weight).shape)])
+
+
+def _rows_of(captured: Captured, weight: fx.Node, rows: tuple[int, int]) -> fx.Node:
+    """Some of a weight's rows as an input of their own; the weight stays stored whole."""
+    with captured.graph.graph.inserting_before(weight):
+        part = captured.graph.graph.placeholder(f"{weight.name}_{rows[0]}")
+    slot = replace(slot_of(weight), rows=rows)
+    part.meta = {"val": slot.of(value_of(weight)), "slot": slot}
+    return part
+
+
 def _replace(captured: Captured, node: fx.Node, steps: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> None:
     """Put a chain of calls in place of `node`; an ellipsis among the arguments is the previous call."""
     graph = captured.graph.graph
@@ -164,4 +186,5 @@ _REWRITES: dict[Any, Callable[[Captured, fx.Node], None]] = {
     aten.baddbmm.default: _baddbmm,
     aten.chunk.default: _chunk,
     aten.unbind.int: _unbind,
+    vocabulary.token_losses: _token_losses,
 }

@@ -40,6 +40,12 @@ class Slot:
 
     role: Role
     name: str
+    rows: tuple[int, int] | None = None
+    """Of a frozen weight, the rows that stand for themselves, from the first up to the last; None for all."""
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """This slot's rows of the weight that it names."""
+        return tensor if self.rows is None else tensor[slice(*self.rows)]
 
 
 def slot_of(node: fx.Node) -> Slot:

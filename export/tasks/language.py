@@ -7,6 +7,7 @@ from torch import Tensor
 
 from edge_client.bundle.manifest import IGNORED
 from edge_client.tasks.language import Language
+from export.graph.vocabulary import token_losses
 from export.tasks.task import ModelTask, picked
 
 
@@ -16,11 +17,26 @@ class LanguageModel(ModelTask):
     peft_type = "CAUSAL_LM"
     has_head = False
 
+    def judged(self, logits: Tensor, labels: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Of each token the likeliest follower and the loss of the true one: [B, T, 2], in place of whole logits."""
+        following = torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], IGNORED)], 1)
+        losses, likeliest = _of_tokens(logits, following)
+        counted = (following >= 0).to(losses.dtype)
+        losses = losses * counted
+        mean = losses.sum(-1) / counted.sum(-1).clamp(min=1.0)
+        return mean, torch.stack([likeliest.to(losses.dtype), losses], -1)
+
     def losses(self, logits: Tensor, labels: Tensor, attention_mask: Tensor) -> Tensor:
         """Mean cross entropy per example of the next token: `labels` [B, T], `logits` [B, T, V]."""
-        log_probability = picked(torch.log_softmax(logits[:, :-1], -1), labels[:, 1:])
-        counted = (labels[:, 1:] >= 0).to(log_probability.dtype)
-        return -(log_probability * counted).sum(-1) / counted.sum(-1).clamp(min=1.0)
+        return self.judged(logits, labels, attention_mask)[0]
 
     def sample_labels(self, ids: Tensor, mask: Tensor, classes: int, generator: torch.Generator) -> Tensor:
         return ids.masked_fill(mask == 0, IGNORED)
+
+
+def _of_tokens(logits: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
+    """Each token's loss and the likeliest entry; in a capture by the operator that needs no whole logits."""
+    if torch.compiler.is_exporting():
+        losses, likeliest = token_losses(logits, following, [])
+        return losses, likeliest
+    return -picked(torch.log_softmax(logits, -1), following), logits.argmax(-1)

@@ -42,6 +42,10 @@ class ModelTask(ABC):
         """Of what a model returns."""
         return output.logits
 
+    def judged(self, logits: Tensor, labels: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses of examples, and what `TaskType.read` reads predictions from: the logits, unless they are too many."""
+        return self.losses(logits, labels, attention_mask), logits
+
     @abstractmethod
     def losses(self, logits: Tensor, labels: Tensor, attention_mask: Tensor) -> Tensor:
         """[B]: the loss of each example."""

@@ -28,6 +28,7 @@ def describe(loaded: Loaded, adapted: Adapted, segments: list[SegmentGraph], met
             labels=loaded.labels if loaded.task.kind.has_classes else (),
             blocks=loaded.layers,
             parameters=loaded.parameters,
+            vocabulary=loaded.vocabulary,
         ),
         adapter=m.AdapterSpec(
             method,

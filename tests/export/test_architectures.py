@@ -180,7 +180,6 @@ def test_programs(architecture, task, method):
     dual = chain.dual(weighted, along, directions)
     close(dual["jvp"], slopes)
     torch.testing.assert_close(dual["loss"], loss)
-    torch.testing.assert_close(dual["logits"], logits)
     for slot in head:
         close(dual["g:" + slot.name], expected[slot], largest)
     assert bool(chain.bottlenecks) == (method == "bottleneck" and architecture not in SHARED_WEIGHTS)

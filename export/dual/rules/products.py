@@ -10,6 +10,7 @@ from torch import Tensor
 
 from export.dual.rule import Directions, Dual, pair_of, tangent, tangent_of, total, value
 from export.graph import ops
+from export.graph.vocabulary import token_losses, token_losses_along
 
 aten = torch.ops.aten
 
@@ -22,6 +23,16 @@ def _frozen_linear(directions: Directions, x: Dual, weight: Dual) -> tuple[Tenso
     both = ops.linear(torch.cat([value, x.tangent]), weight.value)
     result, slope = both.split([value.shape[0], x.tangent.shape[0]])
     return result if x.batched else result.squeeze(0), slope
+
+
+@pair_of(token_losses)
+def _token_losses(
+    directions: Directions, x: Dual, labels: Dual, weights: list[Dual]
+) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
+    """Of a language model's vocabulary layer and its loss in one; the likeliest tokens have no tangents."""
+    assert x.tangent is not None
+    *results, slope = token_losses_along(x.value, x.tangent, labels.value, [weight.value for weight in weights])
+    return tuple(results), (slope, None)
 
 
 @tangent_of(aten.linear.default)

@@ -29,6 +29,7 @@ class StoredWeights:
         self.precision: Precision = precision
         self.tied = tied
         self._linears: dict[str, Tensor | Quantized] = {}
+        self._rows: dict[tuple[str, tuple[int, int]], Tensor | Quantized] = {}
         self._tables: dict[str, Tensor | Quantized] = {}
 
     def linear(self, name: str) -> Tensor | Quantized:
@@ -37,6 +38,13 @@ class StoredWeights:
             kind = effective(weight, self.precision)
             self._linears[name] = weight if kind == "none" else quantize(weight, kind)
         return self._linears[name]
+
+    def rows(self, name: str, rows: tuple[int, int]) -> Tensor | Quantized:
+        """Some rows of a product's weight, in buffers of their own: an edge program takes a buffer whole."""
+        if (name, rows) not in self._rows:
+            whole, part = self.linear(name), slice(*rows)
+            self._rows[name, rows] = whole[part].clone() if isinstance(whole, Tensor) else whole.of_rows(part)
+        return self._rows[name, rows]
 
     def table(self, name: str) -> Tensor | Quantized:
         """A tied table is rounded as the product's weight is first: the model has one weight, not two."""
@@ -106,9 +114,7 @@ class _Translator:
             return self._linear(node, None)
         if node.target is ops.linear_t:
             gradient, weight = node.args
-            name, tensor = self._tensor(weight)  # type: ignore[arg-type]
-            form = tensor if weight.name in self.folded else self.weights.linear(name)  # type: ignore[union-attr]
-            return products.linear_t(self.edge, self._operand(gradient), name, form)  # type: ignore[arg-type]
+            return products.linear_t(self.edge, self._operand(gradient), *self._weight(weight))  # type: ignore[arg-type]
         if node.target is ops.embedding:
             ids, table = node.args
             name, _ = self._tensor(table)  # type: ignore[arg-type]
@@ -124,9 +130,17 @@ class _Translator:
 
     def _linear(self, node: fx.Node, bias: fx.Node | None) -> fx.Node:
         x, weight = node.args
-        name, tensor = self._tensor(weight)  # type: ignore[arg-type]
-        form = tensor if weight.name in self.folded else self.weights.linear(name)  # type: ignore[union-attr]
-        return products.linear(self.edge, self._operand(x), name, form, bias)  # type: ignore[arg-type]
+        return products.linear(self.edge, self._operand(x), *self._weight(weight), bias)  # type: ignore[arg-type]
+
+    def _weight(self, node: fx.Node) -> tuple[str, Tensor | Quantized]:
+        """A product's weight, and what its constants are called after."""
+        name, tensor = self._tensor(node)
+        if node.name in self.folded:
+            return name, tensor
+        rows = slot_of(node).rows
+        if rows is None:
+            return name, self.weights.linear(name)
+        return f"{name} from {rows[0]}", self.weights.rows(name, rows)
 
 
 def _biased(graph: fx.Graph, is_constant: Any) -> dict[fx.Node, fx.Node]:

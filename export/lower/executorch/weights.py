@@ -15,7 +15,7 @@ outputs, turning them would cost more than it gains.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -43,6 +43,10 @@ class Quantized:
     highest: int
     rotation: Tensor | None = None
     """What the input is turned by; the codes are those of the turned weight."""
+
+    def of_rows(self, rows: slice) -> Quantized:
+        """Some rows, copied."""
+        return replace(self, codes=self.codes[rows].clone(), scales=self.scales[rows].clone())
 
     @property
     def unit(self) -> Tensor:

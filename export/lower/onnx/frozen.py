@@ -24,8 +24,8 @@ from export.lower.onnx.graph import MICROSOFT, Array, Graph, Operand, WeightFile
 from export.lower.target import Precision
 
 _SMALLEST = 32
-_AT_ONCE = 16_000_000
-"""Weights that are dequantized at a time where a product needs them in float32: 64 MB."""
+_AT_ONCE = 4_000_000
+"""Weights that are dequantized at a time where a product needs them in float32: 16 MB."""
 _MIDDLE = np.array(MIDDLE, np.uint8)
 _TINY = 1e-20
 """In place of a largest value of zero."""
@@ -44,9 +44,18 @@ def dequantized(weight: Floats, precision: Precision, *, embedding: bool) -> Flo
 
 
 class Frozen(ABC):
-    """One weight [out, in] in its file."""
+    """One weight [out, in] in its file, or some of its rows."""
 
-    def __init__(self, name: str, weight: Tensor, file: WeightFile, *, rows: bool, own: WeightFile) -> None:
+    def __init__(
+        self,
+        name: str,
+        weight: Tensor,
+        file: WeightFile,
+        *,
+        rows: bool,
+        own: WeightFile,
+        part: tuple[int, int] | None = None,
+    ) -> None:
         self.name = name
         self.weight = weight
         self.file = file
@@ -54,10 +63,14 @@ class Frozen(ABC):
         """The segment's file: for what another user of a tied weight may not need."""
         self.rows = rows
         """Stored as a table [out, in], else for products [in, out]."""
-        self.out, self.columns = weight.shape
+        self.part = (0, weight.shape[0]) if part is None else part
+        """The rows meant, of a table."""
+        self.out, self.columns = self.part[1] - self.part[0], weight.shape[1]
 
     def store(self, suffix: str, make: Callable[[], Array]) -> WeightReference:
-        return self.file.add(f"{self.name}.{suffix}", make)
+        """The rows meant of what is stored whole."""
+        whole = self.file.add(f"{self.name}.{suffix}", make)
+        return whole.slice(*self.part) if self.rows else whole
 
     def array(self) -> Floats:
         return self.weight.detach().numpy()
@@ -69,6 +82,10 @@ class Frozen(ABC):
 
     @abstractmethod
     def linear(self, graph: Graph, x: Operand) -> str: ...
+
+    def linear_before_t(self, graph: Graph, x: Operand) -> str:
+        """The product, where that with the other orientation comes right behind it and may share what it needs."""
+        return self.linear(graph, x)
 
     @abstractmethod
     def linear_t(self, graph: Graph, gradient: Operand) -> str: ...
@@ -230,8 +247,25 @@ class Blocks4(Frozen):
             K=self.columns, N=self.out, bits=4, block_size=BLOCK, accuracy_level=4,
         )  # fmt: skip
 
+    def linear_before_t(self, graph: Graph, x: Operand) -> str:
+        """In float32, with what the other product needs too: a packed copy would be of no other use."""
+        weights, slices = self._floats(graph)
+        if len(slices) > 1 or self.columns % BLOCK:
+            return self.linear(graph, x)
+        return _product(graph, x, weights[0], turned=True)
+
     def linear_t(self, graph: Graph, gradient: Operand) -> str:
-        """The packed bytes, seen as uint4 [out, in]."""
+        return self._unpadded(graph, _sum_of_products(graph, gradient, *self._floats(graph)))
+
+    def _floats(self, graph: Graph) -> tuple[list[str], list[tuple[int, int]]]:
+        """The packed bytes, seen as uint4 [out, in], in float32, slice by slice."""
+        key = "floats", self.name, self.part
+        if key not in graph.notes:
+            graph.notes[key] = self._dequantized(graph)
+        floats: tuple[list[str], list[tuple[int, int]]] = graph.notes[key]
+        return floats
+
+    def _dequantized(self, graph: Graph) -> tuple[list[str], list[tuple[int, int]]]:
         numbers, scales = self._encoded()
         wide = self.blocks * BLOCK
         slices = _slices(self.out, wide)
@@ -243,7 +277,7 @@ class Blocks4(Frozen):
             zero = graph.external(zeros, dtype=TensorProto.UINT4, shape=shape)
             scale = graph.external(scales.slice(start, stop))
             weights.append(graph.op("DequantizeLinear", view, scale, zero, axis=1, block_size=BLOCK))
-        return self._unpadded(graph, _sum_of_products(graph, gradient, weights, slices))
+        return weights, slices
 
     def embedding(self, graph: Graph, ids: fx.Node) -> str:
         """Only for a table that is also a product's weight."""

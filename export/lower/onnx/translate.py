@@ -42,21 +42,24 @@ class SegmentWeights:
         self._looked_up = _users(programs, (ops.embedding,))
         self._multiplied = _users(programs, _PRODUCTS)
         self._numbers: dict[str, int] = {}
-        self._frozen: dict[str, Frozen] = {}
+        self._in_parts = {
+            slot.name for program in programs for slot in map(slot_of, program.stored) if slot.rows is not None
+        }
+        self._frozen: dict[Slot, Frozen] = {}
 
     def frozen(self, slot: Slot) -> Frozen:
         """A weight of the operators in `export.graph.ops`."""
         name = slot.name
-        if name not in self._frozen:
+        if slot not in self._frozen:
             weight = self.stored[name]
             multiplied = name in self._multiplied or name in self.shared
             kind = encoding_of(weight.shape, self.precision, embedding=not multiplied)
             if slot.role is not Role.FROZEN:
                 kind = Float
-            rows = name in self._looked_up or name in self.shared
+            rows = name in self._looked_up or name in self.shared or name in self._in_parts
             file = self.shared.get(name, self.own)
-            self._frozen[name] = kind(self._name(name), weight, file, rows=rows, own=self.own)
-        return self._frozen[name]
+            self._frozen[slot] = kind(self._name(name), weight, file, rows=rows, own=self.own, part=slot.rows)
+        return self._frozen[slot]
 
     def plain(self, slot: Slot) -> WeightReference:
         """A bias, a norm's weight, a constant: as it is."""
@@ -142,6 +145,8 @@ class Translator:
             assert isinstance(frozen, Rows8)
             value, tangent = self._apart[x]
             self._apart[node] = [frozen.linear(self.graph, value), frozen.tangent(self.graph, tangent)]
+        elif slot_of(weight).rows is not None and ops.linear_t in {user.target for user in weight.users}:
+            self.graph.values[node] = frozen.linear_before_t(self.graph, x)
         else:
             self.graph.values[node] = frozen.linear(self.graph, x)
 

@@ -38,7 +38,7 @@ class Methods:
     def __init__(self, stored: Mapping[str, Tensor], precision: Precision) -> None:
         self._stored = stored
         self._precision: Precision = precision
-        self._weights: dict[tuple[str, str], Weight] = {}
+        self._weights: dict[tuple[str, tuple[int, int] | None, str], Weight] = {}
         self._kept = 0
         self.module = native.ScriptModule("__torch__.Segment", native.CompilationUnit(), False)
 
@@ -54,15 +54,15 @@ class Methods:
             self.module._create_method_from_trace(name, method, inputs, lambda value: "", True, False, names, False)
 
     def _weight(self, node: fx.Node) -> Weight:
-        name = slot_of(node).name
+        name, rows = slot_of(node).name, slot_of(node).rows
         uses = {_USES[user.target] if user.target in _USES and user.args[1] is node else _PLAIN for user in node.users}
         use = uses.pop() if len(uses) == 1 else _PLAIN
-        if (name, use) not in self._weights:
-            weight = _FORMS[use](self._stored[name], self._precision)
+        if (name, rows, use) not in self._weights:
+            weight = _FORMS[use](slot_of(node).of(self._stored[name]), self._precision)
             for tensor in weight.tensors():
                 self._keep(tensor)
-            self._weights[name, use] = weight
-        return self._weights[name, use]
+            self._weights[name, rows, use] = weight
+        return self._weights[name, rows, use]
 
     def _keep(self, tensor: Tensor) -> None:
         """What a trace meets of this tensor becomes a reading of the attribute."""

@@ -38,7 +38,7 @@ def test_class_labels_fill_the_batch():
     assert labels.tolist() == [1, 0, 0]
     assert labels.dtype == np.int64
     assert labels.shape == KIND.label_shape(words.BATCH, words.LENGTH)
-    assert KIND.label_limit((words.BATCH, 4)) == 4
+    assert KIND.label_limit((words.BATCH, 4), words.MANIFEST.model) == 4
 
 
 def test_what_is_right_and_what_is_read():

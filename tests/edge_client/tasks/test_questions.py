@@ -85,7 +85,7 @@ def test_answers_become_spans():
     assert of.labels.tolist() == [[4, 5], [0, 0], [IGNORED, IGNORED]]
     assert part(questions[0]).labels.tolist() == [[4, 5], [IGNORED] * 2, [IGNORED] * 2]
     assert of.labels.shape == KIND.label_shape(BATCH, LENGTH)
-    assert KIND.label_limit((BATCH, LENGTH, 2)) == LENGTH
+    assert KIND.label_limit((BATCH, LENGTH, 2), words.MANIFEST.model) == LENGTH
 
 
 def test_an_answer_must_stand_where_it_is_said_to():

@@ -9,6 +9,7 @@ import torch
 
 from export.dual.rule import Target
 from export.graph import ops
+from export.graph.vocabulary import token_losses
 from tests.export.dual.oracle import Case, Chooser, constant
 
 aten = torch.ops.aten
@@ -129,6 +130,15 @@ def _mask(c: Chooser, shape: list[int]) -> Any:
 def frozen_linear(c: Chooser) -> Case:
     inner = c.size()
     return Case((c.either(*c.sizes(0, 2), inner), c.weight(c.size(), inner, moving=False)))
+
+
+@case(token_losses)
+def vocabulary(c: Chooser) -> Case:
+    """A vocabulary layer in parts, and the tokens that follow."""
+    tokens, inner = c.size(), c.size()
+    parts = [c.weight(c.size(), inner, moving=False) for _ in range(c.size(1, 3))]
+    labels = c.integers(sum(len(part.value) for part in parts), (c.B, tokens))
+    return Case((c.rows(tokens, inner), constant(labels, batched=True), parts))
 
 
 @case(aten.linear.default)

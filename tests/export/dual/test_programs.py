@@ -9,6 +9,7 @@ from edge_client.bundle.manifest import DUAL, ENTER, PLAIN, SCALAR, VJP
 from export.dual.programs import kinds
 from export.graph import ops
 from export.graph.slots import Role, slot_of, value_of
+from export.graph.vocabulary import is_walked
 from tests.export.models import Chain
 
 BATCH, LENGTH = 2, 6
@@ -36,10 +37,12 @@ def program_kinds(chain, index):
 
 
 def test_upstream_of_the_cut_nothing_is_added(chain):
-    """A plain program is the captured forward, node for node."""
+    """A plain program is the captured forward, node for node; but for losses of tokens, which are written out."""
     for segment in chain.segments:
         plain = chain.builder.build(segment, PLAIN, 3)
         assert plain.directions == 0
+        if is_walked(segment.graph):
+            continue
         assert [node.target for node in calls(plain.graph)] == [node.target for node in calls(segment.graph)]
         assert {slot_of(node).role for node in plain.placeholders}.isdisjoint({Role.TANGENT, Role.DIRECTION})
 
@@ -48,6 +51,8 @@ def test_upstream_of_the_cut_nothing_is_added(chain):
 def test_a_frozen_weight_is_used_once_for_both_streams(chain, directions):
     for index, segment in enumerate(chain.segments):
         expected = counted(segment.graph, *FROZEN)
+        if is_walked(segment.graph):
+            expected = Counter({str(ops.linear): 1})  # of a vocabulary that is one part
         for kind in set(program_kinds(chain, index)) & {ENTER, DUAL, SCALAR}:
             program = chain.builder.build(segment, kind, directions)
             assert counted(program.graph, *FROZEN) == expected, f"{segment.name} {kind}"

@@ -49,11 +49,17 @@ def as_stored(
 ) -> Iterator[Tensor]:
     """The program's stored tensors as the runtime sees them."""
     for node in program.stored:
-        name, targets = slot_of(node).name, {user.target for user in node.users if user.args[-1] is node}
+        slot, targets = slot_of(node), {user.target for user in node.users if user.args[-1] is node}
+        seen = stored[slot.name]
         if targets & {ops.linear, ops.linear_t, ops.embedding}:
-            yield lowering.dequantized(name, stored[name], precision, embedding=ops.embedding in targets)
-        else:
-            yield stored[name]
+            seen = lowering.dequantized(slot.name, seen, precision, embedding=ops.embedding in targets)
+        yield slot.of(seen)
+
+
+def compared(program: Program, name: str, value: Tensor) -> Tensor:
+    """What is compared of a result: of a language model's tokens their losses, as rounding turns the likeliest."""
+    labels = [value_of(node).shape for node in program.inputs if slot_of(node).name == "labels"]
+    return value[..., 1:] if name == "logits" and (BATCH, LENGTH) in labels else value
 
 
 def spec_of(shaped: Shaped, entry: ProgramEntry) -> ProgramSpec:

@@ -16,7 +16,7 @@ from edge_client.bundle.manifest import DUAL, PLAIN, VJP
 from edge_client.errors import ProgramInputError
 from edge_client.runtimes.runtime import open_runtime
 from export.dual.programs import Program
-from export.graph import ops
+from export.graph import ops, vocabulary
 from export.graph.editing import trace
 from export.graph.slots import Role, Slot, slot_of
 from export.lower.executorch.formulation import plain
@@ -28,7 +28,16 @@ from export.lower.executorch.rewrite import rewritten
 from export.lower.executorch.translate import StoredWeights, translated
 from export.lower.executorch.weights import effective, quantize, quantize_table
 from export.lower.target import Shaped, lowering
-from tests.export.lower.shaped import BATCH, LENGTH, as_stored, random_inputs, segment_programs, spec_of, write
+from tests.export.lower.shaped import (
+    BATCH,
+    LENGTH,
+    as_stored,
+    compared,
+    random_inputs,
+    segment_programs,
+    spec_of,
+    write,
+)
 from tests.export.models import VOCABULARY, Chain, measured
 
 aten = torch.ops.aten
@@ -51,7 +60,8 @@ def check(programs, stored, precision, folder):
             largest = max(float(tensor.norm()) for tensor in expected)  # some gradients are zero but for rounding
             for (name, one), other in zip(found.items(), expected, strict=True):
                 assert one.shape == other.shape
-                error = np.linalg.norm(one - other.numpy()) / (float(other.norm()) + 1e-2 * largest)
+                have, want = (compared(shaped.program, name, torch.as_tensor(value)) for value in (one, other))
+                error = float((have - want).norm() / (want.norm() + 1e-2 * largest))
                 assert error < BOUND[precision], f"{shaped.name}: {name} differs by {error:.1e}"
 
 
@@ -80,6 +90,14 @@ def test_every_program_computes_what_its_graph_does(
     chain = Chain.build(architecture, task, method, batch=BATCH, length=LENGTH)
     for index in segments:
         check(segment_programs(chain, index, directions), chain.captured.stored, precision, tmp_path)
+
+
+@pytest.mark.parametrize("precision", ["none", "int8", "int4"])
+@torch.no_grad()
+def test_a_vocabulary_in_parts(precision, tmp_path, monkeypatch):
+    monkeypatch.setattr(vocabulary, "LARGEST", 64 * 32)
+    chain = Chain.build("llama", "causal-lm", "lora", batch=BATCH, length=LENGTH)
+    check(segment_programs(chain, 3, 2), chain.captured.stored, precision, tmp_path)
 
 
 # --- one product, whose arithmetic can be written down ---

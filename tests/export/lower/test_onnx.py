@@ -17,12 +17,12 @@ from edge_client.bundle.manifest import DUAL, PLAIN
 from edge_client.runtimes.runtime import open_runtime
 from export.dual.programs import Program, input_name
 from export.errors import ExportError
-from export.graph import ops
+from export.graph import ops, vocabulary
 from export.graph.slots import Role, Slot, slot_of, value_of
 from export.lower.onnx.encodings import decode_blocks, decode_rows, encode_blocks, encode_rows
 from export.lower.onnx.lowering import LOWERING
 from export.lower.target import Precision, Shaped, lowering
-from tests.export.lower.shaped import BATCH, LENGTH, programs_of, spec_of, write
+from tests.export.lower.shaped import BATCH, LENGTH, compared, programs_of, spec_of, write
 from tests.export.models import Chain, measured
 
 # Relative to the root mean square of a result. Tiny models with random weights round worse than real ones.
@@ -59,9 +59,9 @@ def check(chain: Chain, precision: Precision, folder: Path, directions: int = 1)
 
     def seen(slot: Slot) -> Tensor:
         weight = chain.captured.stored[slot.name]
-        if slot.role is not Role.FROZEN or slot.name not in multiplied | looked_up:
-            return weight
-        return LOWERING.dequantized(slot.name, weight, precision, embedding=slot.name not in multiplied)
+        if slot.role is Role.FROZEN and slot.name in multiplied | looked_up:
+            weight = LOWERING.dequantized(slot.name, weight, precision, embedding=slot.name not in multiplied)
+        return slot.of(weight)
 
     for segment, group in programs.items():
         stored = chain.captured.stored
@@ -79,9 +79,11 @@ def check(chain: Chain, precision: Precision, folder: Path, directions: int = 1)
                 # Gradients that are zero by symmetry have no scale of their own.
                 gradients = [w for name, w in zip(program.outputs, wanted, strict=True) if name.startswith("g:")]
                 floor = 0.1 * max((float(g.square().mean().sqrt()) for g in gradients), default=0) + 1e-6
-                for name, want in zip(program.outputs, wanted, strict=True):
+                for name, expected in zip(program.outputs, wanted, strict=True):
+                    pair = torch.as_tensor(found[name]), expected
+                    have, want = (compared(program, name, value) for value in pair)
                     scale = max(float(want.square().mean().sqrt()), floor)
-                    off = error(found[name], want.numpy(), scale)
+                    off = error(have.numpy(), want.numpy(), scale)
                     assert off <= TOLERANCE[precision], f"{segment} {shaped.name} {name}: {off:.2e}"
 
 
@@ -117,6 +119,15 @@ def test_quantized_programs_agree_with_dequantized_weights(
     architecture: str, task: str, method: str, precision: Precision, tmp_path: Path
 ) -> None:
     check(Chain.build(architecture, task, method, batch=BATCH, length=LENGTH), precision, tmp_path, 2)
+
+
+@pytest.mark.parametrize("precision", ["none", "int8", "int4"])
+@pytest.mark.parametrize("architecture", ["gpt2", "llama"])
+def test_a_vocabulary_in_parts(
+    architecture: str, precision: Precision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vocabulary, "LARGEST", 64 * 32)
+    check(Chain.build(architecture, "causal-lm", "lora", batch=BATCH, length=LENGTH), precision, tmp_path, 2)
 
 
 @pytest.fixture(scope="module")

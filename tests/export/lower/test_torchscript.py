@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_client.bundle.manifest import PRECISIONS
+from export.graph import vocabulary
 from export.graph.slots import slot_of
 from export.lower.target import lowering
 from export.lower.torchscript.lowering import LOWERING
 from export.lower.torchscript.weights import quantized_linear, quantized_table
-from tests.export.lower.shaped import BATCH, LENGTH, as_stored, programs_of, random_inputs
+from tests.export.lower.shaped import BATCH, LENGTH, as_stored, compared, programs_of, random_inputs
 from tests.export.models import Chain
 
 MODELS = [
@@ -36,6 +37,17 @@ def chain(request):
 @pytest.mark.parametrize("precision", PRECISIONS)
 @torch.no_grad()
 def test_every_program_computes_what_its_graph_does(chain, precision):
+    check(chain, precision)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@torch.no_grad()
+def test_a_vocabulary_in_parts(precision, monkeypatch):
+    monkeypatch.setattr(vocabulary, "LARGEST", 64 * 32)
+    check(Chain.build("llama", "causal-lm", "lora", batch=BATCH, length=LENGTH), precision)
+
+
+def check(chain, precision):
     stored = chain.captured.stored
     for segment, programs in programs_of(chain, 2).items():
         lowered = LOWERING.lower(segment, programs, stored, precision)
@@ -52,7 +64,8 @@ def test_every_program_computes_what_its_graph_does(chain, precision):
             largest = max(tensor.norm() for tensor in expected)  # some gradients are zero but for rounding
             for name, one, other in zip(shaped.program.outputs, found, expected, strict=True):
                 assert one.shape == other.shape
-                error = (one - other).norm() / (other.norm() + 1e-2 * largest)
+                have, want = (compared(shaped.program, name, value) for value in (one, other))
+                error = (have - want).norm() / (want.norm() + 1e-2 * largest)
                 assert error < 1e-4, f"{segment}.{shaped.name}: {name} differs by {error:.1e}"
 
 
@@ -105,7 +118,7 @@ def test_bytes_depend_on_the_input_alone(block):
 _IN_ANOTHER_PROCESS = """
 import hashlib, sys, torch
 from export.lower.torchscript.lowering import LOWERING
-from tests.export.lower.shaped import BATCH, LENGTH, programs_of
+from tests.export.lower.shaped import BATCH, LENGTH, compared, programs_of
 from tests.export.models import Chain
 
 if sys.argv[1] == "busy":  # something else was traced in this process before

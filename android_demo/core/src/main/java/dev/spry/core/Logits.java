@@ -24,7 +24,10 @@ public final class Logits {
     private final Encoded encoded;
     private final String task;
 
-    /** Of [rows, classes], [rows, length, 2] or [rows, length, tokens] by the task, a row for each example or more. */
+    /**
+     * Of [rows, classes] or [rows, length, 2] by the task, a row for each example or more. A language model's programs
+     * give two numbers of each token in place of logits: the likeliest follower, and the loss of the true one.
+     */
     public Logits(Tensor logits, List<Example> examples, Encoded encoded, String task) {
         values = logits.floats();
         shape = logits.shape();
@@ -41,7 +44,7 @@ public final class Logits {
                     found.add(new Prediction(answer(row), Collections.<String, Double>emptyMap()));
                     break;
                 case "causal-lm":
-                    String next = tokenizer.text(largest(row, encoded.encodings.get(row).size() - 1));
+                    String next = tokenizer.text(likeliest(row, encoded.encodings.get(row).size() - 1));
                     found.add(new Prediction(next, Collections.<String, Double>emptyMap()));
                     break;
                 default:
@@ -55,7 +58,7 @@ public final class Logits {
         int count = shape[1];
         double sum = 0;
         double[] shares = new double[count];
-        float highest = values[row * count + largest(row, 0)];
+        float highest = values[row * count + largest(row)];
         for (int i = 0; i < count; i++) {
             shares[i] = Math.exp(values[row * count + i] - highest);
             sum += shares[i];
@@ -64,17 +67,22 @@ public final class Logits {
         for (int i = 0; i < count; i++) {
             scores.put(name(labels, i), shares[i] / sum);
         }
-        return new Prediction(name(labels, largest(row, 0)), scores);
+        return new Prediction(name(labels, largest(row)), scores);
     }
 
     private static String name(List<String> labels, int number) {
         return number < labels.size() ? labels.get(number) : String.valueOf(number);
     }
 
-    /** The number of the highest value of a row, or of one of its positions. */
-    private int largest(int row, int position) {
-        int width = shape[shape.length - 1];
-        int start = (shape.length == 3 ? row * shape[1] + position : row) * width;
+    /** The token that a language model expects behind a position. */
+    private int likeliest(int row, int position) {
+        return (int) values[(row * shape[1] + position) * 2];
+    }
+
+    /** The number of the highest value of a row. */
+    private int largest(int row) {
+        int width = shape[1];
+        int start = row * width;
         int best = 0;
         for (int i = 1; i < width; i++) {
             best = values[start + i] > values[start + best] ? i : best;
@@ -108,12 +116,12 @@ public final class Logits {
             return Objects.equals(answer(row), example.answer) ? 1 : 0;
         }
         if (!task.equals("causal-lm")) {
-            return largest(row, 0) == example.label ? 1 : 0;
+            return largest(row) == example.label ? 1 : 0;
         }
         Encoding encoding = encoded.encodings.get(row);
         int count = 0;
         for (int i = 0; i + 1 < encoding.size(); i++) {
-            count += largest(row, i) == encoding.ids[i + 1] ? 1 : 0;
+            count += likeliest(row, i) == encoding.ids[i + 1] ? 1 : 0;
         }
         return count;
     }

@@ -71,11 +71,11 @@ class LogitsTest {
     @Test
     void countsTheTokensThatFollow() throws Exception {
         List<Example> examples = Arrays.asList(new Example("the ice is on", null, 0), new Example("it", null, 0));
-        float[] scores = new float[2 * LENGTH * WORDS.size()];
-        scores[WORDS.indexOf("ice")] = 1; // after `the`
-        scores[WORDS.size() + WORDS.indexOf("on")] = 1; // after `ice`, where `is` follows
-        scores[2 * WORDS.size() + WORDS.indexOf("on")] = 1; // after `is`
-        Tensor tensor = Tensor.of(scores, 2, LENGTH, WORDS.size());
+        float[] likeliest = new float[2 * LENGTH * 2]; // and losses
+        likeliest[0] = WORDS.indexOf("ice"); // after `the`
+        likeliest[2] = WORDS.indexOf("on"); // after `ice`, where `is` follows
+        likeliest[4] = WORDS.indexOf("on"); // after `is`
+        Tensor tensor = Tensor.of(likeliest, 2, LENGTH, 2);
         Logits logits = new Logits(tensor, examples, encoded("causal-lm", examples), "causal-lm");
         assertEquals(3, logits.predictable());
         assertEquals(2, logits.right());

@@ -14,6 +14,8 @@ public final class Model {
     public final List<String> labels;
     public final int blocks;
     public final long parameters;
+    /** Tokens that it knows; of a language model, which labels there are. */
+    public final long vocabulary;
 
     Model(JSONObject json) throws JSONException {
         name = json.getString("name");
@@ -22,5 +24,6 @@ public final class Model {
         labels = Json.strings(json.getJSONArray("labels"));
         blocks = json.getInt("blocks");
         parameters = json.getLong("parameters");
+        vocabulary = json.optLong("vocabulary");
     }
 }

@@ -335,7 +335,8 @@ public final class Stepper {
     /** A label out of range would read past the end of the logits. */
     private void checkLabels(Tensor labels) {
         String task = chain.manifest.model.task;
-        long limit = task.equals("qa") ? chain.length : classes();
+        long limit = task.equals("qa") ? chain.length
+                : task.equals("causal-lm") ? chain.manifest.model.vocabulary : classes();
         for (long label : labels.longs()) {
             boolean ignored = label == Manifest.IGNORED && !task.equals("seq-cls");
             if (!ignored && (label < 0 || label >= limit)) {

@@ -77,7 +77,7 @@ class StepperTest {
         assertTrue(stepper().values(NONE, good, 2, NONE).containsKey("labels"));
         assertEquals("labels must be from 0 to 2; got 3", refused(high));
         assertEquals("labels must be from 0 to 2; got -100", refused(ignored));
-        manifest.getJSONObject("model").put("task", "causal-lm");
+        manifest.getJSONObject("model").put("task", "causal-lm").put("vocabulary", 3);
         stepper().values(NONE, ignored, 2, NONE);
         assertEquals("labels must be from 0 to 2, or -100 to ignore it; got 3", refused(high));
     }
