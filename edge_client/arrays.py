@@ -14,3 +14,8 @@ Floats = NDArray[np.float32]
 Arrays = Mapping[str, Array]
 Weights = dict[str, Array]
 """By parameter; an optimizer's state has the same form."""
+
+
+def writable(array: Array) -> Array:
+    """The array itself, or a copy of one that may not be written, for libraries that take no other."""
+    return array if array.flags.writeable else np.array(array)

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from edge_client.arrays import Array
+from edge_client.arrays import Array, writable
 from edge_client.bundle.manifest import ProgramSpec
-from edge_client.errors import BundleError
-from edge_client.runtimes.runtime import CPU, Loaded, Runtime
+from edge_client.runtimes.pte import PteRuntime
+from edge_client.runtimes.runtime import CPU, Loaded
 
 _KERNELS = ("lib/libexecutorch_kernels_quantized.so", "kernels/quantized/libquantized_ops_aot_lib.so")
 """Quantized embeddings live in a library of their own: its place from 1.5 on, and before."""
@@ -34,12 +34,11 @@ def _library() -> Any:
     return library
 
 
-class ExecutorchRuntime(Runtime):
-    """One file per segment, opened once for all of its methods that are loaded."""
+class ExecutorchRuntime(PteRuntime):
+    """The library of `executorch` itself, which takes and gives tensors of torch."""
 
     def __init__(self, folder: Path, *, threads: int = 0, device: str = CPU) -> None:
         super().__init__(folder, threads=threads, device=device)
-        self._files: dict[str, Any] = {}
         library = _library()
         if threads:
             torch.set_num_threads(threads)  # results are copied by torch, whose idle threads would spin
@@ -50,40 +49,14 @@ class ExecutorchRuntime(Runtime):
         try:
             method = self._file(program.file).load_method(program.method)
         except RuntimeError as error:
-            self._close_unused()
-            raise BundleError(
-                f"ExecuTorch cannot load {program.method} of {program.file}: {str(error).splitlines()[0]}; the bundle "
-                "is damaged, or was written by a newer executorch than the one installed here"
-            ) from error
+            raise self._refused(program, error) from error
 
         def run(arrays: Sequence[Array]) -> Sequence[Array]:
             # The results lie in the method's own memory, which its next run writes again.
-            return [result.numpy() for result in method.call([_tensor(array) for array in arrays], clone_outputs=True)]
+            tensors = [torch.from_numpy(writable(array)) for array in arrays]
+            return [result.numpy() for result in method.call(tensors, clone_outputs=True)]
 
         return run
 
-    def _file(self, name: str) -> Any:
-        if name not in self._files:
-            path = self.folder / name
-            if not path.is_file():
-                raise BundleError(f"{name} is missing from the bundle {self.folder}; copy it again")
-            self._files[name] = _library()._load_program(str(path))  # noqa: SLF001
-        return self._files[name]
-
-    def release(self, program: ProgramSpec) -> None:
-        super().release(program)
-        self._close_unused()
-
-    def close(self) -> None:
-        super().close()
-        self._close_unused()
-
-    def _close_unused(self) -> None:
-        """An open file holds its mapping as long as it is referenced."""
-        used = {file for file, _ in self._loaded}
-        self._files = {name: opened for name, opened in self._files.items() if name in used}
-
-
-def _tensor(array: Array) -> torch.Tensor:
-    """A tensor over the array's own memory; a read-only array is copied, since tensors are always writable."""
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+    def _open(self, path: Path) -> Any:
+        return _library()._load_program(str(path))  # noqa: SLF001

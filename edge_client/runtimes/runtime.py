@@ -10,6 +10,7 @@ A library is imported only when its runtime is opened. A new runtime is one modu
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -136,14 +137,30 @@ class Listing:
     bundles whose publisher they trust."""
     lowering: str = ""
     """`module:LOWERING` of an `export.lower.target.Lowering`; that of `export.lower.NAME` when left out."""
+    python: tuple[int, int] = (3, 10)
+    """The oldest Python that its library is made for."""
+    light: Listing | None = None
+    """One that runs the same files with much less, and is used where this one's library is not installed."""
 
     @property
     def installed(self) -> bool:
+        return self._is_there or (self.light is not None and self.light.installed)
+
+    @property
+    def _is_there(self) -> bool:
         return find_spec(self.library) is not None
+
+    @property
+    def used(self) -> Listing:
+        """This one, or the light one: what is installed; where neither is, what a device would install."""
+        if self.light is None or self._is_there:
+            return self
+        return self.light if self.light.installed or sys.version_info >= self.light.python else self
 
     def command(self, *, again: bool = False) -> str:
         """What installs it."""
-        return install_command(self.extra, self.distribution, again=again)
+        used = self.used
+        return install_command(used.extra, used.distribution, again=again)
 
 
 RUNTIMES = plugins.Registry(
@@ -151,7 +168,17 @@ RUNTIMES = plugins.Registry(
     lambda listing: isinstance(listing, Listing),
     {
         "onnx": Listing("edge_client.runtimes.onnx:OnnxRuntime", "onnxruntime", "onnx"),
-        "executorch": Listing("edge_client.runtimes.executorch:ExecutorchRuntime", "executorch", "executorch"),
+        "executorch": Listing(
+            "edge_client.runtimes.executorch:ExecutorchRuntime",
+            "executorch",
+            "executorch",
+            light=Listing(
+                "edge_client.runtimes.executorch_light:LightExecutorchRuntime",
+                "executorch_numpy_runtime",
+                "executorch-light",
+                python=(3, 12),
+            ),
+        ),
         "torchscript": Listing(
             "edge_client.runtimes.torchscript:TorchscriptRuntime", "torch", "torch", accelerated=True, runs_code=True
         ),
@@ -212,10 +239,11 @@ def open_runtime(name: str, folder: Path, *, threads: int = 0, device: str = CPU
         raise SpryError(
             f"the device {device} was asked for, but the runtime {name} runs on the CPU alone; take torchscript, or cpu"
         )
+    used = listing.used
     try:
-        kind: type[Runtime] = resolve_name(listing.opens)
+        kind: type[Runtime] = resolve_name(used.opens)
     except ImportError as error:
-        raise RuntimeMissing(f"the runtime {name}", listing.extra, str(error), listing.distribution) from error
+        raise RuntimeMissing(f"the runtime {name}", used.extra, str(error), used.distribution) from error
     return kind(folder, threads=threads, device=device)
 
 

@@ -31,7 +31,7 @@ LEAST_DISK, LITTLE_DISK = 200 * 10**6, 10**9
 _LEAST_MEMORY, _LITTLE_MEMORY = 100 * 10**6, 250 * 10**6
 """A small encoder in int8 takes 70 MB when it waits and 160 MB when it trains."""
 _LIBRARIES = "numpy", "tokenizers", "safetensors"
-_LIGHT = {"onnxruntime"}
+_LIGHT = {"onnxruntime", "executorch_numpy_runtime"}
 """Libraries that are cheap enough to be loaded for a look."""
 _LOAD_SECONDS = 60
 _64_BITS = 2**32
@@ -154,7 +154,7 @@ def _runtimes(*, needed: bool) -> Iterator[Finding]:
     installed = available()
     for number, (name, listing) in enumerate(RUNTIMES.items()):
         if name in installed:
-            yield _runtime(name, listing)
+            yield _runtime(name, listing.used)
         elif installed or number:
             yield Finding(f"runtime {name}", "ok", f"not installed; one runtime is enough ({listing.command()})")
         else:

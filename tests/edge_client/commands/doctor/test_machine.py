@@ -79,7 +79,7 @@ def test_a_machine_without_runtimes(monkeypatch, tmp_path):
     found = {one.name: one for one in machine(Asked(home=tmp_path)) if one.name.startswith("runtime")}
     assert (found["runtime onnx"].state, found["runtime onnx"].advice) == ("problem", f"run: {install_command('onnx')}")
     assert found["runtime executorch"].state == "ok"
-    assert install_command("executorch") in found["runtime executorch"].found
+    assert runtime.RUNTIMES["executorch"].command() in found["runtime executorch"].found
     server = [one.state for one in machine(Asked(home=tmp_path, data=tmp_path)) if one.name == "runtime onnx"]
     assert server == ["warning"]
 
