@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         TrainingError,
         Unauthorized,
         Unreachable,
+        WrongResults,
     )
     from .events import Event
     from .gradient.estimate import directions_for, estimate
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 __all__ = [
     "BadAnswer", "Bundle", "BundleError", "Client", "Conditions", "DataError", "DirectionError", "Event",
     "PluginError", "ProgramInputError", "RuntimeMissing", "ServerError", "SpryError", "Stepper", "StoreError",
-    "TextEncoder", "TrainingError", "Unauthorized", "Unreachable", "__version__", "cut_for", "directions_for",
-    "estimate", "open_runtime", "parse_hours",
+    "TextEncoder", "TrainingError", "Unauthorized", "Unreachable", "WrongResults", "__version__", "cut_for",
+    "directions_for", "estimate", "open_runtime", "parse_hours",
 ]  # fmt: skip
 
 _HOMES = {

@@ -2,6 +2,7 @@
 
     SpryError                 anything the user can put right; the command prints it as one line and exits with 2
     ├── BundleError           a bundle is missing, damaged, incomplete or written by a newer version
+    ├── WrongResults          a runtime does not compute on this machine what it should
     ├── RuntimeMissing        an optional library is not installed; names what brings it
     ├── PluginError           a name stands for nothing here, or what another distribution adds cannot be used
     ├── ProgramInputError     a program was given an input with a wrong name, dtype or shape
@@ -29,6 +30,10 @@ class SpryError(Exception):
 
 class BundleError(SpryError):
     """A bundle cannot be used as it is."""
+
+
+class WrongResults(SpryError):
+    """A runtime does not compute here what it should."""
 
 
 class RuntimeMissing(SpryError):

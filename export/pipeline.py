@@ -280,7 +280,8 @@ def _verified(
             checks += verify.verify(folder, manifest, runtime, truth, unquantized)
             progress.advance(runtime)
     verify.refuse_failures(checks)
-    return msgspec.structs.replace(manifest, verification=tuple(checks))
+    tried = {name: verify.with_trials(folder, name, spec) for name, spec in manifest.runtimes.items()}
+    return msgspec.structs.replace(manifest, runtimes=tried, verification=tuple(checks))
 
 
 def _measured(folder: Path, manifest: m.Manifest, cache: Path, progress: Progress) -> m.Manifest:

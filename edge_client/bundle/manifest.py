@@ -136,6 +136,26 @@ class Segment(_Record, frozen=True):
     last_block: int
 
 
+class Outcome(_Record, frozen=True):
+    """An output in a few numbers."""
+
+    size: float
+    """The root of its mean square."""
+    samples: tuple[float, ...]
+    """Some of it, from the first to the last at equal distances."""
+
+
+class Trial(_Record, frozen=True):
+    """What came of a program on inputs that a seed gives; `edge_client.runtimes.trials` says which."""
+
+    program: str
+    """Its name."""
+    bound: float
+    """How far an output may be off elsewhere, in parts of its size."""
+    outcomes: tuple[Outcome, ...]
+    """Of each output."""
+
+
 class RuntimeSpec(_Record, frozen=True):
     """What the bundle holds for one runtime."""
 
@@ -146,6 +166,8 @@ class RuntimeSpec(_Record, frozen=True):
     weights_bytes: int
     files: tuple[str, ...] = ()
     """What its programs need beside their own files: weights that several share."""
+    trials: tuple[Trial, ...] = ()
+    """By which a device finds out whether its runtime computes as the exporter's did."""
 
 
 class ModelSpec(_Record, frozen=True):

@@ -21,13 +21,14 @@ from edge_client import __version__
 from edge_client.data.examples import BadRows
 from edge_client.data.local import OwnData
 from edge_client.data.sources import Row
-from edge_client.errors import ServerError, SpryError, StoreError, Unauthorized, Unreachable
+from edge_client.errors import ServerError, SpryError, StoreError, Unauthorized, Unreachable, WrongResults
 from edge_client.events import Event, Tell, silent
 from edge_client.keys import installed, public_of, read_public, split_token
 from edge_client.memory import resident, trim_memory
 from edge_client.runtimes.runtime import CPU, chosen, require_publisher
 from edge_client.store.download import fetch
 from edge_client.store.jobs import JobStore, KnownJob, Store, default_home, signing
+from edge_client.store.tried import try_once
 from edge_client.training.plan import Workbench
 from edge_client.wire.protocol import CheckIn, DeviceKey, Enrolled, Enrolment, Receipt, Task
 from edge_client.wire.server import Server
@@ -280,7 +281,7 @@ class Client:
         except (SpryError, MemoryError) as error:
             self._give_back(job, task, str(error) or "out of memory")
             done.failures += 1
-            if isinstance(error, StoreError):  # the next task would find the disk as full
+            if isinstance(error, StoreError) or not self.runtimes:  # the next task would fare no better
                 raise
             self._waits.after_failure()
         except Exception as error:  # a runtime's, for one: this client ends, and its operator hears why
@@ -316,8 +317,18 @@ class Client:
             folder = self.store.bundle(task.bundle)
             bundle = fetch(self.server, task.bundle, task.runtime, folder, publisher=self._publisher, tell=self._tell)
             self._loaded = True
-            self._bench = wanted, Workbench(bundle, task.runtime, threads=self.threads, device=self.device)
+            bench = Workbench(bundle, task.runtime, threads=self.threads, device=self.device)
+            self._bench = wanted, bench
+            self._try(bench)
         return self._bench[1]
+
+    def _try(self, bench: Workbench) -> None:
+        """A runtime that gives wrong results is offered no more; what took it on is given back."""
+        try:
+            try_once(bench.bundle.folder, bench.manifest, bench.runtime_name, bench.runtime)
+        except WrongResults:
+            self.runtimes = [name for name in self.runtimes if name != bench.runtime_name]
+            raise
 
     def unload(self) -> None:
         """Give back the memory of runtime, programs and tokenizer."""

@@ -3,7 +3,8 @@
     HOME/SERVER/identity.json                 the device's id and secret, for its user's eyes only
                 device.key                    the key that it signs requests with instead of a secret
                 publisher.key                 whose bundles alone are taken, where that is pinned
-                bundles/SHA256/               a bundle's files, and what is there of those being downloaded
+                bundles/SHA256/               a bundle's files, and what is there of those being downloaded;
+                                              which runtimes gave right results (`tried`)
                 jobs/JOB/job.json             which bundle and runtime the job uses
                          task.json            the task under way
                          progress.safetensors where its training stands

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
-from edge_client.bundle.manifest import Check, Manifest, Precision, Unit
+from edge_client.bundle.manifest import Check, Manifest, Precision, RuntimeSpec, Unit
+from edge_client.runtimes import trials
 from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.stepper import Step, Stepper
 from export.adapt.wrapping import Adapted
@@ -123,6 +125,12 @@ def verify(folder: Path, manifest: Manifest, runtime: str, truth: Truth, unquant
         stepper = Stepper(manifest, opened, runtime, batch, length, manifest.directions[0])
         checks = list(_checks(stepper, precision, truth, unquantized))
     return [Check(runtime, precision, what, value, bound, passed) for what, value, bound, passed in checks]
+
+
+def with_trials(folder: Path, runtime: str, spec: RuntimeSpec) -> RuntimeSpec:
+    """With what devices hold their own runtime against, now that this one has been found right."""
+    with open_runtime(runtime, folder) as opened:
+        return msgspec.structs.replace(spec, trials=trials.noted(opened, spec))
 
 
 _Line = tuple[str, float, float | None, bool]

@@ -11,8 +11,8 @@ import edge_client
 NAMES = {
     "BadAnswer", "Bundle", "BundleError", "Client", "Conditions", "DataError", "DirectionError", "Event",
     "PluginError", "ProgramInputError", "RuntimeMissing", "ServerError", "SpryError", "Stepper", "StoreError",
-    "TextEncoder", "TrainingError", "Unauthorized", "Unreachable", "__version__", "cut_for", "directions_for",
-    "estimate", "open_runtime", "parse_hours",
+    "TextEncoder", "TrainingError", "Unauthorized", "Unreachable", "WrongResults", "__version__", "cut_for",
+    "directions_for", "estimate", "open_runtime", "parse_hours",
 }  # fmt: skip
 
 

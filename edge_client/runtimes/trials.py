@@ -1,0 +1,100 @@
+"""Does a runtime compute here what it did where the bundle was written? A few programs on inputs that a seed gives.
+
+An export notes what came out of them (`noted`); a device compares before it trains (`check`). The smallest program of
+each kind is taken, in the first segment, one block and the head. Of an output its size is kept and a few numbers spread
+over it: kernels that compute wrongly do so everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from edge_client.arrays import Array
+from edge_client.bundle.manifest import EMBED, HEAD, Outcome, Precision, ProgramSpec, RuntimeSpec, Trial
+from edge_client.bundle.names import WEIGHT
+from edge_client.errors import WrongResults
+
+from .measure import random_input
+from .runtime import RUNTIMES, Runtime
+
+BOUND: dict[Precision, float] = {"none": 1e-3, "int8": 0.05, "int4": 0.1}
+"""How far an output may be off, in parts of its size: processors round differently, and in few bits that shows."""
+_SPREAD = np.float32(0.02)
+"""Of adapters' weights: as large as hidden states they would drown the model."""
+_SAMPLES = 16
+_LEAST = 1e-3
+"""Of a program's largest output; a smaller one may be what is left of numbers that cancel."""
+
+
+def noted(runtime: Runtime, spec: RuntimeSpec) -> tuple[Trial, ...]:
+    """What comes out here; a program whose results are no numbers on such inputs says nothing."""
+    trials: list[Trial] = []
+    for program in _tried(spec.programs):
+        outcomes = tuple(_outcome(value) for value in _run(runtime, program))
+        if all(math.isfinite(outcome.size) for outcome in outcomes):
+            trials.append(Trial(program.name, BOUND[spec.precision], outcomes))
+    return tuple(trials)
+
+
+def check(runtime: Runtime, name: str, spec: RuntimeSpec) -> None:
+    """Refuse a runtime whose results are not those that were noted."""
+    programs = {program.name: program for program in spec.programs}
+    for trial in spec.trials:
+        if trial.program not in programs:
+            continue
+        program = programs[trial.program]
+        errors = _errors(_run(runtime, program), trial.outcomes)
+        for output, error in zip(program.outputs, errors, strict=False):
+            if not error <= trial.bound:
+                library = RUNTIMES[name].used.library if name in RUNTIMES else name
+                raise WrongResults(
+                    f"the runtime {name} gives wrong results here: {output.name} of {program.name} is off by "
+                    f"{error:.2g} of its size, at most {trial.bound:g} was expected; install another version of "
+                    f"{library}, or take another --runtime (`spry doctor` lists them)"
+                )
+
+
+def _tried(programs: Iterable[ProgramSpec]) -> list[ProgramSpec]:
+    found: dict[tuple[str, str], ProgramSpec] = {}
+    for program in sorted(programs, key=lambda p: p.batch * p.length * max(p.directions, 1)):
+        place = program.segment if program.segment in (EMBED, HEAD) else "block"
+        found.setdefault((place, program.kind), program)
+    return list(found.values())
+
+
+def _run(runtime: Runtime, program: ProgramSpec) -> list[Array]:
+    inputs = {spec.name: random_input(spec, seed) for seed, spec in enumerate(program.inputs)}
+    weights = {name: value * _SPREAD for name, value in inputs.items() if name.startswith(WEIGHT)}
+    results = runtime.run(program, inputs | weights)
+    runtime.release(program)
+    return list(results.values())
+
+
+def _outcome(value: Array) -> Outcome:
+    flat = np.ravel(value)
+    if not flat.size:
+        return Outcome(0.0, ())
+    size = float(np.sqrt(np.mean(np.square(flat, dtype=np.float64))))
+    spread = flat[np.linspace(0, flat.size - 1, min(_SAMPLES, flat.size)).astype(np.int64)]
+    return Outcome(_short(size), tuple(_short(float(one)) for one in spread))
+
+
+def _short(number: float) -> float:
+    """In as many digits as any bound needs."""
+    return float(f"{number:.6g}")
+
+
+def _errors(found: Sequence[Array], expected: Sequence[Outcome]) -> list[float]:
+    least = max((outcome.size for outcome in expected), default=0.0) * _LEAST
+    return [_error(_outcome(value), outcome, least) for value, outcome in zip(found, expected, strict=True)]
+
+
+def _error(found: Outcome, expected: Outcome, least: float) -> float:
+    if not math.isfinite(found.size) or len(found.samples) != len(expected.samples):
+        return math.inf
+    apart = np.array([found.size - expected.size, *np.subtract(found.samples, expected.samples)])
+    off = max(abs(float(apart[0])), float(np.sqrt(np.mean(np.square(apart[1:])))) if len(apart) > 1 else 0.0)
+    return off / max(expected.size, least, 1e-30)

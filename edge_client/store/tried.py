@@ -1,0 +1,30 @@
+"""That a runtime was tried on a bundle's own trials: once for each bundle and version of the runtime's library."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from edge_client.bundle.manifest import Manifest
+from edge_client.events import silent
+from edge_client.runtimes import trials
+from edge_client.runtimes.runtime import RUNTIMES, Runtime
+
+from .files import read_json, write
+
+TRIED = "tried.json"
+"""Beside the bundle's manifest: the libraries that gave right results, by runtime."""
+
+
+def try_once(folder: Path, manifest: Manifest, name: str, runtime: Runtime) -> None:
+    """Refuse a runtime that gives wrong results for the bundle in `folder`."""
+    spec = manifest.runtimes[name]
+    if not spec.trials:
+        return
+    known = read_json(folder / TRIED, dict[str, str], silent) or {}
+    library = RUNTIMES[name].used.mark
+    if known.get(name) == library:
+        return
+    trials.check(runtime, name, spec)
+    write(folder / TRIED, msgspec.json.encode(known | {name: library}))

@@ -1,0 +1,58 @@
+"""Devices whose runtime computes something else than the exporter's did."""
+
+import shutil
+
+import msgspec
+import pytest
+
+from edge_client.bundle import manifest as manifests
+from edge_client.bundle.manifest import FILE_NAME
+from edge_client.errors import WrongResults
+
+
+@pytest.fixture
+def expecting_else(exported_once, tmp_path):
+    """A bundle that expects of ONNX Runtime what that does not give: as if it computed wrongly here."""
+
+    def make(*runtimes):
+        folder = exported_once("-".join(["tried", *runtimes]), runtimes=runtimes, batches=(4,))
+        copy = shutil.copytree(folder, tmp_path / "bundle")
+        manifest = manifests.read(copy / FILE_NAME)
+        spec = manifest.runtimes["onnx"]
+        trials = [
+            msgspec.structs.replace(
+                trial, outcomes=tuple(msgspec.structs.replace(one, size=one.size + 1) for one in trial.outcomes)
+            )
+            for trial in spec.trials
+        ]
+        wrong = manifest.runtimes | {"onnx": msgspec.structs.replace(spec, trials=tuple(trials))}
+        (copy / FILE_NAME).write_bytes(manifests.write(msgspec.structs.replace(manifest, runtimes=wrong)))
+        return copy
+
+    return make
+
+
+def test_the_next_runtime_is_taken(fleet, expecting_else):
+    fleet.job(fleet.upload(expecting_else("onnx", "executorch")), rounds=1)
+    client = fleet.client()
+    assert client.runtimes[:2] == ["onnx", "executorch"]
+    done = client.run(rounds=1)
+    assert (done.rounds, done.failures) == (1, 1)
+    assert client.runtimes == ["executorch"]
+    (failed,) = fleet.told("failed")
+    assert "the runtime onnx gives wrong results here: " in failed.message
+
+
+def test_a_device_without_another_one_ends(fleet, expecting_else):
+    fleet.job(fleet.upload(expecting_else("onnx")), rounds=1)
+    client = fleet.client(runtime="onnx")
+    with pytest.raises(WrongResults, match="wrong results here"):
+        client.run(rounds=1)
+    assert len(fleet.told("failed")) == 1
+
+
+def test_a_right_one_is_tried_once(fleet, trainable):
+    fleet.job(fleet.upload(trainable), rounds=1)
+    assert fleet.client().run(rounds=1).rounds == 1
+    (kept,) = (fleet.folder / "home").glob("*/bundles/*/tried.json")
+    assert "onnxruntime" in kept.read_text()

@@ -1,0 +1,114 @@
+"""A bundle's own trials, held against a runtime that computes right and against some that do not."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from edge_client.bundle import manifest as manifests
+from edge_client.bundle.manifest import DUAL, EMBED, HEAD, PLAIN, VJP
+from edge_client.errors import WrongResults
+from edge_client.runtimes import trials
+from edge_client.runtimes.onnx import OnnxRuntime
+
+
+class Wrong(OnnxRuntime):
+    """Computes right, and then spoils the results of one kind of program."""
+
+    kind = PLAIN
+    spoil = staticmethod(lambda value: value)
+
+    def _load(self, program):
+        loaded = super()._load(program)
+        if program.kind != self.kind:
+            return loaded
+        return lambda arrays: [self.spoil(value) for value in loaded(arrays)]
+
+
+@pytest.fixture
+def spec(tiny):
+    return manifests.read(tiny / manifests.FILE_NAME).runtimes["onnx"]
+
+
+def kinds(spec):
+    programs = {program.name: program for program in spec.programs}
+    return [(programs[trial.program].segment, programs[trial.program].kind) for trial in spec.trials]
+
+
+def test_an_export_notes_each_kind_of_program_once_in_each_part_of_the_chain(spec):
+    places = [(segment if segment in (EMBED, HEAD) else "block", kind) for segment, kind in kinds(spec)]
+    assert len(set(places)) == len(places)
+    assert {(EMBED, PLAIN), ("block", PLAIN), ("block", DUAL), ("block", VJP), (HEAD, VJP)} <= set(places)
+    assert {trial.bound for trial in spec.trials} == {1e-3}
+    assert len(msgspec.json.encode(spec.trials)) < 20_000
+
+
+def test_the_smallest_shape_is_tried(bundle):
+    spec = manifests.read(bundle / manifests.FILE_NAME).runtimes["onnx"]
+    programs = {program.name: program for program in spec.programs}
+    tried = [programs[trial.program] for trial in spec.trials]
+    assert {program.batch for program in tried} == {1}
+    assert {program.directions for program in tried} == {0, 1}
+
+
+def test_what_was_noted_comes_again_and_no_program_stays_loaded(tiny, spec):
+    with OnnxRuntime(tiny, threads=1) as runtime:
+        trials.check(runtime, "onnx", spec)
+        assert not runtime._loaded
+
+
+@pytest.mark.parametrize("kind", [PLAIN, DUAL, VJP])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda value: value * np.float32(1.01),
+        lambda value: -value,
+        lambda value: value * np.float32(0),
+        lambda value: np.full_like(value, np.nan),
+        lambda value: np.where(np.arange(value.size).reshape(value.shape) == 5, np.float32(np.nan), value),
+        lambda value: value.ravel()[::-1].reshape(value.shape),
+    ],
+    ids=["larger", "negative", "nothing", "no numbers", "one that is none", "out of order"],
+)
+def test_wrong_results_are_refused(tiny, spec, kind, spoil):
+    with Wrong(tiny, threads=1) as runtime:
+        runtime.kind, runtime.spoil = kind, spoil
+        with pytest.raises(WrongResults, match=r"the runtime onnx gives wrong results here: .* is off by") as caught:
+            trials.check(runtime, "onnx", spec)
+        assert "another version of onnxruntime" in str(caught.value)
+
+
+def test_what_processors_round_differently_is_no_error(tiny, spec):
+    generator = np.random.default_rng(0)
+
+    def rounded(value):
+        return value * (1 + 1e-5 * generator.standard_normal(value.shape, np.float32))
+
+    with Wrong(tiny, threads=1) as runtime:
+        for runtime.kind in (PLAIN, DUAL, VJP):
+            runtime.close()
+            runtime.spoil = rounded
+            trials.check(runtime, "onnx", spec)
+
+
+def test_what_is_left_of_numbers_that_cancel_is_held_against_the_largest_output():
+    values = [np.ones(100, np.float32), np.full(100, 1e-9, np.float32)]
+    expected = [trials._outcome(value) for value in values]
+    assert max(trials._errors([values[0], -values[1]], expected)) < 1e-5
+    assert max(trials._errors([values[0], values[1] + 1], expected)) > 1
+
+
+def test_results_that_are_no_numbers_are_not_noted(tiny, spec):
+    with Wrong(tiny, threads=1) as runtime:
+        runtime.kind, runtime.spoil = VJP, lambda value: value * np.float32(np.inf)
+        noted = trials.noted(runtime, spec)
+    assert len(noted) < len(spec.trials)
+    assert {kind for _, kind in kinds(msgspec.structs.replace(spec, trials=noted))} >= {PLAIN, DUAL}
+
+
+def test_a_bundle_of_before_has_no_trials(spec):
+    old = msgspec.to_builtins(spec)
+    del old["trials"]
+    read = msgspec.convert(old, manifests.RuntimeSpec)
+    trials.check(OnnxRuntime(Path()), "onnx", read)  # nothing to run
