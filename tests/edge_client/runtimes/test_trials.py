@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from edge_client.bundle import manifest as manifests
-from edge_client.bundle.manifest import DUAL, EMBED, HEAD, PLAIN, VJP
+from edge_client.bundle.manifest import DUAL, EMBED, HEAD, PLAIN, VJP, ProgramSpec, TensorSpec
 from edge_client.errors import WrongResults
 from edge_client.runtimes import trials
 from edge_client.runtimes.onnx import OnnxRuntime
@@ -97,6 +97,17 @@ def test_what_is_left_of_numbers_that_cancel_is_held_against_the_largest_output(
     expected = [trials._outcome(value) for value in values]
     assert max(trials._errors([values[0], -values[1]], expected)) < 1e-5
     assert max(trials._errors([values[0], values[1] + 1], expected)) > 1
+
+
+@pytest.mark.parametrize(("labels", "compared"), [((1, 4), (1, 4)), ((1,), (1, 4, 2))], ids=["tokens", "examples"])
+def test_of_a_language_models_tokens_their_losses_are_compared(labels, compared):
+    """Which follower is likeliest may turn on the last digits."""
+    given = TensorSpec("labels", "int64", labels)
+    program = ProgramSpec(HEAD, PLAIN, 1, 4, 0, "head", "", (given,), (), flops=0, load_bytes=0, peak_bytes=0)
+    value = np.arange(8, dtype=np.float32).reshape(1, 4, 2)
+    assert trials._compared(program, "logits", value).shape == compared
+    assert trials._compared(program, "logits", value).ravel()[0] == (1 if compared == (1, 4) else 0)
+    assert trials._compared(program, "loss", value) is value
 
 
 def test_results_that_are_no_numbers_are_not_noted(tiny, spec):
