@@ -5,7 +5,7 @@
 #   ./verify.sh                    everything
 #   ./verify.sh --without-python   leaves out what pytest runs, where it is run anyway
 #
-# What it needs it installs from Debian, if it may; what the app is compiled against it fetches from Debian and npm into
+# What it needs it installs from Debian, if it may; what the app is made of it fetches from Debian and npm into
 # $SPRY_ANDROID_TOOLS (build/tools). What cannot be had is left out and named; exit code 1 means that something failed.
 set -uo pipefail
 cd "$(dirname "$0")" || exit
@@ -64,7 +64,8 @@ app() {
     apk=$(app/build.sh "$tools") || return 1
     apksigner verify --min-sdk-version 26 "$apk" || return 1
     aapt2 dump badging "$apk" | grep -E '^(package|sdkVersion|targetSdkVersion|launchable-activity)' || return 1
-    echo "compiled and signed, not runnable (ExecuTorch is not in it): $apk"
+    zipalign -c -p 4 "$apk" || return 1
+    echo "compiled and signed, with ExecuTorch in it; never run on a phone: $apk ($(du -m "$apk" | cut -f1) MB)"
 }
 
 with_pytest() {

@@ -4,14 +4,16 @@
 #
 #   ./build.sh TOOLS      TOOLS: what ../tools.sh has gathered; needs ../core/build/library
 #
-# The APK lacks ExecuTorch, whose classes are too new for dx and whose native library wants others that npm has not: it is
-# compiled, not runnable, and says so when it is asked to train. The APK to use comes from Gradle (../README.md).
+# ExecuTorch is in the APK: its native library for arm64-v8a and x86_64 with the two that it wants, and its classes, made
+# readable for dx (`pack/ForDx.java`). `jni/` stands in for the few classes of fbjni and SoLoader that they call, which no
+# package within reach has. ExecuTorch's speech model is left out: it wants Kotlin. Nobody has run this APK yet; the one
+# to use comes from Gradle (../README.md).
 set -euo pipefail
-cd "$(dirname "$0")"
 tools=$(cd "${1:?the folder of tools}" && pwd)
+cd "$(dirname "$0")"
 out=build/apk
 rm -rf "$out"
-mkdir -p "$out/newer" "$out/generated" "$out/classes" "$out/resources"
+mkdir -p "$out/newer" "$out/generated" "$out/classes" "$out/executorch" "$out/resources"
 
 version=$(sed -n 's/^ *versionName = "\(.*\)".*/\1/p' build.gradle.kts)
 code=$(sed -n 's/^ *versionCode = \(.*\)/\1/p' build.gradle.kts)
@@ -20,8 +22,9 @@ target=$(sed -n 's/^ *targetSdk = \(.*\)/\1/p' build.gradle.kts)
 
 aapt2 compile --dir src/main/res -o "$out/resources/main.zip"
 aapt2 compile --dir src/debug/res -o "$out/resources/debug.zip"
-# Gradle's namespace is what aapt2 calls the package.
-sed 's/^<manifest /<manifest package="dev.spry.app" /' src/main/AndroidManifest.xml > "$out/AndroidManifest.xml"
+# Gradle's namespace is what aapt2 calls the package; and as Gradle does, libraries are mapped where they lie in the APK.
+sed -e 's/^<manifest /<manifest package="dev.spry.app" /' -e 's/<application$/& android:extractNativeLibs="false"/' \
+    src/main/AndroidManifest.xml > "$out/AndroidManifest.xml"
 aapt2 link -I "$tools/framework-res.apk" --manifest "$out/AndroidManifest.xml" --java "$out/generated" --debug-mode \
     --min-sdk-version "$least" --target-sdk-version "$target" --version-name "$version" --version-code "$code" \
     -o "$out/unaligned.apk" "$out/resources/main.zip" -R "$out/resources/debug.zip" --auto-add-overlay
@@ -33,15 +36,18 @@ compile=(javac -encoding UTF-8 "-Xlint:all,-options,-deprecation" -Werror --rele
 "${compile[@]}" -cp "$out/newer:$tools/android.jar:$tools/executorch.jar:../core/build/library" -d "$out/classes" \
     "@$out/main.list"
 
+find jni -name '*.java' > "$out/jni.list"
+"${compile[@]}" -cp "$tools/android.jar" -d "$out/executorch" "@$out/jni.list"
+java pack/ForDx.java "$tools/executorch.jar" "$out/executorch" org/pytorch/executorch/extension/asr/
 java -Xmx768m -cp "$tools/dx.jar" com.android.dx.command.Main --dex --min-sdk-version="$least" \
-    --output="$out/classes.dex" "$out/classes" ../core/build/library
+    --output="$out/classes.dex" "$out/classes" "$out/executorch" ../core/build/library
 (cd "$out" && zip -q -X unaligned.apk classes.dex)
-zipalign -f 4 "$out/unaligned.apk" "$out/app.apk"
+java pack/Pack.java "$out/unaligned.apk" "$out/app.apk" "$tools"
 
 # Android's debug key, made where it is not there: no secret, and no key to publish with.
 key=$out/debug.keystore
 keytool -genkeypair -keystore "$key" -storepass android -keypass android -alias androiddebugkey -keyalg RSA \
     -validity 10000 -dname "CN=Android Debug,O=Android,C=US" 2>/dev/null
 apksigner sign --ks "$key" --ks-pass pass:android --min-sdk-version "$least" --out "$out/spry-debug.apk" "$out/app.apk"
-rm -f "$out/unaligned.apk" "$out/app.apk" "$out/AndroidManifest.xml" "$out/newer.list" "$out/main.list"
+rm -f "$out/unaligned.apk" "$out/app.apk" "$out/AndroidManifest.xml" "$out"/*.list
 echo "$PWD/$out/spry-debug.apk"

@@ -1,0 +1,3 @@
+package com.facebook.jni;
+
+public abstract class HybridClassBase extends HybridData {}

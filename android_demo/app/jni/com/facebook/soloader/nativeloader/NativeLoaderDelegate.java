@@ -1,0 +1,5 @@
+package com.facebook.soloader.nativeloader;
+
+public interface NativeLoaderDelegate {
+    boolean loadLibrary(String name);
+}
