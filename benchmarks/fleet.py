@@ -45,10 +45,11 @@ class Process(processes.Process):
 class Server:
     """`uvicorn server.app:app`, which may be killed and started again on the same folder and port."""
 
-    def __init__(self, folder: Path, *before: str, **settings: object) -> None:
+    def __init__(self, folder: Path, *before: str, host: str = "127.0.0.1", **settings: object) -> None:
         """`before` are words that the server's command follows, such as those of `NAMESPACE`."""
         self.folder = folder
         self.before = before
+        self.host = host
         self.port = processes.free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.settings = {"data_dir": folder / "data", "admin_token": TOKEN, "enrolments_per_minute": 100_000} | settings
@@ -63,6 +64,8 @@ class Server:
             "-m",
             "uvicorn",
             "server.app:app",
+            "--host",
+            self.host,
             "--port",
             str(self.port),
             "--no-access-log",
@@ -83,12 +86,23 @@ class Server:
 class Client(Process):
     """`spry join` with a home of its own."""
 
-    def __init__(self, server: Server, folder: Path, data: Path, token: str, *options: str) -> None:
+    def __init__(
+        self,
+        server: Server,
+        folder: Path,
+        data: Path,
+        token: str,
+        *options: str,
+        spry: Sequence[str] = SPRY,
+        **environment: str,
+    ) -> None:
+        """`spry` is the command's beginning, for a device that is not this machine as it is."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        command = [*SPRY, "join", "--server", server.url, "--home", str(folder / "home"), "--data", str(data),
+        command = [*spry, "join", "--server", server.url, "--home", str(folder / "home"), "--data", str(data),
                    "--token", token, "--threads", "1", "--json", *options]  # fmt: skip
-        super().__init__(command, folder / "client.log", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+        single = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        super().__init__(command, folder / "client.log", **single | environment)
 
 
 def shape_of(bundle: Path) -> dict[str, int]:

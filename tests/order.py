@@ -12,7 +12,9 @@ LONG = (
     "tests/export/test_cli.py",
     "tests/export/write/test_pack.py",
     "tests/export/lower/",
+    "tests/test_android_native.py",
     "tests/test_benchmark_scripts.py",
+    "tests/test_boards.py",
 )
 """Single tests of ten seconds and more: begun last, one would keep a process busy when the others have ended."""
 
@@ -36,6 +38,7 @@ SLOW = (
     "tests/server/simulation/test_browser.py",
     "tests/server/test_logs.py",
     "tests/test_android",
+    "tests/test_boards.py",
     "tests/test_deploy.py",
     "tests/test_gpu_memory.py",
     "tests/test_reference.py",

@@ -18,6 +18,8 @@ need() {
 need chromium chromium fonts-dejavu-core
 need systemd-analyze systemd
 need openssl openssl
+need qemu-aarch64-static qemu-user-static
+need ip iproute2
 need javac openjdk-17-jdk-headless
 need /usr/share/java/com.android.json.jar libandroid-json-java
 need /usr/share/java/junit-platform-console-standalone.jar junit5
