@@ -18,6 +18,7 @@ need() {
 need chromium chromium fonts-dejavu-core
 need systemd-analyze systemd
 need openssl openssl
+need gcc gcc libc6-dev
 need qemu-aarch64-static qemu-user-static
 need ip iproute2
 need javac openjdk-17-jdk-headless

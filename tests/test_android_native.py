@@ -5,6 +5,7 @@ exporter is known by what it must have: the formats' marks, and each backend and
 """
 
 import os
+import platform
 import re
 import shutil
 import struct
@@ -15,7 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from tests import android
+from tests.benchmarks import script
+from tests.bionic import loadable
 from tests.elf import Library
+from tests.test_android import MIXED, MODES, Desk, assert_same, ended, moved
 
 DEMO = Path(__file__).parents[1] / "android_demo"
 TOOLS = Path(os.environ.get("SPRY_ANDROID_TOOLS", DEMO / "build/tools"))
@@ -23,6 +28,7 @@ APK = DEMO / "app/build/apk/spry-debug.apk"
 ABIS = {"arm64-v8a": 183, "x86_64": 62}
 """With the number by which ELF calls the machine."""
 PAGE = 16384
+INT8 = {"runtimes": ("executorch",), "precision": "int8"}
 OF_ANDROID = {"libc.so", "libm.so", "libdl.so", "liblog.so", "libandroid.so"}
 LEFT_OUT = "org/pytorch/executorch/extension/asr/"
 ENTRY = re.compile(r"_ZN8facebook3jni6detail\d+(?:MethodWrapper|FunctionWrapperWithJniEntryPoint)I.*4callEP7_JNIEnv")
@@ -139,11 +145,10 @@ def test_what_stands_in_for_fbjni_has_what_the_library_looks_up(libraries):
 
 
 def test_the_library_has_what_programs_exported_now_ask_for(libraries, exported_once):
-    folder = exported_once("android", runtimes=("executorch",), precision="int8")
     with warnings.catch_warnings():  # the library's, about its own code
         warnings.simplefilter("ignore")
         from executorch.exir._serialize._program import deserialize_pte_binary
-    files = list(folder.rglob("*.pte"))
+    files = list(exported_once("android-int8", **INT8).rglob("*.pte"))
     assert files
     for file in files:
         content = file.read_bytes()
@@ -158,3 +163,47 @@ def test_the_library_has_what_programs_exported_now_ask_for(libraries, exported_
 
 def has(library: Library, text: bytes) -> bool:
     return text in library.texts or any(one.endswith(text) for one in library.texts)
+
+
+class Phone(Desk):
+    """A desk with a client that runs programs as the app does: its class, ExecuTorch's, and the library for x86-64."""
+
+    def __init__(self, folder: Path, bundle: Path, classes: str) -> None:
+        built = APK.parent
+        super().__init__(folder, bundle, os.pathsep.join(map(str, (classes, built / "classes", built / "executorch"))))
+        self.libraries = loadable(TOOLS / "lib/x86_64", folder / "lib")
+
+    def phone(self, name: str, *options: str):
+        folder = self.home("phone", name)
+        command = [*self.java(folder), "--data", str(self.data), "--token", self.token, "--job", name, "--holdout", "0",
+                   "--engine", "dev.spry.app.ExecuTorch", *options]  # fmt: skip
+        found = {"LD_LIBRARY_PATH": str(self.libraries), "JAVA_TOOL_OPTIONS": f"-Djava.library.path={self.libraries}"}
+        process = script("fleet").Process(command, folder / "client.log", **android.environment() | found)
+        process.folder = folder
+        return self.kept(process)
+
+
+@pytest.fixture(scope="module", params=["none", "int8"])
+def phone(apk, exported_once, tmp_path_factory, request):
+    if platform.machine() != "x86_64":
+        pytest.skip("needs an x86-64 machine to run the library for x86-64")
+    bundle = exported_once(f"android-{request.param}", runtimes=("executorch",), precision=request.param)
+    made = Phone(tmp_path_factory.mktemp("phone"), bundle, android.classpath(tmp_path_factory.mktemp("classes")))
+    made.apart = {"none": 1e-5, "int8": 2e-2}[request.param]  # versions of XNNPACK round inputs of products otherwise
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(("mode", "settings"), [*MODES.items(), ("mixed", MIXED)])
+def test_the_apps_runner_and_androids_library_send_what_the_exporters_runtime_sends(phone, mode, settings):
+    plain = {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}}
+    twins = [phone.job(f"{mode}-{kind}", optimizers=plain, **settings) for kind in ("phone", "python")]
+    start = phone.adapter(twins[0])
+    for process in (
+        phone.phone(twins[0], "--rounds", "2"),
+        phone.python(twins[1], "--rounds", "2", "--runtime", "executorch"),
+    ):
+        ended(process)
+    ours, theirs = (phone.adapter(name) for name in twins)
+    assert moved(theirs, start) > 0.1
+    assert_same(ours, theirs, apart=phone.apart)

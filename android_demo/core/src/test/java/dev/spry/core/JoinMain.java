@@ -2,6 +2,7 @@ package dev.spry.core;
 
 import java.io.File;
 import java.io.IOException;
+import java.lang.reflect.Constructor;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
@@ -21,6 +22,7 @@ import dev.spry.core.wire.Trust;
  * <pre>
  * java … dev.spry.core.JoinMain --server URL --home DIR --data FILE [--token T] [--job J] [--name N] [--runtime R]
  *         [--holdout 0.1] [--max-memory BYTES] [--patience SECONDS] [--ca PEM] [--rounds N | --once yes]
+ *         [--engine CLASS]
  * java … dev.spry.core.JoinMain --server URL --home DIR --predict TEXT [--personal yes]
  * </pre>
  */
@@ -69,7 +71,7 @@ public final class JoinMain {
             conditions.maxMemory(Long.parseLong(options.get("--max-memory")));
         }
         Client.Builder client =
-                new Client.Builder(new File(options.get("--home")), options.get("--server"), new Worker())
+                new Client.Builder(new File(options.get("--home")), options.get("--server"), engine())
                         .token(options.get("--token"))
                         .job(options.get("--job"))
                         .name(options.getOrDefault("--name", "jvm"))
@@ -103,6 +105,20 @@ public final class JoinMain {
             System.out.println(line.put("event", event.kind).put("message", event.message));
         } catch (JSONException error) {
             throw new IllegalStateException(error);
+        }
+    }
+
+    /** The worker, or a class that is named: the app's, for one. */
+    private Engine engine() {
+        if (!options.containsKey("--engine")) {
+            return new Worker();
+        }
+        try {
+            Constructor<?> made = Class.forName(options.get("--engine")).getDeclaredConstructor();
+            made.setAccessible(true);
+            return (Engine) made.newInstance();
+        } catch (ReflectiveOperationException error) {
+            throw new IllegalArgumentException(error);
         }
     }
 
