@@ -7,7 +7,6 @@ from torch import Tensor
 
 from edge_client.bundle.manifest import IGNORED
 from edge_client.tasks.language import Language
-from export.graph.vocabulary import token_losses
 from export.tasks.task import ModelTask, picked
 
 
@@ -35,8 +34,11 @@ class LanguageModel(ModelTask):
 
 
 def _of_tokens(logits: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
-    """Each token's loss and the likeliest entry; in a capture by the operator that needs no whole logits."""
+    """Each token's loss and the likeliest entry; in a capture by the operator that needs no whole logits.
+
+    It is `export.graph.vocabulary`'s, which has captures load it; graphs know tasks, and tasks no graphs.
+    """
     if torch.compiler.is_exporting():
-        losses, likeliest = token_losses(logits, following, [])
+        losses, likeliest = torch.ops.spry.token_losses(logits, following, [])
         return losses, likeliest
     return -picked(torch.log_softmax(logits, -1), following), logits.argmax(-1)
