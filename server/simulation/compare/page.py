@@ -7,9 +7,10 @@ from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
+from edge_client.pictures import style_sheet
 from edge_client.tasks.task import ACCURACY
 from server.simulation.compare.comparison import Comparison, RunGroup
-from server.simulation.compare.curves import PASSES, Line, Panel, draw, style_sheet
+from server.simulation.compare.curves import PASSES, Line, Panel, draw
 from server.simulation.compare.scores import MAIN_SCORES, PERSONAL, SCORES
 from server.simulation.compare.tables import (
     MARK,

@@ -4,19 +4,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from edge_client.pictures import CARD, DARK, INK, LINES, MUTED
 from server.simulation.compare.comparison import Spread
-from server.simulation.compare.curves import (
-    CARD,
-    DARK,
-    DASHES,
-    INK,
-    LINES,
-    MUTED,
-    Line,
-    Panel,
-    draw,
-    write_curves,
-)
+from server.simulation.compare.curves import DASHES, Line, Panel, draw, write_curves
 from tests.server.simulation.conftest import config, rounds, write_run
 
 SVG = "{http://www.w3.org/2000/svg}"
