@@ -7,6 +7,7 @@ import gc
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from .errors import SpryError
 
@@ -41,6 +42,22 @@ def peak_above(anonymous: int, work: Callable[[], object], rounds: int = 2) -> i
     for _ in range(rounds):
         work()
     return max(resident("VmHWM") - resident("RssFile") - anonymous, 0)
+
+
+class Peaks(NamedTuple):
+    """Bytes that work takes at most, above what the process had before."""
+
+    own: int
+    """Mapped files left out."""
+    mapped: int
+    """With them: what work is the first to read of a file counts too."""
+
+
+def peaks_above_now(work: Callable[[], object]) -> Peaks:
+    """What `work` takes above what this process takes now, with and without mapped files."""
+    before, anonymous = resident(), resident("RssAnon")
+    own = peak_above(anonymous, work)
+    return Peaks(own, max(resident("VmHWM") - before, 0))
 
 
 def peak_above_now() -> Callable[[], int]:

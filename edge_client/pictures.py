@@ -6,6 +6,7 @@ prefers dark ones; a viewer that knows no style sheets shows the light ones.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from io import StringIO
 from typing import TYPE_CHECKING, Any
@@ -33,14 +34,19 @@ def require_drawing(what: str) -> None:
         raise RuntimeMissing(what, "simulate")
 
 
-def style(name: str) -> Any:
-    """Settings of matplotlib for a picture of this name."""
-    return {
+def styled(name: str) -> AbstractContextManager[None]:
+    """Within it, matplotlib draws in this style a picture of this name."""
+    import matplotlib as mpl
+
+    library: Any = mpl
+    settings = {
         "svg.fonttype": "none", "svg.hashsalt": name, "font.size": 10, "text.color": INK, "axes.labelcolor": MUTED,
         "xtick.color": GRID, "ytick.color": GRID, "xtick.labelcolor": MUTED, "ytick.labelcolor": MUTED,
         "axes.edgecolor": GRID, "grid.color": GRID, "grid.linewidth": 0.6, "axes.spines.top": False,
         "axes.spines.right": False, "figure.facecolor": CARD, "axes.facecolor": "none", "legend.frameon": False,
     }  # fmt: skip
+    context: AbstractContextManager[None] = library.rc_context(settings)
+    return context
 
 
 def style_sheet() -> str:

@@ -11,14 +11,12 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Protocol, cast
 
 import msgspec
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from edge_client import plugins
 from edge_client.bundle.chain import Chain, exact_cut
@@ -26,8 +24,11 @@ from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest
 from edge_client.commands.options.panels import PanelCommand
 from edge_client.errors import SpryError
+from edge_client.pictures import require_drawing
 from edge_client.runtimes.runtime import available, command_for
 
+from .figures import Skipped, StepFigures, beside_stock, from_baseline, megabytes, show
+from .plot import draw
 from .worker import EXACT_BLOCKS, FORWARD, BenchWork, Measured, Variant, decode, encode, variants
 
 command = typer.Typer(
@@ -39,27 +40,16 @@ class BenchError(SpryError):
     """A measurement could not be made."""
 
 
-class StepFigures(msgspec.Struct, frozen=True):
-    """A line of the result: a variant on a runtime, or a baseline, which may leave the rest out."""
-
-    runtime: str
-    step: str
-    cpu_ms: float
-    cut: str = ""
-    ratio: float | None = None
-    """CPU time by that of the same runtime's forward."""
-    peak_mb: float | None = None
-    load_mb: float | None = None
-    rss_mb: float | None = None
-
-
 class Baseline(Protocol):
     """A function that measures something else on a bundle's shapes."""
 
     def __call__(
         self, bundle: Path, batch: int, length: int, rounds: int, threads: int, /
     ) -> Iterable[Mapping[str, Any]]:
-        """Rows of the result: at least `runtime`, `step` and `cpu_ms` of `StepFigures`."""
+        """Rows of the result: at least `runtime`, `step` and `cpu_ms` of `StepFigures`.
+
+        In the place of one that could not be measured, `runtime`, `step` and `skipped`: why, in one line.
+        """
         ...
 
 
@@ -76,20 +66,30 @@ def step(
     rounds: Annotated[int, typer.Option(min=1, help="Counted rounds; the median is shown.")] = 7,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the runtime.")] = 1,
     baselines: Annotated[
-        bool, typer.Option("--baselines/--no-baselines", help="Measure eager PyTorch too, where it is installed.")
+        bool,
+        typer.Option(
+            "--baselines/--no-baselines",
+            help="Measure stock ONNX Runtime, ExecuTorch and eager PyTorch too, where they are installed.",
+        ),
     ] = True,
+    plot: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Draw time against peak memory into this .svg file.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on standard output.")] = False,
 ) -> None:
     """Time and memory of each kind of step, for each runtime in the bundle and each cut.
 
     Example: spry bench step bundle/ --runtime onnx --cuts all
     """
+    if plot:
+        _require_place(plot)
     with Bundle.open(bundle, verify=False) as opened:
         manifest = opened.manifest
         batch, length = _shape(shape, manifest.shapes)
         chains = [Chain(manifest, name, batch, length, manifest.directions[0]) for name in _runtimes(runtime, manifest)]
         chosen = [_cuts(cuts, chain) for chain in chains]
         rows: list[StepFigures] = []
+        skipped: list[Skipped] = []
         with Console(stderr=True).status("measuring") as status:
             for chain, starts in zip(chains, chosen, strict=True):
                 mixed = [cut for cut in starts if exact_cut(manifest, cut, EXACT_BLOCKS) > cut]
@@ -98,16 +98,24 @@ def step(
                     str(opened.folder), chain.runtime, batch, length, threads, rounds, wanted, memory=False
                 )
                 rows += _rows(work, chain, lambda text, name=chain.runtime: status.update(f"{name}: {text}"))
-            for baseline in _baselines() if baselines else ():
-                status.update("eager PyTorch")
-                figures = baseline(opened.folder, batch, length, rounds, threads)
-                rows += [msgspec.convert(row, StepFigures) for row in figures]
+            for row in _outside(opened.folder, batch, length, rounds, threads) if baselines else ():
+                if isinstance(row, Skipped):
+                    skipped.append(row)
+                else:
+                    rows.append(row)
+                    status.update(f"beside it: {row.runtime}, {row.step} is measured")
+    rows = beside_stock(rows)
+    for one in skipped:
+        typer.echo(str(one), err=True)
+    title = f"{manifest.model.name}, {batch} x {length}, {threads} thread(s), median of {rounds}"
     if as_json:
         machine = {"processor": platform.processor() or platform.machine(), "python": platform.python_version()}
         result = {"machine": machine, "batch": batch, "length": length, "threads": threads}
-        typer.echo(json.dumps(result | {"rows": [msgspec.to_builtins(row) for row in rows]}))
+        typer.echo(json.dumps(result | {"rows": msgspec.to_builtins(rows), "skipped": msgspec.to_builtins(skipped)}))
     else:
-        _show(rows, f"{manifest.model.name}, {batch} x {length}, {threads} thread(s), median of {rounds}")
+        show(rows, title)
+    if plot:
+        plot.write_text(draw(rows, title), encoding="utf-8")
 
 
 def _runtimes(text: str, manifest: Manifest) -> list[str]:
@@ -169,14 +177,11 @@ def _row(
         cut=cut,
         cpu_ms=round(timed.cpu_ms, 2),
         ratio=round(timed.cpu_ms / forward, 3) if forward else None,
-        peak_mb=_mb(memory.peak_bytes),
-        load_mb=_mb(memory.load_bytes),
-        rss_mb=_mb(memory.rss_bytes),
+        peak_mb=megabytes(memory.peak_bytes),
+        peak_mapped_mb=megabytes(memory.peak_mapped_bytes),
+        load_mb=megabytes(memory.load_bytes),
+        rss_mb=megabytes(memory.rss_bytes),
     )
-
-
-def _mb(value: int | None) -> float | None:
-    return None if value is None else round(value / 1e6, 1)
 
 
 def _worker(work: BenchWork) -> list[Measured]:
@@ -192,30 +197,26 @@ def _worker(work: BenchWork) -> list[Measured]:
     return decode(done.stdout)
 
 
-def _baselines() -> Iterator[Baseline]:
-    """Other packages' measurements on the same shapes; one whose libraries are missing is left out."""
-    for entry in plugins.added(plugins.BASELINES).values():
-        with suppress(ImportError):
-            yield cast("Baseline", entry.load())
+def _outside(folder: Path, batch: int, length: int, rounds: int, threads: int) -> Iterator[StepFigures | Skipped]:
+    """Other packages' measurements on the same shapes; one whose libraries are missing says so."""
+    sizes = folder, batch, length, rounds, threads
+    for name in plugins.added(plugins.BASELINES):
+        baseline = _baseline(name)
+        yield from [baseline] if isinstance(baseline, Skipped) else map(from_baseline, baseline(*sizes))
 
 
-def _show(rows: Sequence[StepFigures], title: str) -> None:
-    table = Table(title=title, title_justify="left", caption=_CAPTION, caption_justify="left")
-    for column in ("runtime", "step", "cut"):
-        table.add_column(column, no_wrap=True)
-    for column in ("CPU ms", "÷ fwd", "peak", "load", "RSS"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for i, row in enumerate(rows):
-        if i and (rows[i - 1].runtime, rows[i - 1].cut) != (row.runtime, row.cut) and row.runtime != EAGER:
-            table.add_section()
-        figures = (row.ratio, row.peak_mb, row.load_mb, row.rss_mb)
-        shown = ["" if figure is None else f"{figure:g}" for figure in figures]
-        table.add_row(row.runtime, row.step, row.cut, f"{row.cpu_ms:.1f}", *shown)
-    Console().print(table)
+def _baseline(name: str) -> Baseline | Skipped:
+    try:
+        return cast("Baseline", plugins.added(plugins.BASELINES)[name].load())
+    except ImportError as error:
+        return Skipped(name, "", str(error))
 
 
-EAGER = "eager torch"
-_CAPTION = "MB: peak above what is loaded (mapped files left out), load, whole process at its highest"
+def _require_place(plot: Path) -> None:
+    """Measuring takes minutes, which a picture without a place would cost."""
+    require_drawing("--plot")
+    if not plot.parent.is_dir():
+        raise BenchError(f"--plot {plot}: there is no folder {plot.parent}; make it, or name another file")
 
 
 for _name, _bench in plugins.Registry[Callable[..., None]](plugins.BENCHES, callable, {"step": step}).items():

@@ -23,7 +23,7 @@ from edge_client.bundle.chain import Chain, exact_cut
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import PLAIN, VJP, Manifest, ProgramSpec
 from edge_client.bundle.names import DIRECTION, WEIGHT, within
-from edge_client.memory import peak_above, resident
+from edge_client.memory import peaks_above_now, resident
 from edge_client.runtimes.measure import random_input
 from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.stepper import Stepper
@@ -67,6 +67,8 @@ class Measured(msgspec.Struct, frozen=True):
     cpu_ms: float | None = None
     peak_bytes: int | None = None
     """Above what is loaded, without files that it maps."""
+    peak_mapped_bytes: int | None = None
+    """The same with them."""
     load_bytes: int | None = None
     rss_bytes: int | None = None
     """Highest of the whole process."""
@@ -153,8 +155,9 @@ class Bench:
             if program.kind == VJP:
                 self.runtime.set_aside(program)
         loaded = resident()
-        peak = peak_above(resident("RssAnon"), step)
-        return [Measured(variant, peak_bytes=peak, load_bytes=max(loaded - before, 0), rss_bytes=resident("VmHWM"))]
+        peaks = peaks_above_now(step)
+        load, highest = max(loaded - before, 0), resident("VmHWM")
+        return [Measured(variant, None, peaks.own, peaks.mapped, load, highest)]
 
 
 def variants(cuts: Sequence[int], directions: Iterable[int], mixed: Container[int] = ()) -> list[Variant]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, NamedTuple
 
-from edge_client.pictures import INK, LINES, as_svg, style
+from edge_client.pictures import INK, LINES, as_svg, styled
 from server.simulation.compare.comparison import Spread
 from server.simulation.compare.runs import Run, read_run
 from server.simulation.compare.scores import SCORES
@@ -57,11 +57,10 @@ def draw(panels: Sequence[Panel], title: str, description: str, *, name: str = "
     All ids begin with the name, so that one page may hold several pictures. With a heading the title stands in the
     picture too, where no page around it says it.
     """
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    with rc_context(style(name)):
+    with styled(name):
         lines = max(_legend_lines(panel) for panel in panels)
         size = 4.4 * len(panels), 2.7 + 0.2 * lines + 0.3 * heading
         figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08))

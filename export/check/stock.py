@@ -1,0 +1,99 @@
+"""The forward of a stock runtime, as a worker process of `export.check.baselines`; torch is not imported for ONNX.
+
+All optimizations are on and nothing is set but the number of threads.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from edge_client.arrays import Array
+from edge_client.bundle.manifest import PLAIN, ProgramSpec, TensorSpec
+from edge_client.commands.bench.figures import STOCK_ONNX, megabytes
+from edge_client.memory import peaks_above_now, resident
+
+
+class Sizes(NamedTuple):
+    inputs: int
+    """How many a model takes: tokens, their mask, maybe more."""
+    batch: int
+    length: int
+    threads: int
+
+
+def file_of(folder: str | Path, runtime: str, step: str) -> Path:
+    """Where the exported model lies; it is there only if its export succeeded."""
+    return Path(folder) / f"{step.replace(' ', '-')}{'.onnx' if runtime == STOCK_ONNX else '.pte'}"
+
+
+Step = Callable[[], object]
+
+
+def _onnx(file: Path, sizes: Sizes) -> Callable[[], Step]:
+    import onnxruntime
+
+    ort: Any = onnxruntime
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.intra_op_num_threads, options.inter_op_num_threads = sizes.threads, 1
+
+    def load() -> Step:
+        session = ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        inputs = {entry.name: _tokens(sizes) for entry in session.get_inputs()}
+        return lambda: session.run(None, inputs)
+
+    return load
+
+
+def _executorch(file: Path, sizes: Sizes) -> Callable[[], Step]:
+    from edge_client.runtimes.executorch import ExecutorchRuntime
+
+    shape = sizes.batch, sizes.length
+    inputs = tuple(TensorSpec(f"tokens.{i}", "int64", shape) for i in range(sizes.inputs))
+    logits = (TensorSpec("logits", "float32", ()),)
+    program = ProgramSpec("model", PLAIN, *shape, 0, file.name, "forward", inputs, logits, 0, 0, 0)
+    runtime = ExecutorchRuntime(file.parent, threads=sizes.threads)
+    tokens = {spec.name: _tokens(sizes) for spec in inputs}
+
+    def load() -> Step:
+        runtime.load(program)
+        return lambda: runtime.run(program, tokens)
+
+    return load
+
+
+def _tokens(sizes: Sizes) -> Array:
+    return np.ones((sizes.batch, sizes.length), np.int64)
+
+
+def main(runtime: str, step: str, folder: str, inputs: str, *sizes: str) -> None:
+    batch, length, rounds, threads = map(int, sizes)
+    file = file_of(folder, runtime, step)
+    load = (_onnx if runtime == STOCK_ONNX else _executorch)(file, Sizes(int(inputs), batch, length, threads))
+    before = resident()
+    run = load()
+    loaded = resident()
+    peaks = peaks_above_now(run)
+    taken: list[float] = []
+    for _ in range(rounds):
+        started = time.process_time()
+        run()
+        taken.append(time.process_time() - started)
+    row = {
+        "runtime": runtime, "step": step, "cpu_ms": round(1e3 * statistics.median(taken), 2),
+        "peak_mb": megabytes(peaks.own), "peak_mapped_mb": megabytes(peaks.mapped),
+        "load_mb": megabytes(max(loaded - before, 0)), "rss_mb": megabytes(resident("VmHWM")),
+    }  # fmt: skip
+    sys.stdout.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
