@@ -37,7 +37,8 @@ def file_of(folder: str | Path, runtime: str, step: str) -> Path:
 Step = Callable[[], object]
 
 
-def _onnx(file: Path, sizes: Sizes) -> Callable[[], Step]:
+def onnx_loader(file: Path, sizes: Sizes) -> Callable[[], Step]:
+    """What loads the model and returns a function that runs it."""
     import onnxruntime
 
     ort: Any = onnxruntime
@@ -53,7 +54,7 @@ def _onnx(file: Path, sizes: Sizes) -> Callable[[], Step]:
     return load
 
 
-def _executorch(file: Path, sizes: Sizes) -> Callable[[], Step]:
+def executorch_loader(file: Path, sizes: Sizes) -> Callable[[], Step]:
     from edge_client.runtimes.executorch import ExecutorchRuntime
 
     shape = sizes.batch, sizes.length
@@ -77,7 +78,9 @@ def _tokens(sizes: Sizes) -> Array:
 def main(runtime: str, step: str, folder: str, inputs: str, *sizes: str) -> None:
     batch, length, rounds, threads = map(int, sizes)
     file = file_of(folder, runtime, step)
-    load = (_onnx if runtime == STOCK_ONNX else _executorch)(file, Sizes(int(inputs), batch, length, threads))
+    load = (onnx_loader if runtime == STOCK_ONNX else executorch_loader)(
+        file, Sizes(int(inputs), batch, length, threads)
+    )
     before = resident()
     run = load()
     loaded = resident()

@@ -6,7 +6,6 @@ quantizer and partitioner. What it returns is the logits.
 
 from __future__ import annotations
 
-import logging
 import sys
 import warnings
 from collections.abc import Callable
@@ -89,7 +88,6 @@ _EXPORTS: dict[str, Callable[[nn.Module, Tensors, Path], None]] = {
 
 def main(runtime: str, source: str, folder: str, batch: str, length: str) -> None:
     """Write both precisions, floats first, so that they are there where integers fail."""
-    logging.disable()
     bundle = Bundle.open(Path(source), verify=False)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -81,7 +81,7 @@ def _draw_runtime(axes: Axes, runtime: str, drawn: Sequence[Kind], colour: str) 
     marker = _OUTSIDE[OUTSIDE.index(runtime)] if runtime in OUTSIDE else _OWN
     for i, kind in enumerate(drawn):
         peaks, times = zip(*kind.points, strict=True)
-        axes.plot(peaks, times, color=colour, marker=marker, markersize=5, linewidth=0.8, alpha=0.9,
+        axes.plot(peaks, times, color=colour, marker=marker, markersize=5, linewidth=0.6,
                   label="_" if i else runtime)  # fmt: skip
 
 
@@ -90,8 +90,9 @@ def _label(axes: Axes, drawn: Sequence[Kind]) -> None:
     from matplotlib.transforms import Bbox
 
     spots = [axes.transData.transform(point) for kind in drawn for point in kind.points]
-    taken: list[Bbox] = [Bbox.from_bounds(x - 2, y - 2, 4, 4) for x, y in spots]
     scale = axes.get_figure(root=True).dpi / 72  # type: ignore[union-attr]
+    half = 4 * scale
+    taken: list[Bbox] = [Bbox.from_bounds(x - half, y - half, 2 * half, 2 * half) for x, y in spots]
     for kind in drawn:
         x, y = axes.transData.transform(kind.points[-1])
         width, height = 4.1 * len(kind.step) * scale, 7 * scale

@@ -5,11 +5,20 @@ import shutil
 
 import pytest
 
+from edge_client import plugins
 from edge_client.bundle.chain import Chain
 from edge_client.bundle.folder import Bundle
 from edge_client.commands import cli
 from edge_client.commands.bench import worker as stepbench
-from edge_client.commands.bench.command import EAGER
+from edge_client.commands.bench.command import _baseline
+from edge_client.commands.bench.figures import (
+    EAGER,
+    STOCK_EXECUTORCH,
+    STOCK_FP32,
+    STOCK_INT8,
+    STOCK_ONNX,
+    Skipped,
+)
 from edge_client.commands.bench.worker import (
     DUAL,
     EXACT,
@@ -30,11 +39,12 @@ def measured(bundle, tmp_path_factory):
     import contextlib
     import io
 
-    out = io.StringIO()
+    out, picture = io.StringIO(), tmp_path_factory.mktemp("plots") / "step.svg"
+    options = ["--json", "--rounds", "2", "--cuts", "1", "--plot", str(picture)]
     with contextlib.redirect_stdout(out):
-        code = cli.run(["bench", "step", str(bundle.with_name("bundle.zip")), "--json", "--rounds", "2", "--cuts", "1"])
+        code = cli.run(["bench", "step", str(bundle.with_name("bundle.zip")), *options])
     assert code == 0
-    return json.loads(out.getvalue())
+    return json.loads(out.getvalue()) | {"picture": picture.read_text()}
 
 
 def test_every_kind_of_step_is_measured(measured):
@@ -67,10 +77,33 @@ def test_figures_are_those_of_a_process(measured):
 
 
 def test_eager_pytorch_stands_beside(measured):
-    rows = [row for row in measured["rows"] if row["runtime"] == EAGER]
-    assert len(rows) == 3
-    assert any("jvp" in row["step"] for row in rows)
-    assert any("backprop" in row["step"] for row in rows)
+    rows = [row["step"] for row in measured["rows"] if row["runtime"] == EAGER]
+    assert rows == ["backprop", "checkpointed", "func.jvp", "central"]
+
+
+def test_stock_runtimes_stand_beside(measured):
+    rows = [row for row in measured["rows"] if row["runtime"].startswith("stock")]
+    assert [(row["runtime"], row["step"]) for row in rows] == [
+        (runtime, step) for runtime in (STOCK_ONNX, STOCK_EXECUTORCH) for step in (STOCK_FP32, STOCK_INT8)
+    ]
+    assert [rows[0]["ratio"], rows[0]["by_stock"], rows[2]["ratio"]] == [1, 1, 1]
+    assert measured["skipped"] == []
+
+
+def test_every_line_has_its_ratio_to_the_stock_forward(measured):
+    stock = next(row["cpu_ms"] for row in measured["rows"] if row["runtime"] == STOCK_ONNX)
+    for row in measured["rows"]:
+        assert row["by_stock"] == pytest.approx(row["cpu_ms"] / stock, rel=0.05, abs=0.01)
+
+
+def test_peaks_are_there_with_and_without_mapped_files(measured):
+    for row in measured["rows"]:
+        assert row["peak_mapped_mb"] >= row["peak_mb"] >= 0 or row["peak_mapped_mb"] > 0
+
+
+def test_the_picture_shows_every_runtime(measured):
+    for runtime in {row["runtime"] for row in measured["rows"]}:
+        assert f">{runtime}<" in measured["picture"]
 
 
 def test_a_process_without_torch_is_smaller(measured):
@@ -84,9 +117,24 @@ def test_the_table(bundle, capsys):
     assert cli.run(["bench", "step", str(bundle), *args]) == 0
     out = capsys.readouterr().out
     assert "tiny-bert, 1 x 8" in out
+    assert max(len(line) for line in out.splitlines()) <= 80
     for step in ("forward", "dual", "suffix", "mixed", "exact"):
         assert step in out
     assert EAGER not in out
+
+
+def test_a_baseline_whose_library_is_missing_is_told(tmp_path, monkeypatch):
+    info = tmp_path / "spry_beside-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: spry-beside\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[spry.baselines]\nbeside = spry_beside:measure\n")
+    (tmp_path / "spry_beside.py").write_text("import no_such_library\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    plugins.added.cache_clear()
+    try:
+        assert _baseline("beside") == Skipped("beside", "", "No module named 'no_such_library'")
+    finally:
+        plugins.added.cache_clear()
 
 
 # --- which programs and variants -------------------------------------------------------------------------------------
@@ -156,6 +204,7 @@ def test_what_a_worker_is_asked_and_answers_survives_json(work, capsys):
         (["--cuts", "first"], "--cuts takes numbers between commas or `all`, got 'first'"),
         (["--cuts", "0"], "no cut at 0; the bundle's cuts: 1, 2"),
         (["--runtime", "tflite"], "the bundle has no programs for tflite; it has onnx"),
+        (["--plot", "no-such-folder/step.svg"], "there is no folder no-such-folder; make it, or name another file"),
         (["--rounds", "0"], "Invalid value for '--rounds'"),
         (["--threads", "0"], "Invalid value for '--threads'"),
     ],
