@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from edge_client.pictures import INK, LINES, MUTED, as_svg, styled
+from edge_client.pictures import INK, LINES, as_svg, styled
 
 from .figures import OUTSIDE, StepFigures
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 _LEAST = 0.1
 """MB: no smaller is measured, and a logarithm knows no zero."""
 _OWN, _OUTSIDE = "o", "Ds^v"
-_WHERE = ((6, -3, "left"), (-6, -3, "right"), (0, 6, "center"), (0, -12, "center"), (6, 6, "left"), (-6, -12, "right"))
+_WHERE = tuple(
+    (6 if side == "left" else -6, dy, side) for dy in (-3, 5, -11, 13, -19, 21, -27) for side in ("left", "right")
+)
 """Places of a label around its point, in the order in which they are tried."""
 
 
@@ -49,15 +51,15 @@ def draw(rows: Sequence[StepFigures], title: str) -> str:
         figure = Figure(figsize=(7.6, 5.2), layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08))
         axes = figure.subplots()
         _scale(axes)
-        for number, runtime in enumerate(dict.fromkeys(kind.runtime for kind in drawn)):
-            _draw_runtime(
-                axes, runtime, [kind for kind in drawn if kind.runtime == runtime], LINES[number % len(LINES)]
-            )
+        runtimes = dict.fromkeys(kind.runtime for kind in drawn)
+        colours = {runtime: LINES[number % len(LINES)] for number, runtime in enumerate(runtimes)}
+        for runtime, colour in colours.items():
+            _draw_runtime(axes, runtime, [kind for kind in drawn if kind.runtime == runtime], colour)
         axes.margins(0.12)
         figure.suptitle(title, fontsize=11, color=INK)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, borderaxespad=0)
         figure.draw_without_rendering()
-        _label(axes, drawn)
+        _label(axes, drawn, colours)
         figure.set_layout_engine("none")
         return as_svg(figure, title, f"CPU time against peak memory of each kind of step: {title}.", "step")
 
@@ -85,7 +87,7 @@ def _draw_runtime(axes: Axes, runtime: str, drawn: Sequence[Kind], colour: str) 
                   label="_" if i else runtime)  # fmt: skip
 
 
-def _label(axes: Axes, drawn: Sequence[Kind]) -> None:
+def _label(axes: Axes, drawn: Sequence[Kind], colours: Mapping[str, str]) -> None:
     """Name each kind once, at its slowest point, where no point and no other name stands, if there is such a place."""
     from matplotlib.transforms import Bbox
 
@@ -95,15 +97,13 @@ def _label(axes: Axes, drawn: Sequence[Kind]) -> None:
     taken: list[Bbox] = [Bbox.from_bounds(x - half, y - half, 2 * half, 2 * half) for x, y in spots]
     for kind in drawn:
         x, y = axes.transData.transform(kind.points[-1])
-        width, height = 4.1 * len(kind.step) * scale, 7 * scale
+        width, height = 4 * len(kind.step) * scale, 7 * scale
         boxes = {
-            (dx, dy, side): Bbox.from_bounds(
-                x + dx * scale - width * {"left": 0, "center": 0.5, "right": 1}[side], y + dy * scale, width, height
-            )
+            (dx, dy, side): Bbox.from_bounds(x + dx * scale - width * (side == "right"), y + dy * scale, width, height)
             for dx, dy, side in _WHERE
         }
         free = [where for where, box in boxes.items() if not any(box.overlaps(other) for other in taken)]
         where = (free or [*boxes])[0]
         taken.append(boxes[where])
         axes.annotate(kind.step, kind.points[-1], where[:2], textcoords="offset points", ha=where[2], va="baseline",
-                      fontsize=7, color=MUTED)  # fmt: skip
+                      fontsize=7, color=colours[kind.runtime])  # fmt: skip
