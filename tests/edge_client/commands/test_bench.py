@@ -98,7 +98,7 @@ def test_every_line_has_its_ratio_to_the_stock_forward(measured):
 
 def test_peaks_are_there_with_and_without_mapped_files(measured):
     for row in measured["rows"]:
-        assert row["peak_mapped_mb"] >= row["peak_mb"] >= 0 or row["peak_mapped_mb"] > 0
+        assert row["peak_mapped_mb"] >= row["peak_mb"] - 0.5, row
 
 
 def test_the_picture_shows_every_runtime(measured):

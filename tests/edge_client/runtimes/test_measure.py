@@ -12,7 +12,7 @@ import pytest
 from edge_client.bundle import manifest as manifests
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import TensorSpec
-from edge_client.memory import MeasureError, peak_above, reset_peak, resident
+from edge_client.memory import MeasureError, peak_above, peaks_above_now, reset_peak, resident
 from edge_client.runtimes.measure import Memory, in_child, main, measure_programs, random_input
 
 MB = 1_000_000
@@ -50,6 +50,19 @@ def test_the_parts_make_up_the_whole():
     assert resident("RssAnon") + resident("RssFile") <= resident() + 16 * MB
     with pytest.raises(MeasureError, match="has no VmNonsense, so memory cannot be measured"):
         resident("VmNonsense")
+
+
+def test_mapped_files_are_told_apart(tmp_path):
+    (tmp_path / "weights").write_bytes(bytes(60 * MB))
+
+    def work():
+        mapped = np.memmap(tmp_path / "weights", np.uint8, "r")
+        kept = touch(30 * MB)
+        return [*peaks_above_now(lambda: (touch(40 * MB).sum(), mapped.sum())), kept.size]
+
+    own, mapped, _ = in_child(work)
+    assert 36 * MB < own < 55 * MB
+    assert 96 * MB < mapped < 120 * MB
 
 
 def test_a_step_is_measured_above_what_it_finds_without_mapped_files(tmp_path):
