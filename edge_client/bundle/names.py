@@ -30,6 +30,8 @@ AVERAGE = "a:"
 FEATURES = "f:"
 """The moments of what reaches the head's last layer (`edge_client.training.features`): in an update those of a device,
 in the state those of all."""
+SIZES = "n:"
+"""How far a unit's newest holders went (`server.means.units`), which the server alone keeps."""
 REPEATED = (FIRST, SECOND)
 """What devices need of the server's state to take its steps themselves; it sends no other, and they take no other."""
 

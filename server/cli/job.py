@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -153,6 +154,8 @@ def show(
         typer.echo("refused: " + ", ".join(f"{count} {code}" for code, count in sorted(standing["refused"].items())))
         for one in refusals:
             say(f"  round {one['round']}, {one['device']}, {ago(one['time'])}: {one['code']}: {one['detail']}")
+    for line in _outliers(rounds):
+        say(line)
     if lacks := (standing["progress"] or {}).get("lacks"):
         say(lacks)
     if standing["up"] or standing["down"]:
@@ -230,6 +233,19 @@ def _line(job: dict[str, Any]) -> str:
     if accuracy := _accuracy(job):
         parts.append(f"accuracy {accuracy}")
     return "; ".join(parts)
+
+
+def _outliers(rounds: Sequence[dict[str, Any]]) -> list[str]:
+    """Devices whose updates were far from the others' in the newest rounds, those first that were most often."""
+    found: dict[str, list[tuple[int, dict[str, str]]]] = {}
+    for row in rounds:
+        for one in (row["result"] or {}).get("outlying", []):
+            found.setdefault(one["device"], []).append((row["number"], one))
+    lines = [f"outliers in the newest {len(rounds)} rounds, averaged where they cannot move the mean far:"]
+    for device, times in sorted(found.items(), key=lambda item: -len(item[1])):
+        number, newest = times[0]
+        lines.append(f"  {device} ({newest['name']}) in {len(times)}; in round {number} {newest['why']}")
+    return lines if found else []
 
 
 def _steps(assignment: dict[str, Any]) -> str:

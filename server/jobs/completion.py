@@ -16,6 +16,7 @@ from edge_client.wire.protocol import Training
 from edge_client.wire.scalars import LARGEST_REPORT
 from server.errors import Refusal
 from server.jobs.settings import JobSettings
+from server.means.registry import MEANS
 
 _EXACT_HEAD_RATE = 10.0
 """An exact gradient has no noise that a larger step would carry into the weights."""
@@ -78,9 +79,10 @@ def _check_bottlenecks(training: Training, manifest: Manifest) -> None:
 
 
 def check_names(settings: JobSettings) -> None:
-    """Refuse an estimator or aggregation that is not known here; a job that was made keeps its own, come what may."""
+    """Refuse names that are not known here; a job that was made keeps its own, come what may."""
     kind_of(settings.training)
     check_aggregations(settings.optimizers)
+    MEANS.find(settings.aggregation)
 
 
 def check_programs(training: Training, manifest: Manifest) -> None:

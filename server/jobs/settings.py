@@ -13,6 +13,7 @@ from edge_client.training.epoch import steps_in
 from edge_client.training.estimators import ESTIMATORS, ScalarEstimator, kind_of
 from edge_client.wire.protocol import ServerOptimizers, Training
 from server.jobs.assignment import Assignment, RoundSlot, slots
+from server.means.registry import MEANS, PLAIN
 
 
 class JobSettings(BaseModel):
@@ -57,6 +58,9 @@ class JobSettings(BaseModel):
     norm_bound: Annotated[float, Gt(1)] = Field(
         default=20.0, description="How often the median norm an update may have."
     )
+    aggregation: Annotated[str, Len(1, 100)] = Field(
+        default="mean", description="What a unit's holders come to: mean, or one that few liars cannot move."
+    )
     weight_bound: Annotated[float, Ge(1)] = Field(
         default=4.0, description="How often the median of a unit's clients one of them may weigh at most."
     )
@@ -89,6 +93,11 @@ class JobSettings(BaseModel):
                 raise ValueError(f"mode iteration sends derivatives: estimator {training.estimator} needs mode epoch")
             if training.optimizer != "sgd":
                 raise ValueError("in mode iteration the server takes the step: leave training.optimizer at sgd")
+            if self.aggregation in MEANS and self.aggregation != PLAIN and MEANS[self.aggregation].limit is None:
+                raise ValueError(
+                    f"in mode iteration devices repeat the server's mean: aggregation {self.aggregation} needs mode "
+                    "epoch; mean and clipped do not"
+                )
         if (self.target or self.patience) and not (self.held_out or self.device_evaluation):
             raise ValueError("target and patience need an accuracy: give held_out examples or device_evaluation")
         return self

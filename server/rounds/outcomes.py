@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from edge_client.wire.protocol import Report, Training
 from edge_client.wire.scalars import Participant, ScalarReport, StepRecord, as_published, decode_report
 from server.jobs.job import Job
 from server.jobs.settings import JobSettings
+from server.means.registry import MEANS, PLAIN
+from server.means.scalars import shortened_reports
+from server.means.units import WEIGHT_BOUND, combined, in_words
 from server.rounds import features
 from server.rounds.aggregation import Holder, Mean, weights_of
 from server.rounds.outliers import Norms, beyond, sizes, usual_in, usual_sizes
@@ -57,6 +60,8 @@ class Outcome:
     record: StepRecord | None = None
     refused: tuple[tuple[str, str], ...] = ()
     """Parts whose reports turned out to be outliers, and why."""
+    odd: tuple[tuple[str, str], ...] = ()
+    """Parts whose reports count, by a mean that they cannot move far, and what is far from the others' in them."""
 
     @property
     def is_finite(self) -> bool:
@@ -83,7 +88,9 @@ def aggregate(store: Store, job: Job, round_: Round, reported: Sequence[Reported
     refused = tuple((one.part.id, reason) for one, reason in zip(reported, why, strict=True) if reason is not None)
     with np.errstate(over="ignore", invalid="ignore"):
         outcome = step_of_scalars(start, round_.number, round_.iteration, taken, settings, manifest)
-    return replace(outcome, refused=refused)
+    of_seed = {one.part.seed: one.part.id for one in reported}
+    odd = tuple((of_seed[int(seed)], words) for seed, words in outcome.odd)
+    return replace(outcome, refused=refused, odd=odd)
 
 
 def _earlier(store: Store, job: Job) -> list[Participant]:
@@ -102,7 +109,7 @@ def _contribution(store: Store, part: Part, of_job: Training) -> Contribution:
 def mean_of_updates(
     start: Model, updates: Sequence[Contribution], settings: JobSettings, manifest: Manifest, usual: Norms
 ) -> Outcome:
-    """One update at a time; those that go far beyond what is usual are left out."""
+    """By the job's mean; those that go far beyond what is usual are left out."""
     refused: list[tuple[str, str]] = []
     taken: list[Contribution] = []
     for update in updates:
@@ -112,13 +119,44 @@ def mean_of_updates(
             taken.append(update)
     reports = [update.report for update in taken]
     holders = [Holder(_clarity(update, manifest), update.report.examples) for update in taken]
+    come = (_plain if settings.aggregation == PLAIN else _robust)(start, taken, holders, settings, manifest)
+    start, change = _by_features(come.start, come.change, come.told, reports, settings, manifest)
+    return Outcome(moved(start, change, settings, manifest), change, reports, refused=tuple(refused), odd=come.odd)
+
+
+class _Come(NamedTuple):
+    """What updates come to."""
+
+    start: Model
+    """With what is to be known in the next round."""
+    change: Weights
+    told: list[Moments]
+    odd: tuple[tuple[str, str], ...] = ()
+
+
+def _plain(
+    start: Model, taken: Sequence[Contribution], holders: Sequence[Holder], settings: JobSettings, manifest: Manifest
+) -> _Come:
+    """One update at a time."""
     mean, told = Mean(), list[Moments]()
     for update, weights in zip(taken, weights_of(holders, settings.weight_bound, manifest), strict=True):
         tensors = update.tensors()
         mean.add({name: tensors[name] for name in weights}, weights)
         told.append(moments_in(tensors, update.report.measured))
-    start, change = _by_features(start, mean.changes(start.weights), told, reports, settings, manifest)
-    return Outcome(moved(start, change, settings, manifest), change, reports, refused=tuple(refused))
+    return _Come(start, mean.changes(start.weights), told)
+
+
+def _robust(
+    start: Model, taken: Sequence[Contribution], holders: Sequence[Holder], settings: JobSettings, manifest: Manifest
+) -> _Come:
+    """All updates at once."""
+    rule = MEANS.find(settings.aggregation)
+    weights = weights_of(holders, min(settings.weight_bound, WEIGHT_BOUND), manifest)
+    tensors = [update.tensors() for update in taken]
+    found = combined(rule, start.weights, start.optimizer, tensors, weights, manifest)
+    told = [moments_in(own, update.report.measured) for own, update in zip(tensors, taken, strict=True)]
+    odd = tuple((taken[holder].part, in_words(parts)) for holder, parts in sorted(found.odd.items()))
+    return _Come(replace(start, optimizer=start.optimizer | found.sizes), found.change, told, odd)
 
 
 def _clarity(update: Contribution, manifest: Manifest) -> dict[int, float]:
@@ -153,11 +191,14 @@ def step_of_scalars(
     draw: Draw = step_directions,
 ) -> Outcome:
     """All clients' numbers as one record, and the step that everybody repeats from it."""
+    reports = [Report(client.report.examples, steps=1, loss=client.report.loss) for client in clients]
+    odd: tuple[tuple[str, str], ...] = ()
+    if settings.aggregation != PLAIN:
+        clients, odd = shortened_reports(MEANS.find(settings.aggregation), clients)
     published = tuple(replace(client, report=as_published(client.report)) for client in clients)
     sent = [client.report for client in clients]
     record = StepRecord(start.version + 1, number, iteration, published, _mean_head_gradient(sent))
-    reports = [Report(report.examples, steps=1, loss=report.loss) for report in sent]
-    return Outcome(repeated(start, record, settings, manifest, draw), {}, reports, record)
+    return Outcome(repeated(start, record, settings, manifest, draw), {}, reports, record, odd=odd)
 
 
 def _mean_head_gradient(reports: list[ScalarReport]) -> Any:

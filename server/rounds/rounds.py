@@ -11,13 +11,14 @@ or another worker, claims the round and goes on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection
 
 from edge_client.wire.scalars import encode_record
 from server.jobs.job import RUNNING, Job
+from server.means.registry import PLAIN
 from server.rounds import claims
 from server.rounds.aggregation import bounded
 from server.rounds.claims import Claim
@@ -182,6 +183,7 @@ def _publish(store: Store, job: Job, round_: Round, claim: Claim, outcome: Outco
         jobs.set_version(connection, job.id, outcome.model.version)
         for part, why in outcome.refused:
             _note(connection, part, why, store.now())
+        odd = _named(connection, outcome)
         if outcome.record is not None:
             data = encode_record(outcome.record, manifest, settings.training)
             store.models.add_step(connection, job.id, outcome.record, data)
@@ -190,11 +192,12 @@ def _publish(store: Store, job: Job, round_: Round, claim: Claim, outcome: Outco
             store.models.add_version(
                 connection, job.id, outcome.model, blobs, changed, number=round_.number, now=store.now()
             )
-            _end_round(store, connection, job, round_, outcome, known)
+            _end_round(store, connection, job, round_, outcome, known, odd)
         else:
             rounds.next_iteration(connection, round_, store.now() + job.settings.iteration_deadline)
     store.models.remember(job.id, outcome.model)
     store.models.announce(job.id, outcome.model.version)
+    _warn(job, round_, odd)
     if ends:
         _tell(job, round_, known)
         _clean_up(store, job, round_)
@@ -206,6 +209,24 @@ def _note(connection: Connection, part: str, why: str, now: float) -> None:
     refusals.add(connection, refused, refused.device, "norm", why, now)
 
 
+def _named(connection: Connection, outcome: Outcome) -> list[dict[str, str]]:
+    """Whose reports are far from the others'."""
+    found: list[dict[str, str]] = []
+    for one, why in outcome.odd:
+        part = parts.find(connection, one)
+        device = None if part is None else devices.find(connection, part.device)
+        if device is not None:
+            found.append({"device": device.id, "name": device.name, "why": why})
+    return found
+
+
+def _warn(job: Job, round_: Round, odd: Sequence[Mapping[str, str]]) -> None:
+    for one in odd:
+        told = {"job": job.name, "round": round_.number, "device": one["device"], "reason": one["why"]}
+        words = job.name, round_.number, one["device"], one["name"], one["why"]
+        log.warning("job %s: round %d: an outlier, %s (%s): %s", *words, extra=told)
+
+
 def _tell(job: Job, round_: Round, known: dict[str, float]) -> None:
     values = {name: known[name] for name in ("loss", "accuracy", "accuracy_global", "reports") if name in known}
     words = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
@@ -214,13 +235,20 @@ def _tell(job: Job, round_: Round, known: dict[str, float]) -> None:
 
 
 def _end_round(
-    store: Store, connection: Connection, job: Job, round_: Round, outcome: Outcome, known: dict[str, float]
+    store: Store,
+    connection: Connection,
+    job: Job,
+    round_: Round,
+    outcome: Outcome,
+    known: dict[str, float],
+    odd: Sequence[Mapping[str, str]],
 ) -> None:
     now = store.now()
-    known = {**known, "seconds": now - (round_.started or now), "refused": len(outcome.refused)}
+    counted = {} if job.settings.aggregation == PLAIN else {"outliers": len({one["device"] for one in odd})}
+    known = {**known, **counted, "seconds": now - (round_.started or now), "refused": len(outcome.refused)}
     for part, why in outcome.refused:
         parts.refuse_accepted(connection, part, why)
-    _close(connection, job, round_, "done", known, now)
+    _close(connection, job, round_, "done", {**known, "outlying": list(odd)} if odd else known, now)
     metrics.add(connection, round_, known)
     done = job.done + 1
     jobs.set_done(connection, job.id, done)

@@ -28,6 +28,7 @@ from server.errors import SimulationError
 from server.jobs.assignment import RoundSlot
 from server.jobs.completion import complete
 from server.jobs.settings import JobSettings
+from server.means.registry import PLAIN
 from server.rounds.features import is_asked
 from server.rounds.offers import seed_of
 from server.rounds.outcomes import Contribution, Outcome, mean_of_updates, step_of_scalars
@@ -86,6 +87,8 @@ class Fleet:
         else:
             outcome, traffic = self._iterations(members, state)
         figures = _told(outcome)
+        if self.settings.aggregation != PLAIN:
+            figures["outliers"] = len({part for part, _ in outcome.odd})
         following = RunState(outcome.model, number, self._change(state, outcome))
         trained = time.monotonic() - started
         if evaluated:

