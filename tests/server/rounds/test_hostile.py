@@ -2,6 +2,7 @@
 
 import json
 import struct
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
+from edge_client.bundle.names import SIZES
+from server.storage.jobs import find_job
 from tests.server.conftest import encode
 
 
@@ -208,3 +211,98 @@ def test_weights_that_are_not_finite_are_never_published(server, bundle_name):
     assert failed["result"]["reason"] == "its weights would not be finite: lower the learning rate"
     for name, value in device.weights("job").items():
         np.testing.assert_array_equal(value, before[name])
+
+
+RULES = ["clipped", "trimmed", "median"]
+
+
+def lying(server, rule, **settings):
+    """Ten devices of which three send minus five times what the others found; how far the head went."""
+    server.create_job(server.bundle, per_round=10, over_selection=1, aggregation=rule, optimizers=AS_IT_IS, **settings)
+    server.advance()
+    devices = [server.device(f"board-{number}") for number in range(10)]
+    before = devices[0].weights("job")
+    tasks = [device.task() for device in devices]
+    for number, (device, task) in enumerate(zip(devices, tasks, strict=True)):
+        device.send(task, device.update(task, -0.5 if number > 6 else 0.1))
+    server.advance()
+    after = devices[0].weights("job")
+    head = [one.name for one in server.store.bundles.manifest(server.bundle).head]
+    return devices, float(np.mean([np.mean(after[name] - before[name]) for name in head]))
+
+
+AS_IT_IS = {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}}
+
+
+@pytest.mark.parametrize(("rule", "moved"), [("mean", -0.08), ("clipped", 0.04), ("trimmed", 0.1), ("median", 0.1)])
+def test_three_liars_of_ten(server, bundle_name, rule, moved):
+    server.bundle = bundle_name
+    _, found = lying(server, rule)
+    assert found == pytest.approx(moved, abs=1e-5)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_an_operator_is_told_who_lies(server, bundle_name, rule, caplog):
+    server.bundle = bundle_name
+    devices, _ = lying(server, rule)
+    result = server.call("GET", "/v1/jobs/job/rounds").json()[-1]["result"]
+    assert [(one["device"], one["name"]) for one in result["outlying"]] == [
+        (device.id, f"board-{number}") for number, device in enumerate(devices) if number > 6
+    ]
+    assert all("its head goes 5.0 times as far as is usual and against" in one["why"] for one in result["outlying"])
+    assert server.job()["metrics"]["outliers"] == 3
+    assert f"job job: round 1: an outlier, {devices[9].id} (board-9): its head goes 5.0 times" in caplog.text
+
+
+def test_the_mean_tells_of_nobody(server, bundle_name):
+    server.bundle = bundle_name
+    lying(server, "mean")
+    result = server.call("GET", "/v1/jobs/job/rounds").json()[-1]["result"]
+    assert not {"outlying", "outliers"} & result.keys()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_who_says_it_has_more_examples_weighs_no_more(server, bundle_name, rule):
+    """The plain mean believes four times the median's."""
+    server.create_job(bundle_name, per_round=3, over_selection=1, aggregation=rule, optimizers=AS_IT_IS)
+    server.advance()
+    devices = [server.device() for _ in range(3)]
+    before = devices[0].weights("job")
+    tasks = [device.task(examples=2000) for device in devices]
+    for device, task, change, examples in zip(devices, tasks, (0.1, 0.1, -0.1), (8, 8, 2000), strict=True):
+        device.send(task, device.update(task, change, examples))
+    server.advance()
+    head = server.store.bundles.manifest(bundle_name).head[0].name
+    assert (devices[0].weights("job")[head] - before[head]).mean() > 0.03
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_restarted_server_goes_on_by_the_same_sizes(serving, bundle, tmp_path, rule):
+    """What is usual in a unit is a part of the model's state: a unit with one holder is held to it."""
+
+    def play(folder, restarts):
+        changes = [0.1, 0.1, 0.1, -0.5]
+        found, server, at = {}, None, ExitStack()
+        for number, change in enumerate(changes):
+            if server is None or restarts:
+                at.close()
+                server = at.enter_context(serving(folder))
+            if number == 0:
+                settings = {"per_round": 1, "over_selection": 1, "units_per_client": 0, "seed": 1}
+                server.create_job(server.upload(bundle), aggregation=rule, norm_bound=20, **settings)
+            server.advance()
+            device = server.device()
+            task = device.task()
+            device.send(task, device.update(task, change))
+            server.advance()
+            found = device.weights("job")
+        with at:
+            return found, server.store.models.load(find_job(server.store, "job"), len(changes)).optimizer
+
+    one, state = play(tmp_path / "one", restarts=False)
+    other, again = play(tmp_path / "other", restarts=True)
+    assert {len(sizes) for name, sizes in state.items() if name.startswith(SIZES)} == {4}
+    for found, expected in ((other, one), (again, state)):
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            np.testing.assert_array_equal(found[name], value)
