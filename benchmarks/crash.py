@@ -60,7 +60,8 @@ def interrupted(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         bundle = admin.upload_bundle(options.bundle, lambda *_: None)
         training = {**shape_of(options.bundle), "iterations": options.steps}
         settings = {"training": training, "per_round": CLIENTS, "minimum": CLIENTS, "over_selection": 1,
-                    "rounds": options.rounds, "deadline": 3600, "keep_updates": True, "seed": 1}  # fmt: skip
+                    "rounds": options.rounds, "deadline": 3600, "keep_updates": True, "seed": 1,
+                    "aggregation": options.aggregation}  # fmt: skip
         if options.held_out:
             many = (rows * (options.held_out // len(rows) + 1))[: options.held_out]
             settings["held_out"] = admin.upload_held_out(write_rows(folder / "held-out.jsonl", many))
@@ -201,6 +202,7 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=400)
     parser.add_argument("--pause", type=float, default=2.0, help="longest seconds between two kills")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--aggregation", default="mean", help="how a unit's holders are averaged")
     parser.add_argument("--held-out", type=int, default=0, help="examples that every round is measured on")
     parser.add_argument("--namespace", action="store_true", help="each server is process 1 of this host; needs root")
     parser.add_argument("--longest", type=float, default=15.0, help="seconds that a round may stand after a kill")

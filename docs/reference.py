@@ -36,7 +36,7 @@ PUBLIC = (
     *("export.options", "export.pipeline", "export.merge", "export.errors", "export.adapt.adapter"),
     *("export.lower.target", "server.simulation.compute.learner"),
     *("server.app", "server.jobs.job", "server.jobs.settings", "server.jobs.assignment", "server.rounds.rounds"),
-    *("server.rounds.aggregation", "server.settings"),
+    *("server.rounds.aggregation", "server.means.rule", "server.settings"),
 )
 """The surface of the device's SDK, and the modules that say what its parts and the server's are."""
 FEW = 2

@@ -34,7 +34,8 @@ def ran(name: str, *options: object, misses: bool = False) -> str:
 
 
 def test_nothing_is_lost_in_crashes(tiny, data):
-    told = ran("crash", "--bundle", tiny, "--data", data, "--kills", 2, "--rounds", 2, "--steps", 1, "--pause", 1)
+    options = "--kills", 2, "--rounds", 2, "--steps", 1, "--pause", 1, "--aggregation", "trimmed"
+    told = ran("crash", "--bundle", tiny, "--data", data, *options)
     assert "2 kills of the server" in told
     assert "bit for bit: True" in told
 
@@ -72,6 +73,18 @@ def test_aggregation_and_directions(tiny):
 def test_learning(tiny, data):
     told = ran("learning", "--bundle", tiny, "--data", data, "--clients", 2, "--rounds", 1, "--target", 0.01, "--json")
     assert json.loads(told.splitlines()[-1])
+
+
+def test_poison_in_the_simulator_and_on_a_server(tiny, model_folder, data, tmp_path):
+    few = "--clients", 4, "--liars", 1, "--examples", 8, "--rounds", 1, "--test-examples", 8
+    options = "--data", data, "--out", tmp_path, "--rules", "trimmed", "--json", *few
+    own = "--model", model_folder, "--batch", 4, "--length", 8
+    for found in (json.loads(ran("poison", *options, *more)) for more in (own, ("--bundle", tiny))):
+        assert list(found) == ["without mean", *(f"{kind} trimmed" for kind in ("honest", "negated", "flipped"))]
+        assert found["negated trimmed"]["outliers"] > 0
+    assert found["negated trimmed"]["named"]["device-3"] == 1
+    again = json.loads(ran("poison", *options, *own))
+    assert json.loads((tmp_path / "simulated.json").read_text()) == again
 
 
 def test_scalars(tiny, data):

@@ -13,6 +13,7 @@ from edge_client.training.estimators import ESTIMATORS
 from edge_client.wire.protocol import Training
 from export.adapt.adapter import ADAPTERS
 from server.jobs.settings import JobSettings
+from server.means.registry import MEANS
 from server.settings import Settings
 
 ROOT = Path(__file__).parent.parent
@@ -71,9 +72,9 @@ def test_every_setting_is_documented():
     assert not [name for name in names if not re.search(rf"\b{name}\b", document)]
 
 
-def test_every_estimator_and_aggregation_is_documented():
+def test_every_estimator_aggregation_and_mean_is_documented():
     document = (ROOT / "docs" / "server.md").read_text()
-    assert all(f"`{name}`" in document for name in (*ESTIMATORS, *AGGREGATIONS))
+    assert all(f"`{name}`" in document for name in (*ESTIMATORS, *AGGREGATIONS, *MEANS))
 
 
 def test_every_subcommand_and_method_stands_in_the_readme():

@@ -154,7 +154,7 @@ def show(
         typer.echo("refused: " + ", ".join(f"{count} {code}" for code, count in sorted(standing["refused"].items())))
         for one in refusals:
             say(f"  round {one['round']}, {one['device']}, {ago(one['time'])}: {one['code']}: {one['detail']}")
-    for line in _outliers(rounds):
+    for line in outliers_in(rounds):
         say(line)
     if lacks := (standing["progress"] or {}).get("lacks"):
         say(lacks)
@@ -235,7 +235,7 @@ def _line(job: dict[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def _outliers(rounds: Sequence[dict[str, Any]]) -> list[str]:
+def outliers_in(rounds: Sequence[dict[str, Any]]) -> list[str]:
     """Devices whose updates were far from the others' in the newest rounds, those first that were most often."""
     found: dict[str, list[tuple[int, dict[str, str]]]] = {}
     for row in rounds:

@@ -12,6 +12,8 @@ Numbers = NDArray[np.float64]
 
 FEWEST = 3
 """Of fewer holders none can be told to be the odd one."""
+FAR = 3.0
+"""Times the usual length: whoever goes further is named, and where changes are shortened left out."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,8 @@ class Rule:
     of their places."""
     limit: Callable[[Numbers, Numbers], float] | None = None
     """Where it is the mean of changes that are shortened as wholes: how long one may be, by sizes [holders] and
-    weights. Mode iteration has such rules alone, as derivatives can be made smaller and no more."""
+    weights; none is left of those that are `FAR` times as long. Mode iteration has such rules alone, as derivatives can
+    be made smaller and no more."""
 
 
 def weighted_mean(changes: Numbers, weights: Numbers) -> Numbers:
@@ -31,7 +34,7 @@ def weighted_mean(changes: Numbers, weights: Numbers) -> Numbers:
     total = np.zeros(changes.shape[1])
     for change, weight in zip(changes, weights, strict=True):
         total += change * weight
-    return total / weights.sum()
+    return total / max(float(weights.sum()), np.finfo(np.float64).tiny)
 
 
 def sizes_of(changes: Numbers) -> Numbers:
@@ -39,14 +42,16 @@ def sizes_of(changes: Numbers) -> Numbers:
     return np.sqrt(np.square(changes).sum(1))
 
 
-def shortened(changes: Numbers, most: float) -> Numbers:
-    """Changes of which none is longer."""
-    return changes * shares_kept(sizes_of(changes), most)[:, None]
+def mean_within(changes: Numbers, weights: Numbers, most: float) -> Numbers:
+    """The mean of changes of which none is longer, without those that go far; nothing where all do."""
+    shares = shares_kept(sizes_of(changes), most)
+    return weighted_mean(changes * shares[:, None], weights * (shares > 0))
 
 
 def shares_kept(sizes: Numbers, most: float) -> Numbers:
     """What is left of changes of these sizes where none may be longer."""
-    return np.minimum(1.0, most / np.maximum(sizes, np.finfo(np.float64).tiny))
+    shares = np.minimum(1.0, most / np.maximum(sizes, np.finfo(np.float64).tiny))
+    return np.where(sizes > FAR * most, 0.0, shares)
 
 
 def middle(values: Numbers, weights: Numbers) -> float:

@@ -13,23 +13,20 @@ import numpy as np
 
 from edge_client.arrays import Floats
 from edge_client.wire.scalars import Participant, ScalarReport
-from server.means.rule import Numbers, Rule, shares_kept
-from server.means.units import FAR
+from server.means.rule import FAR, FEWEST, Numbers, Rule, shares_kept
 
 
 def shortened_reports(
     rule: Rule, clients: Sequence[Participant]
 ) -> tuple[list[Participant], tuple[tuple[str, str], ...]]:
     """Reports as they count, and by seeds what is far from the others' in those that are far."""
-    of_units = np.ones(len(clients))
+    of_units = np.zeros(len(clients))
     for units in sorted({client.units for client in clients}):
         alike = [number for number, client in enumerate(clients) if client.units == units]
-        of_units[alike] = _shares(rule, [clients[number].report for number in alike], _of_units)
-    of_head = _shares(rule, [client.report for client in clients], _of_head)
-    smaller = [
-        replace(client, report=_times(client.report, units, head))
-        for client, units, head in zip(clients, of_units, of_head, strict=True)
-    ]
+        of_units[alike] = _lengths(rule, [clients[number].report for number in alike], _of_units)
+    of_head = _lengths(rule, [client.report for client in clients], _of_head)
+    kept = zip(clients, shares_kept(of_units, 1.0), shares_kept(of_head, 1.0), strict=True)
+    smaller = [replace(client, report=_times(client.report, units, head)) for client, units, head in kept]
     return smaller, tuple(_odd(clients, (("units", of_units), ("head", of_head))))
 
 
@@ -41,13 +38,13 @@ def _of_head(report: ScalarReport) -> Floats | None:
     return report.head_jvp if report.head_gradient is None else report.head_gradient
 
 
-def _shares(rule: Rule, reports: Sequence[ScalarReport], part: Callable[[ScalarReport], Floats | None]) -> Numbers:
-    """What is left of each. Two are held to the smaller one; one alone is believed."""
+def _lengths(rule: Rule, reports: Sequence[ScalarReport], part: Callable[[ScalarReport], Floats | None]) -> Numbers:
+    """How large derivatives are, by how large they may be; nothing where too few tell to compare them."""
     values = [value for value in map(part, reports) if value is not None]
-    if rule.limit is None or not values:
-        return np.ones(len(reports))
+    if rule.limit is None or len(values) < max(FEWEST, len(reports)):
+        return np.zeros(len(reports))
     sizes = np.array([float(np.sqrt(np.mean(np.square(value, dtype=np.float64)))) for value in values])
-    return shares_kept(sizes, rule.limit(sizes, np.ones(len(sizes))))
+    return sizes / max(rule.limit(sizes, np.ones(len(sizes))), np.finfo(np.float64).tiny)
 
 
 def _times(report: ScalarReport, units: float, head: float) -> ScalarReport:
@@ -63,9 +60,8 @@ def _scaled(values: Floats, share: float) -> Floats:
     return values if share == 1.0 else (values * share).astype(np.float32)
 
 
-def _odd(clients: Sequence[Participant], shares: Iterable[tuple[str, Numbers]]) -> Iterable[tuple[str, str]]:
-    for part, kept in shares:
-        for client, share in zip(clients, kept, strict=True):
-            if share * FAR < 1.0:
-                times = 1.0 / max(float(share), np.finfo(np.float64).tiny)
+def _odd(clients: Sequence[Participant], lengths: Iterable[tuple[str, Numbers]]) -> Iterable[tuple[str, str]]:
+    for part, found in lengths:
+        for client, times in zip(clients, found, strict=True):
+            if times > FAR:
                 yield str(client.seed), f"the derivatives of its {part} are {times:.1f} times as large as is usual"

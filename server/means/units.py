@@ -1,7 +1,7 @@
 """A round's change, unit by unit over its holders, by a rule; and whose change is far from the others'.
 
 All updates of a round are held at once, where the plain mean holds one sum. Two holders or one cannot outvote a liar:
-their changes are shortened to what is usual in the unit, by the sizes of earlier holders, which are kept in the
+their changes are held to what is usual in the unit, by the sizes of earlier holders, which are kept in the
 server's state. The first holder of a unit is believed.
 """
 
@@ -15,14 +15,12 @@ import numpy as np
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import Manifest, Parameter
 from edge_client.bundle.names import SIZES, within
-from server.means.rule import FEWEST, Numbers, Rule, middle, shares_kept, shortened, sizes_of, weighted_mean
+from server.means.rule import FAR, FEWEST, Numbers, Rule, mean_within, middle, sizes_of
 
 WEIGHT_BOUND = 1.0
 """Times the median of a unit's holders: what a device says of its examples is not believed beyond what others have."""
 KEPT_SIZES = 16
 """Of a unit's newest holders."""
-FAR = 3.0
-"""How many times the usual length is told to the operator."""
 AGAINST = -0.5
 """The cosine with what the holders come to, below which it is told that one goes against them."""
 HEAD = "head"
@@ -107,7 +105,7 @@ def _usual(sizes: Numbers, weights: Numbers, before: Array) -> float:
 
 def _centre(rule: Rule, changes: Numbers, weights: Numbers, most: float) -> Numbers:
     if len(changes) < FEWEST:
-        return weighted_mean(shortened(changes, most), weights)
+        return mean_within(changes, weights, most)
     return rule.centre(changes, weights)
 
 
@@ -116,7 +114,7 @@ def _odd(part: str, changes: Numbers, sizes: Numbers, centre: Numbers, most: flo
     length, tiny = float(np.sqrt(np.square(centre).sum())), np.finfo(np.float64).tiny
     for place, (change, size) in enumerate(zip(changes, sizes, strict=True)):
         cosine = float(change @ centre) / max(float(size) * length, tiny) if len(changes) >= FEWEST else 0.0
-        times = 1.0 / float(shares_kept(sizes[place : place + 1], most)[0]) if most > 0 else 1.0
+        times = float(size) / most if most > 0 else 1.0
         if times > FAR or cosine < AGAINST:
             yield place, Odd(part, times, cosine)
 

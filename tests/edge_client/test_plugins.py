@@ -21,6 +21,7 @@ from edge_client.store.jobs import Store
 from edge_client.training.aggregations import AGGREGATIONS
 from edge_client.training.estimators import ESTIMATORS
 from export.adapt.adapter import ADAPTERS
+from server.means.registry import MEANS
 from server.storage.jobs import find_job
 from tests.edge_client.conftest import ADMIN, ROWS
 
@@ -54,6 +55,12 @@ ADAPTER = Adapter(_config, lambda found: found.value, options=("rank",), dimensi
 def half(name, weight, change, state, optimizer):
     return weight + change / 2
 """,
+    "mean": """
+import numpy as np
+from server.means.rule import Rule
+
+FIRST = Rule(lambda changes, weights: changes[0])
+""",
     "estimator": """
 from edge_client.training.estimators import Estimate, ExactGradient
 
@@ -68,6 +75,7 @@ GROUPS = {
     "spry.adapters": "spry_more.adapter:ADAPTER",
     "spry.aggregations": "spry_more.aggregation:half",
     "spry.estimators": "spry_more.estimator:Twice",
+    "spry.means": "spry_more.mean:FIRST",
 }
 
 
@@ -111,7 +119,7 @@ def more(environment) -> Path:
     return environment.install("spry-more", GROUPS, MODULES)
 
 
-REGISTRIES = RUNTIMES, ADAPTERS, AGGREGATIONS, ESTIMATORS
+REGISTRIES = RUNTIMES, ADAPTERS, AGGREGATIONS, ESTIMATORS, MEANS
 
 
 def test_names_cost_no_import(more):
@@ -122,7 +130,7 @@ def test_names_cost_no_import(more):
 
 
 def test_own_rows_come_first(more):
-    for registry in (RUNTIMES, AGGREGATIONS, ESTIMATORS):
+    for registry in (RUNTIMES, AGGREGATIONS, ESTIMATORS, MEANS):
         assert list(registry)[-1] == NAME
         assert len(registry) == len(list(registry)) > 1
 
@@ -182,7 +190,8 @@ def test_a_model_is_exported_trained_and_aggregated_by_what_was_added(environmen
 
     moving = {"kind": NAME}
     bundle = fleet.upload(folder)
-    made = fleet.job(bundle, rounds=1, training={"estimator": NAME}, optimizers={"units": moving, "head": moving})
+    optimizers = {"units": moving, "head": moving}
+    made = fleet.job(bundle, rounds=1, training={"estimator": NAME}, optimizers=optimizers, aggregation=NAME)
     assert fleet.client().run(rounds=1).rounds == 1
     while fleet.state()["state"] == "running":
         fleet.pause(1)
@@ -210,6 +219,9 @@ def test_a_job_by_what_nobody_has(fleet, trainable):
     told = "upgrade spry, or install what adds it"
     assert refused(optimizers={"units": {"kind": "fedfoo"}}) == (
         f"this version of spry has no aggregation 'fedfoo'; it has {', '.join(AGGREGATIONS)}: {told}"
+    )
+    assert refused(aggregation="middle") == (
+        f"this version of spry has no mean 'middle'; it has {', '.join(MEANS)}: {told}"
     )
     for mode in ("epoch", "iteration"):
         assert refused(training={"estimator": "best", "mode": mode, "batch": 4, "length": 8}) == (

@@ -12,6 +12,7 @@ import pytest
 from edge_client.client.client import Client
 from edge_client.commands import cli
 from edge_client.format import size
+from server.cli.job import outliers_in
 from tests.server.cli.conftest import ROWS
 
 # --- jobs ---
@@ -122,6 +123,19 @@ def test_a_job_that_ran(ok, taken_part):
     assert json.loads(lines[-1])["done"] == 2
     (row,) = [line for line in ok("job", "list").splitlines() if line.startswith(taken_part)]
     assert "2 of 2" in row
+
+
+def test_outliers_are_named_those_first_that_were_most_often():
+    def row(number, *found):
+        return {"number": number, "result": {"outlying": [{"device": d, "name": n, "why": w} for d, n, w in found]}}
+
+    often, once = ("d1", "shed", "its head goes 5.0 times as far"), ("d2", "roof", "its head goes 4.0 times as far")
+    assert outliers_in([row(3, once, often), row(2, often), {"number": 1, "result": None}]) == [
+        "outliers in the newest 3 rounds, averaged where they cannot move the mean far:",
+        "  d1 (shed) in 2; in round 3 its head goes 5.0 times as far",
+        "  d2 (roof) in 1; in round 3 its head goes 4.0 times as far",
+    ]
+    assert outliers_in([{"number": 1, "result": {}}]) == []
 
 
 # --- tokens and devices ---

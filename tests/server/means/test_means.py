@@ -27,8 +27,13 @@ def test_the_clipped_mean_shortens_what_is_longer_than_the_median():
 
 
 def test_a_clipped_liar_has_one_voice():
-    changes = rows([1, 0], [1, 0], [-5, 0])
+    changes = rows([1, 0], [1, 0], [-2.5, 0])
     np.testing.assert_allclose(clipped(changes, EQUAL), [1 / 3, 0])
+
+
+def test_what_is_more_than_three_times_as_long_has_none():
+    changes = rows([1, 0], [0, 1], [-5, 0])
+    np.testing.assert_allclose(clipped(changes, rows(1, 1, 0.5)), [1 / 2, 1 / 2])
 
 
 def test_the_median_length_is_weighted():

@@ -306,28 +306,31 @@ def test_weights_that_are_not_finite_are_never_published(server, bundle_name):
         np.testing.assert_array_equal(value, before[name])
 
 
+SIZES, KEPT = (1.0, 1.0, -2.0, -5.0), [1, 1, -1, 0]
+
+
 def test_derivatives_far_beyond_the_others_are_made_smaller_before_they_are_published(server, bundle_name):
     """Devices repeat the step from the record, by the mean: all of them take the clipped one."""
     training = {"mode": "iteration", "iterations": 1, **SHAPE}
-    settings = {"per_round": 3, "over_selection": 1, "units_per_client": 0, "aggregation": "clipped"}
+    settings = {"per_round": 4, "over_selection": 1, "units_per_client": 0, "aggregation": "clipped"}
     server.create_job(bundle_name, training=training, **settings)
     server.advance()
-    devices = [server.device(f"board-{number}") for number in range(3)]
+    devices = [server.device(f"board-{number}") for number in range(4)]
     tasks = [device.task() for device in devices]
     weights, state = devices[0].weights("job"), {}
-    for device, task, size in zip(devices, tasks, (1.0, 1.0, -5.0), strict=True):
+    for device, task, size in zip(devices, tasks, SIZES, strict=True):
         send(device, task, 0, ScalarReport(0.7, 2, *np.full((2, 1, 2), size, np.float32)))
     server.advance()
     (record,) = decode_records(steps(devices[0], 0).content)
-    assert [float(one.report.jvp[0, 0]) for one in record.participants] == [1, 1, -1]
-    assert [float(one.report.head_jvp[0, 0]) for one in record.participants] == [1, 1, -1]
+    assert [float(one.report.jvp[0, 0]) for one in record.participants] == KEPT
+    assert [float(one.report.head_jvp[0, 0]) for one in record.participants] == KEPT
     manifest = server.store.bundles.manifest(bundle_name)
     replay(record, weights, state, manifest, Training(head="apart", **training), ServerOptimizers())
     found = load(devices[0].call("GET", "/v1/jobs/job/weights").content)
     for name, value in {**weights, **state}.items():
         np.testing.assert_array_equal(found[name], value)
     (outlier, _) = server.call("GET", "/v1/jobs/job/rounds").json()[-1]["result"]["outlying"]
-    assert outlier["name"] == "board-2"
+    assert outlier["name"] == "board-3"
     assert outlier["why"] == "the derivatives of its units are 5.0 times as large as is usual"
 
 

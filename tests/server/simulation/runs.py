@@ -30,14 +30,22 @@ def write_data(parent: Path, name: str = "fleet-data", rows: int = 60, test: int
 
 
 def small(
-    model: Path, data: Path, method: str = "spry", rounds: int = 3, seed: int = 5, *, guided: int = 0, **training
+    model: Path,
+    data: Path,
+    method: str = "spry",
+    rounds: int = 3,
+    seed: int = 5,
+    *,
+    guided: int = 0,
+    aggregation: str = "mean",
+    **training,
 ) -> Plan:
     """Twelve clients of which eight take part, in two groups."""
     return plan_for(
         method=method, preset="default", model=str(model), data=str(data), seed=seed, clients=12, alpha=1.0,
         columns={"text": "", "pair": "", "label": ""},
         adapter={**SMALL_LORA, "examples": str(data / "test.jsonl") if guided else ""}, guided=guided,
-        settings={"per_round": 8, "rounds": rounds,
+        settings={"per_round": 8, "rounds": rounds, "aggregation": aggregation,
                   "training": {"batch": 8, "length": 8, "iterations": 2} | training},
     )  # fmt: skip
 

@@ -33,6 +33,12 @@ METHODS = {
     "numbers": ("spry", {"mode": "iteration", "iterations": 2, "head": "apart"}),
     "numbers and the head's gradient": ("spry", {"mode": "iteration", "iterations": 2, "head": "exact"}),
     "units that clients share": ("spry", {"directions": 2}, {"units_per_client": 2}),
+    "a trimmed mean": ("spry", {"directions": 2}, {"units_per_client": 0, "aggregation": "trimmed"}),
+    "a clipped mean of numbers": (
+        "spry",
+        {"mode": "iteration", "iterations": 2, "head": "apart"},
+        {"aggregation": "clipped"},
+    ),
     "directions at bottlenecks": ("spry", {"directions": 2}, {"units_per_client": 2}, "bottleneck"),
     "numbers of differences": ("fedmezo", {"mode": "iteration", "iterations": 2, "sigma": 1e-2}),
 }

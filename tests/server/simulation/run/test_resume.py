@@ -18,6 +18,7 @@ from tests.server.simulation.runs import bits, done, ignore, lines, small, write
 CASES = {
     "weights": ("spry", {}),
     "numbers": ("spry", {"mode": "iteration"}),
+    "what is usual": ("spry", {"aggregation": "trimmed"}),
     "the last change": ("fwdllm+", {}),
     "a guide": ("fedfgd", {"mode": "iteration", "head": "exact", "directions": 4, "guided": 3}),
 }
