@@ -25,7 +25,8 @@ def shortened_reports(
         alike = [number for number, client in enumerate(clients) if client.units == units]
         of_units[alike] = _lengths(rule, [clients[number].report for number in alike], _of_units)
     of_head = _lengths(rule, [client.report for client in clients], _of_head)
-    kept = zip(clients, shares_kept(of_units, 1.0), shares_kept(of_head, 1.0), strict=True)
+    near = np.maximum(of_units, of_head) <= FAR  # who goes far in one of them is left out of both
+    kept = zip(clients, near * shares_kept(of_units, 1.0), near * shares_kept(of_head, 1.0), strict=True)
     smaller = [replace(client, report=_times(client.report, units, head)) for client, units, head in kept]
     return smaller, tuple(_odd(clients, (("units", of_units), ("head", of_head))))
 

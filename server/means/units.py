@@ -1,8 +1,9 @@
 """A round's change, unit by unit over its holders, by a rule; and whose change is far from the others'.
 
-All updates of a round are held at once, where the plain mean holds one sum. Two holders or one cannot outvote a liar:
-their changes are held to what is usual in the unit, by the sizes of earlier holders, which are kept in the
-server's state. The first holder of a unit is believed.
+All updates of a round are held at once, where the plain mean holds one sum. Whoever goes far beyond the others in one
+unit is left out of all: liars whose data say little would else go unseen in some. Two holders or one cannot outvote a
+liar: their changes are held to what is usual in the unit, by the sizes of earlier holders, which are kept in the
+server's state. The first holder of a unit is believed. A unit whose holders are all left out keeps its value.
 """
 
 from __future__ import annotations
@@ -55,25 +56,77 @@ def combined(
     manifest: Manifest,
 ) -> Combined:
     """What updates, each with a weight for each of its parameters, make of the weights at the start."""
+    parts = [_holders(part, parameters, start, state, updates, weights) for part, parameters in _parts(manifest)]
+    out = _far(parts, len(updates))
     change: Weights = {}
     known, odd = within(state, SIZES), dict[int, list[Odd]]()
-    for part, parameters in _parts(manifest):
-        name = parameters[0].name
-        holders = [number for number, own in enumerate(weights) if name in own]
-        if not holders:
+    for part in parts:
+        if not part.holders:
             continue
-        flat = _flat(start, parameters)
-        changes = np.stack([_flat(updates[holder], parameters) - flat for holder in holders])
-        shares = np.array([weights[holder][name] for holder in holders], np.float64)
-        sizes = sizes_of(changes)
-        before = known.get(part, np.zeros(0, np.float32))
-        most = _usual(sizes, shares, before)
-        centre = _centre(rule, changes, shares, most)
-        for place, found in _odd(part, changes, sizes, centre, most):
-            odd.setdefault(holders[place], []).append(found)
-        known[part] = np.concatenate([before, sizes.astype(np.float32)])[-KEPT_SIZES:]
-        change |= _shaped(centre, parameters)
+        changes = _changes(start, updates, part)
+        inside = np.array([holder not in out for holder in part.holders])
+        centre = _centre(rule, changes[inside], part.weights[inside], part.most)
+        for place, found in _odd(part, changes, centre):
+            odd.setdefault(part.holders[place], []).append(found)
+        known[part.name] = np.concatenate([part.before, part.sizes.astype(np.float32)])[-KEPT_SIZES:]
+        if inside.any():
+            change |= _shaped(centre, part.parameters)
     return Combined(change, {SIZES + part: sizes for part, sizes in known.items()}, odd)
+
+
+class _Part(NamedTuple):
+    """A unit, or the head, and who holds it."""
+
+    name: str
+    parameters: Sequence[Parameter]
+    holders: Sequence[int]
+    weights: Numbers
+    sizes: Numbers
+    """How far each goes."""
+    before: Array
+    """The same of earlier ones."""
+
+    @property
+    def most(self) -> float:
+        """How far a holder usually goes: of this round's, and of earlier ones where these are few."""
+        if len(self.sizes) >= FEWEST:
+            return middle(self.sizes, self.weights)
+        together = np.concatenate([self.before.astype(np.float64), self.sizes])
+        return middle(together, np.ones(len(together)))
+
+    @property
+    def far(self) -> set[int]:
+        """Holders that go too far, where enough are known to say so."""
+        if len(self.sizes) + len(self.before) < FEWEST:
+            return set()
+        most = FAR * self.most
+        return {holder for holder, size in zip(self.holders, self.sizes, strict=True) if size > most}
+
+
+def _holders(
+    name: str,
+    parameters: Sequence[Parameter],
+    start: Weights,
+    state: Weights,
+    updates: Sequence[Mapping[str, Array]],
+    weights: Sequence[Mapping[str, float]],
+) -> _Part:
+    first = parameters[0].name
+    holders = [number for number, own in enumerate(weights) if first in own]
+    shares = np.array([weights[holder][first] for holder in holders], np.float64)
+    part = _Part(name, parameters, holders, shares, np.zeros(0), state.get(SIZES + name, np.zeros(0, np.float32)))
+    return part._replace(sizes=sizes_of(_changes(start, updates, part))) if holders else part
+
+
+def _changes(start: Weights, updates: Sequence[Mapping[str, Array]], part: _Part) -> Numbers:
+    flat = _flat(start, part.parameters)
+    return np.stack([_flat(updates[holder], part.parameters) - flat for holder in part.holders])
+
+
+def _far(parts: Sequence[_Part], updates: int) -> set[int]:
+    """Who is left out of all parts for going far in one; nobody where that would be most of them."""
+    found = set[int]().union(*(part.far for part in parts if part.holders))
+    return found if 2 * len(found) < updates else set()
 
 
 def _parts(manifest: Manifest) -> Iterator[tuple[str, Sequence[Parameter]]]:
@@ -95,28 +148,20 @@ def _shaped(flat: Numbers, parameters: Iterable[Parameter]) -> Weights:
     return found
 
 
-def _usual(sizes: Numbers, weights: Numbers, before: Array) -> float:
-    """How long a change usually is: of this round's holders, and of earlier ones where these are few."""
-    if len(sizes) >= FEWEST:
-        return middle(sizes, weights)
-    all_sizes = np.concatenate([before.astype(np.float64), sizes])
-    return middle(all_sizes, np.ones(len(all_sizes)))
-
-
 def _centre(rule: Rule, changes: Numbers, weights: Numbers, most: float) -> Numbers:
     if len(changes) < FEWEST:
         return mean_within(changes, weights, most)
     return rule.centre(changes, weights)
 
 
-def _odd(part: str, changes: Numbers, sizes: Numbers, centre: Numbers, most: float) -> Iterator[tuple[int, Odd]]:
+def _odd(part: _Part, changes: Numbers, centre: Numbers) -> Iterator[tuple[int, Odd]]:
     """Those that go far, and of three or more those that go against the others."""
-    length, tiny = float(np.sqrt(np.square(centre).sum())), np.finfo(np.float64).tiny
-    for place, (change, size) in enumerate(zip(changes, sizes, strict=True)):
+    length, tiny, most = float(np.sqrt(np.square(centre).sum())), np.finfo(np.float64).tiny, part.most
+    for place, (change, size) in enumerate(zip(changes, part.sizes, strict=True)):
         cosine = float(change @ centre) / max(float(size) * length, tiny) if len(changes) >= FEWEST else 0.0
         times = float(size) / most if most > 0 else 1.0
         if times > FAR or cosine < AGAINST:
-            yield place, Odd(part, times, cosine)
+            yield place, Odd(part.name, times, cosine)
 
 
 def in_words(found: Sequence[Odd]) -> str:

@@ -51,7 +51,7 @@ def test_each_unit_goes_by_its_own_holders(manifest, start, rule):
 
 def test_the_mean_of_a_stack_is_that_of_one_update_after_the_other(manifest, start):
     rng = np.random.default_rng(2)
-    updates = [update(manifest, start, [0, 1], *rng.normal(size=2)) for _ in range(5)]
+    updates = [update(manifest, start, [0, 1], *rng.uniform(0.1, 0.2, 2)) for _ in range(5)]
     weights = [dict.fromkeys(sent, float(count)) for count, sent in enumerate(updates, 1)]
     mean = Mean()
     for sent, own in zip(updates, weights, strict=True):
@@ -70,7 +70,7 @@ def test_a_unit_with_one_holder_goes_no_further_than_its_holders_before(manifest
     found = come(manifest, start, rule, [update(manifest, start, [0], -0.5)], state)
     for name in unit(manifest, 0):
         np.testing.assert_allclose(near.change[name], -0.1, rtol=1e-4)
-        assert not found.change[name].any()
+        assert name not in found.change
     ((odd, *others),) = found.odd.values()
     assert odd.part == manifest.units[0].name
     assert odd.times == pytest.approx(5, rel=1e-4)
@@ -112,3 +112,21 @@ def test_a_still_fleet_is_not_odd(manifest, start):
     found = come(manifest, start, "median", [update(manifest, start, [0], 0.0, 0.0) for _ in range(4)])
     assert not found.odd
     assert not any(change.any() for change in found.change.values())
+
+
+def test_whoever_goes_far_in_one_unit_is_left_out_of_all(manifest, start):
+    updates = [update(manifest, start, [0], 0.1) for _ in range(3)] + [update(manifest, start, [0], -0.5, -0.1)]
+    found = come(manifest, start, "clipped", updates)
+    for one in manifest.head:
+        np.testing.assert_allclose(found.change[one.name], 0.1, atol=1e-6)
+
+
+def test_where_most_would_be_left_out_nobody_is(manifest, start):
+    updates = [update(manifest, start, [number], 0.1) for number in (0, 0, 0, 1, 1, 1)]
+    for number, part in ((0, 0), (3, 1), (1, 0)):
+        updates[number] = update(manifest, start, [part], 0.1, 0.1 if number < 1 else 0.5)
+    updates[0] = update(manifest, start, [0], 0.5)
+    found = come(manifest, start, "clipped", updates)
+    for one in manifest.head:
+        np.testing.assert_allclose(found.change[one.name], 0.1, atol=1e-6)
+    np.testing.assert_allclose(found.change[unit(manifest, 0)[0]], 0.1, atol=1e-6)
