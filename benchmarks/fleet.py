@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 
 from edge_client.bundle.folder import Bundle
+from server import processes
 from server.cli.connection import Access, Administrator
-from server.demo import processes
 
 TOKEN = "a-token-for-benchmarks-on-this-machine"
 NAMESPACE = "unshare", "--pid", "--fork", "--kill-child", "--mount-proc"

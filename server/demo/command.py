@@ -19,10 +19,10 @@ from server.demo import intents
 from server.demo.fleet import JOB, DemoFleet, started
 from server.demo.folder import DemoFolder
 from server.demo.plan import BATCH, LENGTH, MODEL, MOST_CLIENTS, DemoPlan, plan_for
-from server.demo.processes import DemoProcesses, Process
 from server.demo.result import DemoResult, measured
-from server.demo.screen import Screen
 from server.demo.tables import next_steps, show
+from server.processes import Process, Processes
+from server.screen import Screen
 
 
 def demo(
@@ -73,7 +73,7 @@ def _exported(plan: DemoPlan, folder: DemoFolder, screen: Screen) -> None:
         return
     doing = f"Exporting {plan.model} to int8 for {', '.join(available())} (about a minute, once)"
     log = folder.logs / "export.log"
-    with screen.stage(doing, f"Exported and verified: {folder.bundle}"), DemoProcesses() as processes:
+    with screen.stage(doing, f"Exported and verified: {folder.bundle}"), Processes() as processes:
         _wait(processes.start(log, "export", *recipe, "--overwrite", "--out", str(folder.bundle)))
     folder.keep_bundle(" ".join(recipe))
 

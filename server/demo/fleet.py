@@ -16,8 +16,8 @@ from server.cli.connection import Access, Administrator
 from server.demo import intents
 from server.demo.folder import DemoFolder
 from server.demo.plan import DemoPlan
-from server.demo.processes import DemoProcesses, Process, free_port, wait_for_server
-from server.demo.screen import Screen
+from server.processes import Process, Processes, free_port, wait_for_server
+from server.screen import Screen
 from server.storage.store import ADMIN_TOKEN_FILE
 
 JOB = "demo"
@@ -47,7 +47,7 @@ class Moved(NamedTuple):
 class DemoFleet:
     """The processes, and an administrator's access to the server."""
 
-    def __init__(self, plan: DemoPlan, folder: DemoFolder, processes: DemoProcesses) -> None:
+    def __init__(self, plan: DemoPlan, folder: DemoFolder, processes: Processes) -> None:
         self._plan = plan
         self._folder = folder
         self._processes = processes
@@ -149,7 +149,7 @@ class DemoFleet:
 
 @contextmanager
 def started(plan: DemoPlan, folder: DemoFolder) -> Generator[DemoFleet]:
-    with DemoProcesses() as processes:
+    with Processes() as processes:
         fleet = DemoFleet(plan, folder, processes)
         with fleet.admin:
             yield fleet

@@ -14,7 +14,7 @@ from server.demo.fleet import DemoDevice, DemoFleet
 from server.demo.folder import DemoFolder
 from server.demo.judge import Judge, Local
 from server.demo.plan import DemoPlan
-from server.demo.screen import Screen
+from server.screen import Screen
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from edge_client.arrays import Weights
 from edge_client.data.batches import Batches
+from edge_client.data.columns import Columns
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example, examples_for
 from edge_client.data.sources import open_data
@@ -31,7 +32,6 @@ from server.simulation.compute.guide import GuideMaker
 from server.simulation.compute.learner import Learner, open_learner
 from server.simulation.compute.scores import score
 from server.simulation.compute.together import JoinedPasses, run_together
-from server.simulation.data.columns import Columns
 from server.simulation.data.dataset import open_dataset
 from server.simulation.data.population import Population
 from server.simulation.methods.fwdllm import ClosestDirection, GradientSpread

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from edge_client.data.columns import GROUP, LABEL, Columns, MappedSource, fields_of
 from edge_client.data.examples import BadRows, Examples, examples_for
 from edge_client.data.sources import BadRow, CsvSource, JsonlSource, Located, Row, Source
 from edge_client.errors import DataError
@@ -27,7 +28,6 @@ from edge_client.tasks.classification import class_number
 from edge_client.tasks.registry import task_named
 from edge_client.tasks.task import TaskType
 from server.simulation.data import hub
-from server.simulation.data.columns import GROUP, LABEL, Columns, MappedSource, fields_of
 from server.simulation.data.split import Kinds
 
 LABELS_FILE = "labels.json"
@@ -81,7 +81,7 @@ def open_dataset(
     kind = task_named(task)
     raw = _folder(Path(data)) if _file(Path(data), "train") else _hub(data, kind, columns)
     by = by or kind.topic
-    fields = fields_of(kind, columns, raw.columns, raw.train.name)
+    fields = fields_of(kind.fields, columns, raw.columns, raw.train.name)
     if by and by not in raw.columns:
         raise DataError(
             f"{raw.train.name} has no column {by!r} to split over; its columns are {', '.join(raw.columns)[:200]}: "
@@ -158,7 +158,7 @@ def _names(path: Path) -> Sequence[str]:
 def _hub(data: str, kind: TaskType, columns: Columns) -> _Raw:
     splits = hub.open_splits(data)
     known = hub.columns(splits, data)
-    label = next(iter(fields_of(kind, columns, known, data).get("label", ())), "")
+    label = next(iter(fields_of(kind.fields, columns, known, data).get("label", ())), "")
     train, test = hub.labelled(splits, data, label)
     return _Raw(_name(data), train, test, known, hub.names(splits, label))
 

@@ -4,10 +4,10 @@ import sys
 
 import pytest
 
+from edge_client.data.columns import Columns
 from edge_client.data.examples import Example
 from edge_client.distribution import install_command
 from edge_client.errors import DataError, RuntimeMissing
-from server.simulation.data.columns import Columns
 from server.simulation.data.dataset import open_dataset
 
 ROWS = [{"text": "ice", "label": "no"}, {"text": "a lake", "label": "yes"}, {"text": "on it", "label": "no"}]

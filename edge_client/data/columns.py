@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from edge_client.data.sources import Located, Row, Source
 from edge_client.errors import DataError
-from edge_client.tasks.task import TaskType
+
+from .sources import Located, Row, Source
 
 Fields = dict[str, tuple[str, ...]]
 """Of each field that a device reads, the columns that it is made of."""
@@ -45,12 +45,12 @@ class Columns(NamedTuple):
     """Or the question's answers."""
 
 
-def fields_of(kind: TaskType, asked: Columns, names: Sequence[str], where: str) -> Fields:
-    """Where each field of a kind of task is found among a data set's columns."""
-    taken = _texts(asked, names, where) if "text" in kind.fields else {}
-    if LABEL in kind.fields:
+def fields_of(wanted: Sequence[str], asked: Columns, names: Sequence[str], where: str) -> Fields:
+    """Where each field that a kind of task reads is found among a data set's columns."""
+    taken = _texts(asked, names, where) if "text" in wanted else {}
+    if LABEL in wanted:
         taken[LABEL] = asked.label or next((name for name in _LABELS if name in names), LABEL)
-    taken |= {name: given or name for name, given in zip(kind.fields, asked, strict=True) if name and name not in taken}
+    taken |= {name: given or name for name, given in zip(wanted, asked, strict=True) if name and name not in taken}
     fields = {field: tuple(columns.split("+")) for field, columns in taken.items() if columns}
     for field, columns in fields.items():
         for column in columns:

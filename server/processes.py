@@ -1,4 +1,4 @@
-"""The demo's server and devices: real processes, none of which outlives the one that started it."""
+"""Servers and devices on this machine: real processes, none of which outlives the one that started it."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _PR_SET_PDEATHSIG = 1
-_SPRY = sys.executable, "-m", "server.demo.processes"
+_SPRY = sys.executable, "-m", "server.processes"
 _GRACE = 15.0
 _START = 60.0
 
 
 class ProcessFailed(SpryError):
-    """One of the demo's processes ended when it should not have."""
+    """A process that was started here ended when it should not have."""
 
 
 def main() -> None:
-    """`spry` as a child: `python -m server.demo.processes ...`. Asks the kernel to end it with its parent.
+    """`spry` as a child: `python -m server.processes ...`. Asks the kernel to end it with its parent.
 
     Ctrl-C is what every command cleans up after; a shell's background job would have it ignored.
     """
@@ -101,7 +101,7 @@ class Process:
         self.process.wait()
 
 
-class DemoProcesses:
+class Processes:
     """All that were started; leaving the block ends them, the last started first."""
 
     def __init__(self) -> None:
