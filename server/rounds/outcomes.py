@@ -113,7 +113,7 @@ def mean_of_updates(
     refused: list[tuple[str, str]] = []
     taken: list[Contribution] = []
     for update in updates:
-        if why := beyond(update.norms, usual, settings.norm_bound):  # it came before there was a median
+        if why := beyond(update.norms, usual, settings.norm_bound):
             refused.append((update.part, why))
         else:
             taken.append(update)

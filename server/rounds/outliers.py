@@ -3,9 +3,12 @@
 Norms are compared within a unit: those of queries and values differ by far more than any bound. A unit that too few
 have held is compared with all units together, by the square of the bound.
 
-Usual is the median of the last rounds or that of the job's first, whichever is larger. The first rounds count
-because a fleet that has learned hardly moves any more: a device that meets something new then moves as far as
-everybody did at the start, and is the one worth hearing.
+Usual is the median of the round itself, of the last rounds, or of the job's first, whichever is largest. The round
+itself counts because a fleet moves as one: behind a task layer of zeros units hardly move in the first round, and in
+the second by what may be a hundred times as much, all of them. So an update is judged when its round closes and the
+others' lie beside it; only what goes beyond the bound squared is refused as it comes. The first rounds count because a
+fleet that has learned hardly moves any more: a device that meets something new then moves as far as everybody did at
+the start, and is the one worth hearing.
 """
 
 from __future__ import annotations
@@ -110,11 +113,12 @@ def _size(values: NDArray[Any]) -> float:
 
 
 def usual_in(database: Database, job: str, number: int) -> Norms:
-    """What updates of a job's round are compared with; of rounds before too, so that the first one can be."""
+    """What updates of a job's round are compared with: each other, and those of rounds before."""
     since = number - _LAST_ROUNDS + 1
     with database.read() as connection:
         known = parts.accepted_norms(connection, job, since=since, until=FIRST_ROUNDS)
     return usual(
+        [norms for round_, norms in known if round_ == number],
         [norms for round_, norms in known if round_ >= since],
         [norms for round_, norms in known if round_ <= FIRST_ROUNDS],
     )

@@ -70,7 +70,7 @@ class Reports:
             report = replace(report, measured=0)  # nobody asked: what it tells is left out of the mean
         lengths = norms(update.tensors, start, manifest.head_names, manifest.units)
         known = usual_in(self._store.database, job.id, part.round)
-        if why := beyond(lengths, known, job.settings.norm_bound):
+        if why := beyond(lengths, known, job.settings.norm_bound**2):  # what is nearer is judged beside the others'
             raise Refusal(422, "norm", f"the update is refused: {why}")
         return Sent(sha256, report, lengths)
 

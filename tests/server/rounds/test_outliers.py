@@ -52,6 +52,19 @@ def test_what_was_usual_at_the_start_is_taken_from_a_fleet_that_hardly_moves(ser
     assert server.job()["version"] == FIRST_ROUNDS + 4
 
 
+def test_a_fleet_that_moves_further_as_one_is_heard(server, bundle_name):
+    """Units hardly move in the first round behind a task layer of zeros; a liar among them is still told."""
+    server.create_job(bundle_name, per_round=4, over_selection=1, optimizers=AVERAGE, norm_bound=5)
+    server.advance()
+    devices = [server.device() for _ in range(4)]
+    play(server, devices, [0.001, 0.001, 0.001, 0.001])
+    play(server, devices, [0.02, 0.022, 0.018, 0.02])
+    assert server.job()["refused"] == {}
+    play(server, devices, [0.02, 0.4, 0.018, 0.02])
+    assert server.job()["refused"] == {"norm": 1}
+    assert server.job()["version"] == 3
+
+
 def test_a_unit_is_compared_with_itself():
     """Values move 61 times as far as queries here, and an honest client that holds them is no outlier."""
     queries = [{"units": 1.0, "unit query": 1.0} for _ in range(9)]
@@ -91,7 +104,7 @@ def test_values_are_not_refused_beside_queries(server, bundle_name):
     assert server.job()["version"] == 5
     task = next(task for task in (device.task() for device in devices) if 0 not in task["units"])
     owner = next(device for device in devices if device.check_in()["task"]["id"] == task["id"])
-    assert owner.send(task, moved(owner, task, 6.1), 422)["code"] == "norm"
+    assert owner.send(task, moved(owner, task, 41.0), 422)["code"] == "norm"  # at once beyond the square of the bound
 
 
 def moved(device, task, change):
