@@ -6,7 +6,10 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from edge_client.bundle.manifest import DEFAULT_TASK, PRECISIONS, TASKS, Precision
+from edge_client.checkpoints import local_folder, require_hub
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.keys import read_secret
 from edge_client.runtimes.runtime import RUNTIMES
@@ -59,6 +62,8 @@ class ExportOptions:
 
     def check(self) -> None:
         """Refuse what cannot work, each with what was expected and what came."""
+        if local_folder(self.source) is None:
+            require_hub(self.source)
         if self.sign is not None:
             read_secret(self.sign)
         known("task", [self.task], TASKS)
@@ -94,9 +99,14 @@ class ExportOptions:
 
 
 def parse_labels(text: str) -> tuple[str, ...]:
-    """`3` means three unnamed classes, anything else is names between commas."""
+    """`3` means three unnamed classes; else names between commas, or a JSON list where names have commas themselves."""
     if text.strip().isdecimal():
         return tuple(str(i) for i in range(int(text)))
+    if text.lstrip().startswith("["):
+        try:
+            return msgspec.json.decode(text, type=tuple[str, ...])
+        except msgspec.DecodeError as error:
+            raise ExportError(f"--labels is no JSON list of names: {error}; give names between commas") from None
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 

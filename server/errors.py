@@ -3,6 +3,7 @@
 SpryError
 ├── ServerConfigError   settings that an administrator must change; the server does not start
 ├── SettingsError       settings of a job that are none
+├── ProjectError        a project's folder that cannot be used as it is
 ├── SimulationError     a simulation that cannot run as it was asked for
 └── Refusal             an answer to a request: a problem document with this status, code and advice
 """
@@ -37,6 +38,10 @@ class ServerConfigError(SpryError):
 
 class SettingsError(SpryError):
     """A command was given what is no setting of a job."""
+
+
+class ProjectError(SpryError):
+    """A project cannot be read, made or started."""
 
 
 class SimulationError(SpryError):

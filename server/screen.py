@@ -1,4 +1,4 @@
-"""What a command shows while a fleet of this machine works: on standard error, so that `--json` leaves standard output to a script."""
+"""What a command shows while a fleet of this machine works: on standard error, which leaves the other to `--json`."""
 
 from __future__ import annotations
 

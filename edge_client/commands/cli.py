@@ -47,6 +47,10 @@ class Subcommand(NamedTuple):
 
 SUBCOMMANDS = {
     "demo": Subcommand("See the whole system learn on this machine.", "demo"),
+    "new": Subcommand("Look at your data, and make a project of them.", "server"),
+    "up": Subcommand("Start a project: export, server, job and trial devices.", "server"),
+    "status": Subcommand("Show what of a project runs, and how it stands.", "server"),
+    "down": Subcommand("End a project's server and trial devices.", "server"),
     "join": Subcommand("Take part in a server's rounds with this device's data."),
     "predict": Subcommand("Predict by the weights that this device has."),
     "doctor": Subcommand("Check this machine, and the way to a server."),

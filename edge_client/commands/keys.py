@@ -28,16 +28,22 @@ def make(key: KeyArgument) -> None:
 
     Example: spry keys make publisher.key
     """
+    public = write_key(key)
+    typer.echo(public)
+
+
+def write_key(path: Path) -> str:
+    """Write a new key and its public half into two files; gives the public one."""
     secret = keys.make()
     try:
-        handle = os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise SpryError(f"{key} exists, and a key that is overwritten is lost; give another name") from None
+        raise SpryError(f"{path} exists, and a key that is overwritten is lost; give another name") from None
     with os.fdopen(handle, "w") as file:
         file.write(f"{keys.SECRET}{secret}\n")
     public = keys.public_of(secret)
-    key.with_name(key.name + ".pub").write_text(public + "\n")
-    typer.echo(public)
+    path.with_name(path.name + ".pub").write_text(public + "\n")
+    return public
 
 
 @app.command()

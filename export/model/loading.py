@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +13,10 @@ import transformers
 from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerFast
 
+from edge_client.checkpoints import PACKAGE_PREFIX, local_folder, require_hub
 from export.errors import ExportError
 from export.tasks.task import ModelTask
 
-PACKAGE_PREFIX = "package:"
 _POSITION_TABLES = ("position_embeddings", "wpe", "embed_positions")
 
 
@@ -102,12 +100,9 @@ def load(source: str, task: ModelTask, labels: Sequence[str], *, random_weights:
 
 def _folder(source: str, *, random_weights: bool) -> Path | None:
     """The folder that `source` names; None for a hub name."""
-    if source.startswith(PACKAGE_PREFIX):
-        return _package_folder(source.removeprefix(PACKAGE_PREFIX))
-    path = Path(source)
-    if not path.is_dir():
-        if path.exists() or source.startswith((".", "/", "~")):
-            raise ExportError(f"{source} is not a folder; give a folder with a Hugging Face model or a hub name")
+    path = local_folder(source)
+    if path is None:
+        require_hub(source)
         return None
     if not (path / "config.json").is_file():
         raise ExportError(f"{source} holds no model: expected config.json and model.safetensors in it")
@@ -117,18 +112,6 @@ def _folder(source: str, *, random_weights: bool) -> Path | None:
             "export the shape alone"
         )
     return path
-
-
-def _package_folder(name: str) -> Path:
-    """A model that an installed Python package carries."""
-    spec = find_spec(name)
-    roots = [Path(location) for location in (spec.submodule_search_locations or ())] if spec else []
-    for root in roots:
-        for config in sorted(root.rglob("config.json")):
-            if "model_type" in json.loads(config.read_text()):
-                return config.parent
-    reason = "it holds no config.json of a model" if roots else "no such package is installed"
-    raise ExportError(f"the package {name} gives no model: {reason}; install one that has it, or give a folder")
 
 
 def _config(where: str) -> Any:

@@ -17,6 +17,7 @@ from edge_client.bundle.manifest import FILE_NAME
 from edge_client.bundle.signature import SIGNATURES
 from edge_client.errors import SpryError
 from edge_client.wire.addresses import checked_address, trusted
+from server.project.folder import ADMIN_TOKEN, Project
 from server.text import printable
 
 if TYPE_CHECKING:
@@ -42,9 +43,14 @@ class Access(NamedTuple):
 
     @classmethod
     def of(cls, url: str | None, token: str | None, ca: Path | None) -> Access:
-        """Options first, then variables; a server on this machine keeps its token in its data folder."""
-        url = checked_address(url or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER)
-        token = token or os.environ.get(TOKEN_VARIABLE) or _local_token()
+        """Options first, then variables, then this folder's project; a server here keeps its token in its data."""
+        project = Project.around(Path.cwd())
+        named = url or os.environ.get(SERVER_VARIABLE)
+        url = checked_address(named or (project.url if project else DEFAULT_SERVER))
+        own = project.admin_token if project and url == project.url else None
+        token = token or os.environ.get(TOKEN_VARIABLE) or _local_token(own)
+        if ca is None and project and own and project.file.server.tls_cert:
+            ca = project.path(project.file.server.tls_cert)
         if not token:
             raise AdminError(
                 f"no administrator's token: give --admin-token, set {TOKEN_VARIABLE}, or run this beside the server's "
@@ -55,8 +61,8 @@ class Access(NamedTuple):
         return cls(url, token, ca)
 
 
-def _local_token() -> str:
-    file = Path(os.environ.get("SPRY_DATA_DIR", "spry-data")) / "admin-token"
+def _local_token(own: Path | None) -> str:
+    file = own or Path(os.environ.get("SPRY_DATA_DIR", "spry-data")) / ADMIN_TOKEN
     return file.read_text().strip() if file.is_file() and os.access(file, os.R_OK) else ""
 
 

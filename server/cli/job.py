@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -74,27 +74,49 @@ def create(
 
     Example: spry job create news --bundle bundle/ --rounds 50 --per-round 8 --held-out test.jsonl
     """
-    if preset is not None and preset not in PRESETS:
-        raise AdminError(f"--preset must be one of {', '.join(PRESETS)}, got {preset!r}")
     given = settings.under({**rounds.asked(), **asdict(ending), **training.asked()})
     with connect(server, admin_token, ca) as administrator:
-        with Bundle.open(bundle, verify=False) as opened:
-            adapter = opened.manifest.adapter.method
-            start = preset or preset_for(adapter, _training(given))
-            wanted = merged(start_of(opened.manifest, start), given)
-        if held_out is not None:
-            wanted["held_out"] = administrator.upload_held_out(held_out)
-        with transfer("uploading") as advance:
-            uploaded = administrator.upload_bundle(bundle, advance)
-        made = administrator.post("/v1/jobs", {"name": name, "bundle": uploaded, "settings": wanted})
+        made = create_job(administrator, name, bundle, given, preset, held_out)
     if as_json:
-        show_json(made)
+        show_json(made.told)
     else:
-        fitting = "" if preset or start == "default" else f" with --preset {start}, which fits its adapter"
-        typer.echo(f"job {name} ({made['id']}) is running{fitting}; follow it with `spry job show {name} --follow`")
+        fitting = "" if preset or made.start == "default" else f" with --preset {made.start}, which fits its adapter"
+        typer.echo(
+            f"job {name} ({made.told['id']}) is running{fitting}; follow it with `spry job show {name} --follow`"
+        )
 
 
-def _training(settings: dict[str, Any]) -> dict[str, Any]:
+class Made(NamedTuple):
+    """A new job."""
+
+    told: dict[str, Any]
+    """What the server says of it."""
+    start: str
+    """The preset that its settings started from."""
+
+
+def create_job(
+    administrator: Administrator,
+    name: str,
+    bundle: Path,
+    given: Mapping[str, Any],
+    preset: str | None,
+    held_out: Path | None,
+) -> Made:
+    """Upload what the server lacks, and start a job; `given` are settings over those of the preset."""
+    if preset is not None and preset not in PRESETS:
+        raise AdminError(f"--preset must be one of {', '.join(PRESETS)}, got {preset!r}")
+    with Bundle.open(bundle, verify=False) as opened:
+        start = preset or preset_for(opened.manifest.adapter.method, _training(given))
+        wanted = merged(start_of(opened.manifest, start), given)
+    if held_out is not None:
+        wanted["held_out"] = administrator.upload_held_out(held_out)
+    with transfer("uploading") as advance:
+        uploaded = administrator.upload_bundle(bundle, advance)
+    return Made(administrator.post("/v1/jobs", {"name": name, "bundle": uploaded, "settings": wanted}), start)
+
+
+def _training(settings: Mapping[str, Any]) -> dict[str, Any]:
     training: Any = settings.get("training", {})
     if not isinstance(training, dict):
         raise AdminError(f"training must be an object of settings, got {json.dumps(training)}")
@@ -147,7 +169,7 @@ def show(
     if as_json:
         show_json(standing)
         return
-    say(_line(standing))
+    say(job_line(standing))
     if standing["state"] == "ended":
         say(f"ended: {standing['reason']}")
     if standing["refused"]:
@@ -171,7 +193,7 @@ def _follow(administrator: Administrator, job: str, *, as_json: bool) -> None:
     with administrator.events(job) as events:
         for text in events:
             standing = json.loads(text)
-            line, reason = text if as_json else _line(standing), standing["reason"]
+            line, reason = text if as_json else job_line(standing), standing["reason"]
             if not as_json and (lacks := (standing["progress"] or {}).get("lacks")):
                 line = f"{line}; {lacks}"
             if line != told:
@@ -219,7 +241,7 @@ def _steer(job: str, where: str, server: str | None, admin_token: str | None, ca
 # --- how a job reads -------------------------------------------------------------------------------------------------
 
 
-def _line(job: dict[str, Any]) -> str:
+def job_line(job: dict[str, Any]) -> str:
     progress = job["progress"]
     stuck = f" ({job['reason']}; when that is mended: spry job resume)" if job["state"] == "set-aside" else ""
     parts = [f"{job['name']}: {job['state']}{stuck}, {job['done']} of {job['settings']['rounds']} rounds"]

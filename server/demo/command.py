@@ -21,7 +21,6 @@ from server.demo.folder import DemoFolder
 from server.demo.plan import BATCH, LENGTH, MODEL, MOST_CLIENTS, DemoPlan, plan_for
 from server.demo.result import DemoResult, measured
 from server.demo.tables import next_steps, show
-from server.processes import Process, Processes
 from server.screen import Screen
 
 
@@ -68,19 +67,11 @@ def _exported(plan: DemoPlan, folder: DemoFolder, screen: Screen) -> None:
         plan.model, "--labels", ",".join(intents.LABELS), "--quantize", "int8", "--target", ",".join(available()),
         "--batch", str(BATCH), "--seq", str(LENGTH), "--cuts", "3", *plan.recipe.adapter, "--no-measure",
     ]  # fmt: skip
-    if folder.has_bundle(" ".join(recipe)):
+    if folder.recipe.made(recipe):
         screen.say(f"[green]✓[/green] The bundle of an earlier run: {folder.bundle}")
         return
     doing = f"Exporting {plan.model} to int8 for {', '.join(available())} (about a minute, once)"
-    log = folder.logs / "export.log"
-    with screen.stage(doing, f"Exported and verified: {folder.bundle}"), Processes() as processes:
-        _wait(processes.start(log, "export", *recipe, "--overwrite", "--out", str(folder.bundle)))
-    folder.keep_bundle(" ".join(recipe))
-
-
-def _wait(process: Process) -> None:
-    if process.process.wait():
-        process.check("spry export")
+    folder.recipe.make(recipe, folder.logs / "export.log", screen, doing)
 
 
 def _learned(plan: DemoPlan, folder: DemoFolder, fleet: DemoFleet, screen: Screen, begun: float) -> DemoResult:

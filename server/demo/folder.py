@@ -9,9 +9,9 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from edge_client.bundle.folder import Bundle
 from edge_client.errors import SpryError
 from server.demo.intents import Phrase
+from server.project.export import Recipe
 
 _MARK = ".spry-demo"
 
@@ -26,7 +26,7 @@ class DemoFolder:
         self.devices = path / "devices"
         self.adapter = path / "adapter"
         self.logs = path / "logs"
-        self._recipe = path / "bundle.recipe"
+        self.recipe = Recipe(self.bundle, path / "bundle.recipe")
 
     @contextmanager
     def taken(self) -> Generator[None]:
@@ -47,19 +47,6 @@ class DemoFolder:
             for part in (self.server, self.devices, self.adapter, self.logs):
                 shutil.rmtree(part, ignore_errors=True)
             yield
-
-    def has_bundle(self, recipe: str) -> bool:
-        """Whether an earlier run exported by this recipe already."""
-        if not self._recipe.is_file() or self._recipe.read_text() != recipe:
-            return False
-        try:
-            with Bundle.open(self.bundle):
-                return True
-        except SpryError:  # cut short, or damaged: export again
-            return False
-
-    def keep_bundle(self, recipe: str) -> None:
-        self._recipe.write_text(recipe)
 
     def write_rows(self, name: str, rows: Sequence[Phrase]) -> Path:
         path = self.devices / name

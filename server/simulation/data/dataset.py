@@ -89,7 +89,7 @@ def open_dataset(
         )
     test = MappedSource(raw.test, fields)
     train: Source = MappedSource(raw.train, fields | {GROUP: (by,)} if by else fields)
-    labels = tuple(labels or raw.labels or _labels_in(train)) if kind.has_classes else ()
+    labels = tuple(labels or raw.labels or labels_in(train)) if kind.has_classes else ()
     classes = groups = None
     if labels and LABEL in kind.fields:
         train = classes = _NotingSource(train, _class_of(labels), labels)
@@ -163,7 +163,7 @@ def _hub(data: str, kind: TaskType, columns: Columns) -> _Raw:
     return _Raw(_name(data), train, test, known, hub.names(splits, label))
 
 
-def _labels_in(train: Source) -> Sequence[str]:
+def labels_in(train: Source) -> Sequence[str]:
     """Names sorted; of numbers, all from 0 on, so that each stays what it is."""
     values = (located.row.get("label") for located in train.rows() if located.row is not None)
     labels = {str(value).strip() for value in values if isinstance(value, str | int) and value != ""}

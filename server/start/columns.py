@@ -1,0 +1,76 @@
+"""Which columns hold what in somebody's data: by their names where these are common, else by what stands in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from edge_client.data.columns import LABEL, Columns, Fields, fields_of
+from edge_client.data.sources import Row
+from edge_client.errors import DataError
+from edge_client.tasks.registry import task_named
+
+_MOST_CLASSES = 0.2
+"""Of its rows, how many different values a column of classes has at most."""
+_LONGEST_CLASS = 60
+_FEWEST_WORDS = 2.0
+"""Of a text, as a mean; a column of names or numbers has fewer."""
+
+
+class Found(NamedTuple):
+    """What the columns are for."""
+
+    task: str
+    fields: Fields
+    guessed: bool
+    """Whether contents decided, where names said nothing."""
+
+
+def columns_in(rows: Sequence[Row], asked: Columns, task: str | None, where: str) -> Found:
+    """What can be learned from rows, and from which of their columns."""
+    names = list(dict.fromkeys(str(name) for row in rows for name in row))
+    task = task or _task(names, asked)
+    if LABEL not in task_named(task).fields:
+        return Found(task, fields_of(task_named(task).fields, asked, names, where), guessed=False)
+    try:
+        fields = fields_of(task_named(task).fields, asked, names, where)
+        return Found(task, fields, guessed=False)
+    except DataError:
+        if any(name and part not in names for name in asked for part in name.split("+")):
+            raise
+    label = asked.label or _label(rows, names)
+    text = asked.text or _text(rows, [name for name in names if name != label])
+    if not label or not text:
+        lacks = "the texts" if not text else "the classes"
+        raise DataError(
+            f"{where} has no column that looks like {lacks}: its columns are {', '.join(names)[:200]}; name them with "
+            "--text and --label, or say --task causal-lm to learn from the texts alone"
+        )
+    return Found(task, fields_of(task_named(task).fields, Columns(text, asked.pair, label), names, where), guessed=True)
+
+
+def _task(names: Sequence[str], asked: Columns) -> str:
+    """Answers to questions where there are some, texts alone where nothing else is, and classes else."""
+    if {"question", "context", "answers"} <= set(names):
+        return "qa"
+    alone = len(names) == 1 and not asked.label
+    return "causal-lm" if alone or {"messages"} <= set(names) or {"prompt", "completion"} <= set(names) else "seq-cls"
+
+
+def _label(rows: Sequence[Row], names: Iterable[str]) -> str:
+    """The column of fewest different, short values that come again and again."""
+    kinds = {name: {str(row[name]).strip() for row in rows if row.get(name) not in (None, "")} for name in names}
+    fitting = {
+        name: len(values)
+        for name, values in kinds.items()
+        if 2 <= len(values) <= max(2, _MOST_CLASSES * len(rows)) and max(map(len, values)) <= _LONGEST_CLASS
+    }
+    return min(fitting, key=fitting.__getitem__, default="")
+
+
+def _text(rows: Sequence[Row], names: Iterable[str]) -> str:
+    """The column of most words."""
+    words = {name: fmean(len(str(row.get(name, "")).split()) for row in rows) for name in names}
+    longest = max(words, key=words.__getitem__, default="")
+    return longest if longest and words[longest] >= _FEWEST_WORDS else ""

@@ -1,0 +1,85 @@
+"""The job of a project on its server: found again, or made anew when what it learns has changed."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edge_client.bundle.manifest import FILE_NAME
+from edge_client.store import files
+from server.cli.connection import Administrator, part
+from server.cli.job import create_job
+from server.project.folder import Project
+
+TOKEN_USES, TOKEN_DAYS = 100, 30
+
+
+class Known(msgspec.Struct, frozen=True):
+    """The newest job."""
+
+    name: str
+    asked: str
+    """The same for the same bundle, examples and settings."""
+
+
+class Invitation(msgspec.Struct, frozen=True):
+    """An enrolment token, which the server does not tell again."""
+
+    id: str
+    token: str
+
+
+def ensure_job(project: Project, administrator: Administrator) -> tuple[dict[str, Any], bool]:
+    """The job as it stands, and whether it is new."""
+    path = project.kept / "job.json"
+    known, asked = files.read_json(path, Known), _asked(project)
+    if known is not None and known.asked == asked:
+        return administrator.get(f"/v1/jobs/{part(known.name)}"), False
+    jobs = {job["name"]: job for job in administrator.get("/v1/jobs")}
+    if known is not None and known.name in jobs and jobs[known.name]["state"] != "ended":
+        administrator.post(f"/v1/jobs/{part(known.name)}/stop")  # devices cannot learn two things at a time
+    wanted = project.file.job
+    numbered = (wanted.name if number == 1 else f"{wanted.name}-{number}" for number in range(1, len(jobs) + 2))
+    name = next(name for name in numbered if name not in jobs)
+    held_out = project.path(project.file.data.held_out) if project.file.data.held_out else None
+    given = {"rounds": wanted.rounds, "per_round": wanted.per_round, **wanted.settings}
+    create_job(administrator, name, project.bundle, given, wanted.preset or None, held_out)
+    files.write(path, msgspec.json.encode(Known(name, asked)))
+    return administrator.get(f"/v1/jobs/{part(name)}"), True
+
+
+def known_job(project: Project) -> str | None:
+    found = files.read_json(project.kept / "job.json", Known)
+    return None if found is None else found.name
+
+
+def _asked(project: Project) -> str:
+    told = [msgspec.json.encode(project.file.job), _digest(project.bundle / FILE_NAME)]
+    if project.file.data.held_out:
+        told.append(_digest(project.path(project.file.data.held_out)))
+    return hashlib.sha256(b"".join(told)).hexdigest()
+
+
+def _digest(path: Path) -> bytes:
+    return hashlib.sha256(path.read_bytes()).digest() if path.is_file() else b""
+
+
+def invitation(project: Project, administrator: Administrator, publisher: str) -> str:
+    """A token with which devices join and which names the publisher; the one before as long as it is good."""
+    path = project.kept / "token.json"
+    known = files.read_json(path, Invitation)
+    good = {one["id"] for one in administrator.get("/v1/tokens") if _good(one)}
+    if known is None or known.id not in good:
+        wanted = {"label": project.file.job.name, "uses": TOKEN_USES, "seconds": TOKEN_DAYS * 86_400}
+        made = administrator.post("/v1/tokens", wanted)
+        known = Invitation(made["id"], made["token"])
+        files.write(path, msgspec.json.encode(known), mode=files.PRIVATE)
+    return f"{known.token}.{publisher}"
+
+
+def _good(token: dict[str, Any]) -> bool:
+    return not token["revoked"] and token["uses"] < token["max_uses"] and token["expires"] > time.time()

@@ -1,0 +1,93 @@
+"""What `spry up` starts on this machine: the server, and trial devices."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import httpx
+
+from edge_client import keys
+from edge_client.commands.keys import write_key
+from edge_client.store import files
+from server.errors import ProjectError
+from server.project.folder import Project
+from server.project.running import Running
+
+SERVER = "server"
+_START = 60.0
+"""Seconds that a server has to answer."""
+_OFTEN = "SPRY_RETRY_SECONDS", "2"
+"""Trial devices are near; they may ask often."""
+
+
+def publisher(project: Project) -> str:
+    """The public key of the project's bundles; made with the first."""
+    if not project.publisher.is_file():
+        files.make_folder(project.kept)
+        write_key(project.publisher)
+    return keys.public_of(keys.read_secret(project.publisher))
+
+
+def start_server(project: Project, running: Running) -> bool:
+    """Whether it had to be started."""
+    if SERVER in running.names:
+        return False
+    part = project.file.server
+    arguments = ["serve", "--host", part.host, "--port", str(part.port), "--data", str(project.server)]
+    if part.tls_cert:
+        arguments += ["--tls-cert", str(project.path(part.tls_cert)), "--tls-key", str(project.path(part.tls_key))]
+    if part.plain_http:
+        arguments.append("--plain-http")
+    settings = {f"SPRY_{name.upper()}": str(value) for name, value in part.settings.items()}
+    running.start(SERVER, project.logs / "server.log", *arguments, **{_OFTEN[0]: _OFTEN[1]} | settings)
+    _wait(project, running)
+    return True
+
+
+def _wait(project: Project, running: Running) -> None:
+    until = time.monotonic() + _START
+    while time.monotonic() < until:
+        running.check(SERVER)
+        try:
+            if httpx.get(f"{project.url}/healthz", verify=False).is_success:  # noqa: S501 -- whether it is there at all
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    raise ProjectError(f"the server gave no answer at {project.url} within {_START:.0f} s (see {project.logs})")
+
+
+def start_devices(project: Project, running: Running, count: int, token: str) -> None:
+    """Clients with a slice of the rows each; those that are there stay."""
+    names = [f"trial-{number}" for number in range(1, count + 1)]
+    _deal(project, names)
+    ca = ["--ca", str(project.path(project.file.server.tls_cert))] if project.file.server.tls_cert else []
+    for name in names:
+        if name not in running.names:
+            running.start(
+                name, project.logs / f"{name}.log", "join", "--server", project.url, "--name", name, *ca,
+                "--home", str(project.devices / name / "home"), "--data", str(_rows_of(project, name)),
+                "--threads", "1", "--bad-rows", "skip", SPRY_TOKEN=token, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1",
+            )  # fmt: skip
+
+
+def _rows_of(project: Project, name: str) -> Path:
+    return project.devices / name / "data.jsonl"
+
+
+def _deal(project: Project, names: list[str]) -> None:
+    """Rows dealt out as cards are, in an order of chance that is the same each time."""
+    if all(_rows_of(project, name).is_file() for name in names):
+        return
+    source = project.path(project.file.data.train)
+    try:
+        rows = source.read_bytes().splitlines(keepends=True)
+    except OSError as error:
+        raise ProjectError(f"{source} cannot be read: {error.strerror}; trial devices learn from its rows") from None
+    if len(rows) < 2 * len(names):
+        raise ProjectError(f"{source} has {len(rows)} rows, too few for {len(names)} devices: start fewer (--try)")
+    random.Random(0).shuffle(rows)  # noqa: S311 -- no secret
+    for number, name in enumerate(names):
+        files.write(_rows_of(project, name), b"".join(rows[number :: len(names)]))

@@ -1,0 +1,174 @@
+"""`spry new`: a project from a file of examples."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+
+from edge_client.bundle.manifest import TASKS
+from edge_client.commands.options.groups import words
+from edge_client.data.columns import Columns
+from edge_client.store import files
+from edge_client.tasks.registry import task_named
+from server.errors import ProjectError
+from server.project import file
+from server.project.file import ProjectFile, ServerPart
+from server.start.choice import Choice, Reader, chosen, model_for, remarks
+from server.start.survey import Part, Survey, surveyed
+from server.text import printable
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_FIRST_PORT, _PORTS = 8000, 20
+_SHOWN_CLASSES = 8
+_IGNORED = "# All but spry.toml is made from it, or secret.\n*\n!.gitignore\n!spry.toml\n"
+
+
+def new(
+    name: Annotated[str, typer.Argument(help="The project's name, and the folder that is made for it.")],
+    data: Annotated[
+        str, typer.Option(help="Examples: a .jsonl or .csv file, a folder, or the name of a dataset on the hub.")
+    ],
+    text: Annotated[str, typer.Option(help="The column of the texts; several with + between them.")] = "",
+    pair: Annotated[str, typer.Option(help="The column of the second texts, where texts come in pairs.")] = "",
+    label: Annotated[str, typer.Option(help="The column of the classes.")] = "",
+    task: Annotated[str | None, typer.Option(help=f"What is learned: {', '.join(TASKS)}; by the columns.")] = None,
+    model: Annotated[str | None, typer.Option(help="Another model, as `spry export` takes it.")] = None,
+    target: Annotated[str, typer.Option(help="Runtimes of the devices, between commas.")] = "onnx",
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON on standard output.")] = False,
+) -> None:
+    """Look at data, choose how to learn from it, and write a project that `spry up` starts.
+
+    Example: spry new tickets --data tickets.csv
+    """
+    folder = Path(name)
+    _check(folder)
+    if task is not None:
+        task_named(task)
+    source = model_for(task, model)
+    reader = Reader(source)
+    survey = surveyed(data, Columns(text, pair, label), task, reader.count)
+    model_for(survey.task, model)
+    choice = chosen(folder.name, survey, source, reader)
+    choice.model = msgspec.structs.replace(choice.model, targets=words(target))
+    _write(folder, survey, choice)
+    told = remarks(survey, source)
+    if as_json:
+        typer.echo(json.dumps(_found(survey, choice, told), indent=1))
+    else:
+        _show(folder, survey, choice, told)
+
+
+def _check(folder: Path) -> None:
+    if not _NAME.fullmatch(folder.name):
+        raise ProjectError(
+            f"a project's name has letters, digits, points, - and _, up to 63 of them, got {folder.name!r}"
+        )
+    if folder.exists():
+        raise ProjectError(f"{folder} exists; choose another name, or remove it")
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def _write(folder: Path, survey: Survey, choice: Choice) -> None:
+    """The whole folder or none."""
+    whole = ProjectFile(model=choice.model, job=choice.job, server=ServerPart(port=_free_port()))
+    making = folder.with_name(f".{folder.name}.making")
+    shutil.rmtree(making, ignore_errors=True)
+    try:
+        files.make_folder(making)
+        _write_rows(making / whole.data.train, survey.train)
+        _write_rows(making / whole.data.held_out, survey.held_out)
+        (making / ".gitignore").write_text(_IGNORED)
+        (making / file.FILE).write_text(file.written(whole, choice.why))
+        making.rename(folder)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+
+
+def _write_rows(path: Path, part: Part) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with path.open("wb") as rows:
+        for place in part.examples.places:
+            rows.write(msgspec.json.encode(part.source.row(place)) + b"\n")
+
+
+def _free_port() -> int:
+    """The first that nothing listens on, so that two projects can be up at a time."""
+    for port in range(_FIRST_PORT, _FIRST_PORT + _PORTS):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    return _FIRST_PORT
+
+
+# --- what is told ----------------------------------------------------------------------------------------------------
+
+
+def _show(folder: Path, survey: Survey, choice: Choice, told: list[str]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+
+    def say(line: str) -> None:
+        console.print(printable(line), markup=False)
+
+    read = "; ".join(f"{field} from {' + '.join(columns)}" for field, columns in _shown_fields(survey))
+    say(f"{survey.name}: {survey.rows:,} rows{f', {read}' if read else ''}")
+    if survey.labels:
+        say(f"  {len(survey.labels)} classes: {_classes(survey)}")
+        say(f"  always answering the most frequent one would be right in {survey.majority:.0%}")
+    if survey.tokens:
+        middle = survey.tokens[len(survey.tokens) // 2]
+        say(f"  tokens: {survey.tokens[0]} to {survey.tokens[-1]}, half of the rows have {middle} or fewer")
+    for line in told:
+        console.print(f"[yellow]![/yellow] {printable(line)}", markup=True)
+    say("")
+    why = choice.why
+    say(f"chosen: {choice.model.task} by {choice.model.source} ({why['model.source']}), {choice.model.quantize}")
+    say(f"  {choice.model.length} tokens a row: {why['model.length']}")
+    held_out, train = len(survey.held_out.examples), len(survey.train.examples)
+    say(f"  {held_out:,} rows are held out to measure on, {train:,} to learn from")
+    say(f"  {choice.job.rounds} rounds; no rates to set, each device steps by what it measures")
+    say("")
+    say(f"written to {folder / file.FILE}; change there what you like. Next:")
+    say(f"  cd {folder} && spry up --try 4      # four devices on this machine, each with a slice of the rows")
+
+
+def _shown_fields(survey: Survey) -> list[tuple[str, tuple[str, ...]]]:
+    return [(field, columns) for field, columns in survey.fields.items() if columns != (field,)]
+
+
+def _classes(survey: Survey) -> str:
+    common = survey.classes.most_common(_SHOWN_CLASSES)
+    shown = ", ".join(f"{survey.labels[label]} ({count:,})" for label, count in common)
+    more = len(survey.labels) - len(common)
+    return shown + (f" and {more} more" if more else "")
+
+
+def _found(survey: Survey, choice: Choice, told: list[str]) -> dict[str, Any]:
+    return {
+        "rows": survey.rows,
+        "train": len(survey.train.examples),
+        "held_out": len(survey.held_out.examples),
+        "columns": {field: "+".join(columns) for field, columns in survey.fields.items()},
+        "classes": {survey.labels[label]: count for label, count in survey.classes.most_common()},
+        "majority": round(survey.majority, 4),
+        "longest": survey.tokens[-1] if survey.tokens else 0,
+        "left_out": survey.skipped.count,
+        "repeated": survey.repeated,
+        "contradicted": survey.contradicted,
+        "remarks": told,
+        "model": msgspec.to_builtins(choice.model),
+        "job": msgspec.to_builtins(choice.job),
+    }

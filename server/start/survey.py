@@ -1,0 +1,140 @@
+"""A look at somebody's data before anything is spent on it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from edge_client.data.columns import Columns, Fields, MappedSource
+from edge_client.data.examples import Example, Examples, Skipped, examples_for
+from edge_client.data.sources import Source
+from edge_client.errors import DataError
+from edge_client.tasks.registry import task_named
+from server.simulation.data.dataset import labels_in
+from server.start.columns import columns_in
+from server.start.rows import first_rows, open_rows
+
+Count = Callable[[Sequence[str | tuple[str, str]]], list[int]]
+"""How many tokens texts have."""
+
+HELD_OUT, MOST_HELD_OUT = 0.2, 1000
+"""The share of the rows that the server measures on, and how many of them at most."""
+_AT_ONCE = 256
+_SAMPLE = 5000
+"""Rows whose tokens are counted."""
+
+
+class Part(NamedTuple):
+    """Rows, and the same as examples."""
+
+    source: Source
+    examples: Examples
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What was found in the data."""
+
+    name: str
+    task: str
+    fields: Fields
+    guessed: bool
+    labels: tuple[str, ...]
+    train: Part
+    held_out: Part
+    skipped: Skipped
+    classes: Counter[int]
+    """How many rows of each class there are."""
+    repeated: int
+    """Rows whose text came before."""
+    contradicted: int
+    """Of these, how many say another class than before."""
+    tokens: tuple[int, ...]
+    """Of a sample of the rows, sorted."""
+    latin: float
+    """The share of the letters that English has."""
+
+    @property
+    def rows(self) -> int:
+        return len(self.train.examples) + len(self.held_out.examples)
+
+    @property
+    def majority(self) -> float:
+        """What always answering the most frequent class would score."""
+        return max(self.classes.values(), default=0) / max(self.classes.total(), 1)
+
+    def longer_than(self, length: int) -> float:
+        """The share of the rows with more tokens."""
+        return sum(count > length for count in self.tokens) / max(len(self.tokens), 1)
+
+
+def surveyed(data: str, asked: Columns, task: str | None, count: Count) -> Survey:
+    """Read all of the rows once, and some again."""
+    raw = open_rows(data)
+    found = columns_in(first_rows(raw.train), asked, task, raw.train.name)
+    kind = task_named(found.task)
+    source = MappedSource(raw.train, found.fields)
+    labels = tuple(labels_in(source)) if kind.has_classes else ()
+    if kind.has_classes and len(labels) < 2:
+        what = f"all of one class, {labels[0]!r}" if labels else "without classes"
+        raise DataError(f"{raw.train.name} is {what}: give rows of two classes or more, or name their column (--label)")
+    check = kind.check(labels)
+    examples = examples_for(source, check, bad_rows="skip")
+    train, held_out = Part(source, examples), Part(source, examples)
+    if raw.test is not None:
+        test = MappedSource(raw.test, found.fields)
+        held_out = Part(test, examples_for(test, check, bad_rows="skip"))
+    else:
+        kept, held = examples.split(min(HELD_OUT, MOST_HELD_OUT / len(examples)))
+        train, held_out = Part(source, kept), Part(source, held)
+    seen = _looked_through(examples)
+    return Survey(
+        name=raw.train.name,
+        task=found.task,
+        fields=found.fields,
+        guessed=found.guessed,
+        labels=labels,
+        train=train,
+        held_out=held_out,
+        skipped=examples.skipped,
+        classes=seen.classes if kind.has_classes else Counter(),
+        repeated=seen.repeated,
+        contradicted=seen.contradicted if kind.has_classes else 0,
+        tokens=_counted(examples, count),
+        latin=seen.latin,
+    )
+
+
+class _Seen(NamedTuple):
+    classes: Counter[int]
+    repeated: int
+    contradicted: int
+    latin: float
+
+
+def _looked_through(examples: Iterable[Example]) -> _Seen:
+    classes, repeated, contradicted, latin, letters = Counter[int](), 0, 0, 0, 0
+    before: dict[bytes, int] = {}
+    for one in examples:
+        classes[one.label] += 1
+        digest = hashlib.blake2b(repr(one.texts).encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        repeated += digest in before
+        contradicted += before.setdefault(digest, one.label) != one.label
+        alphabetic = [letter for letter in one.text[:1000] if letter.isalpha()]
+        letters += len(alphabetic)
+        latin += sum(letter.isascii() for letter in alphabetic)
+    return _Seen(classes, repeated, contradicted, latin / max(letters, 1))
+
+
+def _counted(examples: Examples, count: Count) -> tuple[int, ...]:
+    """Of rows from everywhere in the data."""
+    chosen = np.unique(np.linspace(0, len(examples) - 1, min(_SAMPLE, len(examples)), dtype=np.int64)).tolist()
+    lengths: list[int] = []
+    for at in range(0, len(chosen), _AT_ONCE):
+        lengths += count([examples[index].texts for index in chosen[at : at + _AT_ONCE]])
+    return tuple(sorted(lengths))

@@ -1,0 +1,178 @@
+"""`spry up`, `spry status` and `spry down`: a project's server, job and trial devices."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from edge_client.commands.interrupts import end_as_interrupted
+from server.cli.common import say, show_json
+from server.cli.connection import Access, Administrator, part
+from server.cli.job import job_line
+from server.errors import ProjectError
+from server.project.export import Recipe
+from server.project.folder import Project
+from server.project.running import Running
+from server.screen import Screen
+from server.start.job import ensure_job, invitation, known_job
+from server.start.local import SERVER, publisher, start_devices, start_server
+
+_LOOK = 0.5
+FolderOption = Annotated[
+    Path | None, typer.Option("--project", help="The project's folder; the one that this is run in.")
+]
+
+
+def up(
+    trial: Annotated[
+        int, typer.Option("--try", min=0, help="Devices on this machine, each with a slice of the rows.")
+    ] = 0,
+    detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the job; leave it running.")] = False,
+    project: FolderOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print how it stands as JSON on standard output.")] = False,
+) -> None:
+    """Export the project's model, start its server and its job, and show how devices join.
+
+    Runs again at any time: what is there stays, and what has changed in spry.toml is made anew. Ctrl-C ends the
+    watching alone; `spry down` ends the rest.
+
+    Example: spry up --try 4
+    """
+    end_as_interrupted()
+    home, screen = Project.here(project), Screen()
+    with home.locked():
+        trust = publisher(home)
+        _export(home, screen)
+        running = Running(home.kept / "running.json")
+        if start_server(home, running):
+            screen.say(f"[green]✓[/green] The server runs; its dashboard: [link]{_dashboard(home)}[/link]")
+        with _administrator(home) as administrator:
+            job, new = ensure_job(home, administrator)
+            token = invitation(home, administrator, trust)
+        start_devices(home, running, trial, token)
+    name = job["name"]
+    screen.say(f"[green]✓[/green] Job {name} {'is running' if new else 'is ' + job['state']}")
+    screen.say(f"\nA device joins by\n  {join_line(home, token)}\n{escape(_reach(home))}")
+    try:
+        if not detach and (trial or running.names != [SERVER]):
+            job = _watched(home, name, screen)
+    except KeyboardInterrupt:
+        screen.say("It goes on: `spry status` shows how, `spry down` ends it.")
+        raise
+    if as_json:
+        show_json({"job": job, "token": token, "server": home.url, "running": running.names})
+    elif job["state"] == "ended":
+        typer.echo(_next_steps(home, name))
+
+
+def status(
+    project: FolderOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON on standard output.")] = False,
+) -> None:
+    """Show what of a project runs, and how its job stands. Ends with 1 where the server does not run.
+
+    Example: spry status
+    """
+    home = Project.here(project)
+    running, job, devices = Running(home.kept / "running.json"), None, list[dict[str, Any]]()
+    up_ = SERVER in running.names
+    if up_ and (name := known_job(home)):
+        with _administrator(home) as administrator:
+            job = administrator.get(f"/v1/jobs/{part(name)}")
+            devices = administrator.get("/v1/devices")
+    if as_json:
+        show_json({"server": home.url if up_ else None, "running": running.names, "ended": running.ended, "job": job})
+    else:
+        say(f"server: {_dashboard(home)}" if up_ else "server: not running; start it with `spry up`")
+        if job is not None:
+            say(job_line(job))
+            if lacks := (job["progress"] or {}).get("lacks"):
+                say(lacks)
+            say(
+                f"devices: {len(devices)} enrolled, {len([one for one in running.names if one != SERVER])} of them here"
+            )
+        for ended, last in running.ended.items():
+            say(f"{ended} ended: {last} (see {home.logs / ended}.log)")
+    if not up_:
+        raise typer.Exit(1)
+
+
+def down(project: FolderOption = None) -> None:
+    """End a project's server and trial devices; all that was learned stays, and `spry up` goes on with it.
+
+    Example: spry down
+    """
+    home = Project.here(project)
+    with home.locked():
+        stopped = Running(home.kept / "running.json").stop()
+    say(f"ended: {', '.join(stopped)}" if stopped else "nothing was running")
+
+
+def _export(home: Project, screen: Screen) -> None:
+    model = home.file.model
+    words = [
+        model.source, "--task", model.task, "--quantize", model.quantize, "--target", ",".join(model.targets),
+        "--batch", str(model.batch), "--seq", str(model.length), "--sign", str(home.publisher.absolute()),
+        *(("--labels", json.dumps(model.labels)) if model.labels else ()), *model.options,
+    ]  # fmt: skip
+    recipe = Recipe(home.bundle, home.kept / "bundle.recipe")
+    if recipe.made(words):
+        screen.say(f"[green]✓[/green] The bundle as it was exported before: {home.bundle}")
+    else:
+        recipe.make(words, home.logs / "export.log", screen, f"Exporting {model.source}")
+
+
+def _administrator(home: Project) -> Administrator:
+    if not home.admin_token.is_file():
+        raise ProjectError(f"{home.admin_token} is gone, so nobody may steer the server; restore it from a backup")
+    ca = home.path(home.file.server.tls_cert) if home.file.server.tls_cert else None
+    return Administrator(Access(home.url, home.admin_token.read_text().strip(), ca))
+
+
+def _dashboard(home: Project) -> str:
+    return f"{home.url}/#token={home.admin_token.read_text().strip()}"
+
+
+def join_line(home: Project, token: str) -> str:
+    return f"spry join --server {home.url} --token {token} --data my.jsonl"
+
+
+def _reach(home: Project) -> str:
+    if home.file.server.host in ("127.0.0.1", "localhost", "::1"):
+        return "on this machine; for others set host, and tls_cert or plain_http, under [server] in spry.toml"
+    return "on any machine that reaches it; the token is secret"
+
+
+def _watched(home: Project, name: str, screen: Screen) -> dict[str, Any]:
+    """Until the job has ended; tells each round as it is done."""
+    told = 0
+    running = Running(home.kept / "running.json")
+    with _administrator(home) as administrator, screen.stage(f"{name} learns", f"{name} has learned"):
+        while True:
+            running.check(SERVER)
+            job = administrator.get(f"/v1/jobs/{part(name)}")
+            rounds = job["settings"]["rounds"]
+            if job["done"] > told:
+                rows = administrator.get(f"/v1/jobs/{part(name)}/rounds")
+                done = [row for row in reversed(rows) if row["state"] == "done"]
+                for row in done[told - len(done) or None :] if told < len(done) else []:
+                    screen.round_done(row, rounds)
+                told = job["done"]
+            if job["state"] in ("ended", "set-aside"):
+                return job
+            screen.round_open(job["progress"], rounds)
+            time.sleep(_LOOK)
+
+
+def _next_steps(home: Project, name: str) -> str:
+    commands = [("what was learned, as a PEFT adapter", f"spry adapter download {name} --out adapter/")]
+    devices = sorted(home.devices.glob("*/home"))
+    if devices:
+        commands.append(("predict on a device", f'spry predict "your text" --home {devices[0]} --job {name}'))
+    commands.append(("end the server and the trial devices", "spry down"))
+    return "What to try next:\n" + "\n".join(f"  # {what}\n  {command}" for what, command in commands)
