@@ -4,6 +4,7 @@ import pytest
 
 LONG = (
     "tests/server/demo/test_demo.py",
+    "tests/server/start/test_up.py",
     "tests/server/web/test_schema.py",
     "tests/server/simulation/compute/",
     "tests/server/simulation/run/test_resume.py",

@@ -55,7 +55,7 @@ def serve(
     # What cannot work is refused here in one line; in the middle of uvicorn's start much else stands around it.
     settings = read_settings()
     Store(settings).close()
-    _check_free(host, port)
+    check_free(host, port)
     logs.configure()  # the process that starts workers does not load the application
     uvicorn.run(
         "server.app:app",
@@ -78,7 +78,8 @@ def _check_pair(certificate: Path, key: Path) -> None:
         raise ServerConfigError(f"{what} ({error}): give a certificate and its own key") from None
 
 
-def _check_free(host: str, port: int) -> None:
+def check_free(host: str, port: int) -> None:
+    """Refuse an address that something listens on already."""
     try:
         kind, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(kind, socket.SOCK_STREAM) as probe:

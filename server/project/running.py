@@ -58,6 +58,7 @@ class Running:
                 [sys.executable, "-m", "edge_client", *arguments],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=own | environment, start_new_session=True,
             )  # fmt: skip
+        process.returncode = 0  # nobody waits for it: it goes on when this command has ended
         self._known[name] = Started(process.pid, _began(process.pid), str(log))
         self._keep()
 

@@ -11,6 +11,7 @@ import httpx
 from edge_client import keys
 from edge_client.commands.keys import write_key
 from edge_client.store import files
+from server.cli.serve import check_free
 from server.errors import ProjectError
 from server.project.folder import Project
 from server.project.running import Running
@@ -35,6 +36,7 @@ def start_server(project: Project, running: Running) -> bool:
     if SERVER in running.names:
         return False
     part = project.file.server
+    check_free(part.host, part.port)  # the other one would answer in place of ours
     arguments = ["serve", "--host", part.host, "--port", str(part.port), "--data", str(project.server)]
     if part.tls_cert:
         arguments += ["--tls-cert", str(project.path(part.tls_cert)), "--tls-key", str(project.path(part.tls_key))]

@@ -1,0 +1,182 @@
+"""`spry new` on files as people have them."""
+
+import json
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from edge_client.commands import cli
+from server.project.file import read
+from server.start.choice import ENCODER, Reader, remarks
+from server.start.survey import Columns, surveyed
+from tests.tickets import TOPICS, table, tickets
+
+
+@pytest.fixture
+def new(tmp_path, monkeypatch, capsys, model_folder):
+    """Runs the command in an empty folder; by a small model, unless another is named."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "300")
+
+    def run(*args):
+        capsys.readouterr()
+        named = () if "--model" in args else ("--model", str(model_folder))
+        code = cli.run(["new", "mine", *map(str, args), *named])
+        out, err = capsys.readouterr()
+        return SimpleNamespace(code=code, out=out, err=err, file=tmp_path / "mine" / "spry.toml")
+
+    return run
+
+
+def found(new, *args):
+    done = new(*args, "--json")
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def test_columns_are_known_by_their_usual_names(new, tmp_path):
+    path = table(tmp_path / "a.csv", ("id", "sentence", "category"), [(i, *row) for i, row in enumerate(tickets())])
+    told = found(new, "--data", path)
+    assert told["columns"] == {"text": "sentence", "label": "category"}
+    assert told["classes"] == dict.fromkeys(told["classes"], 20)
+    assert told["classes"].keys() == set(TOPICS)
+    assert told["majority"] == pytest.approx(1 / 3, abs=1e-4)
+    assert told["train"] + told["held_out"] == 60
+    assert told["remarks"] == []
+
+
+def test_rows_of_the_project_have_the_names_that_devices_read(new, tmp_path):
+    rows = list(tickets())
+    found(new, "--data", table(tmp_path / "a.csv", ("sentence", "category"), rows))
+    parts = [(tmp_path / "mine" / "data" / name).read_text().splitlines() for name in ("train.jsonl", "held-out.jsonl")]
+    written = [json.loads(line) for part in parts for line in part]
+    assert sorted((row["text"], row["label"]) for row in written) == sorted(rows)
+    assert min(map(len, parts)) > 0
+
+
+def test_columns_of_other_names_are_told_by_what_stands_in_them(new, tmp_path):
+    rows = [(i, f"2026-01-{i % 28 + 1:02}", text, topic) for i, (text, topic) in enumerate(tickets())]
+    told = found(new, "--data", table(tmp_path / "a.csv", ("nr", "day", "was_er_schrieb", "art"), rows))
+    assert told["columns"] == {"text": "was_er_schrieb", "label": "art"}
+    assert any("taken by what stands in them" in line for line in told["remarks"])
+
+
+def test_columns_can_be_named(new, tmp_path):
+    rows = [(text, "x y z w v u", topic, "a" if i % 2 else "b") for i, (text, topic) in enumerate(tickets())]
+    path = table(tmp_path / "a.csv", ("one", "two", "topic", "side"), rows)
+    assert found(new, "--data", path, "--text", "one+two", "--label", "side")["classes"].keys() == {"a", "b"}
+
+
+def test_the_file_says_what_was_chosen_and_can_be_read_again(new, tmp_path, model_folder):
+    done = new("--data", table(tmp_path / "a.csv", ("text", "label"), tickets()))
+    assert done.code == 0, done.err
+    file = read(done.file)
+    assert file.model.labels == tuple(sorted(TOPICS))
+    assert file.model.source == str(model_folder)
+    assert file.job.name == "mine"
+    assert "# " in done.file.read_text()
+    assert "spry up" in done.out
+    assert "billing (20)" in done.out
+
+
+def test_the_length_takes_most_rows_whole(new, tmp_path, model_folder):
+    rows = [(" ".join(["it"] * (number % 25 + 1)), TOPICS[number % 3]) for number in range(200)]
+    told = found(new, "--data", table(tmp_path / "a.csv", ("text", "label"), rows))
+    counts = sorted(Reader(str(model_folder)).count([text for text, _ in rows]))
+    length = told["model"]["length"]
+    assert length % 8 == 0
+    assert sum(count <= length for count in counts) >= 0.95 * len(counts)
+    assert told["longest"] == counts[-1]
+
+
+def test_broken_repeated_and_contradicting_rows_are_told(new, tmp_path):
+    lines = [json.dumps({"text": text, "label": topic}) for text, topic in tickets(60)]
+    lines += [lines[0], json.dumps({"text": json.loads(lines[1])["text"], "label": "billing"})]
+    lines += ["no json", json.dumps({"text": "", "label": "billing"})]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(lines))
+    told = found(new, "--data", path)
+    assert (told["repeated"], told["contradicted"], told["left_out"]) == (2, 1, 2)
+    assert any("line 63: is not JSON" in line for line in told["remarks"])
+
+
+def test_a_folder_for_each_class(new, tmp_path):
+    for number, (text, topic) in enumerate(tickets(30)):
+        folder = tmp_path / "texts" / topic.split(",")[0]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number}.txt").write_text(text)
+    (tmp_path / "texts" / "billing" / "bad.txt").write_bytes(b"\xff\xfe")
+    told = found(new, "--data", tmp_path / "texts")
+    assert told["classes"] == {"billing": 10, "delivery": 10, "praise": 10}
+    assert told["left_out"] == 1
+
+
+def test_a_part_to_test_on_is_held_out_as_it_is(new, tmp_path):
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    for name, count in (("train", 50), ("test", 7)):
+        rows = [{"text": text, "label": topic} for text, topic in tickets(count, seed=count)]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    told = found(new, "--data", folder)
+    assert (told["train"], told["held_out"]) == (50, 7)
+
+
+def test_texts_alone_are_for_a_language_model(new, tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text, _ in tickets()))
+    told = found(new, "--data", path)
+    assert told["model"]["task"] == "causal-lm"
+    assert told["model"]["labels"] == []
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "problem"),
+    [
+        (("text", "label"), [("one", "a"), ("two", "a")], "is all of one class, 'a'"),
+        (("text", "label"), [], "has no row that can be read"),
+        (("a", "b"), [("one", "2"), ("two", "3")], "has no column that looks like the texts"),
+    ],
+)
+def test_what_cannot_be_learned_is_refused_before_anything_is_written(new, tmp_path, header, rows, problem):
+    done = new("--data", table(tmp_path / "a.csv", header, rows))
+    assert done.code == 2
+    assert problem in done.err
+    assert not done.file.parent.exists()
+    assert not list(tmp_path.glob(".mine*"))
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        (("--data", "gone.csv"), "gone.csv does not exist"),
+        (("--data", "a.xlsx"), "a.xlsx is neither .jsonl nor .csv"),
+        (("--data", "a.csv", "--text", "nothing"), "has no column 'nothing'"),
+        (("--data", "a.csv", "--task", "poetry"), "unknown task 'poetry'"),
+        (("--data", "a.csv", "--model", "models/none"), "is not a folder"),
+    ],
+)
+def test_wrong_use_is_one_line(new, tmp_path, args, problem):
+    (tmp_path / "a.xlsx").write_bytes(b"PK")
+    (tmp_path / "models").mkdir()
+    table(tmp_path / "a.csv", ("text", "label"), tickets())
+    done = new(*args)
+    assert done.code == 2
+    assert problem in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_a_folder_that_is_there_is_left_alone(new, tmp_path):
+    (tmp_path / "mine").mkdir()
+    done = new("--data", table(tmp_path / "a.csv", ("text", "label"), tickets()))
+    assert (done.code, "mine exists" in done.err) == (2, True)
+
+
+def test_the_package_reads_english(tmp_path):
+    """What the encoder that comes as a package is told of texts in other letters."""
+    path = tmp_path / "a.jsonl"
+    rows = ({"text": f"привет мир номер {i}", "label": "да" if i % 2 else "нет"} for i in range(40))
+    path.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+    survey = surveyed(str(path), Columns(), None, lambda texts: [5] * len(texts))
+    assert any("not English" in line for line in remarks(survey, ENCODER))
+    assert not any("not English" in line for line in remarks(survey, "some/model"))

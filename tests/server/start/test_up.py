@@ -1,0 +1,124 @@
+"""A project from its file to a learned adapter: real processes, as a new user starts them."""
+
+import json
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from edge_client.commands import cli
+from server.cli.connection import Access
+from server.project.file import read, written
+from server.project.folder import Project
+from server.project.running import Running
+from tests.tickets import table, tickets
+
+
+@pytest.fixture(scope="module")
+def spry():
+    def run(*args):
+        return cli.run([str(arg) for arg in args])
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def project(spry, model_folder, tmp_path_factory):
+    """One that has been up, with two devices, to the end of its job."""
+    work = tmp_path_factory.mktemp("projects")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(work)
+        rows = table(work / "rows.csv", ("sentence", "category"), tickets(48))
+        assert spry("new", "mine", "--data", rows, "--model", model_folder) == 0
+        folder = work / "mine"
+        change(folder, model={"options": ("--no-measure", "--verify-directions", "1")}, job={"rounds": 2})
+        patch.chdir(folder)
+        assert spry("up", "--try", 2) == 0
+        yield Project(folder)
+        spry("down")
+
+
+def change(folder, **parts):
+    """Edit the file as people do."""
+    path = folder / "spry.toml"
+    file = read(path)
+    replaced = {name: msgspec.structs.replace(getattr(file, name), **changes) for name, changes in parts.items()}
+    path.write_text(written(msgspec.structs.replace(file, **replaced), {}))
+
+
+@pytest.fixture
+def told(project, spry, monkeypatch, capsys):
+    """Runs a command in the project."""
+    monkeypatch.chdir(project.folder)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*args):
+        capsys.readouterr()
+        code = spry(*args)
+        out, err = capsys.readouterr()
+        return SimpleNamespace(code=code, out=out, err=err)
+
+    return run
+
+
+def test_the_job_has_ended_and_is_measured(told):
+    found = json.loads(told("status", "--json").out)
+    assert found["running"] == ["server", "trial-1", "trial-2"]
+    assert found["ended"] == {}
+    assert (found["job"]["state"], found["job"]["done"]) == ("ended", 2)
+    assert "accuracy" in found["job"]["metrics"]
+
+
+def test_commands_in_the_project_find_its_server(told, project, tmp_path, monkeypatch):
+    assert "mine: ended, 2 of 2 rounds" in told("job", "show", "mine").out
+    assert told("adapter", "download", "mine", "--out", str(tmp_path / "adapter")).code == 0
+    assert (tmp_path / "adapter" / "adapter_config.json").is_file()
+    monkeypatch.chdir(project.devices)
+    assert Access.of(None, None, None).url == project.url
+
+
+def test_up_again_leaves_what_is_there(told):
+    again = json.loads(told("up", "--json").out)
+    assert again["job"]["name"] == "mine"
+    assert again["running"] == ["server", "trial-1", "trial-2"]
+    assert json.loads(told("up", "--json").out)["token"] == again["token"]
+
+
+def test_a_device_joins_by_the_line_that_is_shown(told, project, spry):
+    """Its token names the publisher; a bundle of anybody else would not be taken."""
+    token = json.loads(told("up", "--json").out)["token"]
+    secret, key = token.split(".")
+    assert secret
+    assert key == (project.kept / "publisher.key.pub").read_text().strip()
+    assert f"spry join --server {project.url} --token {token}" in told("up", "--detach").err
+
+
+def test_other_settings_are_another_job(told, project):
+    change(project.folder, job={"rounds": 1})
+    again = json.loads(told("up", "--json").out)
+    assert (again["job"]["name"], again["job"]["settings"]["rounds"]) == ("mine-2", 1)
+    assert json.loads(told("status", "--json").out)["job"]["name"] == "mine-2"
+
+
+def test_down_and_up_go_on_with_what_was_learned(told, project):
+    assert told("down").out.startswith("ended: server")
+    down = told("status")
+    assert (down.code, "not running" in down.out) == (1, True)
+    assert told("down").out == "nothing was running\n"
+    assert Running(project.kept / "running.json").names == []
+    assert told("up", "--detach").code == 0
+    assert {job["name"] for job in json.loads(told("job", "list", "--json").out)} == {"mine", "mine-2"}
+
+
+def test_a_port_that_is_taken_is_told(told, project, tmp_path):
+    """Another project of the same port, with a bundle that is there already."""
+    folder = tmp_path / "other"
+    (folder / ".spry").mkdir(parents=True)
+    (folder / "spry.toml").write_bytes((project.folder / "spry.toml").read_bytes())
+    (folder / "bundle").symlink_to(project.bundle)
+    for name in ("bundle.recipe", "publisher.key", "publisher.key.pub"):
+        text = (project.kept / name).read_text()
+        (folder / ".spry" / name).write_text(text.replace(str(project.folder), str(folder)))
+    refused = told("up", "--project", folder)
+    assert refused.code == 2
+    assert "cannot listen on 127.0.0.1, port" in refused.err
