@@ -62,8 +62,6 @@ class ExportOptions:
 
     def check(self) -> None:
         """Refuse what cannot work, each with what was expected and what came."""
-        if local_folder(self.source) is None:
-            require_hub(self.source)
         if self.sign is not None:
             read_secret(self.sign)
         known("task", [self.task], TASKS)
@@ -83,6 +81,8 @@ class ExportOptions:
         if len(set(self.labels)) != len(self.labels):
             raise ExportError(f"labels must differ from each other, got {listed(self.labels)}")
         self._check_out()
+        if local_folder(self.source) is None:
+            require_hub(self.source)
 
     def _check_out(self) -> None:
         place = next(parent for parent in self.out.absolute().parents if parent.exists())

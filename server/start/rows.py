@@ -44,7 +44,7 @@ class ClassFolders(Source):
         try:
             return {"text": file.read_text("utf-8"), "label": file.parent.name}
         except UnicodeDecodeError as error:
-            raise BadRow(f"is not UTF-8: {error.reason}") from None
+            raise BadRow(f"is not UTF-8: byte {error.start + 1} is 0x{error.object[error.start]:02x}") from None
 
 
 def open_rows(data: str) -> Rows:
