@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from edge_client import __version__, plugins
+from edge_client.commands.interrupts import end_as_interrupted
 from edge_client.commands.options.panels import PanelCommand
 from edge_client.errors import RuntimeMissing, SpryError
 
@@ -193,4 +194,5 @@ def run(args: Sequence[str]) -> int:
 
 
 def main() -> NoReturn:
+    end_as_interrupted()  # so that what is half made is cleaned up whichever way a command is ended
     sys.exit(run(sys.argv[1:]))

@@ -21,8 +21,6 @@ from edge_client.events import Event, Tell
 from edge_client.format import parse_bytes
 from edge_client.runtimes.runtime import CPU
 
-from .interrupts import end_as_interrupted
-
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -66,7 +64,6 @@ def join(
 
     Example: spry join --server https://spry.example.org --token T --data my.jsonl --only-charging --hours 22-6
     """
-    end_as_interrupted()
     conditions = Conditions(
         only_charging=only_charging,
         unmetered_only=unmetered_only,

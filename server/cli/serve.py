@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import signal
 import socket
 import ssl
 from pathlib import Path
@@ -56,6 +57,7 @@ def serve(
     settings = read_settings()
     Store(settings).close()
     check_free(host, port)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # uvicorn ends by itself, with the code that a service expects
     logs.configure()  # the process that starts workers does not load the application
     uvicorn.run(
         "server.app:app",

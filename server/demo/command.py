@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from edge_client.commands.interrupts import end_as_interrupted
 from edge_client.runtimes.runtime import available
 from server.cli.adapter import save_adapter
 from server.demo import intents
@@ -43,7 +42,6 @@ def demo(
 
     Example: spry demo --clients 4 --rounds 6 --keep-serving
     """
-    end_as_interrupted()  # its end is that of its processes too
     plan = plan_for(clients, rounds, mode, out, model, port)
     folder, screen, begun = DemoFolder(plan.out), Screen(), time.monotonic()
     with screen.tells_an_interruption(), folder.taken():

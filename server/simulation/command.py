@@ -16,7 +16,6 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from edge_client.commands.interrupts import end_as_interrupted
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.commands.options.groups import OptionGroup, grouped
 from edge_client.format import size
@@ -96,7 +95,6 @@ def simulate(
     """
     if crew.engine not in ("local", "ray"):
         raise SimulationError(f"unknown engine {crew.engine!r}; expected local or ray")
-    end_as_interrupted()
     chosen = settings.under({**rounds.asked(), **training.asked()})
     check_method(way.method, chosen)
     plan = plan_for(

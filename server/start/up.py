@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from edge_client.commands.interrupts import end_as_interrupted
 from server.cli.common import say, show_json
 from server.cli.connection import Access, Administrator, part
 from server.cli.job import job_line
@@ -43,7 +42,6 @@ def up(
 
     Example: spry up --try 4
     """
-    end_as_interrupted()
     home, screen = Project.here(project), Screen()
     with home.locked():
         trust = publisher(home)

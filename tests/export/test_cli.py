@@ -186,8 +186,9 @@ def test_a_bundle_that_is_none(tmp_path, told):
 # --- interrupted -----------------------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_leaves_nothing(model_folder, tmp_path):
-    """As a terminal sends it: to the command and to its workers."""
+@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.no_cover)])
+def test_an_interruption_leaves_nothing(model_folder, tmp_path, how):
+    """Ctrl-C as a terminal sends it, to the command and to its workers; and as a system ends a process."""
     many = ["--verify-directions", "100000", "--workers", "2", "--cache-dir", tmp_path / "cache"]
     running = subprocess.Popen(
         command("export", model_folder, "--out", tmp_path / "out", *SMALL, *many),
@@ -205,7 +206,7 @@ def test_ctrl_c_leaves_nothing(model_folder, tmp_path):
     while not any(name.startswith(".out.partial") for name in names(tmp_path)):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    os.killpg(running.pid, signal.SIGINT)
+    (os.killpg if how == signal.SIGINT else os.kill)(running.pid, how)
     try:
         out, err = running.communicate(timeout=60)
     finally:

@@ -15,7 +15,11 @@ from edge_client.commands.join import IDLE_VARIABLE, Reporter, handed_over, star
 from edge_client.events import Event
 from tests.edge_client.conftest import PATIENCE
 
-RUN = "import sys; from edge_client.commands.{} import *; import typer; app = typer.Typer(); app.command()({}); app()"
+RUN = (
+    "import sys; from edge_client.commands.interrupts import end_as_interrupted; end_as_interrupted(); "
+    "from edge_client.commands.{} import *; import typer; app = typer.Typer(); app.command()({}); app()"
+)
+"""A command alone, taking signals as `spry` does."""
 
 
 def command(module: str, function: str, *args: str, **options) -> subprocess.Popen:
