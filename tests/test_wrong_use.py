@@ -279,7 +279,7 @@ def test_a_server_that_is_not_there(wrong):
         said = wrong(*command, "--server", NOWHERE, "--admin-token", "x")
         assert said.startswith(f"no answer from {NOWHERE} ([Errno 111] Connection refused); is the server running")
     assert "is no address of a server" in wrong("job", "list", "--server", "nonsense", "--admin-token", "x")
-    assert "no administrator's token: give --admin-token" in wrong("job", "list")
+    assert "no administrator's token: there is no spry-data/admin-token; give --admin-token" in wrong("job", "list")
 
 
 def test_a_port_in_use(wrong):

@@ -33,6 +33,10 @@ TokenOption = Annotated[
         rich_help_panel=_SERVER,
     ),
 ]
+DataOption = Annotated[
+    Path | None,
+    typer.Option("--data", help="The server's data folder, which has its token.", rich_help_panel=_SERVER),
+]
 CaOption = Annotated[
     Path | None, typer.Option("--ca", help="Certificates (PEM) to trust for https.", rich_help_panel=_SERVER)
 ]
@@ -40,8 +44,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JS
 NameArgument = Annotated[str, typer.Argument(help="The job's name or id.")]
 
 
-def connect(server: str | None, token: str | None, ca: Path | None) -> Administrator:
-    return Administrator(Access.of(server, token, ca))
+def connect(server: str | None, token: str | None, ca: Path | None, data: Path | None = None) -> Administrator:
+    return Administrator(Access.of(server, token, ca, data))
 
 
 def show_json(value: Any) -> None:

@@ -42,19 +42,21 @@ class Access(NamedTuple):
     ca: Path | None = None
 
     @classmethod
-    def of(cls, url: str | None, token: str | None, ca: Path | None) -> Access:
+    def of(cls, url: str | None, token: str | None, ca: Path | None, data: Path | None = None) -> Access:
         """Options first, then variables, then this folder's project; a server here keeps its token in its data."""
         project = Project.around(Path.cwd())
         named = url or os.environ.get(SERVER_VARIABLE)
         url = checked_address(named or (project.url if project else DEFAULT_SERVER))
         own = project.admin_token if project and url == project.url else None
+        if data is not None:
+            own = data / ADMIN_TOKEN
         token = token or os.environ.get(TOKEN_VARIABLE) or _local_token(own)
         if ca is None and project and own and project.file.server.tls_cert:
             ca = project.path(project.file.server.tls_cert)
         if not token:
             raise AdminError(
-                f"no administrator's token: give --admin-token, set {TOKEN_VARIABLE}, or run this beside the server's "
-                "data folder (spry-data)"
+                f"no administrator's token: there is no {own or _beside()}; give --admin-token, set {TOKEN_VARIABLE}, "
+                "or run this beside the server's data folder"
             )
         if not (token.isascii() and token.isprintable()):
             raise AdminError("the administrator's token has characters that none has; copy it again")
@@ -62,8 +64,13 @@ class Access(NamedTuple):
 
 
 def _local_token(own: Path | None) -> str:
-    file = own or Path(os.environ.get("SPRY_DATA_DIR", "spry-data")) / ADMIN_TOKEN
+    file = own or _beside()
     return file.read_text().strip() if file.is_file() and os.access(file, os.R_OK) else ""
+
+
+def _beside() -> Path:
+    """Where a server that was started here keeps it."""
+    return Path(os.environ.get("SPRY_DATA_DIR", "spry-data")) / ADMIN_TOKEN
 
 
 class Administrator:
@@ -179,6 +186,9 @@ def _problem(response: httpx.Response) -> AdminError:
     """What a spry server says of a refusal; other servers, and paths that it has not, get what we say."""
     try:
         problem = response.json()
+        if response.status_code == 401:
+            where = str(response.url.copy_with(path="/", query=None)).rstrip("/")
+            return AdminError(f"{where} does not know this token; give one that its administrator made (--admin-token)")
         if problem["code"] != "http":
             return AdminError(printable(str(problem["detail"])))
     except (ValueError, KeyError, TypeError):

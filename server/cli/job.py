@@ -17,6 +17,7 @@ from edge_client.commands.options.panels import PanelCommand
 from edge_client.format import size
 from server.cli.common import (
     CaOption,
+    DataOption,
     JsonOption,
     NameArgument,
     ServerOption,
@@ -67,6 +68,7 @@ def create(
     preset: PresetOption = None,
     server: ServerOption = None,
     admin_token: TokenOption = None,
+    data: DataOption = None,
     ca: CaOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -75,7 +77,7 @@ def create(
     Example: spry job create news --bundle bundle/ --rounds 50 --per-round 8 --held-out test.jsonl
     """
     given = settings.under({**rounds.asked(), **asdict(ending), **training.asked()})
-    with connect(server, admin_token, ca) as administrator:
+    with connect(server, admin_token, ca, data) as administrator:
         made = create_job(administrator, name, bundle, given, preset, held_out)
     if as_json:
         show_json(made.told)

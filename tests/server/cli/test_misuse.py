@@ -22,7 +22,8 @@ def test_a_server_that_is_down_and_a_wrong_token(wrong, args):
     down = wrong(*args, "--server", "http://127.0.0.1:9")
     assert "no answer from http://127.0.0.1:9" in down
     assert "is the server running, and is --server right?" in down
-    assert "administrator" in wrong(*args, "--admin-token", "not-the-token-of-this-server")
+    other = wrong(*args, "--admin-token", "not-the-token-of-this-server")
+    assert "does not know this token; give one that its administrator made (--admin-token)" in other
 
 
 @pytest.mark.parametrize("args", [args for args in EVERY if "news" in args], ids=" ".join)
@@ -35,11 +36,21 @@ def test_an_unknown_job(wrong, args, tmp_path, monkeypatch):
 def test_where_the_token_comes_from(spry, wrong, monkeypatch, tmp_path):
     monkeypatch.delenv("SPRY_ADMIN_TOKEN")
     monkeypatch.chdir(tmp_path)
-    assert "no administrator's token: give --admin-token" in wrong("job", "list")
+    assert "no administrator's token: there is no spry-data/admin-token; give --admin-token" in wrong("job", "list")
     (tmp_path / "spry-data").mkdir()
     (tmp_path / "spry-data" / "admin-token").write_text(TOKEN + "\n")
     assert spry("job", "list").code == 0
     assert "copy it again" in wrong("job", "list", "--admin-token", "“a-token-with-quotes”")
+
+
+def test_a_server_elsewhere_on_this_machine_is_steered_by_its_data(spry, wrong, monkeypatch, tmp_path, tiny):
+    monkeypatch.delenv("SPRY_ADMIN_TOKEN")
+    monkeypatch.chdir(tmp_path)
+    create = "job", "create", "by-its-data", "--bundle", tiny, "--data"
+    (tmp_path / "its").mkdir()
+    assert f"there is no {tmp_path / 'its' / 'admin-token'};" in wrong(*create, tmp_path / "its")
+    (tmp_path / "its" / "admin-token").write_text(TOKEN + "\n")
+    assert spry(*create, tmp_path / "its").code == 0
 
 
 @pytest.mark.parametrize("url", ["spry.example.org", "ftp://a", "http://[::1"])
