@@ -32,6 +32,7 @@ class Language(TaskType):
     name = "causal-lm"
     fields = ("text", "", "")
     per_token = True
+    converses = True
     scores = (
         ACCURACY,
         ScoreKind("perplexity", "perplexity", share=False),

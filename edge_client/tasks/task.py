@@ -68,6 +68,8 @@ class TaskType(ABC):
     """Whether the job names classes, one of which a label is."""
     per_token: ClassVar[bool] = False
     """Whether each token has a label, so that labels are cut and filled as texts are."""
+    converses: ClassVar[bool] = False
+    """Whether rows may be conversations, which the bundle's chat template makes a text of."""
     ignores: ClassVar[bool] = True
     """Whether a label may be IGNORED."""
     scores: ClassVar[tuple[ScoreKind, ...]]
