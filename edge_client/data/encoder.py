@@ -57,9 +57,8 @@ class TextEncoder:
     def encode(self, texts: Sequence[str | tuple[str, str]]) -> Encoded:
         """Texts, or pairs of texts; at most a batch of them."""
         encodings = tuple(self._tokenizer.encode_batch(list(texts)))
-        if not all(encoding.ids for encoding in encodings):
-            empty = next(i for i, encoding in enumerate(encodings) if not encoding.ids)
-            raise ProgramInputError(f"text {empty} has no tokens: {texts[empty]!r}")
+        for number, (encoding, text) in enumerate(zip(encodings, texts, strict=True)):
+            _require_tokens(encoding, text, number)
         ids = [encoding.ids for encoding in encodings]
         return self.arranged(ids, [encoding.type_ids for encoding in encodings])._replace(encodings=encodings)
 
@@ -78,13 +77,13 @@ class TextEncoder:
 
     def cut(self, text: str) -> Encoding:
         """A text's first tokens, as many as there is room for, with those that a tokenizer adds."""
-        return self._filled(self._tokenizer.encode(text), text)
+        return _require_tokens(self._tokenizer.encode(text), text)
 
     def whole(self, text: str, *, special: bool) -> Encoding:
         """All tokens of a text; `special`: with those that a tokenizer adds."""
         self._tokenizer.no_truncation()
         try:
-            return self._filled(self._tokenizer.encode(text, add_special_tokens=special), text)
+            return _require_tokens(self._tokenizer.encode(text, add_special_tokens=special), text)
         finally:
             self._cut_long()
 
@@ -92,11 +91,6 @@ class TextEncoder:
         """Whether a token is one that a tokenizer puts before texts."""
         added = self._tokenizer.get_added_tokens_decoder().get(token)
         return added is not None and added.special
-
-    def _filled(self, encoding: Encoding, text: str) -> Encoding:
-        if not encoding.ids:
-            raise ProgramInputError(f"a text has no tokens: {text!r}")
-        return encoding
 
     def _cut_long(self) -> None:
         self._tokenizer.enable_truncation(self.length, strategy="longest_first")
@@ -107,3 +101,9 @@ class TextEncoder:
         for row, values in zip(result, rows, strict=False):
             row[: len(values)] = values
         return result
+
+
+def _require_tokens(encoding: Encoding, text: str | tuple[str, str], number: int = 0) -> Encoding:
+    if not encoding.ids:
+        raise ProgramInputError(f"text {number} has no tokens: {text!r}")
+    return encoding
