@@ -68,16 +68,16 @@ class Participation:
         where = self.server, self.store, self.tell
         iterations = Iterations(self.task, self.bench.bundle, passes, estimator, batches, *where)
         seconds = iterations.run()
-        if self.task.evaluate:
-            newest = iterations.kept
-            self.store.save_personal(self.task.bundle, newest.version, self._own(passes, batches, newest.weights))
+        newest = iterations.kept
+        own = self._moved(newest.weights, batches, estimator)
+        self.store.save_personal(self.task.bundle, newest.version, self._fitted(passes, batches, own))
         return seconds
 
     def _train(self, passes: Passes, batches: Batches, estimator: Estimator) -> float:
         start = current(self.server, self.store, self.bench.bundle, self.task).weights
         peak = peak_above_now()
         state = self._steps(self._resumed(start), batches, estimator)
-        own_model = self._own(passes, batches, state.weights)
+        own_model = self._fitted(passes, batches, state.weights) if self.task.evaluate else state.weights
         judged = self._evaluated(passes, batches, start, own_model)
         moments = self._measured(passes, batches, start)
         own = update(self.task, self.bench.manifest, state)
@@ -113,10 +113,17 @@ class Participation:
         passes.release()  # to measure is to run other programs
         return measured(passes.features, self.examples, batches.encoder, self.bench.kind, start, self.task.seed)
 
-    def _own(self, passes: Passes, batches: Batches, weights: Weights) -> Weights:
-        """This device's model: these weights, and in rounds that measure it a task layer for its own examples."""
+    def _moved(self, weights: Weights, batches: Batches, estimator: Estimator) -> Weights:
+        """After a round's steps by this device alone, where no task layer can be fitted to its examples."""
+        if self.bench.kind.has_classes and self.bench.manifest.features is not None:
+            return weights
+        *_, state = train(self.task, self.bench.manifest, estimator, batches, TrainingState(weights))
+        return state.weights
+
+    def _fitted(self, passes: Passes, batches: Batches, weights: Weights) -> Weights:
+        """This device's model: these weights with a task layer for its own examples, where there is one to fit."""
         features, encoder = self.bench.manifest.features, batches.encoder
-        if not self.task.evaluate or features is None:
+        if features is None:
             return weights
         passes.release()  # features come of other programs
         return personal(passes.features, self.examples, encoder, self.bench.kind, weights, features, self.task.seed)

@@ -104,8 +104,24 @@ def test_rounds_of_mode_iteration(fleet, bundle, training):
     server = store.models.load(find_job(store, "topics"), 6)
     for name, value in server.weights.items():
         np.testing.assert_allclose(kept.weights[name], value, atol=1e-6)
-    with pytest.raises(StoreError, match="no personal adapter"):
-        client.predict(["it"], personal=True)
+    with pytest.raises(StoreError, match="took part in no job"):
+        client.predict(["it"], job="other", personal=True)
+    assert client.predict(["it"], personal=True)[0].label in ("no", "maybe", "yes")
+
+
+def test_a_language_model_of_ones_own_after_a_round_of_mode_iteration(fleet, talker):
+    """It has no task layer to fit: the device goes on by steps of its own."""
+    name = fleet.upload(talker)
+    rows = [{"messages": [{"role": "user", "content": "ok."}, {"role": "assistant", "content": "42"}]}] * 4
+    training = {"mode": "iteration", "iterations": 2, "batch": 2, "length": 32}
+    fleet.job(name, rounds=1, training=training)
+    client = fleet.client(rows)
+    assert client.run(rounds=1).rounds == 1
+    kept = Store(fleet.folder / "home", fleet.address).job(fleet.state()["id"])
+    everybodys, own = kept.weights(name), kept.personal(name)
+    assert own.version == everybodys.version == 2
+    assert any((own.weights[one] != value).any() for one, value in everybodys.weights.items())
+    assert client.predict(["the"], personal=True)[0].label is not None
 
 
 @pytest.mark.parametrize("training", [{"mode": "iteration", "iterations": 2}, {"mode": "epoch"}], ids=str)
