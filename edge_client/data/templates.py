@@ -10,7 +10,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
@@ -63,6 +64,21 @@ class Template:
         except (OSError, msgspec.DecodeError) as error:
             raise BundleError(f"{path} cannot be read as a chat template ({error}); copy the bundle again") from None
         return cls(fields.pop("chat_template", ""), fields)
+
+    @classmethod
+    def beside(cls, folder: Path) -> Template:
+        """That in a model's folder, as Hugging Face writes it; with nothing in it where there is none."""
+        config, alone = folder / "tokenizer_config.json", folder / "chat_template.jinja"
+        try:
+            fields: dict[str, Any] = msgspec.json.decode(config.read_bytes()) if config.is_file() else {}
+            source: Any = alone.read_text() if alone.is_file() else fields.get("chat_template")
+        except (OSError, ValueError) as error:
+            raise BundleError(f"{config} cannot be read as a chat template ({error}); copy the bundle again") from None
+        if isinstance(source, list):
+            named = cast("list[dict[str, str]]", source)
+            source = next((one["template"] for one in named if one.get("name") == "default"), "")
+        tokens = {name: _token(value) for name, value in fields.items() if name.endswith("_token") and _token(value)}
+        return cls(source or "", tokens)
 
     def written(self) -> bytes:
         """A part of what Hugging Face calls `tokenizer_config.json`."""
@@ -199,6 +215,12 @@ def _around(mark: str, text: str) -> tuple[str, str]:
     """What stands before a mark and behind it; nothing where it is not there exactly once."""
     before, found, behind = text.partition(mark)
     return (before, behind) if found and mark not in behind else ("", "")
+
+
+def _token(value: Any) -> str:
+    """A special token, of which a tokenizer's configuration may tell more than its text."""
+    content: Any = cast("dict[str, Any]", value).get("content") if isinstance(value, dict) else value
+    return content if isinstance(content, str) else ""
 
 
 def _line(error: Exception) -> str:

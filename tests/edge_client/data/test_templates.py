@@ -1,3 +1,4 @@
+import json
 import random
 import sys
 from pathlib import Path
@@ -167,3 +168,24 @@ def test_a_bundle_keeps_it(tmp_path):
         Template.of(bundle)  # type: ignore[arg-type]
     bundle.manifest.chat_template = None
     assert Template.of(bundle).source == ""  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_models_folder_has_it_as_transformers_wrote_it(name, tmp_path):
+    theirs = chats.tokenizer(chats.PLAIN[name])
+    theirs.save_pretrained(tmp_path)
+    read, expected = Template.beside(tmp_path), template_of(theirs)
+    assert read.source == expected.source
+    assert read.tokens.items() >= expected.tokens.items()
+
+
+def test_folders_of_older_and_other_versions(tmp_path):
+    config = tmp_path / "tokenizer_config.json"
+    assert Template.beside(tmp_path).source == ""
+    several = [{"name": "tool_use", "template": "a"}, {"name": "default", "template": "b"}]
+    config.write_text(json.dumps({"chat_template": several, "eos_token": {"content": "</s>"}, "pad_token": None}))
+    read = Template.beside(tmp_path)
+    assert (read.source, read.tokens) == ("b", {"eos_token": "</s>"})
+    config.write_text("{")
+    with pytest.raises(BundleError, match="cannot be read"):
+        Template.beside(tmp_path)
