@@ -28,7 +28,7 @@ def test_conversations_are_learnt_and_scored_as_on_devices(packed, talker_folder
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
     arguments = [
         "simulate", "--model", str(talker_folder), "--data", str(tmp_path), "--task", "causal-lm", "--clients", "2",
-        "--per-round", "2", "--rounds", "1", "--batch", "2", "--length", "32", "--set", f"training.pack={packed}",
+        "--per-round", "2", "--rounds", "1", "--batch", "2", "--length", "64", "--set", f"training.pack={packed}",
         "--set", STILL, "--out", str(tmp_path / "run"),
     ]  # fmt: skip
     assert run(arguments) == 0
