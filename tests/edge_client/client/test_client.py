@@ -110,6 +110,20 @@ def test_rounds_of_mode_iteration(fleet, bundle, training):
         client.predict(["it"], personal=True)
 
 
+def test_a_language_model_is_measured_on_devices(fleet, talker):
+    said = ["ok.", "42", "tea", "the tea", "is hot"]
+    rows = [{"prompt": f"{number} ", "completion": said[number % 5]} for number in range(20)]
+    training = {"pack": True, "batch": 2, "length": 32, "learning_rate": 1e-6}
+    fleet.job(fleet.upload(talker), rounds=1, device_evaluation=1, training=training)
+    client = fleet.client(rows, holdout=0.3)
+    assert client.run(rounds=1).rounds == 1
+    (told,) = (event.details for event in fleet.told("evaluated"))
+    metrics = fleet.ended()["metrics"]
+    assert metrics["test_loss_global"] == pytest.approx(told["sums_global"]["test_loss"] / told["held_back"], rel=1e-5)
+    assert metrics["perplexity_personal"] == pytest.approx(np.exp(metrics["test_loss_personal"]), rel=1e-4)
+    assert metrics["examples"] < 8  # sequences, of 14 rows or so
+
+
 def test_a_language_model_of_ones_own_after_a_round_of_mode_iteration(fleet, talker):
     """It has no task layer to fit: the device goes on by steps of its own."""
     name = fleet.upload(talker)
