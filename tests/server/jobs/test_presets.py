@@ -115,7 +115,7 @@ def test_later_changes_win_and_none_is_altered():
     assert start == before
 
 
-def test_packing_is_of_language_models(bundle):
+def test_packing_is_of_language_models(tiny):
     packed = {"batch": 2, "length": 8, "pack": True}
     with pytest.raises(Refusal, match="language models into one sequence, and the job is seq-cls"):
-        complete(JobSettings.model_validate({"training": packed}), Bundle.open(bundle).manifest)
+        complete(JobSettings.model_validate({"training": packed}), Bundle.open(tiny).manifest)
