@@ -207,12 +207,13 @@ def _assemble(
             pack.link_file(Path(result.folder) / file.path, folder / file.path)
     pack.add_adapter(folder / pack.ADAPTER_FOLDER, adapted.config, adapted.initial)
     pack.add_config(folder, loaded)
-    tokenizer = pack.add_tokenizer(folder, loaded)
+    tokenizer, template = pack.add_tokenizer(folder, loaded), pack.add_template(folder, loaded)
     manifest = msgspec.structs.replace(
         describe(loaded, adapted, chain.segments, options.adapter.method),
         shapes=options.shapes,
         directions=options.directions,
         tokenizer=tokenizer,
+        chat_template=template,
         runtimes={runtime: _runtime(runtime, chain, results, options.precision) for runtime in options.runtimes},
         files=pack.list_files(folder),
     )

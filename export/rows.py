@@ -28,6 +28,7 @@ from edge_client.bundle.chain import first_uses
 from edge_client.bundle.manifest import Manifest
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.data.batches import Batch
+from edge_client.data.templates import Template
 from export.adapt.adapter import check_adapter
 from export.adapt.entering import at_bottlenecks
 from export.adapt.heads import entering as entering_weight
@@ -37,7 +38,7 @@ from export.graph.bottlenecks import mark_bottlenecks
 from export.graph.capture import TaskForward, capture
 from export.graph.narrow import narrow
 from export.graph.segments import boundaries, split
-from export.model.loading import Loaded, load
+from export.model.loading import Loaded, load, template_of
 from export.row_groups import Results, RowGroup, row_groups
 from export.tasks.registry import MODEL_TASKS
 from export.write import pack
@@ -118,6 +119,11 @@ class RowModel:
         if self._loaded.tokenizer is None:
             raise ExportError(f"{self._loaded.name} has no tokenizer: give a model folder with its tokenizer.json")
         return self._loaded.tokenizer.backend_tokenizer
+
+    @property
+    def template(self) -> Template:
+        """Makes texts of conversations."""
+        return Template() if self._loaded.tokenizer is None else template_of(self._loaded.tokenizer)
 
     def _round_frozen(self) -> None:
         """All frozen weights, once instead of in every pass; hidden states stay as coarse as their products are."""

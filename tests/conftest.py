@@ -109,6 +109,34 @@ def model_folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def talker_folder(tmp_path_factory) -> Path:
+    """A Llama of two blocks, whose tokenizer has a chat template."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from tests import chats
+
+    folder = tmp_path_factory.mktemp("models") / "tiny-talker"
+    words = chats.tokenizer(chats.PLAIN["chatml"])
+    config = LlamaConfig(
+        vocab_size=len(words),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+        initializer_range=0.2,
+        bos_token_id=words.bos_token_id,
+        eos_token_id=words.eos_token_id,
+        pad_token_id=words.pad_token_id,
+    )
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    words.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory) -> Path:
     """Of all processes that tests run in."""
     own = tmp_path_factory.getbasetemp()
@@ -171,6 +199,13 @@ def bundle(exported_once) -> Path:
 def tiny(exported_once) -> Path:
     """One shape, one direction, no memory measured."""
     return exported_once("tiny")
+
+
+@pytest.fixture(scope="session")
+def talker(exported_once, talker_folder) -> Path:
+    """A language model with a chat template: one shape, one direction, no memory measured."""
+    options = {"source": str(talker_folder), "task": "causal-lm", "labels": (), "lengths": (32,)}
+    return exported_once("talker", runtimes=("onnx",), **options)
 
 
 @pytest.fixture(scope="session")

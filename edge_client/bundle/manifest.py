@@ -240,6 +240,8 @@ class Manifest(_Record, frozen=True, kw_only=True):
     files: tuple[FileSpec, ...]
     features: FeatureSpec | None = None
     """None where no linear layer of the head gives the logits."""
+    chat_template: str | None = None
+    """The path of the tokenizer's chat template and special tokens; of language models alone."""
 
     @property
     def trained(self) -> tuple[Parameter, ...]:
@@ -331,6 +333,8 @@ def _check_references(manifest: Manifest, where: str) -> None:
     _require(where, "files", files, {"the adapter": (manifest.adapter.file,)})
     if manifest.tokenizer is not None:
         _require(where, "files", files, {"the tokenizer": (manifest.tokenizer,)})
+    if manifest.chat_template is not None:
+        _require(where, "files", files, {"the chat template": (manifest.chat_template,)})
 
 
 def _require(where: str, what: str, known: list[str] | set[str], named: Mapping[str, tuple[str, ...]]) -> None:

@@ -245,9 +245,8 @@ class Client:
         job.begin(task)
         if job.update() is None:
             bench = self._workbench(task)
-            model = bench.manifest.model
             job.save_about(KnownJob(task.job, task.job_name, task.bundle, task.runtime))
-            examples, held_back = self._data.fitting(model, bench.kind.check(model.labels))
+            examples, held_back = self._data.fitting(bench.manifest.model, bench.check(), bench.template)
             from edge_client.training.round import Participation
 
             part = Participation(

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from edge_client.errors import DataError
 
+from .conversations import FIELDS, form_of
 from .sources import Located, Row, Source
 
 Fields = dict[str, tuple[str, ...]]
@@ -45,8 +46,13 @@ class Columns(NamedTuple):
     """Or the question's answers."""
 
 
-def fields_of(wanted: Sequence[str], asked: Columns, names: Sequence[str], where: str) -> Fields:
-    """Where each field that a kind of task reads is found among a data set's columns."""
+def fields_of(
+    wanted: Sequence[str], asked: Columns, names: Sequence[str], where: str, *, converses: bool = False
+) -> Fields:
+    """Where each field that a kind of task reads is found among a data set's columns; `converses`: as conversations."""
+    form = form_of(names) if converses and not asked.text else None
+    if form is not None and form != "text":
+        return {field: (field,) for field in FIELDS[form]}
     taken = _texts(asked, names, where) if "text" in wanted else {}
     if LABEL in wanted:
         taken[LABEL] = asked.label or next((name for name in _LABELS if name in names), LABEL)

@@ -26,7 +26,7 @@ class Encoded(NamedTuple):
     example_weight: NDArray[np.float32]
     """[batch]: 1 for an example, 0 for a row that only fills the batch."""
     encodings: tuple[Encoding, ...]
-    """One per example, for offsets."""
+    """One per example, for offsets; none where tokens were chosen of each example."""
 
 
 class ModelInputs(Protocol):
@@ -52,24 +52,48 @@ class TextEncoder:
             raise ProgramInputError(f"texts give no {what}, which the bundle's programs take; export it again")
         self._tokenizer = Tokenizer.from_str(tokenizer.to_str())  # its settings are changed below
         self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(length, strategy="longest_first")
+        self._cut_long()
 
     def encode(self, texts: Sequence[str | tuple[str, str]]) -> Encoded:
         """Texts, or pairs of texts; at most a batch of them."""
-        if not 1 <= len(texts) <= self.batch:
-            raise ProgramInputError(f"expected 1 to {self.batch} texts, got {len(texts)}")
         encodings = tuple(self._tokenizer.encode_batch(list(texts)))
-        if not all(encoding.ids for encoding in encodings):
-            empty = next(i for i, encoding in enumerate(encodings) if not encoding.ids)
-            raise ProgramInputError(f"text {empty} has no tokens: {texts[empty]!r}")
+        for number, (encoding, text) in enumerate(zip(encodings, texts, strict=True)):
+            _require_tokens(encoding, text, number)
+        ids = [encoding.ids for encoding in encodings]
+        return self.arranged(ids, [encoding.type_ids for encoding in encodings])._replace(encodings=encodings)
+
+    def arranged(self, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]] = ()) -> Encoded:
+        """A batch of tokens, at most `length` of each example."""
+        if not 1 <= len(ids) <= self.batch:
+            raise ProgramInputError(f"expected 1 to {self.batch} texts, got {len(ids)}")
         columns = {
-            "input_ids": self.filled([encoding.ids for encoding in encodings], self._pad),
-            "attention_mask": self.filled([encoding.attention_mask for encoding in encodings], 0),
-            "token_type_ids": self.filled([encoding.type_ids for encoding in encodings], 0),
+            "input_ids": self.filled(ids, self._pad),
+            "attention_mask": self.filled([[1] * len(row) for row in ids], 0),
+            "token_type_ids": self.filled(types, 0),
         }
-        columns["attention_mask"][len(texts) :, 0] = 1  # attention over no token at all is not a number
-        weight = (np.arange(self.batch) < len(texts)).astype(np.float32)
-        return Encoded({name: columns[name] for name in self._inputs}, weight, encodings)
+        columns["attention_mask"][len(ids) :, 0] = 1  # attention over no token at all is not a number
+        weight = (np.arange(self.batch) < len(ids)).astype(np.float32)
+        return Encoded({name: columns[name] for name in self._inputs}, weight, ())
+
+    def cut(self, text: str) -> Encoding:
+        """A text's first tokens, as many as there is room for, with those that a tokenizer adds."""
+        return _require_tokens(self._tokenizer.encode(text), text)
+
+    def whole(self, text: str, *, special: bool) -> Encoding:
+        """All tokens of a text; `special`: with those that a tokenizer adds."""
+        self._tokenizer.no_truncation()
+        try:
+            return _require_tokens(self._tokenizer.encode(text, add_special_tokens=special), text)
+        finally:
+            self._cut_long()
+
+    def opens(self, token: int) -> bool:
+        """Whether a token is one that a tokenizer puts before texts."""
+        added = self._tokenizer.get_added_tokens_decoder().get(token)
+        return added is not None and added.special
+
+    def _cut_long(self) -> None:
+        self._tokenizer.enable_truncation(self.length, strategy="longest_first")
 
     def filled(self, rows: Sequence[Sequence[int]], fill: int) -> Ints:
         """Numbers of each token, [batch, length]."""
@@ -77,3 +101,9 @@ class TextEncoder:
         for row, values in zip(result, rows, strict=False):
             row[: len(values)] = values
         return result
+
+
+def _require_tokens(encoding: Encoding, text: str | tuple[str, str], number: int = 0) -> Encoding:
+    if not encoding.ids:
+        raise ProgramInputError(f"text {number} has no tokens: {text!r}")
+    return encoding

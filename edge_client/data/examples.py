@@ -32,6 +32,12 @@ class Example(NamedTuple):
     answer_start: int = 0
     answers: tuple[str, ...] = ()
     """All that are right, of which `answer` is the first; none where there is no answer."""
+    learnt: tuple[tuple[int, int], ...] | None = None
+    """The parts of the text that a language model learns; all of it where None."""
+    is_whole: bool = False
+    """Whether the text has its special tokens in it."""
+    following: tuple[Example, ...] = ()
+    """Examples that stand behind it in one sequence."""
 
     @property
     def texts(self) -> str | tuple[str, str]:

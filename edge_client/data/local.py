@@ -11,6 +11,7 @@ from edge_client.events import Event, Tell, silent
 
 from .examples import BadRows, Check, Examples, examples_for
 from .sources import Row, count_rows, open_data
+from .templates import Template
 
 
 class OwnData:
@@ -41,10 +42,10 @@ class OwnData:
             raise DataError(f"{self._source.name} has no example; it is empty")
         return rows
 
-    def fitting(self, model: ModelSpec, check: Check) -> tuple[Examples, Examples]:
+    def fitting(self, model: ModelSpec, check: Check, template: Template) -> tuple[Examples, Examples]:
         """Those to train on and those held back, for a model; read again when their file has changed."""
         assert self._source is not None  # it was counted
-        key = model.task, model.labels, self._source.stamp()
+        key = model.task, model.labels, template.written(), self._source.stamp()
         if self._read is None or self._read[0] != key:
             examples = examples_for(self._source, check, bad_rows=self._bad_rows)
             if examples.skipped.count:

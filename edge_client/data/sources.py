@@ -136,7 +136,7 @@ class CsvSource(FileSource):
         known: columns of which a header has one at least; any line may be a header when there are none.
     """
 
-    def __init__(self, path: Path, known: Collection[str] = ("text", "question")) -> None:
+    def __init__(self, path: Path, known: Collection[str] = ("text", "question", "messages", "prompt")) -> None:
         super().__init__(path)
         self._known = set(known)
         self._header: list[str] = []

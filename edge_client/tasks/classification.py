@@ -20,6 +20,7 @@ from .task import ACCURACY, Prediction, TaskType
 
 if TYPE_CHECKING:
     from edge_client.data.encoder import Encoded, TextEncoder
+    from edge_client.data.templates import Template
 
 
 class Classification(TaskType):
@@ -29,7 +30,7 @@ class Classification(TaskType):
     ignores = False
     scores = (ACCURACY,)
 
-    def check(self, labels: Sequence[str]) -> Check:
+    def check(self, labels: Sequence[str], template: Template | None = None) -> Check:
         numbers = {name: i for i, name in enumerate(labels)}
 
         def classified(row: Row) -> Example:

@@ -1,7 +1,9 @@
 """Language modelling (`causal-lm`): each token of a text is predicted from those before it.
 
-A row has `text`. Logits over a whole vocabulary would take more memory than the rest of a step, so programs give two
-numbers of each token in place of them: the likeliest follower, and the loss of the true one.
+A row has `text`, or `prompt` and `completion`, or `messages` (`edge_client.data.conversations`). Of the last two forms
+answers alone are learnt: the other tokens are read, and their labels ignored. Logits over a whole vocabulary would take
+more memory than the rest of a step, so programs give two numbers of each token in place of them: the likeliest
+follower, and the loss of the true one.
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ from numpy.typing import NDArray
 from edge_client.arrays import Array
 from edge_client.bundle.manifest import IGNORED, ModelSpec
 from edge_client.data.batches import Labelled
-from edge_client.data.examples import Check, Example, text_of
+from edge_client.data.conversations import example_of
+from edge_client.data.examples import Check, Example
+from edge_client.data.sequences import sequence_of
+from edge_client.data.templates import Template
 
 from .task import ACCURACY, Prediction, Score, ScoreKind, TaskType
 
@@ -32,18 +37,25 @@ class Language(TaskType):
     name = "causal-lm"
     fields = ("text", "", "")
     per_token = True
+    converses = True
     scores = (
         ACCURACY,
         ScoreKind("perplexity", "perplexity", share=False),
         ScoreKind(LOSS, "test loss", share=False),
     )
 
-    def check(self, labels: Sequence[str]) -> Check:
-        return lambda row: Example(text_of(row, "text"))
+    def check(self, labels: Sequence[str], template: Template | None = None) -> Check:
+        known = template or Template()
+        return lambda row: example_of(row, known)
+
+    def encode(self, encoder: TextEncoder, examples: Sequence[Example]) -> tuple[Encoded, Array]:
+        sequences = [sequence_of(example, encoder) for example in examples]
+        encoded = encoder.arranged([sequence.ids for sequence in sequences])
+        return encoded, encoder.filled([sequence.labels for sequence in sequences], IGNORED)
 
     def labels(self, encoder: TextEncoder, examples: Sequence[Example], encoded: Encoded) -> Array:
-        """[batch, length]: the tokens themselves, IGNORED on padding."""
-        return encoder.filled([encoding.ids for encoding in encoded.encodings], IGNORED)
+        """[batch, length]: the tokens that are learnt, IGNORED elsewhere."""
+        return self.encode(encoder, examples)[1]
 
     def label_limit(self, logits: tuple[int, ...], model: ModelSpec) -> int:
         return model.vocabulary
@@ -59,15 +71,18 @@ class Language(TaskType):
         return Score(score.total, score.sums | {LOSS: float(losses.sum(dtype=np.float64))})
 
     def told(self, score: Score) -> dict[str, float]:
-        with np.errstate(over="ignore"):  # infinite then
-            return super().told(score) | {"perplexity": round(float(np.exp(score.means[LOSS])), 6)}
+        told = super().told(score)
+        if LOSS in score.sums:
+            with np.errstate(over="ignore"):  # infinite then
+                told["perplexity"] = round(float(np.exp(score.means[LOSS])), 6)
+        return told
 
     def read(
         self, logits: NDArray[Any], part: Labelled, labels: Sequence[str], token: Callable[[int], str]
     ) -> list[Prediction]:
         """The likeliest token behind each text."""
-        last = [sum(encoding.attention_mask) - 1 for encoding in part.encoded.encodings]
-        return [Prediction(token(int(row[place, _LIKELIEST]))) for row, place in zip(logits, last, strict=True)]
+        last = part.encoded.tokens["attention_mask"].sum(1) - 1
+        return [Prediction(token(int(row[place, _LIKELIEST]))) for row, place in zip(logits, last, strict=False)]
 
 
 def _following(part: Labelled) -> NDArray[np.int64]:

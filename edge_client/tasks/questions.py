@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tokenizers import Encoding
 
     from edge_client.data.encoder import Encoded, TextEncoder
+    from edge_client.data.templates import Template
 
 LONGEST = 30
 """Tokens of an answer, at most."""
@@ -39,8 +40,9 @@ class Questions(TaskType):
     fields = ("question", "context", "answers")
     topic = "title"
     scores = (ScoreKind("f1", "F1"), ScoreKind("exact_match", "exact match"))
+    counted = "exact_match"
 
-    def check(self, labels: Sequence[str]) -> Check:
+    def check(self, labels: Sequence[str], template: Template | None = None) -> Check:
         return _question
 
     def asked(self, text: Text) -> Example:
@@ -66,8 +68,9 @@ class Questions(TaskType):
         return logits[1]
 
     def right(self, logits: NDArray[Any], part: Labelled) -> list[bool]:
-        """To the letter, by the first of the answers."""
-        return [answer == example.answer for answer, example in zip(answers(logits, part), part.examples, strict=True)]
+        """By any of the answers, as `exact_match` has it."""
+        found = zip(answers(logits, part), part.examples, strict=True)
+        return [exact_match(answer, example.answers) == 1 for answer, example in found]
 
     def score(self, logits: NDArray[Any], part: Labelled) -> Score:
         pairs = [(answer, one.answers) for answer, one in zip(answers(logits, part), part.examples, strict=True)]

@@ -21,6 +21,7 @@ from edge_client.data.examples import Check, Example
 
 if TYPE_CHECKING:
     from edge_client.data.encoder import Encoded, TextEncoder
+    from edge_client.data.templates import Template
 
 Text = str | tuple[str, str]
 
@@ -56,6 +57,12 @@ class Score(NamedTuple):
         return {name: value / max(self.total, 1) for name, value in self.sums.items()}
 
 
+def combined(scores: Sequence[Score]) -> Score:
+    """Of all parts."""
+    names = dict.fromkeys(name for part in scores for name in part.sums)
+    return Score(sum(part.total for part in scores), {name: sum(part.sums[name] for part in scores) for name in names})
+
+
 class TaskType(ABC):
     """One kind of task; its objects hold nothing."""
 
@@ -68,20 +75,32 @@ class TaskType(ABC):
     """Whether the job names classes, one of which a label is."""
     per_token: ClassVar[bool] = False
     """Whether each token has a label, so that labels are cut and filled as texts are."""
+    converses: ClassVar[bool] = False
+    """Whether rows may be conversations, which the bundle's chat template makes a text of."""
     ignores: ClassVar[bool] = True
     """Whether a label may be IGNORED."""
     scores: ClassVar[tuple[ScoreKind, ...]]
     """What `told` gives on a test set; the first is the one that is compared."""
 
+    counted: ClassVar[str] = ACCURACY.name
+    """The score whose sum says how many predictions are right."""
+
     @property
     def main_score(self) -> str:
         return self.scores[0].name
 
+    def hits(self, score: Score) -> int:
+        """How many predictions are right."""
+        return round(score.sums.get(self.counted, 0))
+
     # --- examples ---
 
     @abstractmethod
-    def check(self, labels: Sequence[str]) -> Check:
-        """Makes an example of a row, or refuses it (`BadRow`), where these are the job's classes."""
+    def check(self, labels: Sequence[str], template: Template | None = None) -> Check:
+        """Makes an example of a row, or refuses it (`BadRow`), where these are the job's classes.
+
+        The template makes texts of conversations; None where there is none.
+        """
 
     def asked(self, text: Text) -> Example:
         """What is to be predicted for a text, or for a pair."""

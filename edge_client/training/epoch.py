@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from edge_client.data.batches import Batch, Batches, in_order
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example
 from edge_client.errors import TrainingError
-from edge_client.tasks.task import TaskType
+from edge_client.tasks.task import Score, TaskType, combined
 from edge_client.wire.protocol import Report, Task, Training
 
 from .estimators import Estimate, trained
@@ -106,8 +106,7 @@ def report(
     state: TrainingState,
     *,
     peak_bytes: int = 0,
-    held_back: int = 0,
-    right: tuple[int, int] = (0, 0),
+    judged: Judged | None = None,
     measured: int = 0,
 ) -> Report:
     return Report(
@@ -116,10 +115,8 @@ def report(
         loss=state.loss / state.step,
         seconds=round(state.seconds, 3),
         peak_bytes=peak_bytes,
-        held_back=held_back,
-        right_global=right[0],
-        right_personal=right[1],
         measured=measured,
+        **({} if judged is None else judged.told()),
     )
 
 
@@ -130,18 +127,37 @@ Logits = Callable[[Batch, Weights], Any]
 """Logits of a batch with these weights."""
 
 
+class Judged(NamedTuple):
+    """The round's model and a device's own, by examples that were held back."""
+
+    task: TaskType
+    before: Score
+    own: Score
+
+    def told(self) -> dict[str, Any]:
+        """In the words of a report."""
+        return {
+            "held_back": self.before.total,
+            "right_global": self.task.hits(self.before),
+            "right_personal": self.task.hits(self.own),
+            "sums_global": self._others(self.before),
+            "sums_personal": self._others(self.own),
+        }
+
+    def _others(self, score: Score) -> dict[str, float]:
+        return {name: float(value) for name, value in score.sums.items() if name != self.task.counted}
+
+
 def evaluate(
     logits_of: Logits, examples: Sequence[Example], encoder: TextEncoder, task: TaskType, weights: Sequence[Weights]
-) -> tuple[int, list[int]]:
-    """How many predictions there are on these examples, and how many are right with each of some weights.
+) -> list[Score]:
+    """How good the predictions on these examples are with each of some weights.
 
     A prediction is an example's class, a question's answer, or for a language model the next token.
     """
-    total, right = 0, [0] * len(weights)
+    scores: list[list[Score]] = [[] for _ in weights]
     for part in in_order(examples, encoder, task.encode):
-        for model, values in enumerate(weights):
+        for values, found in zip(weights, scores, strict=True):
             logits = logits_of(part.batch, values)[: len(part.examples)]  # without rows that only fill
-            hits = task.right(logits, part)
-            right[model] += sum(hits)
-            total += len(hits) if model == 0 else 0
-    return total, right
+            found.append(task.score(logits, part))
+    return [combined(found) for found in scores]

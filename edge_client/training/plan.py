@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from edge_client.bundle.chain import Chain, cost
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest, ProgramSpec
+from edge_client.data.examples import Check
+from edge_client.data.templates import Template
 from edge_client.errors import ProgramInputError, TrainingError
 from edge_client.runtimes.runtime import CPU, Runtime, open_runtime
 from edge_client.step.passes import Passes, rows_at_once
@@ -44,7 +46,12 @@ class Workbench:
         self.kind = task_named(bundle.manifest.model.task)
         self.runtime_name = runtime
         self.runtime: Runtime = open_runtime(runtime, bundle.folder, threads=threads, device=device)
+        self.template = Template.of(bundle)
         self._tokenizer = bundle.tokenizer()
+
+    def check(self) -> Check:
+        """Makes examples of rows."""
+        return self.kind.check(self.manifest.model.labels, self.template)
 
     def encoder(self, batch: int, length: int) -> TextEncoder:
         from edge_client.data.encoder import TextEncoder

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from edge_client.arrays import Weights
 from edge_client.data.batches import Batches
 from edge_client.data.examples import Examples
+from edge_client.data.sequences import taken
 from edge_client.events import Event, Tell
 from edge_client.memory import peak_above_now
 from edge_client.step.passes import Passes
@@ -18,7 +19,7 @@ from edge_client.store.jobs import Checkpoint, JobStore
 from edge_client.wire.protocol import Task
 from edge_client.wire.server import Server
 
-from .epoch import TrainingState, evaluate, report, steps_in, train, update
+from .epoch import Judged, TrainingState, evaluate, report, steps_in, train, update
 from .estimators import Estimator, estimator_for
 from .features import NOTHING, Moments, measured
 from .iterations import Iterations
@@ -52,7 +53,7 @@ class Participation:
         """
         training = self.task.training
         encoder = self.bench.encoder(training.batch, training.length)
-        batches = Batches(self.examples, encoder, self.bench.kind.encode, self.task.seed)
+        batches = Batches(taken(self.examples, encoder, training), encoder, self.bench.kind.encode, self.task.seed)
         again = steps_in(training, len(batches)) > len(batches)
         passes = self.bench.passes(self.task, self.memory, keep_prefixes=again)
         estimator = estimator_for(self.bench.manifest, self.task, passes)
@@ -67,20 +68,20 @@ class Participation:
         where = self.server, self.store, self.tell
         iterations = Iterations(self.task, self.bench.bundle, passes, estimator, batches, *where)
         seconds = iterations.run()
-        if self.task.evaluate:
-            newest = iterations.kept
-            self.store.save_personal(self.task.bundle, newest.version, self._own(passes, batches, newest.weights))
+        newest = iterations.kept
+        own = self._moved(newest.weights, batches, estimator)
+        self.store.save_personal(self.task.bundle, newest.version, self._fitted(passes, batches, own))
         return seconds
 
     def _train(self, passes: Passes, batches: Batches, estimator: Estimator) -> float:
         start = current(self.server, self.store, self.bench.bundle, self.task).weights
         peak = peak_above_now()
         state = self._steps(self._resumed(start), batches, estimator)
-        own_model = self._own(passes, batches, state.weights)
-        held_back, right = self._evaluated(passes, batches, start, own_model)
+        own_model = self._fitted(passes, batches, state.weights) if self.task.evaluate else state.weights
+        judged = self._evaluated(passes, batches, start, own_model)
         moments = self._measured(passes, batches, start)
         own = update(self.task, self.bench.manifest, state)
-        told = report(state, peak_bytes=peak(), held_back=held_back, right=right, measured=moments.rows)
+        told = report(state, peak_bytes=peak(), judged=judged, measured=moments.rows)
         self.store.save_personal(self.task.bundle, self.task.version, own_model)
         self.store.save_update(own | moments.tensors, told)
         return state.seconds / state.step
@@ -112,10 +113,17 @@ class Participation:
         passes.release()  # to measure is to run other programs
         return measured(passes.features, self.examples, batches.encoder, self.bench.kind, start, self.task.seed)
 
-    def _own(self, passes: Passes, batches: Batches, weights: Weights) -> Weights:
-        """This device's model: these weights, and in rounds that measure it a task layer for its own examples."""
+    def _moved(self, weights: Weights, batches: Batches, estimator: Estimator) -> Weights:
+        """After a round's steps by this device alone, where no task layer can be fitted to its examples."""
+        if self.bench.kind.has_classes and self.bench.manifest.features is not None:
+            return weights
+        *_, state = train(self.task, self.bench.manifest, estimator, batches, TrainingState(weights))
+        return state.weights
+
+    def _fitted(self, passes: Passes, batches: Batches, weights: Weights) -> Weights:
+        """This device's model: these weights with a task layer for its own examples, where there is one to fit."""
         features, encoder = self.bench.manifest.features, batches.encoder
-        if not self.task.evaluate or features is None:
+        if features is None:
             return weights
         passes.release()  # features come of other programs
         return personal(passes.features, self.examples, encoder, self.bench.kind, weights, features, self.task.seed)
@@ -135,12 +143,13 @@ class Participation:
             start | saved.weights, saved.optimizer, saved.step, saved.loss, saved.examples, saved.seconds
         )
 
-    def _evaluated(self, passes: Passes, batches: Batches, *models: Weights) -> tuple[int, tuple[int, int]]:
+    def _evaluated(self, passes: Passes, batches: Batches, *models: Weights) -> Judged | None:
         if not self.task.evaluate or not len(self.held_back):
-            return 0, (0, 0)
+            return None
         passes.release()  # evaluation runs other programs
-        total, (before, after) = evaluate(passes.logits, self.held_back, batches.encoder, self.bench.kind, models)
-        details = {"held_back": total, "right_global": before, "right_personal": after}
-        message = f"of {total} held back, the global model gets {before} right, this device's own {after}"
-        self.tell(Event("evaluated", message, details))
-        return total, (before, after)
+        kind = self.bench.kind
+        judged = Judged(kind, *evaluate(passes.logits, self.held_back, batches.encoder, kind, models))
+        before, after = kind.hits(judged.before), kind.hits(judged.own)
+        message = f"of {judged.before.total} held back, the global model gets {before} right, this device's own {after}"
+        self.tell(Event("evaluated", message, judged.told()))
+        return judged

@@ -90,6 +90,8 @@ class Training:
     """Keep the hidden states that enter the cut instead of computing them in every step."""
     exact_blocks: Annotated[int, Ge(0)] = 1
     """The model's last blocks that a step goes back through (mixed)."""
+    pack: bool = False
+    """Short examples stand together in one sequence (language models)."""
 
     @property
     def rows(self) -> int:
@@ -209,6 +211,7 @@ class CheckedIn:
 
 Finite = Annotated[float, Ge(-1e30), Le(1e30)]
 Count = Annotated[int, Ge(0), Le(2**40)]
+Sums = Annotated[dict[Name, Finite], Len(0, 20)]
 
 
 @dataclass(frozen=True)
@@ -228,6 +231,9 @@ class Report:
     right_personal: Count = 0
     measured: Count = 0
     """Rows of features that the moments beside the update are of."""
+    sums_global: Sums = field(default_factory=dict[str, float])
+    sums_personal: Sums = field(default_factory=dict[str, float])
+    """Sums of the task's other scores over the same predictions, by their names: losses, or shares."""
 
 
 @dataclass(frozen=True)

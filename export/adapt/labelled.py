@@ -16,7 +16,7 @@ from edge_client.data.examples import examples_for
 from edge_client.data.sources import open_data
 from export.errors import ExportError
 from export.graph.capture import TaskForward
-from export.model.loading import Loaded
+from export.model.loading import Loaded, template_of
 
 MOST = 512
 """Of the file, drawn at random; more tell little more."""
@@ -34,7 +34,8 @@ def read_batches(loaded: Loaded, path: Path) -> list[Batch]:
     """The examples of a JSONL or CSV file, as devices read theirs."""
     if loaded.tokenizer is None:
         raise ExportError(f"{loaded.name} has no tokenizer, so the examples of {path} cannot be read")
-    examples = examples_for(open_data(path), loaded.task.kind.check(loaded.labels))
+    check = loaded.task.kind.check(loaded.labels, template_of(loaded.tokenizer))
+    examples = examples_for(open_data(path), check)
     chosen = [examples[number] for number in sorted(shuffled(len(examples), 0, 0)[:MOST])]
     length = min(_LENGTH, loaded.positions or _LENGTH)
     encoder = TextEncoder(loaded.tokenizer.backend_tokenizer, loaded, _BATCH, length)

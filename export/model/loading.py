@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from edge_client.checkpoints import PACKAGE_PREFIX, local_folder, require_hub
+from edge_client.data.templates import Template
 from export.errors import ExportError
 from export.tasks.task import ModelTask
 
@@ -176,6 +177,14 @@ def _tokenizer(where: str) -> PreTrainedTokenizerFast | None:
         isinstance(tokenizer, PreTrainedTokenizerFast) and tokenizer.get_vocab().keys() - tokenizer.all_special_tokens
     )
     return tokenizer if known else None  # a folder without its files gives a tokenizer that knows no word
+
+
+def template_of(tokenizer: PreTrainedTokenizerFast) -> Template:
+    """A tokenizer's chat template, the default where it has several."""
+    named: Any = tokenizer.chat_template
+    source = named.get("default") if isinstance(named, dict) else named
+    known: dict[str, Any] = tokenizer.special_tokens_map
+    return Template(source or "", {name: f"{token}" for name, token in known.items() if isinstance(token, str)})
 
 
 def _pad_token(tokenizer: PreTrainedTokenizerFast | None, config: Any) -> int:

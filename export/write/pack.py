@@ -20,11 +20,12 @@ from edge_client.bundle import manifest as manifests
 from edge_client.bundle.manifest import FileSpec, Manifest
 from export.errors import ExportError
 from export.lower.lowering import file_sha256
-from export.model.loading import Loaded
+from export.model.loading import Loaded, template_of
 
 ADAPTER_FOLDER, ADAPTER_WEIGHTS = "adapter", "adapter_model.safetensors"
 ADAPTER_FILE = f"{ADAPTER_FOLDER}/{ADAPTER_WEIGHTS}"
 TOKENIZER_FILE = "tokenizer.json"
+TEMPLATE_FILE = "tokenizer_config.json"
 CONFIG_FILE = "model_config.json"
 """The base model's own configuration: what it takes to build its shape again."""
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
@@ -134,6 +135,14 @@ def add_tokenizer(folder: Path, loaded: Loaded) -> str | None:
     backend.no_truncation()
     add_file(folder, TOKENIZER_FILE, backend.to_str(pretty=False).encode())
     return TOKENIZER_FILE
+
+
+def add_template(folder: Path, loaded: Loaded) -> str | None:
+    """The chat template with the special tokens that it may write, where rows of the task may be conversations."""
+    if loaded.tokenizer is None or not loaded.task.kind.converses:
+        return None
+    add_file(folder, TEMPLATE_FILE, template_of(loaded.tokenizer).written())
+    return TEMPLATE_FILE
 
 
 def add_config(folder: Path, loaded: Loaded) -> None:

@@ -33,6 +33,8 @@ from server.cli.connection import AdminError, Administrator, part
 from server.jobs.options import PresetOption, RoundOptions, SettingsOptions, TrainingOptions
 from server.jobs.presets import PRESETS, merged, preset_for, start_of
 
+_BESIDE = "exact_match", "perplexity"
+"""Scores that some tasks have beside the one that is compared."""
 _REFUSALS = 5
 """The newest that `spry job show` tells."""
 
@@ -139,11 +141,11 @@ def list_(
         show_json(jobs)
         return
     rows = [
-        (job["name"], job["id"], job["state"], f"{job['done']} of {job['settings']['rounds']}", _accuracy(job),
-         ago(job["created"]))
+        (job["name"], job["id"], job["state"], f"{job['done']} of {job['settings']['rounds']}",
+         _shown(job, job["score"]), ago(job["created"]))
         for job in jobs
     ]  # fmt: skip
-    columns = ("name", "id", "state", "rounds", "accuracy", "created")
+    columns = ("name", "id", "state", "rounds", "score", "created")
     show_table(columns, rows, "no jobs; start one with `spry job create NAME --bundle FOLDER`")
 
 
@@ -187,7 +189,10 @@ def show(
     if assignment:
         say(_steps(assignment))
     typer.echo()
-    show_table(("round", "state", "reports", "loss", "accuracy", "seconds"), map(_round, rounds), "no rounds yet")
+    scores = [name for name in (standing["score"], *_BESIDE) if _value(standing["metrics"], name) is not None]
+    scores = scores or [standing["score"]]
+    columns = ("round", "state", "reports", "loss", *(name.replace("_", " ") for name in scores), "seconds")
+    show_table(columns, (_round(row, scores) for row in rounds), "no rounds yet")
 
 
 def _follow(administrator: Administrator, job: str, *, as_json: bool) -> None:
@@ -254,8 +259,8 @@ def job_line(job: dict[str, Any]) -> str:
         parts.append(f"round {progress['number']}{step}: {progress['reported']} of {progress['wanted']} reported")
     if "loss" in job["metrics"]:
         parts.append(f"loss {job['metrics']['loss']:.4f}")
-    if accuracy := _accuracy(job):
-        parts.append(f"accuracy {accuracy}")
+    scores = {name: _shown(job, name) for name in (job["score"], *_BESIDE)}
+    parts += [f"{name.replace('_', ' ')} {shown}" for name, shown in scores.items() if shown]
     return "; ".join(parts)
 
 
@@ -279,20 +284,24 @@ def _steps(assignment: dict[str, Any]) -> str:
     return f"gradients in round {assignment['round']}: {'; '.join(told) or 'of no device yet'}"
 
 
-def _accuracy(job: dict[str, Any]) -> str:
-    metrics = job["metrics"]
-    known = next((metrics[name] for name in ("accuracy", "accuracy_global") if name in metrics), None)
+def _value(metrics: dict[str, Any], name: str) -> float | None:
+    """By held-out examples, or as devices measured it."""
+    return metrics.get(name, metrics.get(f"{name}_global"))
+
+
+def _shown(job: dict[str, Any], name: str) -> str:
+    known = _value(job["metrics"], name)
     return "" if known is None else f"{known:.4f}"
 
 
-def _round(row: dict[str, Any]) -> tuple[object, ...]:
+def _round(row: dict[str, Any], scores: Sequence[str]) -> tuple[object, ...]:
     result = row["result"] or {}
-    accuracy = result.get("accuracy", result.get("accuracy_global"))
+    known = [_value(result, name) for name in scores]
     return (
         row["number"],
         row["state"] if "reason" not in result else f"{row['state']}: {result['reason']}",
         result.get("reports", row["tasks"].get("accepted", 0)),
         f"{result['loss']:.4f}" if "loss" in result else "",
-        "" if accuracy is None else f"{accuracy:.4f}",
+        *("" if value is None else f"{value:.4f}" for value in known),
         f"{result['seconds']:.1f}" if "seconds" in result else "",
     )

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from server.jobs.job import RUNNING, Job
 from server.jobs.settings import JobSettings
 from server.rounds import fleet
+from server.rounds.evaluation import task_of
 from server.rounds.rounds import wanted
 from server.storage import audit, metrics, parts, refusals, rounds, scalars, traffic
 from server.storage.rows import Round
@@ -49,6 +50,8 @@ class JobView(BaseModel):
     progress: NewestRoundView | None
     metrics: dict[str, float]
     """Of the newest round that has them."""
+    score: str
+    """The metric that tells how good the model is, with `_global` where devices measured it."""
     refused: dict[str, int]
     """Updates not taken, and tasks given back ("failed"), by code."""
     up: int
@@ -134,6 +137,7 @@ def job(store: Store, job: Job) -> JobView:
         settings=job.settings,
         progress=_newest_round(store, job),
         metrics=values,
+        score=task_of(store, job).main_score,
         refused=refused,
         up=moved.up,
         down=moved.down,

@@ -31,6 +31,9 @@ const CHARTS = [
       ["accuracy", "at the server"],
       ["accuracy_global", "global on devices"],
       ["accuracy_personal", "personal"],
+      ["f1", "F1 at the server"],
+      ["f1_global", "F1, global on devices"],
+      ["f1_personal", "F1, personal"],
     ]),
     none: ({ settings }) =>
       settings.held_out || settings.device_evaluation
@@ -41,7 +44,11 @@ const CHARTS = [
     name: "loss",
     title: "Loss",
     format: digits,
-    series: lines([["loss", "mean of the clients"]]),
+    series: lines([
+      ["loss", "mean of the clients"],
+      ["test_loss", "held-out examples"],
+      ["test_loss_global", "global on devices"],
+    ]),
     none: () => "The first round is not done yet.",
   },
   {

@@ -6,7 +6,10 @@ import { ago, bytes, count, digits, duration, now, percent, plural } from "./for
 
 const SLOTS = 40; // places that are drawn apart
 
-export const accuracyOf = (job) => job.metrics.accuracy ?? job.metrics.accuracy_global;
+/** How good the model is, by the score that is compared: a share. */
+export const accuracyOf = (job) => job.metrics[job.score] ?? job.metrics[`${job.score}_global`];
+
+const TITLES = { accuracy: "Accuracy", f1: "F1" };
 
 const path = (job, what) => `v1/jobs/${encodeURIComponent(job.id)}/${what}`;
 
@@ -80,14 +83,20 @@ function tiles(job, metrics) {
     return values.length > 1 ? values.at(-1) - values[0] : null;
   };
   const points = (value) => (value == null ? "" : `${value < 0 ? "−" : "+"}${Math.abs(100 * value).toFixed(1)} points`);
-  const name = "accuracy" in job.metrics ? "accuracy" : "accuracy_global";
+  const newest = (score) => (score in job.metrics ? score : `${score}_global`);
+  const name = newest(job.score);
+  const personal = `${job.score}_personal`;
+  const perplexity = newest("perplexity");
   const refused = Object.values(job.refused).reduce((sum, number) => sum + number, 0);
   const loss = change("loss");
   const found = [["Rounds", count(job.done), `of ${count(job.settings.rounds)}`]];
-  if (name in job.metrics) found.push(["Accuracy", percent(job.metrics[name]), points(change(name))]);
-  if ("accuracy_personal" in job.metrics) {
-    found.push(["Personal accuracy", percent(job.metrics.accuracy_personal), points(change("accuracy_personal"))]);
+  const title = TITLES[job.score] ?? job.score;
+  if (name in job.metrics) found.push([title, percent(job.metrics[name]), points(change(name))]);
+  if (personal in job.metrics) {
+    const told = title === "Accuracy" ? "Personal accuracy" : `Personal ${title}`;
+    found.push([told, percent(job.metrics[personal]), points(change(personal))]);
   }
+  if (perplexity in job.metrics) found.push(["Perplexity", digits(job.metrics[perplexity]), ""]);
   if ("loss" in job.metrics)
     found.push([
       "Loss",

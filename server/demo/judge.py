@@ -57,8 +57,8 @@ class Judge:
         """Of each model, the share of rows that it gets right."""
         passes = self._bench.passes(self._task, None)
         encoder = self._bench.encoder(self._training.batch, self._training.length)
-        total, right = evaluate(passes.logits, self._examples(rows), encoder, self._bench.kind, models)
-        return [count / total for count in right]
+        scores = evaluate(passes.logits, self._examples(rows), encoder, self._bench.kind, models)
+        return [score.means[self._bench.kind.counted] for score in scores]
 
     def trained(self, weights: Weights, local: Local, advance: Callable[[], None] = lambda: None) -> Weights:
         """The weights after some steps on one device's rows, with nobody to share the units with."""
@@ -79,8 +79,7 @@ class Judge:
         return {name: weights[name] for name in self.initial}
 
     def _examples(self, rows: Sequence[Phrase]) -> Examples:
-        check = self._bench.kind.check(self._bench.manifest.model.labels)
-        return examples_for(open_data([dict(row) for row in rows]), check)
+        return examples_for(open_data([dict(row) for row in rows]), self._bench.check())
 
     def _local_task(self, local: Local) -> Task:
         """A round of one device: all units are its own."""

@@ -10,6 +10,7 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.errors import BundleError
 from edge_client.gradient.drawing import counted
 from edge_client.step.turns import directions_at_once
+from edge_client.tasks.registry import task_named
 from edge_client.training.estimators import kind_of
 from edge_client.training.optimizers import check_aggregations
 from edge_client.wire.protocol import Training
@@ -32,6 +33,9 @@ def complete(settings: JobSettings, manifest: Manifest) -> JobSettings:
     training = kind.settled(settings.training)
     places = settings.slots(len(manifest.units), settings.places)
     training = counted(training, manifest, [kind.directed(manifest, training, slot.units) for slot in places])
+    if training.pack and not task_named(manifest.model.task).per_token:
+        what = f"training.pack puts texts of language models into one sequence, and the job is {manifest.model.task}"
+        raise Refusal(422, "invalid", f"{what}: leave it out")
     _check_report(training)
     _check_bottlenecks(training, manifest)
     check_programs(training, manifest)

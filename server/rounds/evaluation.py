@@ -1,7 +1,8 @@
-"""The accuracy of weights on held-out examples, by the bundle's own programs."""
+"""How good weights are on held-out examples, by the bundle's own programs, and by what devices measured."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,12 @@ from edge_client.data.batches import Batch
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import examples_for
 from edge_client.data.sources import JsonlSource
+from edge_client.data.templates import Template
 from edge_client.runtimes.runtime import available, command_for, open_runtime, unasked
 from edge_client.step.stepper import Stepper
 from edge_client.tasks.registry import task_named
-from edge_client.training.epoch import evaluate as count_right
+from edge_client.tasks.task import Score, TaskType
+from edge_client.training.epoch import evaluate as judged
 from edge_client.wire.protocol import Report
 from server.errors import Refusal
 from server.jobs.job import Job
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(store: Store, job: Job, weights: Weights) -> dict[str, float]:
-    """The share of right predictions, where the job has held-out examples."""
+    """The task's scores, where the job has held-out examples: accuracy, exact match and F1, or perplexity."""
     assert job.settings.held_out is not None
     bundle = store.bundles.open(job.bundle)
     manifest, training = bundle.manifest, job.settings.training
@@ -38,21 +41,59 @@ def evaluate(store: Store, job: Job, weights: Weights) -> dict[str, float]:
         def logits(batch: Batch, values: Weights) -> Any:
             return stepper.forward(batch.tokens, batch.labels, values).logits
 
-        total, (right,) = count_right(logits, examples, encoder, task_named(manifest.model.task), [weights])
-    return {"accuracy": right / total}
+        (score,) = judged(logits, examples, encoder, task_named(manifest.model.task), [weights])
+    return _figures(task_named(manifest.model.task), score)
 
 
-def accuracies(reports: Sequence[Report], bound: float) -> dict[str, float]:
+def task_of(store: Store, job: Job) -> TaskType:
+    """What a job's model is trained for."""
+    return task_named(store.bundles.manifest(job.bundle).model.task)
+
+
+def _figures(task: TaskType, score: Score) -> dict[str, float]:
+    """What can be drawn: a perplexity beyond all numbers cannot."""
+    shares = {one.name: score.means[one.name] for one in task.scores if one.share and one.name in score.sums}
+    return {name: value for name, value in (task.told(score) | shares).items() if math.isfinite(value)}
+
+
+def on_devices(reports: Sequence[Report], bound: float, task: TaskType) -> dict[str, float]:
     """What devices measured on examples of their own, and how many did; none weighs much more than the others."""
+    reports = [report for report in reports if report.held_back]
     if not reports:
         return {}
-    weights = bounded([report.held_back for report in reports], bound)
-    scales = [weight / report.held_back for report, weight in zip(reports, weights, strict=True)]
-    right = {
-        "accuracy_global": sum(report.right_global * scale for report, scale in zip(reports, scales, strict=True)),
-        "accuracy_personal": sum(report.right_personal * scale for report, scale in zip(reports, scales, strict=True)),
-    }
-    return {name: hits / sum(weights) for name, hits in right.items()} | {"evaluated": len(reports)}
+    known: dict[str, float] = {"evaluated": len(reports)}
+    for whose in ("global", "personal"):
+        figures = _figures(task, _mean(reports, bound, task, whose))
+        known |= {f"{name}_{whose}": value for name, value in figures.items()}
+    return known
+
+
+def _mean(reports: Sequence[Report], bound: float, task: TaskType, whose: str) -> Score:
+    """Of one prediction, as the devices have it that told."""
+    told = [(report.held_back, _sums(report, task, whose)) for report in reports]
+    names = [score.name for score in task.scores]
+    means: dict[str, float] = {}
+    for name in names:
+        own = [(held_back, sums[name]) for held_back, sums in told if name in sums]
+        if own:
+            weights = bounded([held_back for held_back, _ in own], bound)
+            scaled = (value * weight / held for (held, value), weight in zip(own, weights, strict=True))
+            means[name] = sum(scaled) / sum(weights)
+    return Score(1, means)
+
+
+def _sums(report: Report, task: TaskType, whose: str) -> dict[str, float]:
+    """A device's, each share no more than all of its predictions."""
+    right, sums = (
+        (report.right_global, report.sums_global)
+        if whose == "global"
+        else (report.right_personal, report.sums_personal)
+    )
+    limited = dict(sums)
+    for score in task.scores:
+        if score.share and score.name in sums:
+            limited[score.name] = min(max(sums[score.name], 0.0), report.held_back)
+    return limited | {task.counted: float(right)}
 
 
 def runtime_for(store: Store, bundle: str) -> str:
@@ -76,7 +117,8 @@ def check_held_out(store: Store, bundle: str, held_out: str) -> None:
 
 
 def _held_out(store: Store, bundle: str, held_out: str) -> Examples:
-    model = store.bundles.manifest(bundle).model
+    opened = store.bundles.open(bundle)
+    model = opened.manifest.model
     source = JsonlSource(store.blobs.whole(held_out))
     source.name = "the held-out examples"
-    return examples_for(source, task_named(model.task).check(model.labels))
+    return examples_for(source, task_named(model.task).check(model.labels, Template.of(opened)))

@@ -22,7 +22,7 @@ from server.means.registry import PLAIN
 from server.rounds import claims
 from server.rounds.aggregation import bounded
 from server.rounds.claims import Claim
-from server.rounds.evaluation import accuracies, evaluate
+from server.rounds.evaluation import evaluate, on_devices, task_of
 from server.rounds.fleet import all_have_reported, present
 from server.rounds.outcomes import Outcome, aggregate
 from server.storage import devices, jobs, metrics, parts, references, refusals, rounds, scalars
@@ -161,7 +161,7 @@ def _evaluate(store: Store, job: Job, round_: Round, outcome: Outcome) -> dict[s
     weights = bounded([report.examples for report in reports], settings.weight_bound)
     known: dict[str, float] = {"reports": len(reports), "examples": sum(report.examples for report in reports)}
     known["loss"] = sum(report.loss * weight for report, weight in zip(reports, weights, strict=True)) / sum(weights)
-    known |= accuracies([report for report in reports if report.held_back], settings.weight_bound)
+    known |= on_devices(reports, settings.weight_bound, task_of(store, job))
     done = job.done + 1
     if settings.held_out and _is_last(job, round_) and (done % settings.evaluate_every == 0 or done == settings.rounds):
         known |= evaluate(store, job, outcome.model.result)
@@ -199,7 +199,7 @@ def _publish(store: Store, job: Job, round_: Round, claim: Claim, outcome: Outco
     store.models.announce(job.id, outcome.model.version)
     _warn(job, round_, odd)
     if ends:
-        _tell(job, round_, known)
+        _tell(job, round_, known, task_of(store, job).main_score)
         _clean_up(store, job, round_)
 
 
@@ -227,8 +227,9 @@ def _warn(job: Job, round_: Round, odd: Sequence[Mapping[str, str]]) -> None:
         log.warning("job %s: round %d: an outlier, %s (%s): %s", *words, extra=told)
 
 
-def _tell(job: Job, round_: Round, known: dict[str, float]) -> None:
-    values = {name: known[name] for name in ("loss", "accuracy", "accuracy_global", "reports") if name in known}
+def _tell(job: Job, round_: Round, known: dict[str, float], score: str) -> None:
+    names = "loss", score, f"{score}_global", "perplexity", "perplexity_global", "reports"
+    values = {name: known[name] for name in names if name in known}
     words = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
     told = {"job": job.name, "round": round_.number, **values}
     log.info("job %s: round %d is done: %s", job.name, round_.number, words, extra=told)
@@ -252,7 +253,7 @@ def _end_round(
     metrics.add(connection, round_, known)
     done = job.done + 1
     jobs.set_done(connection, job.id, done)
-    if why := _stop_reason(connection, job, done, now):
+    if why := _stop_reason(connection, job, task_of(store, job).main_score, done, now):
         jobs.end(connection, job.id, why, store.now())
 
 
@@ -273,18 +274,18 @@ def _fail(store: Store, job: Job, round_: Round, claim: Claim, why: str) -> None
             log.warning("job %s: round %d failed: %s", job.name, round_.number, why, extra=told)
 
 
-def _stop_reason(connection: Connection, job: Job, done: int, now: float) -> str | None:
+def _stop_reason(connection: Connection, job: Job, score: str, done: int, now: float) -> str | None:
     """Why the job ends here, if it does; what devices measured counts where several have, or all of a small fleet."""
     settings = job.settings
     if done >= settings.rounds:
         return f"{done} rounds are done"
     if settings.held_out:
-        known = metrics.course(connection, job.id, "accuracy")
+        known = metrics.course(connection, job.id, score)
     else:
         enough = min(_JUDGES, devices.count_heard(connection, now - _FLEET_SECONDS))
-        known = metrics.course(connection, job.id, "accuracy_global", among=("evaluated", enough))
+        known = metrics.course(connection, job.id, f"{score}_global", among=("evaluated", enough))
     if settings.target and known and known[-1] >= settings.target:
-        return f"the accuracy of {known[-1]:.4f} reaches the target {settings.target:g}"
+        return f"the {score.replace('_', ' ')} of {known[-1]:.4f} reaches the target {settings.target:g}"
     if settings.patience and len(known) > settings.patience:
         before, after = max(known[: -settings.patience]), max(known[-settings.patience :])
         if after <= before:

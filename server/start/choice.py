@@ -12,6 +12,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from edge_client.checkpoints import PACKAGE_PREFIX, local_folder
+from edge_client.data.templates import Template
 from edge_client.tasks.registry import task_named
 from server.errors import ProjectError
 from server.project.file import JobPart, ModelPart
@@ -40,11 +41,14 @@ class Reader:
 
     Args:
         source: as `spry export` takes it.
+
+    Its `template` makes texts of conversations.
     """
 
     def __init__(self, source: str) -> None:
         folder = local_folder(source)
         self._tokenizer = _tokenizer(folder)
+        self.template = Template() if folder is None else Template.beside(folder)
         self.positions = _positions(folder)
 
     @property

@@ -31,8 +31,10 @@ def columns_in(rows: Sequence[Row], asked: Columns, task: str | None, where: str
     """What can be learned from rows, and from which of their columns."""
     names = list(dict.fromkeys(str(name) for row in rows for name in row))
     task = task or _task(names, asked)
-    if LABEL not in task_named(task).fields:
-        return Found(task, fields_of(task_named(task).fields, asked, names, where), guessed=False)
+    kind = task_named(task)
+    if LABEL not in kind.fields:
+        fields = fields_of(kind.fields, asked, names, where, converses=kind.converses)
+        return Found(task, fields, guessed=False)
     try:
         fields = fields_of(task_named(task).fields, asked, names, where)
         return Found(task, fields, guessed=False)

@@ -54,7 +54,7 @@ def new(
         task_named(task)
     source = model_for(task, model)
     reader = Reader(source)
-    survey = surveyed(data, Columns(text, pair, label), task, reader.count)
+    survey = surveyed(data, Columns(text, pair, label), task, reader.count, reader.template)
     model_for(survey.task, model)
     choice = chosen(folder.name, survey, source, reader)
     choice.model = msgspec.structs.replace(choice.model, targets=words(target))

@@ -13,6 +13,7 @@ import numpy as np
 from edge_client.data.columns import Columns, Fields, MappedSource
 from edge_client.data.examples import Example, Examples, Skipped, examples_for
 from edge_client.data.sources import Source
+from edge_client.data.templates import Template
 from edge_client.errors import DataError
 from edge_client.tasks.registry import task_named
 from server.simulation.data.dataset import labels_in
@@ -73,7 +74,7 @@ class Survey:
         return sum(count > length for count in self.tokens) / max(len(self.tokens), 1)
 
 
-def surveyed(data: str, asked: Columns, task: str | None, count: Count) -> Survey:
+def surveyed(data: str, asked: Columns, task: str | None, count: Count, template: Template | None = None) -> Survey:
     """Read all of the rows once, and some again."""
     raw = open_rows(data)
     found = columns_in(first_rows(raw.train), asked, task, raw.train.name)
@@ -83,7 +84,7 @@ def surveyed(data: str, asked: Columns, task: str | None, count: Count) -> Surve
     if kind.has_classes and len(labels) < 2:
         what = f"all of one class, {labels[0]!r}" if labels else "without classes"
         raise DataError(f"{raw.train.name} is {what}: give rows of two classes or more, or name their column (--label)")
-    check = kind.check(labels)
+    check = kind.check(labels, template)
     examples = examples_for(source, check, bad_rows="skip")
     train, held_out = Part(source, examples), Part(source, examples)
     if raw.test is not None:

@@ -22,7 +22,7 @@ from edge_client.data.sources import open_data
 from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.passes import Passes
 from edge_client.tasks.classification import Classification
-from edge_client.training.epoch import TrainingState, evaluate, report, train, update
+from edge_client.training.epoch import Judged, TrainingState, evaluate, report, train, update
 from edge_client.training.estimators import estimator_for
 from edge_client.training.features import measured
 from edge_client.training.optimizers import server_step
@@ -113,9 +113,9 @@ class Bench:
         *_, state = train(task, self.manifest, estimator, batches, TrainingState(self.start))
         models = self.start, state.weights
         passes, *_ = self.parts(replace(task, batch=task.training.batch))
-        total, right = evaluate(passes.logits, self.examples, batches.encoder, CLASSES, models)
+        scores = evaluate(passes.logits, self.examples, batches.encoder, CLASSES, models)
         told = measured(passes.features, self.examples, batches.encoder, CLASSES, self.start, task.seed)
-        said = report(state, held_back=total, right=(right[0], right[1]), measured=told.rows)
+        said = report(state, judged=Judged(CLASSES, *scores), measured=told.rows)
         return update(task, self.manifest, state) | told.tensors, said
 
     def iterations(self, task, count=3):

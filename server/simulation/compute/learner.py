@@ -15,6 +15,7 @@ from edge_client import plugins
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import Manifest
 from edge_client.data.batches import Batch
+from edge_client.data.templates import Template
 from edge_client.errors import RuntimeMissing
 from server.errors import SimulationError
 
@@ -67,6 +68,10 @@ class Learner(Protocol):
 
     @property
     def tokenizer(self) -> Tokenizer: ...
+    @property
+    def template(self) -> Template:
+        """Makes texts of conversations."""
+        ...
 
     def forward(self, weights: Sequence[Weights], batches: Sequence[Batch]) -> Sequence[Computed]:
         """Each client's losses, logits and features."""

@@ -9,7 +9,7 @@ from edge_client.data.batches import in_order
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example
 from edge_client.tasks.registry import task_named
-from edge_client.tasks.task import Score
+from edge_client.tasks.task import Score, combined
 from server.simulation.compute.learner import Learner
 
 
@@ -21,9 +21,3 @@ def score(learner: Learner, encoder: TextEncoder, examples: Sequence[Example], w
         (computed,) = learner.forward([weights], [part.batch])
         scores.append(task.score(computed.logits[: len(part.examples)], part))
     return combined(scores)
-
-
-def combined(scores: Sequence[Score]) -> Score:
-    """Of all parts."""
-    names = dict.fromkeys(name for part in scores for name in part.sums)
-    return Score(sum(part.total for part in scores), {name: sum(part.sums[name] for part in scores) for name in names})

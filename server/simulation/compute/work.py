@@ -18,10 +18,12 @@ from edge_client.data.batches import Batches
 from edge_client.data.columns import Columns
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example, examples_for
+from edge_client.data.sequences import taken
 from edge_client.data.sources import open_data
+from edge_client.data.templates import Template
 from edge_client.tasks.registry import task_named
 from edge_client.tasks.task import Score
-from edge_client.training.epoch import TrainingState, evaluate, report, train, update
+from edge_client.training.epoch import Judged, TrainingState, evaluate, report, train, update
 from edge_client.training.estimators import DirectedEstimator, Estimate, Estimator, ScalarEstimator
 from edge_client.training.features import NOTHING, Moments, measured
 from edge_client.training.personal import personal
@@ -71,11 +73,11 @@ class Worker:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.kind = task_named(plan.task)
-        self.population = population_of(plan)
-        self.learner = learner_of(plan, self.population.labels)
+        self.population, self.learner = opened(plan)
         self.manifest = self.learner.manifest
         self.tested = _spread(self.population.test, plan.test_examples)
         self._client = lru_cache(plan.settings.per_round)(self.population.client)
+        self._taken = lru_cache(plan.settings.per_round)(self._sequences)
         self._guide = _guide_of(plan, self.learner, self.population.labels) if plan.guided else None
         length = plan.settings.training.length
         self._encoder, self._tested_encoder = (
@@ -91,9 +93,9 @@ class Worker:
             estimator = _Watched(self._estimator(task, passes, last_change, guide))
             batches = self._batches(client, task)
             state = deque(train(task, self.manifest, estimator, batches, TrainingState(weights)), maxlen=1).pop()
-            held_back, right = self._personal(client, task, passes, state.weights) if task.evaluate else (0, 0)
+            judged = self._personal(client, task, passes, state.weights) if task.evaluate else None
             moments = self._measured(client, task, passes, weights)
-            told = asdict(report(state, held_back=held_back, right=(0, right), measured=moments.rows))
+            told = asdict(report(state, judged=judged, measured=moments.rows))
             own = update(task, self.manifest, state) | moments.tensors
             return Trained(own, told, estimator.spread.variance)
 
@@ -117,7 +119,8 @@ class Worker:
 
         def work(number: int, passes: JoinedPasses) -> tuple[int, int]:
             client, task = members[number]
-            return self._personal(client, task, passes, weights)
+            judged = self._personal(client, task, passes, weights)
+            return (0, 0) if judged is None else (judged.own.total, self.kind.hits(judged.own))
 
         return run_together(self.learner, [member.task for member in members], work)
 
@@ -130,15 +133,15 @@ class Worker:
         """How good these weights are on a part of the test set."""
         return score(self.learner, self._tested_encoder, self.tested[first:last], weights)
 
-    def _personal(self, client: int, task: Task, passes: JoinedPasses, weights: Weights) -> tuple[int, int]:
-        """How many predictions there are on a client's own test examples, and how many its own model gets right."""
+    def _personal(self, client: int, task: Task, passes: JoinedPasses, weights: Weights) -> Judged | None:
+        """A client's own model by its own test examples; the round's is not measured there."""
         own, spec = self._client(client), self.manifest.features
         if not own.test:
-            return 0, 0
+            return None
         if spec is not None:
             weights = personal(passes.features, own.train, self._encoder, self.kind, weights, spec, task.seed)
-        total, (right,) = evaluate(passes.logits, own.test, self._encoder, self.kind, [weights])
-        return total, right
+        (score,) = evaluate(passes.logits, own.test, self._encoder, self.kind, [weights])
+        return Judged(self.kind, Score(score.total, {}), score)
 
     def _measured(self, client: int, task: Task, passes: JoinedPasses, weights: Weights) -> Moments:
         if not task.measure:
@@ -147,7 +150,10 @@ class Worker:
         return measured(passes.features, examples, self._encoder, self.kind, weights, task.seed)
 
     def _batches(self, client: int, task: Task) -> Batches:
-        return Batches(self._client(client).train, self._encoder, self.kind.encode, task.seed)
+        return Batches(self._taken(client), self._encoder, self.kind.encode, task.seed)
+
+    def _sequences(self, client: int) -> Sequence[Example]:
+        return taken(self._client(client).train, self._encoder, self.plan.settings.training)
 
     def _estimator(self, task: Task, passes: JoinedPasses, last_change: Weights, guide: Weights) -> Estimator:
         kind = self.plan.kind.estimator_of(task.training)
@@ -180,15 +186,24 @@ def _guide_of(plan: Plan, learner: Learner, labels: Sequence[str]) -> GuideMaker
     if learner.manifest.bottlenecks:
         raise SimulationError("guided directions are of weights, and this adapter's are at bottlenecks: drop --guided")
     kind = task_named(plan.task)
-    examples = examples_for(open_data(Path(plan.adapter.examples)), kind.check(labels))
+    examples = examples_for(open_data(Path(plan.adapter.examples)), kind.check(labels, learner.template))
     split = plan.settings.assignment != "all"
     return GuideMaker(learner, examples, kind.encode, directions=plan.guided, length=length, apart=split)
 
 
-def population_of(plan: Plan) -> Population:
+def opened(plan: Plan) -> tuple[Population, Learner]:
+    """Its clients and its model: conversations need the model's template, and task layers the data's labels."""
+    if task_named(plan.task).converses:
+        learner = learner_of(plan, ())
+        return population_of(plan, learner.template), learner
+    population = population_of(plan)
+    return population, learner_of(plan, population.labels)
+
+
+def population_of(plan: Plan, template: Template | None = None) -> Population:
     """Its clients."""
     columns = Columns(**plan.columns)
-    dataset = open_dataset(plan.data, plan.task, columns=columns, by=plan.by, bad_rows=plan.bad_rows)
+    dataset = open_dataset(plan.data, plan.task, columns=columns, by=plan.by, bad_rows=plan.bad_rows, template=template)
     return Population(dataset, plan.clients, plan.alpha, plan.seed)
 
 

@@ -23,6 +23,7 @@ import numpy as np
 from edge_client.data.columns import GROUP, LABEL, Columns, MappedSource, fields_of
 from edge_client.data.examples import BadRows, Examples, examples_for
 from edge_client.data.sources import BadRow, CsvSource, JsonlSource, Located, Row, Source
+from edge_client.data.templates import Template
 from edge_client.errors import DataError
 from edge_client.tasks.classification import class_number
 from edge_client.tasks.registry import task_named
@@ -67,6 +68,7 @@ def open_dataset(
     by: str = "",
     labels: Sequence[str] = (),
     bad_rows: BadRows = "refuse",
+    template: Template | None = None,
 ) -> Dataset:
     """A folder's or a Hugging Face dataset's rows as examples.
 
@@ -77,11 +79,12 @@ def open_dataset(
         by: the column that is split over; the label when left out, or a question's title.
         labels: the classes' names; those of the data when left out.
         bad_rows: what to do with rows that cannot be used.
+        template: makes texts of conversations.
     """
     kind = task_named(task)
     raw = _folder(Path(data)) if _file(Path(data), "train") else _hub(data, kind, columns)
     by = by or kind.topic
-    fields = fields_of(kind.fields, columns, raw.columns, raw.train.name)
+    fields = fields_of(kind.fields, columns, raw.columns, raw.train.name, converses=kind.converses)
     if by and by not in raw.columns:
         raise DataError(
             f"{raw.train.name} has no column {by!r} to split over; its columns are {', '.join(raw.columns)[:200]}: "
@@ -95,7 +98,7 @@ def open_dataset(
         train = classes = _NotingSource(train, _class_of(labels), labels)
     if by or classes is None:
         train = groups = _NotingSource(train, _group_of(by) if by else lambda _: task)
-    check = kind.check(labels)
+    check = kind.check(labels, template)
     examples = examples_for(train, check, bad_rows=bad_rows)
     noted = [source.kinds(examples.places) for source in (classes, groups) if source is not None]
     return Dataset(
@@ -158,7 +161,8 @@ def _names(path: Path) -> Sequence[str]:
 def _hub(data: str, kind: TaskType, columns: Columns) -> _Raw:
     splits = hub.open_splits(data)
     known = hub.columns(splits, data)
-    label = next(iter(fields_of(kind.fields, columns, known, data).get("label", ())), "")
+    fields = fields_of(kind.fields, columns, known, data, converses=kind.converses)
+    label = next(iter(fields.get("label", ())), "")
     train, test = hub.labelled(splits, data, label)
     return _Raw(_name(data), train, test, known, hub.names(splits, label))
 

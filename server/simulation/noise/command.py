@@ -122,7 +122,7 @@ def estimate(
     """
     try:
         from server.simulation.compute.arithmetic import tell_if_slow
-        from server.simulation.compute.work import learner_of, population_of
+        from server.simulation.compute.work import learner_of, opened
         from server.simulation.noise.measurement import measure
         from server.simulation.noise.table import AdapterNoise, as_dictionary, show
         from server.simulation.plan import plan_for
@@ -146,9 +146,9 @@ def estimate(
     adapters: list[AdapterNoise] = []
     with _telling(len(plans)) as tell:
         tell(0, "the data")
-        population = population_of(plans[0])
+        population, learner = opened(plans[0])
         for number, each in enumerate(plans):
-            learner = learner_of(each, population.labels)
+            learner = learner_of(each, population.labels) if number else learner
             start, name = measured.weights == START, each.adapter.told
             rows = measure(
                 each, learner, population, choices, examples=measured.examples, repeats=measured.repeats,

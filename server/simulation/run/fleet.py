@@ -20,6 +20,7 @@ from edge_client.arrays import Weights
 from edge_client.bundle.chain import cut_for
 from edge_client.bundle.manifest import Manifest
 from edge_client.tasks.registry import task_named
+from edge_client.tasks.task import combined
 from edge_client.training.estimators import kind_of
 from edge_client.training.features import without_moments
 from edge_client.wire.protocol import Report, Task, Training
@@ -34,7 +35,6 @@ from server.rounds.offers import seed_of
 from server.rounds.outcomes import Contribution, Outcome, mean_of_updates, step_of_scalars
 from server.rounds.outliers import norms, usual
 from server.simulation.compute.crews import Crew
-from server.simulation.compute.scores import combined
 from server.simulation.compute.work import Member, Trained, rows_together
 from server.simulation.data.population import sampled
 from server.simulation.methods.guided import drawing_along, guide_in, in_state

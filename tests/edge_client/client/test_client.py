@@ -104,8 +104,39 @@ def test_rounds_of_mode_iteration(fleet, bundle, training):
     server = store.models.load(find_job(store, "topics"), 6)
     for name, value in server.weights.items():
         np.testing.assert_allclose(kept.weights[name], value, atol=1e-6)
+    assert client.predict(["it"], personal=True)[0].label in ("no", "maybe", "yes")
+    (Store(fleet.folder / "home", fleet.address).job(found["id"]).folder / "personal.safetensors").unlink()
     with pytest.raises(StoreError, match="no personal adapter"):
         client.predict(["it"], personal=True)
+
+
+def test_a_language_model_is_measured_on_devices(fleet, talker):
+    said = ["ok.", "42", "tea", "the tea", "is hot"]
+    rows = [{"prompt": f"{number} ", "completion": said[number % 5]} for number in range(20)]
+    training = {"pack": True, "batch": 2, "length": 32, "learning_rate": 1e-6}
+    fleet.job(fleet.upload(talker), rounds=1, device_evaluation=1, training=training)
+    client = fleet.client(rows, holdout=0.3)
+    assert client.run(rounds=1).rounds == 1
+    (told,) = (event.details for event in fleet.told("evaluated"))
+    metrics = fleet.ended()["metrics"]
+    assert metrics["test_loss_global"] == pytest.approx(told["sums_global"]["test_loss"] / told["held_back"], rel=1e-5)
+    assert metrics["perplexity_personal"] == pytest.approx(np.exp(metrics["test_loss_personal"]), rel=1e-4)
+    assert metrics["examples"] < 8  # sequences, of 14 rows or so
+
+
+def test_a_language_model_of_ones_own_after_a_round_of_mode_iteration(fleet, talker):
+    """It has no task layer to fit: the device goes on by steps of its own."""
+    name = fleet.upload(talker)
+    rows = [{"messages": [{"role": "user", "content": "ok."}, {"role": "assistant", "content": "42"}]}] * 4
+    training = {"mode": "iteration", "iterations": 2, "batch": 2, "length": 32}
+    fleet.job(name, rounds=1, training=training)
+    client = fleet.client(rows)
+    assert client.run(rounds=1).rounds == 1
+    kept = Store(fleet.folder / "home", fleet.address).job(fleet.state()["id"])
+    everybodys, own = kept.weights(name), kept.personal(name)
+    assert own.version == everybodys.version == 2
+    assert any((own.weights[one] != value).any() for one, value in everybodys.weights.items())
+    assert client.predict(["the"], personal=True)[0].label is not None
 
 
 @pytest.mark.parametrize("training", [{"mode": "iteration", "iterations": 2}, {"mode": "epoch"}], ids=str)

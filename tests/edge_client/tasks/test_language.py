@@ -30,17 +30,23 @@ def given(logits: np.ndarray, of: Labelled) -> np.ndarray:
     found = np.zeros((*logits.shape[:2], 2), np.float32)
     found[..., 0] = logits.argmax(-1)
     each = iter(losses(logits, of))
-    for row, encoding in enumerate(of.encoded.encodings):
-        for place in range(len(encoding.ids) - 1):
+    for row, ids in enumerate(tokens(of)):
+        for place in range(len(ids) - 1):
             found[row, place, 1] = next(each)
     return found
+
+
+def tokens(of: Labelled) -> list[list[int]]:
+    """Of each example."""
+    given, masks = of.encoded.tokens["input_ids"], of.encoded.tokens["attention_mask"] == 1
+    return [given[row][masks[row]].tolist() for row in range(len(of.examples))]
 
 
 def losses(logits: np.ndarray, of: Labelled) -> list[float]:
     """Of each token that is predicted, one by one."""
     return [
         -math.log(math.exp(row[place][token]) / sum(map(math.exp, row[place])))
-        for row, ids in zip(logits.astype(float), [list(e.ids) for e in of.encoded.encodings], strict=True)
+        for row, ids in zip(logits.astype(float), tokens(of), strict=True)
         for place, token in enumerate(ids[1:])
     ]
 

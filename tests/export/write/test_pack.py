@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import random
 import signal
 import tempfile
 import time
@@ -15,8 +16,10 @@ import pytest
 
 from edge_client.bundle.folder import Bundle
 from edge_client.commands import cli
+from edge_client.data.templates import Template
 from export.errors import ExportError
 from export.write import pack
+from tests import chats
 
 
 @pytest.fixture
@@ -223,3 +226,15 @@ def test_the_tokenizer_pads_and_cuts_nothing(bundle):
     """The client sets both itself."""
     found = json.loads((bundle / "tokenizer.json").read_text())
     assert (found["padding"], found["truncation"]) == (None, None)
+
+
+def test_the_chat_template_comes_with_a_language_model(talker, bundle, talker_folder):
+    from transformers import AutoTokenizer
+
+    opened = Bundle.open(talker)
+    theirs = AutoTokenizer.from_pretrained(talker_folder)
+    messages = chats.conversation(random.Random(), system=True)
+    assert opened.manifest.chat_template in {file.path for file in opened.manifest.files}
+    assert Template.of(opened).render(messages) == theirs.apply_chat_template(messages, tokenize=False)
+    assert Template.of(opened).end == theirs.eos_token
+    assert Bundle.open(bundle).manifest.chat_template is None

@@ -113,3 +113,9 @@ def test_later_changes_win_and_none_is_altered():
     assert found == {"training": {"batch": 4, "length": 64}, "average": 0.5, "optimizers": {"units": {"tau": 0.1}}}
     found["training"]["length"] = 1
     assert start == before
+
+
+def test_packing_is_of_language_models(tiny):
+    packed = {"batch": 2, "length": 8, "pack": True}
+    with pytest.raises(Refusal, match="language models into one sequence, and the job is seq-cls"):
+        complete(JobSettings.model_validate({"training": packed}), Bundle.open(tiny).manifest)

@@ -2,15 +2,26 @@
 
 import hashlib
 import json
+import random
+import string
+from collections import Counter
 
 import numpy as np
 import pytest
+import torch
+from transformers import LlamaForCausalLM
 
 from edge_client.bundle.folder import Bundle
+from edge_client.data.batches import in_order
 from edge_client.data.encoder import TextEncoder
+from edge_client.data.examples import Example
 from edge_client.distribution import install_command
 from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.stepper import Stepper
+from edge_client.tasks.registry import TASK_TYPES
+from edge_client.wire.protocol import Report
+from server.rounds.evaluation import on_devices
+from tests import chats
 from tests.conftest import LABELS
 
 TEXTS = ["the ice is on the lake", "it is the train", "on it", "a train is on the ice", "lake", "is it the lake"]
@@ -77,3 +88,146 @@ def test_a_runtime_that_is_not_here_is_named(serving, bundle):
                 "settings": {"training": {"batch": 2, "length": 8},
                              "held_out": upload(server, [{"text": "the ice", "label": 0}])}}  # fmt: skip
         assert server.call("POST", "/v1/jobs", 422, json=body).json()["detail"].endswith(install_command("onnx"))
+
+
+# --- language models -------------------------------------------------------------------------------------------------
+
+
+def losses_by_transformers(folder, conversations, length=32):
+    """Of each token of an answer, by the model itself; and whether it would have been the likeliest."""
+    marked = chats.tokenizer(chats.MARKED["chatml"])
+    model = LlamaForCausalLM.from_pretrained(folder).eval()
+    losses, right = [], []
+    for messages in conversations:
+        found = marked.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
+        ids, learnt = found["input_ids"], found["assistant_masks"]
+        assert len(ids) <= length
+        with torch.no_grad():
+            logits = model(torch.tensor([ids])).logits[0, :-1]
+        every = torch.nn.functional.cross_entropy(logits, torch.tensor(ids[1:]), reduction="none")
+        answers = torch.tensor(learnt[1:]) == 1
+        losses += every[answers].tolist()
+        right += (logits.argmax(-1) == torch.tensor(ids[1:]))[answers].tolist()
+    return np.array(losses), np.array(right)
+
+
+def short(count):
+    rng = random.Random()
+    said = (chats.conversation(rng, turns=1) for _ in range(1000))
+    fitting = [messages for messages in said if sum(len(one["content"]) for one in messages) < 14]
+    return fitting[:count]
+
+
+def test_a_language_model_is_scored_on_answers_alone(server, talker, talker_folder):
+    conversations = short(7)
+    device = server.device()
+    rows = [{"messages": messages} for messages in conversations]
+    server.create_job(
+        server.upload(talker), per_round=1, over_selection=1, held_out=upload(server, rows),
+        training={"batch": 2, "length": 32},
+    )  # fmt: skip
+    server.advance()
+    device.send(task := device.task(), device.update(task, 0.0))
+    server.advance()
+    losses, right = losses_by_transformers(talker_folder, conversations)
+    metrics = server.job()["metrics"]
+    assert metrics["test_loss"] == pytest.approx(losses.mean(), rel=1e-4)
+    assert metrics["perplexity"] == pytest.approx(np.exp(losses.mean()), rel=1e-4)
+    assert metrics["accuracy"] == pytest.approx(right.mean())
+    assert server.job()["score"] == "accuracy"
+
+
+def test_what_devices_measured_of_a_language_model(server, talker):
+    name = server.upload(talker)
+    server.create_job(name, per_round=2, over_selection=1, device_evaluation=1, weight_bound=1e6,
+                      training={"batch": 2, "length": 32})  # fmt: skip
+    devices = [server.device(), server.device()]
+    told = [
+        {"held_back": 10, "right_global": 2, "right_personal": 5, "sums_global": {"test_loss": 30.0},
+         "sums_personal": {"test_loss": 10.0, "perplexity": 1e9, "other": 3.0}},
+        {"held_back": 30, "right_global": 3, "right_personal": 6},
+    ]  # fmt: skip
+    for device in devices:
+        device.check_in(examples=100)
+    server.advance()
+    for device, said in zip(devices, told, strict=True):
+        device.send(task := device.task(examples=100), device.update(task, 0.0, **said))
+    server.advance()
+    metrics = server.job()["metrics"]
+    assert metrics["accuracy_global"] == pytest.approx(5 / 40)
+    assert metrics["accuracy_personal"] == pytest.approx(11 / 40)
+    assert metrics["test_loss_global"] == pytest.approx(3.0)  # of the device that told
+    assert metrics["perplexity_global"] == pytest.approx(np.exp(3.0), rel=1e-5)
+    assert metrics["perplexity_personal"] == pytest.approx(np.e, rel=1e-5)
+    assert "other_personal" not in metrics
+
+
+def test_a_perplexity_beyond_all_numbers_is_left_out():
+    reports = [Report(1, 1, 1.0, held_back=1, sums_global={"test_loss": 1e6})]
+    known = on_devices(reports, 4.0, TASK_TYPES["causal-lm"])
+    assert known["test_loss_global"] == 1e6
+    assert "perplexity_global" not in known
+
+
+# --- questions -------------------------------------------------------------------------------------------------------
+
+
+def test_answers_are_scored_as_squad_does(server, exported_once):
+    """Several right answers, other spellings of them, and questions without one; by the programs' own answers."""
+    bundle = exported_once("asking", task="qa", labels=(), lengths=(16,))
+    contexts = ["the ice is on the lake", "It is a train on the lake", "is it the lake, a train or the ice"]
+    name = server.upload(bundle)
+    device = server.device()
+    settings = {"per_round": 1, "over_selection": 1, "seed": 3, "training": {"batch": 2, "length": 16}}
+    server.create_job(name, "first", **settings)
+    server.advance()
+    device.send(task := device.task(), content := device.update(task, 0.0))
+    server.advance()
+    with Bundle.open(bundle) as opened, open_runtime("onnx", opened.folder) as runtime:
+        kind = TASK_TYPES["qa"]
+        stepper = Stepper(opened.manifest, runtime, "onnx", 2, 16)
+        encoder = TextEncoder(opened.tokenizer(), opened.manifest, 2, 16)
+        parts = in_order([Example("on it", context) for context in contexts], encoder, kind.encode)
+        weights = device.weights("first")
+        said = [
+            prediction.label
+            for part in parts
+            for prediction in kind.read(
+                stepper.forward(part.batch.tokens, part.labels, weights).logits[: len(part.examples)], part, (), str
+            )
+        ]
+    one, _, third = [answer or "lake" for answer in said]
+    golds = [["on the", one], [], [third]]  # what the model says, beside another; and a question without an answer
+    rows = []
+    for context, texts in zip(contexts, golds, strict=True):
+        answers = {"text": texts, "answer_start": [context.index(text) for text in texts]}
+        rows.append({"question": "on it", "context": context, "answers": answers})
+    server.call("POST", "/v1/jobs/first/stop")
+    server.create_job(name, "second", held_out=upload(server, rows), **settings)
+    server.advance()
+    task = device.task()
+    device.send(task, content)
+    server.advance()
+    metrics = server.job("second")["metrics"]
+    pairs = list(zip(said, golds, strict=True))
+    assert metrics["exact_match"] == pytest.approx(np.mean([squad(*pair)[0] for pair in pairs]))
+    assert metrics["f1"] == pytest.approx(np.mean([squad(*pair)[1] for pair in pairs]))
+    assert "accuracy" not in metrics
+    assert server.job("second")["score"] == "f1"
+
+
+def squad(said, golds):
+    """The published rules, written anew: lower case, no punctuation, no articles, white space as one; of answers that
+    are nothing else none counts."""
+
+    def plain(text):
+        kept = "".join(letter for letter in text.lower() if letter not in string.punctuation)
+        return [word for word in kept.split() if word not in ("a", "an", "the")]
+
+    said, tried = plain(said or ""), [words for gold in golds if (words := plain(gold))] or [[]]
+    shared = [sum((Counter(said) & Counter(gold)).values()) for gold in tried]
+    overlaps = [
+        (2 * count / (len(said) + len(gold))) if said and gold else float(said == gold)
+        for count, gold in zip(shared, tried, strict=True)
+    ]
+    return float(said in tried), max(overlaps)
