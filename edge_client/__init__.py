@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .bundle.folder import Bundle
     from .client.client import Client
     from .client.conditions import Conditions, parse_hours
+    from .data.columns import Columns
     from .data.encoder import TextEncoder
     from .distribution import __version__
     from .errors import (
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from .step.stepper import Stepper
 
 __all__ = [
-    "BadAnswer", "Bundle", "BundleError", "Client", "Conditions", "DataError", "DirectionError", "Event",
+    "BadAnswer", "Bundle", "BundleError", "Client", "Columns", "Conditions", "DataError", "DirectionError", "Event",
     "PluginError", "ProgramInputError", "RuntimeMissing", "ServerError", "SpryError", "Stepper", "StoreError",
     "TextEncoder", "TrainingError", "Unauthorized", "Unreachable", "WrongResults", "__version__", "cut_for",
     "directions_for", "estimate", "open_runtime", "parse_hours",
@@ -49,6 +50,7 @@ __all__ = [
 _HOMES = {
     "Bundle": "bundle.folder",
     "Client": "client.client",
+    "Columns": "data.columns",
     "Conditions": "client.conditions",
     "Event": "events",
     "Stepper": "step.stepper",

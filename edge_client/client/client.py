@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import httpx
 
 from edge_client import __version__
+from edge_client.data.columns import Columns
 from edge_client.data.examples import BadRows
 from edge_client.data.local import OwnData
 from edge_client.data.sources import Row
@@ -38,6 +39,8 @@ from .waits import Waits
 
 if TYPE_CHECKING:
     from edge_client.tasks.task import Prediction, Text
+
+_USUAL = Columns()
 
 
 @dataclass
@@ -79,6 +82,7 @@ class Client:
         conditions: when to take part, and with how much memory.
         bad_rows: `refuse` the data when a row cannot be used, or `skip` the row.
         holdout: the share of the data that is kept for evaluation.
+        columns: what holds texts and labels; found by the names that data sets commonly have where left out.
         on_event: hears what happens.
         on_idle: called before a long wait, once a runtime has been loaded. What is worth keeping is on disk, so that it
             may end the process, and another go on with `run(idle=...)`.
@@ -104,6 +108,7 @@ class Client:
         conditions: Conditions | None = None,
         bad_rows: BadRows = "refuse",
         holdout: float = 0.1,
+        columns: Columns = _USUAL,
         on_event: Tell = silent,
         on_idle: Callable[[Idle], object] | None = None,
         transport: httpx.BaseTransport | None = None,
@@ -120,7 +125,7 @@ class Client:
         self.store = Store(Path(home) if home is not None else default_home(), server, tell=on_event)
         self._publisher = read_public(str(trust)) if trust is not None else self.store.publisher() or named
         require_publisher(self.runtimes, self._publisher)
-        self._data = OwnData(data, bad_rows=bad_rows, holdout=holdout, tell=on_event)
+        self._data = OwnData(data, bad_rows=bad_rows, holdout=holdout, columns=columns, tell=on_event)
         self._tell = on_event
         self._on_idle = on_idle
         self._waits = Waits(pause, on_event, self.unload, self._hand_over)
@@ -246,7 +251,9 @@ class Client:
         if job.update() is None:
             bench = self._workbench(task)
             job.save_about(KnownJob(task.job, task.job_name, task.bundle, task.runtime))
-            examples, held_back = self._data.fitting(bench.manifest.model, bench.check(), bench.template)
+            examples, held_back = self._data.fitting(
+                bench.manifest.model, bench.kind.fields, bench.check(), bench.template, converses=bench.kind.converses
+            )
             from edge_client.training.round import Participation
 
             part = Participation(

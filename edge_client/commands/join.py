@@ -16,6 +16,7 @@ import typer
 
 from edge_client.client.client import Client, Idle
 from edge_client.client.conditions import Conditions, parse_hours
+from edge_client.data.columns import Columns
 from edge_client.data.examples import BadRows
 from edge_client.events import Event, Tell
 from edge_client.format import parse_bytes
@@ -51,6 +52,9 @@ def join(
         str, typer.Option(help="refuse the data when a row cannot be used, or skip the row.")
     ] = "refuse",
     holdout: Annotated[float, typer.Option(help="Share of the examples kept for evaluation.")] = 0.1,
+    text: Annotated[str, typer.Option(help="The column of the texts; several with + between them.")] = "",
+    pair: Annotated[str, typer.Option(help="The column of the second texts.")] = "",
+    label: Annotated[str, typer.Option(help="The column of the labels.")] = "",
     only_charging: Annotated[bool, typer.Option("--only-charging", help="Train on mains power alone.")] = False,
     unmetered_only: Annotated[bool, typer.Option("--unmetered-only", help="Stay away from metered networks.")] = False,
     metered: Annotated[bool, typer.Option("--metered", help="Take the network for metered if nobody knows.")] = False,
@@ -90,6 +94,7 @@ def join(
             conditions=conditions,
             bad_rows=_bad_rows(bad_rows),
             holdout=holdout,
+            columns=Columns(text, pair, label),
             on_event=tell,
             on_idle=None if to_the_end else partial(start_anew, reporter),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from edge_client.errors import DataError
@@ -35,6 +36,10 @@ _TEXTS = (
 _LABELS = ("label", "labels", "class", "category", "topic", "intent", "coarse_label")
 
 
+_FIRST = 100
+"""Rows whose fields tell the columns."""
+
+
 class Columns(NamedTuple):
     """What was asked for; several columns with + between them are joined by a space, an empty one is looked for."""
 
@@ -63,6 +68,31 @@ def fields_of(
             if column not in names and (field, column) != ("text_pair", "text_pair"):
                 raise DataError(f"{where} has no column {column!r} for the {field}; {_known(names)}")
     return fields
+
+
+def known_names(asked: Columns) -> set[str]:
+    """Of the columns that a device's rows may have their texts in."""
+    usual = {name for first, _ in _TEXTS for name in first.split("+")}
+    return usual | {name for columns in asked for name in columns.split("+") if name}
+
+
+def for_device(source: Source, wanted: Sequence[str], asked: Columns, *, converses: bool) -> Source:
+    """A device's rows by the names that its task reads; as they are, where they have these or no usual ones."""
+    names = names_in(source)
+    if not any(asked) and all(name in names for name in (wanted[0], LABEL) if name in wanted):
+        return source
+    try:
+        return MappedSource(source, fields_of(wanted, asked, names, source.name, converses=converses))
+    except DataError:
+        if any(asked):
+            raise
+        return source  # what a row lacks is told with its place
+
+
+def names_in(source: Source) -> Sequence[str]:
+    """The columns of the first rows."""
+    rows = (located.row for located in source.rows() if located.row is not None)
+    return list(dict.fromkeys(str(name) for row in islice(rows, _FIRST) for name in row))
 
 
 def _texts(asked: Columns, names: Sequence[str], where: str) -> dict[str, str]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from edge_client.bundle.manifest import ModelSpec
 from edge_client.errors import DataError
 from edge_client.events import Event, Tell, silent
 
-from .examples import BadRows, Check, Examples, examples_for
+from .columns import Columns, for_device, known_names, names_in
+from .examples import BadRows, Check, Example, Examples, examples_for
 from .sources import Row, count_rows, open_data
 from .templates import Template
+
+_USUAL = Columns()
 
 
 class OwnData:
@@ -23,32 +27,67 @@ class OwnData:
         *,
         bad_rows: BadRows = "refuse",
         holdout: float = 0.1,
+        columns: Columns = _USUAL,
         tell: Tell = silent,
     ) -> None:
         if not 0 <= holdout < 1:
             raise DataError(f"the share held back (--holdout) must be from 0 to less than 1, got {holdout}")
-        self._source = None if data is None else open_data(data)
+        self._source = None if data is None else open_data(data, known_names(columns))
+        self._columns = columns
         self._bad_rows: BadRows = bad_rows
         self._holdout = holdout
         self._tell = tell
         self._read: tuple[object, Examples, Examples] | None = None
 
     def count(self) -> int:
-        """Rows, at least one."""
+        """Rows, at least one, with the columns that were named."""
         if self._source is None:
             raise DataError("there is no data to train on: give Client(data=...) or --data")
+        names = names_in(self._source) if any(self._columns) else ()
+        for column in (part for columns in self._columns for part in columns.split("+") if part):
+            if column not in names:
+                known = ", ".join(names)[:200] or "none"
+                what_to_do = f"its columns are {known}: say which to take (--text, --pair, --label)"
+                raise DataError(f"{self._source.name} has no column {column!r}; {what_to_do}")
         rows = count_rows(self._source, refuse=self._bad_rows == "refuse")
         if not rows:
             raise DataError(f"{self._source.name} has no example; it is empty")
         return rows
 
-    def fitting(self, model: ModelSpec, check: Check, template: Template) -> tuple[Examples, Examples]:
-        """Those to train on and those held back, for a model; read again when their file has changed."""
+    def fitting(
+        self, model: ModelSpec, fields: Sequence[str], check: Check, template: Template, *, converses: bool
+    ) -> tuple[Examples, Examples]:
+        """Those to train on and those held back, for a model; read again when their file has changed.
+
+        Args:
+            model: what the job trains.
+            fields: what a row of its task calls its parts.
+            check: what makes an example of a row.
+            template: how the model reads conversations.
+            converses: whether rows may be conversations.
+        """
         assert self._source is not None  # it was counted
         key = model.task, model.labels, template.written(), self._source.stamp()
         if self._read is None or self._read[0] != key:
-            examples = examples_for(self._source, check, bad_rows=self._bad_rows)
+            source = for_device(self._source, fields, self._columns, converses=converses)
+            seen = Counter[int]()
+            examples = examples_for(source, _counting(check, seen), bad_rows=self._bad_rows)
+            if model.labels and len(seen) == 1:
+                (label,), count = seen, len(examples)
+                one = f"all {count} examples are {model.labels[label]!r}: of other classes this device can tell nothing"
+                self._tell(Event("warning", f"{source.name}: {one}"))
             if examples.skipped.count:
                 self._tell(Event("warning", f"{self._source.name}: rows left out: {examples.skipped}"))
             self._read = key, *examples.split(self._holdout)
         return self._read[1:]
+
+
+def _counting(check: Check, seen: Counter[int]) -> Check:
+    """The same, and which classes it has come by."""
+
+    def counted(row: Row) -> Example:
+        example = check(row)
+        seen[example.label] += 1
+        return example
+
+    return counted

@@ -52,15 +52,19 @@ class Source:
         return None
 
 
-def open_data(data: Path | str | Iterable[Row]) -> Source:
-    """JSONL, CSV (by its name's end), or rows in memory."""
+USUAL = "text", "question"
+"""Columns of which rows have one at least, by the names that tasks read."""
+
+
+def open_data(data: Path | str | Iterable[Row], known: Collection[str] = USUAL) -> Source:
+    """JSONL, CSV (by its name's end) with one of the known columns, or rows in memory."""
     if not isinstance(data, Path | str):
         return RowSource(data)
     path = Path(data)
     if not path.is_file():
         what = "is not a file" if path.exists() else "does not exist"
         raise DataError(f"{path} {what}; give a .jsonl or .csv file with a row for each example")
-    return CsvSource(path) if path.suffix.lower() == ".csv" else JsonlSource(path)
+    return CsvSource(path, known) if path.suffix.lower() == ".csv" else JsonlSource(path)
 
 
 def count_rows(source: Source, *, refuse: bool = False) -> int:

@@ -9,7 +9,7 @@ import pytest
 import edge_client
 
 NAMES = {
-    "BadAnswer", "Bundle", "BundleError", "Client", "Conditions", "DataError", "DirectionError", "Event",
+    "BadAnswer", "Bundle", "BundleError", "Client", "Columns", "Conditions", "DataError", "DirectionError", "Event",
     "PluginError", "ProgramInputError", "RuntimeMissing", "ServerError", "SpryError", "Stepper", "StoreError",
     "TextEncoder", "TrainingError", "Unauthorized", "Unreachable", "WrongResults", "__version__", "cut_for",
     "directions_for", "estimate", "open_runtime", "parse_hours",

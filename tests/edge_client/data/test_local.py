@@ -1,0 +1,64 @@
+"""A device's own data: columns of any name, and what is told before anything is sent."""
+
+import json
+
+import pytest
+
+from edge_client.bundle.manifest import ModelSpec
+from edge_client.data.columns import Columns
+from edge_client.data.local import OwnData
+from edge_client.data.templates import Template
+from edge_client.errors import DataError
+from edge_client.tasks.registry import TASK_TYPES
+
+NAMES = "no", "yes"
+PAIRS = [(f"text {number}", NAMES[number % 2]) for number in range(20)]
+
+
+@pytest.fixture
+def fitting():
+    """The examples of some data for a classifier, and what was told of them."""
+
+    def run(data, **options):
+        told = []
+        own = OwnData(data, holdout=0.0, tell=told.append, **options)
+        kind, model = TASK_TYPES["seq-cls"], ModelSpec("any", "any", "seq-cls", NAMES, blocks=1, parameters=1)
+        assert own.count() == 20
+        examples, _ = own.fitting(model, kind.fields, kind.check(NAMES), Template(), converses=kind.converses)
+        return [(one.text, NAMES[one.label]) for one in examples], [event.message for event in told]
+
+    return run
+
+
+@pytest.mark.parametrize("names", [("text", "label"), ("sentence", "category"), ("review", "intent")])
+def test_usual_columns_are_recognised(fitting, names, tmp_path):
+    rows = [dict(zip(names, pair, strict=True)) | {"id": 1} for pair in PAIRS]
+    assert fitting(rows) == (PAIRS, [])
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join(map(",".join, [names, *PAIRS])) + "\n")
+    assert fitting(path) == (PAIRS, [])
+    lines = tmp_path / "rows.jsonl"
+    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert fitting(lines) == (PAIRS, [])
+
+
+def test_columns_can_be_named(fitting, tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("head,body,verdict,label\n" + "".join(f"text,{text[5:]},{label},x\n" for text, label in PAIRS))
+    assert fitting(path, columns=Columns("head+body", "", "verdict")) == (PAIRS, [])
+
+
+def test_a_column_that_is_not_there_is_told_before_the_device_enrols():
+    own = OwnData([{"text": "a", "label": "no"}], columns=Columns(label="verdict"))
+    with pytest.raises(DataError, match="has no column 'verdict'; its columns are text, label: say which to take"):
+        own.count()
+
+
+def test_examples_of_one_class_are_told_with_their_number(fitting):
+    _, told = fitting([{"text": text, "label": "yes"} for text, _ in PAIRS])
+    assert told == ["the data: all 20 examples are 'yes': of other classes this device can tell nothing"]
+
+
+def test_a_row_that_lacks_its_text_is_told_with_its_place(fitting):
+    with pytest.raises(DataError, match="the data, row 20: has no text; its fields are label"):
+        fitting([{"text": text, "label": label} for text, label in PAIRS[:19]] + [{"label": "no"}])
