@@ -49,9 +49,10 @@ def test_servers_of_the_same_process_number_take_each_others_rounds_over(tiny, d
     assert "bit for bit: True" in ran("crash", "--bundle", tiny, "--data", data, *options)
 
 
-def test_load(tiny):
+@pytest.mark.parametrize("prove", [(), ("--secrets",)])
+def test_load(tiny, prove):
     options = "--devices", 8, "--per-round", 2, "--rounds", 2, "--rate", 20, "--seconds", 1, "--p99", 5000
-    assert "CPU ms each" in ran("load", "--bundle", tiny, *options)
+    assert "CPU ms each" in ran("load", "--bundle", tiny, *options, *prove)
 
 
 def test_dashboards(tiny):
@@ -145,6 +146,6 @@ def test_the_simulator_beside_one_by_one(model_folder):
 def test_every_script_is_run_by_a_test():
     texts = "".join(path.read_text() for path in Path(__file__).parent.rglob("*.py"))
     run = set(re.findall(r'\b(?:ran|script)\(\s*"(\w+)"', texts)) | set(re.findall(r'FOLDER / "(\w+)\.py"', texts))
-    for names in re.findall(r"script\(name\) for name in \(([^)]*)\)", texts):
-        run |= set(re.findall(r'"(\w+)"', names))
+    for names in re.findall(r"script\(name\) for name in \(([^)]*)\)|in \(([^)]*)\):\s+script\(", texts):
+        run |= set(re.findall(r'"(\w+)"', "".join(names)))
     assert {path.stem for path in FOLDER.glob("*.py")} - run == set()
