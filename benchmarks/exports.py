@@ -60,9 +60,7 @@ def minilm(
 ) -> Iterator[tuple[str, float, float, str]]:
     """(what, measured, target, 'max' or 'min')."""
     options = ["--labels", "4", "--target", runtime, "--quantize", precision, "--directions", "1,4", "--batch", "8,1"]
-    bundle, report, seconds = export(
-        work, f"minilm-{runtime}-{precision}", model, *options, "--seq", str(length)
-    )
+    bundle, report, seconds = export(work, f"minilm-{runtime}-{precision}", model, *options, "--seq", str(length))
     yield "export, s", seconds, 90, "max"
     for check in report["verification"]:
         if check["bound"] is not None:

@@ -69,7 +69,9 @@ def set_key(connection: Connection, device: str, key: str) -> None:
 def spend(connection: Connection, device: str, moment: int) -> bool:
     """Take a request that was signed at a time, in milliseconds: none is taken that is not newer than all before."""
     is_newer = func.coalesce(devices.c.signed, 0) < moment
-    return bool(connection.execute(update(devices).where(devices.c.id == device, is_newer).values(signed=moment)).rowcount)
+    return bool(
+        connection.execute(update(devices).where(devices.c.id == device, is_newer).values(signed=moment)).rowcount
+    )
 
 
 def find(connection: Connection, device: str) -> Device | None:

@@ -84,7 +84,8 @@ def test_an_estimate_weighs_as_much_as_it_says(bundle):
 def test_no_report_of_scalars_owns_a_unit(told, bound):
     ones = np.ones((1, 1), np.float32)
     clients = [
-        Participant(seed, tuple(sorted(units)), ScalarReport(1.0, count, ones)) for seed, (count, units) in enumerate(told)
+        Participant(seed, tuple(sorted(units)), ScalarReport(1.0, count, ones))
+        for seed, (count, units) in enumerate(told)
     ]
     found = [client.report.examples for client in bounded_scalars(clients, bound)]
     for unit in range(4):
