@@ -36,7 +36,7 @@ step() {
 }
 
 has_java() {
-    command -v javac >/dev/null && [[ -e /usr/share/java/com.android.json.jar ]] \
+    command -v javac >/dev/null && [[ -e /usr/share/java/com.android.json.jar ]] && [[ -e /usr/share/java/bcprov.jar ]] \
         && [[ -e /usr/share/java/junit-platform-console-standalone.jar ]]
 }
 
@@ -75,7 +75,7 @@ with_pytest() {
 say "packages"
 ../tests/packages.sh --app || echo "going on with what is there"
 if ! has_java; then
-    left_out "everything: it needs a JDK, libandroid-json-java and junit5"
+    left_out "everything: it needs a JDK, libandroid-json-java, libbcprov-java and junit5"
     exit 0
 fi
 step "core: compiled for Java 8, JUnit" library

@@ -3,6 +3,7 @@
     python benchmarks/exports.py --work /tmp/export-benchmark            MiniLM, every runtime and precision
     python benchmarks/exports.py --work … --shapes minilm,large          and the RoBERTa-large shape (an hour)
     python benchmarks/exports.py --work … --runtimes onnx --precisions int8          a part of it
+    python benchmarks/exports.py --work … --model FOLDER --length 8                  another model, by the same targets
 
 Shapes beside MiniLM are configurations with random weights. Ratios are CPU time inside one run.
 """
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +55,12 @@ def mean_over_cuts(rows: Rows) -> float:
     return statistics.mean(row["cpu_ms"] for row in rows if row["step"] == "dual")
 
 
-def minilm(work: Path, runtime: str, precision: str) -> Iterator[tuple[str, float, float, str]]:
+def minilm(
+    work: Path, runtime: str, precision: str, model: str = MINILM, length: int = 64
+) -> Iterator[tuple[str, float, float, str]]:
     """(what, measured, target, 'max' or 'min')."""
     options = ["--labels", "4", "--target", runtime, "--quantize", precision, "--directions", "1,4", "--batch", "8,1"]
-    bundle, report, seconds = export(work, f"minilm-{runtime}-{precision}", MINILM, *options)
+    bundle, report, seconds = export(work, f"minilm-{runtime}-{precision}", model, *options, "--seq", str(length))
     yield "export, s", seconds, 90, "max"
     for check in report["verification"]:
         if check["bound"] is not None:
@@ -64,24 +68,26 @@ def minilm(work: Path, runtime: str, precision: str) -> Iterator[tuple[str, floa
         elif check["what"].startswith("cosine"):
             yield check["what"], check["value"], {"int8": 0.99, "int4": 0.9}[precision], "min"
     rows = bench(bundle, "--cuts", "all")
+    cuts = [row["cut"] for row in rows if row["step"] == "dual"]
+    middle, last = cuts[len(cuts) // 2], cuts[-1]
     forward = figure(rows, "forward", "")
     limit = {"executorch": 1.75 if precision == "int4" else 1.6}.get(runtime, 1.35)
-    yield "dual ÷ forward, middle cut", figure(rows, "dual", "block.3") / forward, limit, "max"
-    yield "dual K=4 ÷ forward, middle cut", figure(rows, "dual K=4", "block.3") / forward, 3.0, "max"
-    yield "suffix of the last block ÷ forward", figure(rows, "suffix", "block.5") / forward, 0.35, "max"
-    yield "exact ÷ forward, middle cut", figure(rows, "exact", "block.3") / forward, 2.3, "max"
+    yield "dual ÷ forward, middle cut", figure(rows, "dual", middle) / forward, limit, "max"
+    yield "dual K=4 ÷ forward, middle cut", figure(rows, "dual K=4", middle) / forward, 3.0, "max"
+    yield "suffix of the last block ÷ forward", figure(rows, "suffix", last) / forward, 0.35, "max"
+    yield "exact ÷ forward, middle cut", figure(rows, "exact", middle) / forward, 2.3, "max"
     yield "LoRA backprop ÷ dual, mean over cuts", figure(rows, BACKPROP, "") / mean_over_cuts(rows), 2.5, "min"
     yield "torch.func.jvp ÷ dual, mean over cuts", figure(rows, JVP, "") / mean_over_cuts(rows), 4.0, "min"
-    dual_peak = figure(rows, "dual", "block.3", "peak_mb")
-    yield "exact peak ÷ dual peak, middle cut", figure(rows, "exact", "block.3", "peak_mb") / dual_peak, 1.5, "max"
-    process = figure(rows, "dual", "block.3", "rss_mb")
+    dual_peak = figure(rows, "dual", middle, "peak_mb")
+    yield "exact peak ÷ dual peak, middle cut", figure(rows, "exact", middle, "peak_mb") / dual_peak, 1.5, "max"
+    process = figure(rows, "dual", middle, "rss_mb")
     if runtime == "executorch":
         rest = process - importing_torch() - size(bundle)
         yield "process without torch's import and the bundle, MB", rest, 60, "max"
     if (runtime, precision) == ("onnx", "int8"):
         yield "process at its highest, B = 8, MB", process, 125, "max"
-        small = bench(bundle, "--shape", "1x64", "--cuts", "4", "--no-baselines", "--rounds", "1")
-        yield "process at its highest, B = 1, MB", figure(small, "dual", "block.3", "rss_mb"), 85, "max"
+        small = bench(bundle, "--shape", f"1x{length}", "--cuts", "all", "--no-baselines", "--rounds", "1")
+        yield "process at its highest, B = 1, MB", figure(small, "dual", middle, "rss_mb"), 85, "max"
 
 
 def importing_torch() -> float:
@@ -120,14 +126,16 @@ def main() -> None:
     parser.add_argument("--runtimes", default="onnx,executorch,torchscript")
     parser.add_argument("--precisions", default="none,int8,int4")
     parser.add_argument("--shapes", default="minilm", help="minilm, large (the RoBERTa-large shape), or both")
+    parser.add_argument("--model", default=MINILM, help="in place of MiniLM")
+    parser.add_argument("--length", type=int, default=64, help="tokens of each text that it gets")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
-    jobs = {"minilm": minilm, "large": large}
-    for job in (jobs[name] for name in options.shapes.split(",")):
+    jobs = {"minilm": partial(minilm, model=options.model, length=options.length), "large": large}
+    for name in options.shapes.split(","):
         for runtime in options.runtimes.split(","):
             for precision in options.precisions.split(","):
-                print(f"\n{job.__name__} {runtime} {precision}", flush=True)
-                for what, measured, target, side in job(options.work, runtime, precision):
+                print(f"\n{name} {runtime} {precision}", flush=True)
+                for what, measured, target, side in jobs[name](options.work, runtime, precision):
                     met = measured <= target if side == "max" else measured >= target
                     sign = "≤" if side == "max" else "≥"
                     print(f"  {'ok  ' if met else 'MISS'} {what:58} {measured:10.4g}   {sign} {target:g}", flush=True)

@@ -2,6 +2,7 @@
 
     python benchmarks/first_hour.py
     python benchmarks/first_hour.py --device-only --bundle bundle/
+    python benchmarks/first_hour.py --device-only --bundle bundle/ --no-install     the steps alone, without a network
 
 Clones this repository, runs the set-up that README.md prints for an environment of one's own in an empty one (all
 commands in the shell blocks of that section; tests and lint, which are no set-up, are left out), and starts a server
@@ -183,18 +184,22 @@ def wait_for(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
     raise StepFailed(f"the server did not start:\n{log.read_text()[-2000:]}")
 
 
-def first_update(python: str, server: Machine, source: Path, bundle: Path, work: Path) -> Machine:
-    """A job of one round, and a device that ends it."""
-    rows = [{"text": f"{text}, please {number}", "label": number % 4} for number, text in enumerate(TEXTS * 8)]
-    device = Machine("device", work / "device", work / "device" / "venv")
+def first_update(python: str, server: Machine, source: Path | None, bundle: Path, work: Path) -> Machine:
+    """A job of one round, and a device that ends it; without a source it has what this environment has."""
+    classes = json.loads((bundle / "manifest.json").read_text())["model"]["labels"]
+    rows = [
+        {"text": f"{text}, please {number}", "label": number % len(classes)} for number, text in enumerate(TEXTS * 8)
+    ]
+    device = Machine("device", work / "device", work / "device" / "venv" if source else Path(sys.prefix))
     (device.folder / "my.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with serving(server, work) as address:
         where = f"--server {address} --admin-token {(work / 'spry-data' / 'admin-token').read_text().strip()}"
         server.run(f"spry job create first --bundle {shlex.quote(str(bundle))} --rounds 1 --per-round 1 {where}")
         token = json.loads(server.run(f"spry token create device --json {where}"))["token"]
-        device.run(f"{shlex.quote(python)} -m venv venv")
-        device.run(f"venv/bin/pip install {shlex.quote(f'{source}[onnx]')}")
-        device.run(f"venv/bin/spry join --server {address} --token {token} --data my.jsonl --home home --rounds 1")
+        if source:
+            device.run(f"{shlex.quote(python)} -m venv venv")
+            device.run(f"venv/bin/pip install {shlex.quote(f'{source}[onnx]')}")
+        device.run(f"spry join --server {address} --token {token} --data my.jsonl --home home --rounds 1")
         job = json.loads(server.run(f"spry job show first --json {where}"))
     if job["done"] != 1:
         raise StepFailed(f"the server has no accepted update: {json.dumps(job)}")
@@ -203,7 +208,7 @@ def first_update(python: str, server: Machine, source: Path, bundle: Path, work:
 
 def measure(options: argparse.Namespace, work: Path) -> tuple[list[Step], Machine]:
     if options.device_only:
-        server, source = Machine("server", work / "server", Path(sys.prefix)), ROOT
+        server, source = Machine("server", work / "server", Path(sys.prefix)), None if options.no_install else ROOT
     else:
         server, source = server_from_readme(options.python, work)
     bundle = bundle_of(server, options.bundle)
@@ -222,10 +227,13 @@ def show(steps: list[Step]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device-only", action="store_true", help="use this environment as the server")
-    parser.add_argument("--bundle", type=Path, help="train this bundle; one for ONNX Runtime with four labels or more")
+    parser.add_argument("--no-install", action="store_true", help="with --device-only: the device uses it too")
+    parser.add_argument("--bundle", type=Path, help="train this bundle; one for ONNX Runtime")
     parser.add_argument("--python", default=sys.executable, help="the Python to make virtual environments with")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     options = parser.parse_args()
+    if options.no_install and not options.device_only:
+        parser.error("--no-install needs --device-only")
     with tempfile.TemporaryDirectory(prefix="first-hour-") as folder:
         try:
             steps, device = measure(options, Path(folder))

@@ -1,6 +1,7 @@
 """What one uvicorn worker on SQLite carries: a fleet's rounds, and check-ins at a steady rate.
 
     python benchmarks/load.py --bundle bundle/
+    python benchmarks/load.py --bundle bundle/ --secrets      by devices without keys
 
 1,000 devices speak real HTTP; their training is a canned change. First they finish rounds of 100, then all of them
 check in at 300 a second whether answers come or not, and latency counts from the moment that a check-in was due.
@@ -26,7 +27,9 @@ import numpy as np
 from fleet import Server, machine
 from safetensors.numpy import save
 
+from edge_client import keys
 from edge_client.bundle.folder import Bundle
+from edge_client.wire.proofs import DIGEST_HEADER, SCHEME, digest_of, signed_text
 
 P99_MS = 150.0
 
@@ -72,23 +75,38 @@ class Connection:
 @dataclass
 class Device:
     number: int
-    headers: str = ""
+    id: str = ""
+    key: str = ""
+    secret: str = ""
+    newest: int = 0
+    """The time of the last request, in milliseconds."""
     connection: Connection = field(default_factory=lambda: Connection(0))
 
     async def call(self, method: str, path: str, body: bytes, kind: str = "application/json") -> tuple[int, bytes]:
-        return await self.connection.request(method, path, f"{self.headers}Content-Type: {kind}\r\n", body)
+        headers = f"{self._proof(method, path, body)}Content-Type: {kind}\r\n"
+        return await self.connection.request(method, path, headers, body)
+
+    def _proof(self, method: str, path: str, body: bytes) -> str:
+        if not self.key:
+            return f"Authorization: Bearer {self.id}.{self.secret}\r\n" if self.id else ""
+        self.newest = moment = max(int(1000 * time.time()), self.newest + 1)
+        digest = digest_of(body)
+        signature = keys.encoded(keys.sign(self.key, signed_text(method, moment, digest, "", path)))
+        proof = f"{SCHEME} {self.id}.{moment}.{signature}"
+        return f"Authorization: {proof}\r\n{DIGEST_HEADER}: {digest}\r\n"
 
 
 CHECK_IN = json.dumps({"runtimes": ["onnx"], "examples": 100, "memory_bytes": 500_000_000}).encode()
 
 
-async def enrol(device: Device, port: int, token: str) -> None:
+async def enrol(device: Device, port: int, token: str, key: str) -> None:
     device.connection = Connection(port)
-    body = json.dumps({"token": token, "name": f"device-{device.number}"}).encode()
+    public = {"public_key": keys.public_of(key)} if key else {}
+    body = json.dumps({"token": token, "name": f"device-{device.number}", **public}).encode()
     status, content = await device.call("POST", "/v1/devices", body)
     assert status == 201, content
     enrolled = json.loads(content)
-    device.headers = f"Authorization: Bearer {enrolled['device']}.{enrolled['secret']}\r\n"
+    device.id, device.secret, device.key = enrolled["device"], enrolled["secret"], key
 
 
 Canned = Callable[[list[int]], bytes]
@@ -157,7 +175,9 @@ def canned_update(bundle: Path) -> Canned:
 
 async def measure(server: Server, options: argparse.Namespace, job: dict[str, Any], token: str) -> dict[str, Any]:
     devices = [Device(number) for number in range(options.devices)]
-    await in_groups([enrol(device, server.port, token) for device in devices], 20)
+    made = ["" if options.secrets else keys.make() for _ in devices]
+    enrolling = [enrol(device, server.port, token, key) for device, key in zip(devices, made, strict=True)]
+    await in_groups(enrolling, 20)
     print(f"{options.devices} devices enrolled", flush=True)
     over, seen = asyncio.Event(), Counter[str]()
     canned = canned_update(options.bundle)
@@ -206,6 +226,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--rate", type=float, default=300.0)
     parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--secrets", action="store_true", help="devices send secrets, and sign nothing")
     parser.add_argument("--p99", type=float, default=P99_MS, help="ms within which 99 of 100 check-ins are answered")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:

@@ -24,8 +24,8 @@ from server.cli.connection import Administrator
 IDLE_MB, TRAINING_MB, DRIFT = 70.0, 170.0, 0.05
 EVERY = 50
 DEFAULT_RETRY = 30.0
-SETTLED = 70.0
-"""Seconds in which a client checks in at least once and waits."""
+STARTED, SETTLED = 10.0, 70.0
+"""Seconds in which a client enrols; in which it checks in at least once and waits."""
 
 
 class Watched:
@@ -90,12 +90,12 @@ def done(admin: Administrator) -> int:
 def around_training(options: argparse.Namespace, folder: Path) -> bool:
     """Idle, a job of one round, and idle again."""
     with watching(options, folder, DEFAULT_RETRY) as (admin, watched):
-        before = watched.waits(10)
+        before = watched.waits(min(STARTED, options.settled))
         start_job(admin, options, rounds=1, steps=options.steps)
         watched.taken()
         while not done(admin):
             watched.waits(0.3)
-        training, after = watched.taken(), watched.waits(SETTLED)
+        training, after = watched.taken(), watched.waits(options.settled)
     print(f"  idle before the first task   {before:6.1f} MB  (target < {IDLE_MB:.0f})")
     print(f"  highest while training       {training:6.1f} MB  (target < {TRAINING_MB:.0f})")
     print(f"  idle after training          {after:6.1f} MB  (target < {IDLE_MB:.0f})", flush=True)
@@ -107,7 +107,7 @@ def over_rounds(options: argparse.Namespace, folder: Path) -> bool:
     sizes: list[float] = []
     with watching(options, folder, retry=0.1) as (admin, watched):
         start_job(admin, options, rounds=options.rounds, steps=1)
-        for mark in range(EVERY, options.rounds + 1, EVERY):
+        for mark in range(options.every, options.rounds + 1, options.every):
             while (found := done(admin)) < mark:
                 watched.waits(0.1)
             sizes.append(watched.taken())
@@ -122,12 +122,14 @@ def main() -> None:
     parser.add_argument("--bundle", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=500)
+    parser.add_argument("--every", type=int, default=EVERY, help="rounds between two figures")
+    parser.add_argument("--settled", type=float, default=SETTLED, help="seconds before memory of a wait is read")
     parser.add_argument("--steps", type=int, default=20, help="of the job of one round")
     parser.add_argument("--examples", type=int, default=500)
     parser.add_argument("--work", type=Path, help="a folder to keep logs in")
     options = parser.parse_args()
-    if options.rounds < 2 * EVERY:
-        parser.error(f"--rounds must be at least {2 * EVERY}")
+    if options.rounds < 2 * options.every:
+        parser.error(f"--rounds must be at least {2 * options.every}")
     print(f"{machine()}\n{options.bundle}, {shape_of(options.bundle)}", flush=True)
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.work or Path(temporary)

@@ -25,6 +25,7 @@ TITLES = {
     413: "Too large",
     416: "Range not satisfiable",
     422: "Invalid",
+    425: "Too early",
     429: "Too many requests",
     500: "Internal error",
     503: "Unavailable",

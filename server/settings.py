@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -23,7 +23,7 @@ CONFIG_VARIABLE = "SPRY_CONFIG"
 SECRETS_VARIABLE = "SPRY_SECRETS_DIR"
 SECRETS = Path("/run/secrets")
 """Where containers find theirs."""
-SHORTEST_ADMIN_TOKEN = 20
+SHORTEST_TOKEN = 20
 DATABASES = ("sqlite", "postgresql")
 
 
@@ -81,22 +81,15 @@ class Settings(BaseSettings):
         default="", description="The runtime that evaluates; the first installed when left out."
     )
 
-    @field_validator("admin_token")
+    @field_validator("admin_token", "metrics_token")
     @classmethod
-    def _long_enough(cls, token: SecretStr) -> SecretStr:
+    def _hard_to_guess(cls, token: SecretStr, field: ValidationInfo) -> SecretStr:
         value = token.get_secret_value()
-        if value and (len(value) < SHORTEST_ADMIN_TOKEN or len(set(value)) < SHORTEST_ADMIN_TOKEN // 3):
+        if value and (len(value) < SHORTEST_TOKEN or len(set(value)) < SHORTEST_TOKEN // 3):
+            otherwise = "have one made" if field.field_name == "admin_token" else "let everybody read"
             raise ValueError(
-                f"must be at least {SHORTEST_ADMIN_TOKEN} characters that nobody guesses; leave it out to have one made"
+                f"must be at least {SHORTEST_TOKEN} characters that nobody guesses; leave it out to {otherwise}"
             )
-        return token
-
-    @field_validator("metrics_token")
-    @classmethod
-    def _hard_to_guess(cls, token: SecretStr) -> SecretStr:
-        value = token.get_secret_value()
-        if value and len(value) < SHORTEST_ADMIN_TOKEN:
-            raise ValueError(f"must be at least {SHORTEST_ADMIN_TOKEN} characters; leave it out to let everybody read")
         return token
 
     @field_validator("trusted_proxies")

@@ -11,18 +11,19 @@ import pytest
 CORE = Path(__file__).parents[1] / "android_demo" / "core"
 JARS = Path(os.environ.get("SPRY_JARS", "/usr/share/java"))
 JSON = JARS / "com.android.json.jar"
-NEEDED = (JSON, JARS / "junit-platform-console-standalone.jar")
+CRYPTO = JARS / "bcprov.jar"
+NEEDED = (JSON, CRYPTO, JARS / "junit-platform-console-standalone.jar")
 
 
 def classpath(build: Path) -> str:
     """The library and its tests, compiled into a folder; skips where that is not possible."""
     if shutil.which("javac") is None or not all(jar.exists() for jar in NEEDED):
-        pytest.skip("no Java here: apt install openjdk-17-jdk-headless libandroid-json-java junit5")
+        pytest.skip("no Java here: apt install openjdk-17-jdk-headless libandroid-json-java libbcprov-java junit5")
     command = [str(CORE / "build.sh"), "--compile"]
     variables = os.environ | {"SPRY_BUILD": str(build)}
     made = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stdout + made.stderr
-    return os.pathsep.join(map(str, (build / "library", build / "tests", JSON)))
+    return os.pathsep.join(map(str, (build / "library", build / "tests", JSON, CRYPTO)))
 
 
 def java(classes: str, main: str, *arguments: object) -> list[str]:

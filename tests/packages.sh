@@ -23,6 +23,7 @@ need qemu-aarch64-static qemu-user-static
 need ip iproute2
 need javac openjdk-17-jdk-headless
 need /usr/share/java/com.android.json.jar libandroid-json-java
+need /usr/share/java/bcprov.jar libbcprov-java
 need /usr/share/java/junit-platform-console-standalone.jar junit5
 if [[ ${1-} == --app ]]; then
     need aapt2 aapt

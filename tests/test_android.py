@@ -1,8 +1,10 @@
 """The Android library's client in rounds of the real server, beside Python's; its programs run in a worker process."""
 
+import hashlib
 import io
 import json
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -13,6 +15,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
+from edge_client import keys
+from edge_client.bundle import signature
 from edge_client.client.predictions import predict
 from edge_client.store.jobs import JobStore, Store
 from tests import android
@@ -243,6 +247,52 @@ def test_a_wrong_token_is_told_in_a_line(desk):
     assert last.startswith("error: ")
     assert "token" in last
     assert not list(jvm.folder.glob("home/*/identity.json"))
+
+
+# --- whose bundles it takes ---
+
+
+def test_it_takes_bundles_of_the_pinned_publisher_alone(desk, bundle, tmp_path):
+    owner, stranger = keys.make(), keys.make()
+    key = keys.public_of(owner)
+    folder = shutil.copytree(bundle, tmp_path / "bundle")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest))  # other bytes: no other test may have it signed
+
+    def uploaded() -> str:
+        with desk.server.administrator() as admin:
+            return admin.upload_bundle(folder, lambda *_: None)
+
+    def joins(name: str, token: str) -> fleet.Process:
+        process = desk.jvm(name, "--once", "yes", token=token)
+        ended(process)
+        return process
+
+    desk_bundle, desk.bundle = desk.bundle, uploaded()
+    name = desk.job("pinned", **MODES["epoch"], rounds=1)
+    desk.bundle = desk_bundle
+    for signer, why in ((None, "the bundle is not signed, and"), (stranger, "is not signed by the publisher " + key)):
+        if signer:
+            signature.sign(folder, signer)
+            uploaded()
+        refused = joins(name, f"{desk.token}.{key}")
+        failed = [event["message"] for event in events(refused) if event["event"] == "failed"]
+        assert why in failed[-1]
+        kept = desk.store("jvm", name).bundle(hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest())
+        assert {path.name for path in kept.rglob("*")} <= {"manifest.json", "manifest.sig"}
+    assert desk.store("jvm", name).publisher() == key
+    signature.sign(folder, owner)
+    uploaded()
+    until = time.monotonic() + 30
+    while desk.shown(name)["done"] == 0:  # it sits out a while, having given tasks back
+        assert time.monotonic() < until
+        joins(name, desk.token)
+    assert desk.shown(name)["state"] == "ended"
+    assert len(desk.predicted("jvm", name)) == len(TEXTS)
+    (kept / "manifest.sig").unlink()
+    command = [*desk.java(desk.home("jvm", name)), "--job", name, "--predict", "it"]
+    found = subprocess.run(command, capture_output=True, text=True, env=android.environment(), check=False)
+    assert "the bundle is not signed" in found.stderr
 
 
 # --- what it keeps ---

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -48,14 +49,41 @@ def test_servers_of_the_same_process_number_take_each_others_rounds_over(tiny, d
     assert "bit for bit: True" in ran("crash", "--bundle", tiny, "--data", data, *options)
 
 
-def test_load(tiny):
+@pytest.mark.parametrize("prove", [(), ("--secrets",)])
+def test_load(tiny, prove):
     options = "--devices", 8, "--per-round", 2, "--rounds", 2, "--rate", 20, "--seconds", 1, "--p99", 5000
-    assert "CPU ms each" in ran("load", "--bundle", tiny, *options)
+    assert "CPU ms each" in ran("load", "--bundle", tiny, *options, *prove)
 
 
 def test_dashboards(tiny):
     found = json.loads(ran("dashboards", "--bundle", tiny, "--pages", 20, "--devices", 3, "--seconds", 1, "--json"))
     assert found["told to the least"] > 1000
+
+
+def test_memory_over_time(tiny, data):
+    options = "--rounds", 4, "--every", 2, "--steps", 1, "--examples", 20, "--settled", 1
+    lines = ran("memory", "--bundle", tiny, "--data", data, *options, misses=True).splitlines()
+    sizes = [float(line.split(" MB")[0].split()[-1]) for line in lines if " MB" in line]
+    assert len(sizes) == 5
+    assert all(size > 20 for size in sizes[1:])  # at first it has just begun to load
+    assert lines[-1].lstrip().startswith("drift")
+
+
+def test_the_first_hour_without_its_downloads(tiny):
+    found = json.loads(ran("first_hour", "--device-only", "--no-install", "--bundle", tiny, "--json"))
+    commands = [(step["part"], step["command"].split()[1]) for step in found["steps"]]
+    assert commands == [("server", "job"), ("server", "token"), ("server", "job"), ("device", "join")]
+    assert found["device"]["commands"] == 1
+
+
+def test_exports(model_folder, tmp_path):
+    part = "--runtimes", "onnx", "--precisions", "int8", "--length", 8
+    told = ran("exports", "--work", tmp_path, "--model", model_folder, *part)
+    figures = [line.split() for line in told.splitlines() if line.startswith("  ")]
+    assert {line[0] for line in figures} <= {"ok", "MISS"}  # seconds are nobody's business here
+    assert "dual ÷ forward, middle cut" in told
+    assert "process at its highest, B = 1, MB" in told
+    assert all(float(line[-3]) > 0 for line in figures)
 
 
 def test_a_soak_of_half_a_minute(tiny):
@@ -113,3 +141,11 @@ def test_the_simulator_beside_one_by_one(model_folder):
     options = "--only", "speed", "--repetitions", 1, "--iterations", 1, "--json"
     found = json.loads(ran("simulator", "--model", model_folder, *options, misses=True))
     assert all(value > 0 for value in found["ratio"].values())
+
+
+def test_every_script_is_run_by_a_test():
+    texts = "".join(path.read_text() for path in Path(__file__).parent.rglob("*.py"))
+    run = set(re.findall(r'\b(?:ran|script)\(\s*"(\w+)"', texts)) | set(re.findall(r'FOLDER / "(\w+)\.py"', texts))
+    for names in re.findall(r"script\(name\) for name in \(([^)]*)\)|in \(([^)]*)\):\s+script\(", texts):
+        run |= set(re.findall(r'"(\w+)"', "".join(names)))
+    assert {path.stem for path in FOLDER.glob("*.py")} - run == set()

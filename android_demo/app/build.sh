@@ -39,8 +39,14 @@ compile=(javac -encoding UTF-8 "-Xlint:all,-options,-deprecation" -Werror --rele
 find jni -name '*.java' > "$out/jni.list"
 "${compile[@]}" -cp "$tools/android.jar" -d "$out/executorch" "@$out/jni.list"
 java pack/ForDx.java "$tools/executorch.jar" "$out/executorch" org/pytorch/executorch/extension/asr/
+# Of Bouncy Castle, what verifying calls: all of it has more methods than an APK's one file of classes can name.
+crypto=${SPRY_JARS:-/usr/share/java}/bcprov.jar
+jdeps --multi-release base -R -verbose:class -cp "$crypto" ../core/build/library \
+    | sed -n 's|.*-> \(org\.bouncycastle\.[^ ]*\).*|\1|p' | sort -u | sed 's|\.|/|g; s|$|.class|' > "$out/crypto.list"
+mkdir "$out/crypto"
+(cd "$out/crypto" && xargs -a ../crypto.list unzip -q "$crypto")
 java -Xmx768m -cp "$tools/dx.jar" com.android.dx.command.Main --dex --min-sdk-version="$least" \
-    --output="$out/classes.dex" "$out/classes" "$out/executorch" ../core/build/library
+    --output="$out/classes.dex" "$out/classes" "$out/executorch" "$out/crypto" ../core/build/library
 (cd "$out" && zip -q -X unaligned.apk classes.dex)
 java pack/Pack.java "$out/unaligned.apk" "$out/app.apk" "$tools"
 

@@ -9,6 +9,7 @@ java {
 
 dependencies {
     compileOnly(libs.json) // Android has it
+    implementation(libs.bouncycastle)
     testImplementation(libs.json)
     testImplementation(libs.junit)
     testRuntimeOnly(libs.junit.launcher)

@@ -3,9 +3,9 @@
     Authorization: Spry DEVICE.TIME.SIGNATURE
     Content-Digest: sha-256=:BASE64:            (RFC 9530, where the request has a body)
 
-The signature stands over the method, the time in seconds since 1970, the digest, the query and the path. Who listens
-learns nothing that another request could be made of. The same one is taken again for as long as clocks may differ, and
-changes nothing, as every request of the wire may be repeated.
+The signature stands over the method, the time in milliseconds since 1970, the digest, the query and the path. Who
+listens learns nothing that another request could be made of, and cannot send the same one again: each that a device
+signs is newer than all before, and the server takes none that is not (425). A device that repeats a request signs anew.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ SCHEME = "Spry"
 DIGEST_HEADER = "Content-Digest"
 SKEW = 300
 """Seconds by which the clocks of a device and its server may differ."""
+_MS = 1000
 
 
 def signed_text(method: str, moment: int, digest: str, query: str, path: str) -> bytes:
@@ -52,22 +53,31 @@ class Signing(httpx.Auth):
         self._prefix = httpx.URL(url).path.rstrip("/")
         """What a proxy in front of the server takes off."""
         self._ahead = 0.0
+        self._newest = 0
+        """The time of the last request, in milliseconds."""
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         self._sign(request)
         response = yield request
-        if response.status_code == HTTPStatus.UNAUTHORIZED and self._corrected(response):
+        if self._is_worth_signing_anew(response):
             self._sign(request)
             yield request
 
     def _sign(self, request: httpx.Request) -> None:
-        digest, moment = digest_of(request.content), int(time.time() + self._ahead)
+        digest, moment = digest_of(request.content), max(int((time.time() + self._ahead) * _MS), self._newest + 1)
+        self._newest = moment
         path = request.url.path.removeprefix(self._prefix)
         text = signed_text(request.method, moment, digest, request.url.query.decode("ascii"), path)
         signature = keys.encoded(keys.sign(self._key, text))
         request.headers["Authorization"] = f"{SCHEME} {self._device}.{moment}.{signature}"
         if digest:
             request.headers[DIGEST_HEADER] = digest
+
+    def _is_worth_signing_anew(self, response: httpx.Response) -> bool:
+        """Another process of this device may have signed something newer meanwhile."""
+        if response.status_code == HTTPStatus.UNAUTHORIZED:
+            return self._corrected(response)
+        return response.status_code == HTTPStatus.TOO_EARLY
 
     def _corrected(self, response: httpx.Response) -> bool:
         """Whether the server's clock is so far from what was signed that the time may be why it refused."""
@@ -77,5 +87,5 @@ class Signing(httpx.Auth):
             return False
         if abs(ahead - self._ahead) < SKEW / 2:
             return False
-        self._ahead = ahead
+        self._ahead, self._newest = ahead, 0
         return True

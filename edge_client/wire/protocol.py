@@ -41,6 +41,7 @@ Power = Literal["mains", "battery", "unknown"]
 
 RefusalCode = Literal[
     "unauthorized",  # no such device, wrong secret, or revoked: enrol again
+    "replayed",  # signed no later than what the device sent before: sign anew
     "foreign",  # another device's task
     "late",  # the round is over
     "stale",  # an iteration that is over, or weights of another version

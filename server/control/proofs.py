@@ -11,8 +11,9 @@ from server.storage import devices
 from server.storage.rows import Device
 from server.storage.store import Store
 
-_DIGITS = 12
+_DIGITS = 15
 """Fewer than these: of a time that is none, nothing is worked out."""
+_MS = 1000
 
 
 class Signed(NamedTuple):
@@ -32,7 +33,7 @@ class Signed(NamedTuple):
 
     @property
     def moment(self) -> int | None:
-        """When it says it was signed."""
+        """When it says it was signed, in milliseconds since 1970."""
         text = self.proof.split(".", 2)[1] if self.proof.count(".") == 2 else ""
         return int(text) if text.isdecimal() and len(text) < _DIGITS else None
 
@@ -45,14 +46,15 @@ class Signed(NamedTuple):
         return keys.verify(device.key, text, signature)
 
     def is_recent(self, now: float) -> bool:
-        return self.moment is not None and abs(now - self.moment) <= SKEW
+        return self.moment is not None and abs(now - self.moment / _MS) <= SKEW
 
 
 def authenticate_signed(store: Store, request: Signed) -> Device:
     """The device that signed a request."""
     with store.database.read() as connection:
         device = devices.find(connection, request.device[:20])
-    if device is None or not request.is_by(device):
+    moment = request.moment
+    if device is None or moment is None or not request.is_by(device):
         raise Refusal(
             401, "unauthorized", "unknown device or wrong key; enrol again with a token of `spry token create`"
         )
@@ -62,11 +64,26 @@ def authenticate_signed(store: Store, request: Signed) -> Device:
         raise Refusal(
             401,
             "unauthorized",
-            f"the device signed this at {request.moment}, and here it is {store.now():.0f} (seconds since 1970): set "
+            f"the device signed this at {moment / _MS:.0f}, and here it is {store.now():.0f} (seconds since 1970): set "
             f"its clock, which may differ by {SKEW} seconds",
         )
+    _spend(store, device.id, moment)
     store.roster.remember(device)
+    store.roster.spend(device.id, moment)
     return device
+
+
+def _spend(store: Store, device: str, moment: int) -> None:
+    """Take a request once, whichever worker it comes to; a power cut may forget the last, so no disk is waited for."""
+    if store.roster.is_newer(device, moment):
+        with store.database.write(lasting=False) as connection:
+            if devices.spend(connection, device, moment):
+                return
+    raise Refusal(
+        425,
+        "replayed",
+        "this was signed no later than what the device sent before, so it may be a copy: sign it anew",
+    )
 
 
 def require_digest(request: Signed, digest: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest
+from edge_client.wire.scalars import Participant
 
 
 class Mean:
@@ -52,6 +54,20 @@ def bounded(counts: Sequence[int], bound: float) -> list[float]:
         return []
     largest = bound * statistics.median_low(counts)
     return [min(count, largest) for count in counts]
+
+
+def bounded_scalars(clients: Sequence[Participant], bound: float) -> list[Participant]:
+    """Mode iteration: the same, in each unit. A record has one weight for all units of a client: the least of them."""
+    largest = [float("inf")] * len(clients)
+    for unit in {None, *(unit for client in clients for unit in client.units)}:  # None: the head, which all hold
+        holders = [number for number, client in enumerate(clients) if unit is None or unit in client.units]
+        counts = bounded([clients[number].report.examples for number in holders], bound)
+        for number, count in zip(holders, counts, strict=True):
+            largest[number] = min(largest[number], count)
+    return [
+        replace(client, report=replace(client.report, examples=int(most)))
+        for client, most in zip(clients, largest, strict=True)
+    ]
 
 
 class Holder(NamedTuple):

@@ -32,6 +32,11 @@ def held_to(report: Report, declared: int | None, training: Training, manifest: 
     return replace(report, examples=most if declared is None else min(most, declared), measured=measured)
 
 
+def scalars_held_to(report: ScalarReport, declared: int | None) -> ScalarReport:
+    """The same in mode iteration, where the batch is a bound already."""
+    return report if declared is None else replace(report, examples=min(report.examples, declared))
+
+
 def _check_held_back(report: Report, declared: int | None, training: Training, manifest: Manifest) -> None:
     right = max(report.right_global, report.right_personal)
     if right > report.held_back:

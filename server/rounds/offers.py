@@ -356,7 +356,7 @@ class Offers:
         if not seen:
             return
         with self._store.database.write() as connection:
-            devices.note_check_ins(connection, seen)
+            devices.note_check_ins(connection, seen, self._store.roster.signed(seen))
 
 
 def _apart(training: Training, of_job: Training) -> dict[str, Any] | None:

@@ -26,7 +26,8 @@ from server.means.registry import MEANS, PLAIN
 from server.means.scalars import shortened_reports
 from server.means.units import WEIGHT_BOUND, combined, in_words
 from server.rounds import features
-from server.rounds.aggregation import Holder, Mean, weights_of
+from server.rounds.aggregation import Holder, Mean, bounded_scalars, weights_of
+from server.rounds.counts import scalars_held_to
 from server.rounds.outliers import Norms, beyond, sizes, usual_in, usual_sizes
 from server.storage.models import Model, moved, repeated
 from server.storage.rows import Part, Reported, Round
@@ -79,7 +80,11 @@ def aggregate(store: Store, job: Job, round_: Round, reported: Sequence[Reported
             return mean_of_updates(start, updates, settings, manifest, usual_in(store.database, job.id, round_.number))
     start = store.models.load(job, job.version)
     clients = [
-        Participant(one.part.seed, one.part.units, decode_report(one.scalars, manifest, settings.training))
+        Participant(
+            one.part.seed,
+            one.part.units,
+            scalars_held_to(decode_report(one.scalars, manifest, settings.training), one.part.declared),
+        )
         for one in reported
     ]
     known = usual_sizes(clients, _earlier(store, job))
@@ -192,6 +197,7 @@ def step_of_scalars(
 ) -> Outcome:
     """All clients' numbers as one record, and the step that everybody repeats from it."""
     reports = [Report(client.report.examples, steps=1, loss=client.report.loss) for client in clients]
+    clients = bounded_scalars(clients, settings.weight_bound)
     odd: tuple[tuple[str, str], ...] = ()
     if settings.aggregation != PLAIN:
         clients, odd = shortened_reports(MEANS.find(settings.aggregation), clients)

@@ -22,6 +22,7 @@ from server.errors import ServerConfigError
 from server.storage.tables import SCHEMA, about, schema
 
 _WRITES = "spry_writes"
+_LASTING = "spry_lasting"
 _CONNECTIONS = 50
 """Forty threads answer requests, each with one at a time; the background has some more."""
 
@@ -51,13 +52,18 @@ class Database:
             yield connection
 
     @contextmanager
-    def write(self) -> Generator[Connection, None, None]:
-        """All or nothing; committed, and on disk, when the block ends."""
+    def write(self, *, lasting: bool = True) -> Generator[Connection, None, None]:
+        """All or nothing; committed, and on disk, when the block ends.
+
+        What is not lasting is there for all at once, but no disk is waited for: a power cut may take it back.
+        """
         if not self.is_sqlite:
             with self._engine.begin() as connection:
+                if not lasting:
+                    connection.exec_driver_sql("SET LOCAL synchronous_commit TO OFF")
                 yield connection
             return
-        options = {_WRITES: True}
+        options = {_WRITES: True, _LASTING: lasting}
         with self._writer, self._engine.connect().execution_options(**options) as connection, connection.begin():
             yield connection
 
@@ -146,4 +152,9 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get(_WRITES) else "BEGIN")
+    options = connection.get_execution_options()
+    if not options.get(_WRITES):
+        connection.exec_driver_sql("BEGIN")
+        return
+    connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if options[_LASTING] else 'NORMAL'}")
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

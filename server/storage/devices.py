@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, func, insert, select, update
+from sqlalchemy import BigInteger, Connection, and_, bindparam, case, func, insert, select, update
 
 from edge_client.wire.protocol import CheckIn
 from server.storage.rows import Device, Token
@@ -66,6 +66,14 @@ def set_key(connection: Connection, device: str, key: str) -> None:
     connection.execute(update(devices).where(devices.c.id == device).values(key=key, hash=""))
 
 
+def spend(connection: Connection, device: str, moment: int) -> bool:
+    """Take a request that was signed at a time, in milliseconds: none is taken that is not newer than all before."""
+    is_newer = func.coalesce(devices.c.signed, 0) < moment
+    return bool(
+        connection.execute(update(devices).where(devices.c.id == device, is_newer).values(signed=moment)).rowcount
+    )
+
+
 def find(connection: Connection, device: str) -> Device | None:
     row = connection.execute(select(devices).where(devices.c.id == device)).mappings().one_or_none()
     return None if row is None else Device(**row)
@@ -111,12 +119,15 @@ def heard_since(connection: Connection, since: float) -> list[Device]:
     return [Device(**row) for row in connection.execute(query).mappings()]
 
 
-def note_check_ins(connection: Connection, seen: Mapping[str, tuple[float, CheckIn]]) -> None:
-    """When devices checked in last, and what they said."""
+def note_check_ins(
+    connection: Connection, seen: Mapping[str, tuple[float, CheckIn]], signed: Mapping[str, int]
+) -> None:
+    """When devices checked in last, what they said, and when they signed it, in milliseconds."""
     rows = [
         {
             "device": device,
             "seen": time,
+            "moment": signed.get(device, 0),
             "said": {
                 "runtimes": check_in.runtimes, "memory_bytes": check_in.memory_bytes, "power": check_in.power,
                 "metered": check_in.metered, "examples": check_in.examples, "job": check_in.job,
@@ -125,10 +136,12 @@ def note_check_ins(connection: Connection, seen: Mapping[str, tuple[float, Check
         }
         for device, (time, check_in) in seen.items()
     ]  # fmt: skip
+    moment = bindparam("moment", type_=BigInteger)
+    newest = case((func.coalesce(devices.c.signed, 0) < moment, moment), else_=devices.c.signed)
     noted = (
         update(devices)
         .where(devices.c.id == bindparam("device"))
-        .values(last_seen=bindparam("seen"), profile=bindparam("said"))
+        .values(last_seen=bindparam("seen"), profile=bindparam("said"), signed=newest)
     )
     connection.execute(noted, rows)
 

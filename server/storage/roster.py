@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Iterable
 
 from server.storage import devices
 from server.storage.database import Database
@@ -25,6 +26,8 @@ class Roster:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._known: OrderedDict[str, Device] = OrderedDict()
+        self._signed: dict[str, int] = {}
+        """When known devices signed what was taken last, in milliseconds."""
         self._read = self._sent = -FRESH
         self._lock = threading.Lock()
 
@@ -43,9 +46,24 @@ class Roster:
         with self._lock:
             self._known[device.id] = device
             if len(self._known) > _MOST:
-                self._known.popitem(last=False)
+                self._signed.pop(self._known.popitem(last=False)[0], None)
             if time.monotonic() > self._read + FRESH / 2:
                 self._forget_revoked()
+
+    def is_newer(self, device: str, moment: int) -> bool:
+        """Whether a request was signed after all that this process took of its device."""
+        return moment > self._signed.get(device, 0)
+
+    def spend(self, device: str, moment: int) -> None:
+        """What was signed then is not taken again."""
+        with self._lock:
+            if device in self._known:
+                self._signed[device] = max(moment, self._signed.get(device, 0))
+
+    def signed(self, names: Iterable[str]) -> dict[str, int]:
+        """When devices signed last, of those that did."""
+        with self._lock:
+            return {name: self._signed[name] for name in names if name in self._signed}
 
     def forget(self, device: str) -> None:
         with self._lock:

@@ -117,6 +117,8 @@ class Device:
     """What it said at its last check-in."""
     key: str | None = None
     """That it signs requests with; a device without has a secret."""
+    signed: int | None = None
+    """The time of the newest request that it signed, in milliseconds."""
 
 
 @dataclass(frozen=True)

@@ -68,11 +68,16 @@ def _device(services: Services, request: Request, head: Signed) -> str | None:
 def _answer(services: Services, device: str, head: Signed, body: bytes) -> bytes | None:
     if head.proof and head.digest != digest_of(body):
         return None
+    roster, moment = services.store.roster, head.moment or 0
+    if head.proof and not roster.is_newer(device, moment):
+        return None
     try:
         check_in = _CHECK_IN.validate_json(body)
     except ValidationError:
         return None
     answer = services.offers.answer_at_once(device, check_in)
+    if head.proof and answer is not None:
+        roster.spend(device, moment)
     return None if answer is None else _CHECKED_IN.dump_json(answer)
 
 

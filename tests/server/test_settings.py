@@ -38,11 +38,17 @@ def test_variables_win_over_secrets_and_those_over_the_file(secrets, tmp_path, m
     assert (settings.retry_seconds, settings.log_format) == (9, "json")
 
 
-def test_a_secret_that_is_refused_is_not_shown(secrets):
-    (secrets / "spry_admin_token").write_text("short")
-    with pytest.raises(ServerConfigError, match="SPRY_ADMIN_TOKEN: must be at least 20 characters") as refused:
+@pytest.mark.parametrize("setting", ["admin_token", "metrics_token"])
+@pytest.mark.parametrize("guessed", ["short", "aaaaaaaaaaaaaaaaaaaaaaaa", "ababababababababababababab"])
+def test_a_secret_that_is_refused_is_not_shown(secrets, setting, guessed):
+    (secrets / "spry_admin_token").unlink(missing_ok=True)
+    (secrets / f"spry_{setting}").write_text(guessed)
+    told = f"SPRY_{setting.upper()}: must be at least 20 characters that nobody guesses; leave it out to"
+    with pytest.raises(ServerConfigError, match=told) as refused:
         read_settings()
-    assert "short" not in str(refused.value)
+    assert guessed not in str(refused.value)
+    (secrets / f"spry_{setting}").write_text(TOKEN)
+    assert getattr(read_settings(), setting).get_secret_value() == TOKEN
 
 
 @pytest.mark.parametrize("variable", ["SPRY_SECRETS_DIR", "SPRY_CONFIG"])

@@ -3,6 +3,7 @@
 import time
 from types import SimpleNamespace
 
+import httpx
 import pytest
 
 from edge_client import keys
@@ -11,7 +12,8 @@ from edge_client.errors import StoreError, Unauthorized
 from edge_client.store.jobs import Store
 from edge_client.wire import proofs
 from edge_client.wire.proofs import Signing
-from edge_client.wire.protocol import Enrolled
+from edge_client.wire.protocol import CheckIn, Enrolled
+from edge_client.wire.server import Server
 
 
 def test_a_device_enrols_by_its_key(fleet, trainable):
@@ -51,6 +53,69 @@ def test_a_device_whose_clock_is_wrong_takes_the_servers_time(fleet, monkeypatch
     monkeypatch.setattr(proofs, "time", SimpleNamespace(time=lambda: time.time() - behind))
     client.run(once=True)
     assert client.server.signing._ahead == pytest.approx(behind, abs=30)
+
+
+class Lossy(httpx.HTTPTransport):
+    """Carries requests to the server; an answer may get lost, and something happen before a request goes out."""
+
+    def __init__(self):
+        super().__init__()
+        self.sent, self.losses, self.before = [], 0, None
+
+    def handle_request(self, request):
+        before, self.before = self.before, None
+        if before:
+            before()
+        self.sent.append(request.headers["Authorization"])
+        answer = super().handle_request(request)
+        if self.losses:
+            self.losses -= 1
+            answer.read()
+            answer.close()
+            raise httpx.ReadError("lost")
+        return answer
+
+
+@pytest.fixture
+def wired(fleet):
+    """Two processes of one device, and how the first's requests travel."""
+    fleet.client().run(once=True)
+    store = Store(fleet.folder / "home", fleet.address)
+    identity, key = store.identity(), keys.read_secret(store.folder / "device.key")
+    lossy = Lossy()
+    servers = []
+    for transport in (lossy, None):
+        server = Server(fleet.address, identity=identity, transport=transport, pause=lambda _: None)
+        server.signing = Signing(identity.device, key, fleet.address)
+        servers.append(server)
+    yield *servers, lossy
+    for server in servers:
+        server.close()
+
+
+CHECK_IN = CheckIn(runtimes=["onnx"])
+
+
+def test_an_answer_that_was_lost_is_asked_for_by_another_signature(wired):
+    server, _, wire = wired
+    wire.losses = 2
+    assert server.check_in(CHECK_IN).task is None
+    assert len(set(wire.sent)) == len(wire.sent) == 3
+
+
+def test_two_processes_of_a_device_do_not_stop_each_other(wired):
+    server, other, wire = wired
+    wire.before = lambda: other.check_in(CHECK_IN)
+    assert server.check_in(CHECK_IN).task is None
+    assert len(set(wire.sent)) == len(wire.sent) == 2  # signed before the other's, and once more
+
+
+def test_a_clock_that_goes_back_stops_nothing(wired, monkeypatch):
+    server, _, wire = wired
+    for behind in (0, 20, 40):
+        monkeypatch.setattr(proofs, "time", SimpleNamespace(time=lambda behind=behind: time.time() - behind))
+        server.check_in(CHECK_IN)
+    assert len(wire.sent) == 3
 
 
 def test_a_device_without_the_library_falls_back_to_a_secret(fleet, trainable, monkeypatch):
@@ -104,8 +169,6 @@ def test_a_revoked_device_of_an_earlier_version_keeps_its_identity(fleet, monkey
 
 
 def test_a_proxy_may_take_the_beginning_of_a_path_off():
-    import httpx
-
     key = keys.make()
     request = httpx.Request("GET", "https://example.org/spry/v1/jobs/a%20b/weights", params={"since": -1})
     next(Signing("d-1", key, "https://example.org/spry").auth_flow(request))

@@ -1,7 +1,9 @@
 """Every method that devices can run, and every preset, to its end by two of them in each mode that it has."""
 
 import threading
+from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from edge_client.bundle import manifest as manifests
@@ -10,6 +12,7 @@ from edge_client.training.estimators import ScalarEstimator, kind_of
 from edge_client.wire.protocol import Training
 from server.jobs.presets import PRESETS, merged, start_of
 from server.simulation.methods.methods import METHODS, check_method
+from server.storage.jobs import find_job
 from tests.adapters import everywhere
 from tests.edge_client.conftest import PATIENCE
 
@@ -93,6 +96,19 @@ def ends_by_two_devices(fleet, folder, settings, mode):
     assert [(one["state"], one["tasks"], one["result"]["reports"]) for one in rounds] == [
         ("done", {"accepted": 2}, 2)
     ] * ROUNDS
+    each_version_moves(fleet)
+
+
+def each_version_moves(fleet):
+    """Units and head, by every step of mode iteration, or every round."""
+    store = fleet.app.state.services.store
+    job = find_job(store, "topics")
+    head = store.bundles.manifest(job.bundle).head_names
+    versions = [store.models.load(job, version).weights for version in range(job.version + 1)]
+    for before, after in pairwise(versions):
+        moved = {name for name, value in after.items() if not np.array_equal(value, before[name])}
+        assert moved & head
+        assert moved - head
 
 
 def test_the_others_have_an_estimator_that_devices_lack():

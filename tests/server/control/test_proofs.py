@@ -2,6 +2,7 @@
 
 import hashlib
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -19,9 +20,12 @@ class Signer:
         wanted = {"token": server.token(), "name": "pi", "public_key": keys.public_of(self.key)}
         self.enrolled = server.call("POST", "/v1/devices", 201, json=wanted).json()
         self.id = self.enrolled["device"]
+        self.newest = 0
 
     def headers(self, method, path, body=b"", query="", late=0, key=None, signed=None):
-        digest, moment = digest_of(body if signed is None else signed), int(time.time()) - late
+        digest, moment = digest_of(body if signed is None else signed), int(1000 * (time.time() - late))
+        if not late:
+            self.newest = moment = max(moment, self.newest + 1)
         signature = keys.sign(key or self.key, signed_text(method, moment, digest, query, path))
         headers = {"Authorization": f"Spry {self.id}.{moment}.{keys.encoded(signature)}"}
         return headers | ({"Content-Digest": digest} if digest else {})
@@ -84,6 +88,51 @@ def test_old_signatures_are_not_taken_again(signer, late):
     said = signer.check_in(401, late=late)["detail"]
     assert "set its clock, which may differ by 300 seconds" in said
     assert f"{time.time():.0f}"[:-2] in said
+
+
+def test_a_request_is_taken_once_by_all_workers_and_after_a_restart(serving, bundle, database):
+    body, type_ = b'{"runtimes": ["onnx"]}', {"Content-Type": "application/json"}
+
+    def send(server, kind, headers, status):
+        if kind == "check-in":
+            return server.call("POST", "/v1/check-in", status, headers=type_ | headers, content=body).json()
+        return server.call("GET", kind, status, headers=headers)
+
+    with serving(**database) as one, serving(**database) as other:
+        file = f"/v1/bundles/{one.upload(bundle)}/manifest.json"
+        signer = Signer(one)
+        check_in, fetch = signer.headers("POST", "/v1/check-in", body), signer.headers("GET", file)
+        older = signer.headers("GET", file, late=1)
+        assert "wait" in send(one, "check-in", check_in, 200)
+        send(other, file, fetch, 200)
+        for server in (one, other):
+            assert send(server, "check-in", check_in, 425)["code"] == "replayed"
+            refused = send(server, file, fetch, 425).json()
+            assert refused["detail"].endswith("so it may be a copy: sign it anew")
+            send(server, file, older, 425)
+            send(server, file, signer.headers("GET", file), 200)
+    with serving(**database) as again:
+        send(again, "check-in", check_in, 425)
+        send(again, file, fetch, 425)
+        send(again, file, signer.headers("GET", file), 200)
+
+
+def test_of_copies_that_come_together_one_is_taken(serving, bundle, database):
+    with serving(**database) as one, serving(**database) as other:
+        file = f"/v1/bundles/{one.upload(bundle)}/manifest.json"
+        signer = Signer(one)
+        for _ in range(5):
+            headers = signer.headers("GET", file)
+            with ThreadPoolExecutor(8) as pool:
+                answers = pool.map(lambda n: (one, other)[n % 2].http.get(file, headers=headers), range(16))  # noqa: B023
+                assert sorted(answer.status_code for answer in answers) == [200] + [425] * 15
+
+
+def test_a_stranger_moves_no_devices_time(server, signer):
+    future = {"late": -SKEW / 2, "key": keys.make()}
+    assert "wrong key" in signer.check_in(401, **future)["detail"]
+    assert "the body is not the one" in signer.check_in(401, signed=b"x", late=SKEW / 2)["detail"]
+    assert "wait" in signer.check_in()
 
 
 def test_a_revoked_device(server, signer):

@@ -11,7 +11,8 @@ from edge_client.bundle import manifest as manifests
 from edge_client.bundle.manifest import FILE_NAME
 from edge_client.training.estimators import kind_of
 from edge_client.wire.protocol import Training
-from server.rounds.aggregation import Holder, Mean, bounded, weights_of
+from edge_client.wire.scalars import Participant, ScalarReport
+from server.rounds.aggregation import Holder, Mean, bounded, bounded_scalars, weights_of
 
 START = {"a": np.zeros(2, np.float32), "b": np.ones(1, np.float32), "head": np.zeros(1, np.float32)}
 
@@ -74,3 +75,23 @@ def test_an_estimate_weighs_as_much_as_it_says(bundle):
     name, head = manifest.units[0].parameters[0].name, manifest.head[0].name
     assert ours[name] / theirs[name] == pytest.approx(10 / (20 * forward[0]))
     assert (ours[head], theirs[head]) == (10, 20)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 64), st.sets(st.integers(0, 3), min_size=1)), min_size=1, max_size=8),
+    st.sampled_from([1, 1.5, 4]),
+)
+def test_no_report_of_scalars_owns_a_unit(told, bound):
+    ones = np.ones((1, 1), np.float32)
+    clients = [
+        Participant(seed, tuple(sorted(units)), ScalarReport(1.0, count, ones))
+        for seed, (count, units) in enumerate(told)
+    ]
+    found = [client.report.examples for client in bounded_scalars(clients, bound)]
+    for unit in range(4):
+        holders = [number for number, (_, units) in enumerate(told) if unit in units]
+        counts = sorted(told[number][0] for number in holders)
+        assert all(found[number] <= bound * counts[(len(counts) - 1) // 2] for number in holders)
+    for (count, units), kept in zip(told, found, strict=True):
+        beside = [[other for other, also in told if unit in also] for unit in units] + [[other for other, _ in told]]
+        assert kept == min(count, *(int(bound * sorted(one)[(len(one) - 1) // 2]) for one in beside))

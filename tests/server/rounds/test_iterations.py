@@ -334,6 +334,29 @@ def test_derivatives_far_beyond_the_others_are_made_smaller_before_they_are_publ
     assert outlier["why"] == "the derivatives of its units are 5.0 times as large as is usual"
 
 
+@pytest.mark.parametrize(("declared", "bound", "counts"), [(2**40, 1, 1), (1, 4, 1), (None, 4, 2)])
+def test_no_device_owns_a_step(server, bundle_name, declared, bound, counts):
+    """A report weighs no more than its device declared, nor than the setting lets it beside the others of a unit."""
+    training = {"mode": "iteration", "iterations": 1, **SHAPE}
+    settings = {"per_round": 3, "over_selection": 1, "units_per_client": 0, "weight_bound": bound}
+    server.create_job(bundle_name, training=training, **settings)
+    server.advance()
+    devices = [server.device() for _ in range(3)]
+    tasks = [device.task(examples=declared or 0) for device in devices]
+    weights = devices[0].weights("job")
+    rng = np.random.default_rng()
+    for device, task in zip(devices, tasks, strict=True):
+        send(device, task, 0, scalars(rng, training, examples=2 if device is devices[0] else 1))
+    server.advance()
+    (record,) = decode_records(steps(devices[0], 0).content)
+    assert [one.report.examples for one in record.participants] == [counts, 1, 1]
+    manifest = server.store.bundles.manifest(bundle_name)
+    replay(record, weights, {}, manifest, Training(head="apart", **training), ServerOptimizers())
+    found = devices[0].weights("job")
+    for name, value in weights.items():
+        np.testing.assert_array_equal(found[name], value)
+
+
 @pytest.mark.parametrize("rule", ["trimmed", "median"])
 def test_a_mean_that_devices_cannot_repeat_is_refused(server, bundle_name, rule):
     settings = {"training": {"mode": "iteration", **SHAPE}, "aggregation": rule}

@@ -61,6 +61,22 @@ def test_a_device_that_signs_is_answered_at_once_too_and_its_body_must_be_its_ow
     assert "wrong key" in signer.check_in(401, key=keys.make())["detail"]
 
 
+def test_a_check_in_that_was_answered_at_once_is_not_answered_again(serving, bundle, database):
+    body, type_ = b'{"runtimes": ["onnx"]}', {"Content-Type": "application/json"}
+    with serving(**database) as server, serving(**database) as other:
+        server.create_job(server.upload(bundle), per_round=1, over_selection=1)
+        server.advance()
+        server.device().task()
+        signer = Signer(server)
+        signer.check_in()
+        headers = type_ | signer.headers("POST", "/v1/check-in", body)
+        server.http.post("/v1/check-in", headers=headers, content=body).raise_for_status()
+        again = server.http.post("/v1/check-in", headers=headers, content=body)
+        assert (again.status_code, again.json()["code"]) == (425, "replayed")
+        server.http.app.state.services.offers.save_profiles()
+        assert other.http.post("/v1/check-in", headers=headers, content=body).status_code == 425
+
+
 def test_what_was_said_is_noted_all_the_same(server, full, routed):
     waiting = full[1]
     waiting.check_in(memory_bytes=77)

@@ -9,6 +9,8 @@ import java.util.List;
 
 import javax.net.ssl.SSLSocketFactory;
 
+import dev.spry.core.bundle.Bundle;
+import dev.spry.core.bundle.Keys;
 import dev.spry.core.data.Example;
 import dev.spry.core.data.Source;
 import dev.spry.core.store.Job;
@@ -47,6 +49,7 @@ public final class Client implements Closeable {
     private final Store store;
     private final Server server;
     private final OwnData data;
+    private final String publisher;
     private Workbench bench;
     private int rows;
     private int rounds;
@@ -59,6 +62,7 @@ public final class Client implements Closeable {
         data = new OwnData(chosen.source, chosen.skipBadRows, chosen.holdout, tell);
         waits = new Waits(chosen.pause, chosen.longestWait, tell, this::unload);
         store = new Store(chosen.home, chosen.server, tell);
+        publisher = publisher();
         server = new Server.Builder(chosen.server)
                 .pause(waits::pause).tell(tell).trust(chosen.trust).patience(chosen.patience).open();
     }
@@ -70,6 +74,7 @@ public final class Client implements Closeable {
         private final Engine engine;
         private Source source;
         private String token;
+        private String publisher;
         private String job;
         private String name = "android";
         private Conditions conditions = new Conditions(Machine.UNKNOWN);
@@ -94,9 +99,15 @@ public final class Client implements Closeable {
             return this;
         }
 
-        /** To enrol with; not needed by a device that has. */
+        /** To enrol with; not needed by a device that has. The publisher's key that its point leads is pinned. */
         public Builder token(String text) {
             token = text;
+            return this;
+        }
+
+        /** The public key whose bundles alone are taken from now on, in place of the one that was pinned before. */
+        public Builder publisher(String key) {
+            publisher = key;
             return this;
         }
 
@@ -175,6 +186,9 @@ public final class Client implements Closeable {
         rows = data.count();
         boolean ended = false;
         try (Store.Lock locked = store.lock()) {
+            if (publisher != null) {
+                store.pin(publisher);
+            }
             enrol();
             sendLeftOver();
             boolean wentOn = true;
@@ -199,6 +213,16 @@ public final class Client implements Closeable {
     @Override
     public void close() {
         stop();
+    }
+
+    /** Whose bundles alone are taken; null for all. A token replaces no key that is pinned. */
+    private String publisher() {
+        String named = Keys.ofToken(chosen.token);
+        if (chosen.publisher != null) {
+            return Keys.publicKey(chosen.publisher);
+        }
+        String pinned = store.publisher();
+        return pinned == null ? named : pinned;
     }
 
     private void enrol() {
@@ -349,8 +373,8 @@ public final class Client implements Closeable {
                         + chosen.engine.name() + ": it goes back to the server, and another comes with the next look");
             }
             File folder = store.bundle(task.bundle);
-            bench = new Workbench(new Download(server, task.bundle, folder, tell).fetch(task.runtime),
-                    task.bundle, chosen.engine);
+            Bundle bundle = new Download(server, task.bundle, folder, tell).signedBy(publisher).fetch(task.runtime);
+            bench = new Workbench(bundle, task.bundle, chosen.engine);
         }
         return bench;
     }

@@ -11,6 +11,7 @@ import dev.spry.core.bundle.Bundle;
 import dev.spry.core.bundle.Chain;
 import dev.spry.core.bundle.Manifest;
 import dev.spry.core.bundle.Shape;
+import dev.spry.core.bundle.Signatures;
 import dev.spry.core.data.Encoded;
 import dev.spry.core.data.Encoder;
 import dev.spry.core.data.Example;
@@ -68,6 +69,10 @@ final class Predictor {
         if (!manifest.isFile()) {
             throw new StoreException(
                     "the bundle of " + about.name + " is not there any more: take part in a round again");
+        }
+        String publisher = store.publisher();
+        if (publisher != null) {
+            Signatures.check(folder, publisher);
         }
         return new Bundle(folder, Manifest.read(manifest));
     }

@@ -6,6 +6,8 @@ import java.io.IOException;
 import java.nio.channels.FileChannel;
 import java.nio.channels.FileLock;
 import java.nio.channels.OverlappingFileLockException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
 import java.nio.file.StandardOpenOption;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -16,8 +18,10 @@ import java.util.Set;
 import org.json.JSONException;
 import org.json.JSONObject;
 
+import dev.spry.core.SpryException;
 import dev.spry.core.StoreException;
 import dev.spry.core.Tell;
+import dev.spry.core.bundle.Keys;
 import dev.spry.core.wire.Enrolled;
 import dev.spry.core.wire.Json;
 import dev.spry.core.wire.Task;
@@ -27,6 +31,7 @@ import dev.spry.core.wire.Task;
  *
  * <pre>
  * HOME/SERVER/identity.json                 the device's id and secret, for its user's eyes only
+ *             publisher.key                 whose bundles alone are taken, where that is pinned
  *             bundles/SHA256/               a bundle's files, and what is there of those being downloaded
  *             jobs/JOB/job.json             which bundle and runtime the job uses
  *                      task.json            the task under way
@@ -40,6 +45,8 @@ import dev.spry.core.wire.Task;
  * aside. The files are those of the Python client.
  */
 public final class Store {
+    private static final String PUBLISHER = "publisher.key";
+
     public final File folder;
     private final Tell tell;
 
@@ -129,6 +136,24 @@ public final class Store {
 
     public void saveIdentity(Enrolled identity) {
         write(new File(folder, "identity.json"), identity::toJson);
+    }
+
+    /** The key that bundles must be signed with; null where none is pinned. One that cannot be read is an error. */
+    public String publisher() {
+        File file = new File(folder, PUBLISHER);
+        if (!file.exists()) {
+            return null;
+        }
+        try {
+            return Keys.publicKey(new String(Files.readAllBytes(file.toPath()), StandardCharsets.UTF_8));
+        } catch (IOException | SpryException error) {
+            throw new StoreException(file + " holds no public key (" + error.getMessage()
+                    + "): write the publisher's into it, which `spry keys show` prints");
+        }
+    }
+
+    public void pin(String publisher) {
+        Disk.write(new File(folder, PUBLISHER), (publisher + "\n").getBytes(StandardCharsets.UTF_8));
     }
 
     // --- bundles and jobs ---

@@ -3,6 +3,7 @@ package dev.spry.core.wire;
 import java.io.File;
 import java.io.FileOutputStream;
 import java.io.IOException;
+import java.nio.file.Files;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
@@ -12,10 +13,12 @@ import java.util.regex.Pattern;
 import dev.spry.core.BadAnswerException;
 import dev.spry.core.BundleException;
 import dev.spry.core.Event;
+import dev.spry.core.ServerException;
 import dev.spry.core.Tell;
 import dev.spry.core.bundle.Bundle;
 import dev.spry.core.bundle.FileSpec;
 import dev.spry.core.bundle.Manifest;
+import dev.spry.core.bundle.Signatures;
 import dev.spry.core.store.Disk;
 
 /** A bundle's files from a server: only those that a runtime needs, resumed where they were cut, checked before use. */
@@ -28,6 +31,7 @@ public final class Download {
     private final String bundle;
     private final File folder;
     private final Tell tell;
+    private String publisher;
 
     /** Of a bundle, named by its manifest's sha256, into a folder. */
     public Download(Server server, String bundle, File folder, Tell tell) {
@@ -37,9 +41,18 @@ public final class Download {
         this.tell = tell;
     }
 
+    /** Take it with this publisher's signature alone, and nothing but the manifest before that was found right. */
+    public Download signedBy(String key) {
+        publisher = key;
+        return this;
+    }
+
     /** The bundle with the programs of one runtime; what is there already is not downloaded again. */
     public Bundle fetch(String runtime) throws IOException {
         Manifest manifest = manifest();
+        if (publisher != null) {
+            checkPublisher();
+        }
         List<FileSpec> missing = new ArrayList<>();
         for (FileSpec file : Bundle.files(manifest, runtime)) {
             if (!isThere(file)) {
@@ -71,6 +84,34 @@ public final class Download {
         Manifest manifest = Manifest.parse(data, server.url + ": " + Manifest.FILE_NAME);
         Disk.write(path, data);
         return manifest;
+    }
+
+    /** A signature that does not fit is asked for again: a bundle may be signed after it was downloaded. */
+    private void checkPublisher() throws IOException {
+        try {
+            Signatures.check(folder, publisher);
+        } catch (BundleException error) {
+            byte[] signatures = signatures();
+            byte[] manifest = Files.readAllBytes(new File(folder, Manifest.FILE_NAME).toPath());
+            Signatures.check(manifest, signatures, publisher);
+            Disk.write(new File(folder, Signatures.FILE_NAME), signatures);
+        }
+    }
+
+    /** null where the server has none. */
+    private byte[] signatures() {
+        try {
+            return server.repeat(() -> {
+                try (Reply reply = server.file(bundle, Signatures.FILE_NAME, 0)) {
+                    return reply.all(Signatures.LARGEST);
+                }
+            });
+        } catch (ServerException error) {
+            if (error.status == 404) {
+                return null;
+            }
+            throw error;
+        }
     }
 
     /** A file gets its name only after its hash was found right, so its size suffices. */

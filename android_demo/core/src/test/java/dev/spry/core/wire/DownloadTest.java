@@ -10,11 +10,13 @@ import java.io.File;
 import java.io.FileOutputStream;
 import java.io.IOException;
 import java.net.Socket;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Deque;
+import java.util.HashSet;
 import java.util.List;
 
 import org.json.JSONException;
@@ -27,11 +29,13 @@ import org.junit.jupiter.api.io.TempDir;
 import dev.spry.core.BadAnswerException;
 import dev.spry.core.BundleException;
 import dev.spry.core.ServerException;
+import dev.spry.core.Signer;
 import dev.spry.core.StoreException;
 import dev.spry.core.Tell;
 import dev.spry.core.TinyBundle;
 import dev.spry.core.bundle.Bundle;
 import dev.spry.core.bundle.Manifest;
+import dev.spry.core.bundle.Signatures;
 import dev.spry.core.store.Disk;
 
 @Timeout(60)
@@ -46,6 +50,7 @@ class DownloadTest {
     /** Bytes after which the next answers with the program end; -1 for whole ones. */
     private final Deque<Integer> cuts = new ArrayDeque<>();
     private boolean ranges = true;
+    private String publisher;
 
     @BeforeEach
     void open() throws Exception {
@@ -87,7 +92,7 @@ class DownloadTest {
 
     private Bundle fetch() throws IOException {
         try (Server server = stage.device().open()) {
-            return new Download(server, name, folder, stage.told::add).fetch("executorch");
+            return new Download(server, name, folder, stage.told::add).signedBy(publisher).fetch("executorch");
         }
     }
 
@@ -97,6 +102,33 @@ class DownloadTest {
             found.add(request.path.split("/", 5)[4]);
         }
         return found;
+    }
+
+    @Test
+    void nothingButTheManifestComesBeforeItsSignature() throws Exception {
+        Signer owner = new Signer();
+        publisher = owner.key;
+        for (String signatures : new String[] {null, "", new Signer().line(manifest), owner.line(new byte[0])}) {
+            if (signatures != null) {
+                tiny.files.put(Signatures.FILE_NAME, signatures.getBytes(StandardCharsets.US_ASCII));
+            }
+            String told = assertThrows(BundleException.class, this::fetch).getMessage();
+            String expected = "the bundle is not signed" + (signatures == null ? ", and" : " by the publisher " + owner.key);
+            assertTrue(told.startsWith(expected), told);
+            assertFalse(new File(folder, PROGRAM).exists());
+        }
+        assertEquals(new HashSet<>(Arrays.asList(Manifest.FILE_NAME, Signatures.FILE_NAME)), new HashSet<>(paths()));
+        tiny.files.put(Signatures.FILE_NAME, "nonsense".getBytes(StandardCharsets.US_ASCII));
+        assertTrue(assertThrows(BundleException.class, this::fetch).getMessage().contains("something else than"));
+        tiny.files.put(Signatures.FILE_NAME, new byte[Signatures.LARGEST + 1]);
+        assertThrows(BadAnswerException.class, this::fetch);
+        String both = new Signer().line(manifest) + owner.line(manifest);
+        tiny.files.put(Signatures.FILE_NAME, both.getBytes(StandardCharsets.US_ASCII)); // signed since
+        fetch();
+        assertTrue(new File(folder, PROGRAM).exists());
+        int before = stage.seen.size();
+        fetch();
+        assertEquals(before, stage.seen.size());
     }
 
     @Test
