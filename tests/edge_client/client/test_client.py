@@ -370,7 +370,7 @@ def test_two_clients_do_not_share_a_home(fleet):
 def test_memory_that_holds_no_program_gives_the_task_back(fleet, bundle, monkeypatch):
     from edge_client.errors import TrainingError
 
-    def too_little(*_):
+    def too_little(*_, **_options):
         raise TrainingError("the task needs 9 MB for its largest program")
 
     monkeypatch.setattr("edge_client.training.plan.plan_for", too_little)
