@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,8 +19,12 @@ def dequantized_weights(
     model: nn.Module,
     runtime: str,
     precision: Precision,
+    keep: Callable[[Tensor], Tensor] = lambda tensor: tensor,
 ) -> dict[str, Tensor]:
-    """Parameter name in `model` -> the values that the runtime computes with; nothing where nothing is quantized."""
+    """Parameter name in `model` -> the values that the runtime computes with; nothing where nothing is quantized.
+
+    `keep` says where each is kept.
+    """
     if precision == "none":
         return {}
     names = {parameter.data_ptr(): name for name, parameter in model.named_parameters()}
@@ -30,7 +34,7 @@ def dequantized_weights(
         seen = lowering(runtime).dequantized(name, stored[name], precision, embedding=readers == {ops.embedding})
         turned = name.endswith(".T")
         address = _address(model, name.removesuffix(".T")) if turned else stored[name].data_ptr()
-        values[names[address]] = seen.T.contiguous() if turned else seen
+        values[names[address]] = keep(seen.T.contiguous() if turned else seen)
     return values
 
 

@@ -45,6 +45,19 @@ def staging(out: Path) -> Generator[Path, None, None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def scratch(out: Path) -> Generator[Path, None, None]:
+    """A folder beside `out` for files that go with the block; what a killed export left there goes with the next."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    _clean_up(out)
+    folder = out.parent / f".{out.name}.scratch-{os.getpid()}"
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _move(folder: Path, out: Path) -> None:
     if not out.exists():
         folder.replace(out)
@@ -67,7 +80,7 @@ def _clean_up(out: Path) -> None:
             continue
         if state == "replaced" and not out.exists():
             path.replace(out)
-        elif state in ("partial", "replaced"):
+        elif state in ("partial", "replaced", "scratch"):
             shutil.rmtree(path, ignore_errors=True)
         elif state == "zip.partial":
             path.unlink(missing_ok=True)
