@@ -126,7 +126,8 @@ def lines(options: argparse.Namespace) -> Iterator[tuple[str, bool]]:
     yield (
         (
             f"export {found['seconds']:.0f} s, at most {_mb(found['peak_bytes'])} MB: one block {_mb(block)}, the "
-            f"embedding {_mb(embedding)}, above them {_mb(above)} (target {_mb(EXPORT_ABOVE)}); bundle {_mb(found['bytes'])} MB"
+            f"embedding {_mb(embedding)}, above them {_mb(above)} (target {_mb(EXPORT_ABOVE)}); "
+            f"bundle {_mb(found['bytes'])} MB"
         ),
         above < EXPORT_ABOVE,
     )

@@ -323,11 +323,10 @@ def _checks(
     sample = verify.make_sample(loaded, adapted, manifest, options.verify_directions, options.seed)
     unquantized = verify.Truth(Reference(adapted, loaded.task), sample)
     programs = {segment.name: chain.programs[segment.name] for segment in manifest.segments}
-    keep = {} if scratch is None else {"keep": scratch.moved}
     checks: list[m.Check] = []
     with progress.stage("verify", len(options.runtimes)):
         for runtime in options.runtimes:
-            replaced = dequantized_weights(programs, chain.stored, adapted.model, runtime, options.precision, **keep)
+            replaced = dequantized_weights(programs, chain.stored, adapted.model, runtime, options.precision, scratch)
             truth = verify.Truth(Reference(adapted, loaded.task, replaced), sample) if replaced else unquantized
             checks += verify.verify(folder, manifest, runtime, truth, unquantized, low_memory=scratch is not None)
             progress.advance(runtime)

@@ -128,7 +128,8 @@ def load(
     model.name_or_path = name  # what PEFT notes as the base: the same wherever the folder lies
     loaded = Loaded(name, model, task, tuple(labels), tokenizer, pad)
     if copy is not None:
-        mapped.let_go_behind(loaded.blocks)
+        tables = model.get_input_embeddings(), model.get_output_embeddings()
+        mapped.let_go_behind([*loaded.blocks, *(table for table in tables if table is not None)])
     return loaded
 
 

@@ -107,14 +107,14 @@ def let_go(tensors: Iterable[Tensor]) -> None:
                     libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _NOT_NEEDED)
 
 
-def let_go_behind(blocks: Iterable[nn.Module]) -> None:
+def let_go_behind(modules: Iterable[nn.Module]) -> None:
     """From now on each of these gives its weights back when it has run."""
 
-    def give_back(block: nn.Module, *_: object) -> None:
-        let_go(block.parameters())
+    def give_back(module: nn.Module, *_: object) -> None:
+        let_go(module.parameters())
 
-    for block in blocks:
-        block.register_forward_hook(give_back)
+    for module in modules:
+        module.register_forward_hook(give_back)
 
 
 def _mapped_files() -> Iterator[tuple[int, int]]:
