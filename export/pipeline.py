@@ -304,6 +304,8 @@ def _verified(
         with pack.scratch(options.out) as scratch, only(loaded.blocks, few):
             short = excerpt(manifest, few)
             checks = _checks(folder, short, loaded, adapted, chain, options, progress, Scratch(scratch))
+            blocks = sum(segment.last_block - segment.first_block for segment in few)
+            checks = [msgspec.structs.replace(check, what=f"{check.what}, of {blocks} blocks") for check in checks]
     verify.refuse_failures(checks)
     tried = {name: verify.with_trials(folder, name, spec) for name, spec in manifest.runtimes.items()}
     return msgspec.structs.replace(manifest, runtimes=tried, verification=tuple(checks))
