@@ -122,7 +122,7 @@ def _loaded(options: ExportOptions) -> Loaded:
     given = options.source, task, options.labels
     if not options.low_memory:
         return load(*given, random_weights=random_weights, seed=options.seed)
-    pack.require_space(options.out, copied_bytes(options.source))
+    pack.require_space(options.out, copied_bytes(options.source), "a copy of the weights in float32")
     with pack.scratch(options.out) as copy:
         return load(*given, seed=options.seed, copy=copy)
 

@@ -90,13 +90,13 @@ def _alive(process: int) -> bool:
     return Path(f"/proc/{process}").exists()
 
 
-def require_space(out: Path, needed: int) -> None:
+def require_space(out: Path, needed: int, what: str = "the bundle") -> None:
     """Refuse before the work, not in the middle of it."""
     place = next(parent for parent in out.absolute().parents if parent.exists())
     free = shutil.disk_usage(place).free
     if free < needed:
         raise ExportError(
-            f"{place} has {free / 1e6:.0f} MB free and the bundle needs about {needed / 1e6:.0f} MB; "
+            f"{place} has {free / 1e6:.0f} MB free and {what} needs about {needed / 1e6:.0f} MB; "
             "free some space or choose another --out"
         )
 

@@ -1,6 +1,7 @@
 """Whole exports of a tiny model: what the bundle holds, and that it comes out the same again."""
 
 import filecmp
+import json
 import shutil
 import subprocess
 import sys
@@ -136,6 +137,15 @@ def test_a_large_model_gives_the_same_programs_from_weights_in_files(exporting, 
     assert of_few.runtimes == of_whole.runtimes
     assert of_few.units == of_whole.units
     assert sorted(path.name for path in tmp_path.iterdir()) == ["few", "half", "whole"]
+
+
+def test_a_copy_of_the_weights_that_has_no_place_is_refused(exporting, tmp_path):
+    (tmp_path / "huge").mkdir()
+    transformers.BertConfig(num_hidden_layers=1).save_pretrained(tmp_path / "huge")
+    header = json.dumps({"w": {"dtype": "BF16", "shape": [10**8, 10**7], "data_offsets": [0, 2 * 10**15]}}).encode()
+    (tmp_path / "huge" / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(ExportError, match="a copy of the weights in float32 needs about 4000000000 MB; free some"):
+        exporting(tmp_path / "out", source=str(tmp_path / "huge"))
 
 
 EXPORT = """
