@@ -45,7 +45,7 @@ class Loaded:
     def blocks(self) -> Sequence[nn.Module]:
         """Its blocks' modules; none where they have no list of their own."""
         lists = [m for m in self.model.modules() if isinstance(m, nn.ModuleList) and len(m) == self.layers]
-        return max(lists, key=lambda blocks: sum(p.numel() for p in blocks.parameters()), default=())
+        return [*max(lists, key=lambda blocks: sum(p.numel() for p in blocks.parameters()), default=nn.ModuleList())]
 
     @property
     def vocabulary(self) -> int:
