@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import os
+import resource
 import warnings
 from collections.abc import Generator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -20,6 +21,8 @@ from rich.table import Table
 from edge_client.bundle.manifest import DEFAULT_TASK, PRECISIONS, TASKS, Check, Manifest
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.commands.options.groups import OptionGroup, grouped
+from edge_client.errors import SpryError
+from edge_client.memory import resident
 from edge_client.runtimes.runtime import RUNTIMES
 from export.options import ExportOptions, parse_labels, parse_numbers
 
@@ -103,6 +106,13 @@ class WorkOptions(OptionGroup):
 
     verify_directions: Annotated[int, typer.Option(help="Random directions to verify with; 0 skips it.")] = 20
     measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Measure each program's memory.")] = True
+    low_memory: Annotated[
+        bool | None,
+        typer.Option(
+            "--low-memory/--no-low-memory",
+            help="Leave weights in files and verify a few blocks; left out: where the memory is short.",
+        ),
+    ] = None
     workers: Annotated[int, typer.Option(min=0, help="Processes; 0: as many as cores and memory allow.")] = 0
     cache_dir: Annotated[Path | None, typer.Option(help="Where lowered parts are kept for the next export.")] = None
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Neither use nor fill the cache.")] = False
@@ -151,6 +161,7 @@ def export(
         measure=work.measure,
         cache=None if work.no_cache else work.cache_dir or default_cache(),
         workers=work.workers,
+        low_memory=work.low_memory,
         overwrite=overwrite,
         archive=archive,
         sign=sign,
@@ -162,7 +173,7 @@ def export(
     with Terminal().shown() as progress:
         manifest = export_bundle(options, progress)
     if as_json:
-        typer.echo(json.dumps(_summary(manifest, out)))
+        typer.echo(json.dumps(_summary(manifest, out) | _highest()._asdict()))
     else:
         _show(manifest, out)
 
@@ -183,6 +194,21 @@ def _summary(manifest: Manifest, out: Path) -> dict[str, Any]:
     }
 
 
+class _Highest(NamedTuple):
+    """What an export took at most, files that it mapped included; None where the system does not tell."""
+
+    peak_bytes: int | None
+    worker_peak_bytes: int
+    """Of the largest process that it started."""
+
+
+def _highest() -> _Highest:
+    own: int | None = None
+    with suppress(OSError, SpryError):
+        own = resident("VmHWM")
+    return _Highest(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
+
+
 def _show(manifest: Manifest, out: Path) -> None:
     console = Console()
     if manifest.verification:
@@ -194,6 +220,10 @@ def _show(manifest: Manifest, out: Path) -> None:
         f"Next: [bold]spry inspect {out}[/bold]",
         highlight=False,
     )
+    highest = _highest()
+    if highest.peak_bytes is not None:
+        started = f", {highest.worker_peak_bytes / 1e6:.0f} MB the largest process that it started"
+        console.print(f"It took at most {highest.peak_bytes / 1e6:.0f} MB of memory{started}.", highlight=False)
 
 
 def verification_table(checks: tuple[Check, ...]) -> Table:

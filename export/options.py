@@ -38,6 +38,8 @@ class ExportOptions:
     """At most so many segments between embedding and head; None: one for each block."""
     seed: int = 0
     random_weights: bool = False
+    low_memory: bool | None = None
+    """Whether weights stay in files and few blocks are verified; None: where the memory is short."""
     allow_fallback: bool = False
     verify_directions: int = 20
     """Random directions per runtime; 0 skips verification."""
@@ -80,6 +82,10 @@ class ExportOptions:
             raise ExportError(f"a classifier needs at least 2 labels, got {listed(self.labels)}")
         if len(set(self.labels)) != len(self.labels):
             raise ExportError(f"labels must differ from each other, got {listed(self.labels)}")
+        if self.low_memory and self.random_weights:
+            raise ExportError(
+                "--low-memory maps weights from files, and --random-weights has none: leave one of them out"
+            )
         self._check_out()
         if local_folder(self.source) is None:
             require_hub(self.source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from edge_client.bundle import signature
 from edge_client.keys import read_secret
 from export.adapt.wrapping import Adapted, adapt
 from export.check import verify
+from export.check.excerpt import excerpt, few_segments, only
 from export.check.memory import memory_of
 from export.check.quantized import dequantized_weights, tied_weights
 from export.check.reference import Reference
@@ -30,7 +31,8 @@ from export.graph.segments import SegmentGraph, boundaries, split
 from export.graph.slots import Role, slot_of, value_of
 from export.lower.lowering import LoweredSegment, SegmentLowering, lower_all, prune
 from export.lower.target import Precision, Shaped, lowering
-from export.model.loading import Loaded, load
+from export.model.loading import Loaded, copied_bytes, is_too_large, load
+from export.model.mapped import Scratch
 from export.options import ExportOptions
 from export.tasks.registry import MODEL_TASKS
 from export.write import pack
@@ -77,8 +79,8 @@ def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m
     progress = progress or Silent()
     options.check()
     with progress.stage("load"):
-        task, random_weights = MODEL_TASKS[options.task], options.random_weights
-        loaded = load(options.source, task, options.labels, random_weights=random_weights, seed=options.seed)
+        options = _with_low_memory(options)
+        loaded = _loaded(options)
         _refuse_long_sequences(loaded, options)
         pack.require_space(options.out, _expected_bytes(loaded, options))
     with progress.stage("adapt"):
@@ -106,6 +108,23 @@ def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m
         with progress.stage("archive"):
             pack.write_archive(options.out, options.archive_path)
     return manifest
+
+
+def _with_low_memory(options: ExportOptions) -> ExportOptions:
+    """The options with what was left to this machine's memory decided."""
+    if options.low_memory is not None:
+        return options
+    return replace(options, low_memory=not options.random_weights and is_too_large(options.source))
+
+
+def _loaded(options: ExportOptions) -> Loaded:
+    task, random_weights = MODEL_TASKS[options.task], options.random_weights
+    given = options.source, task, options.labels
+    if not options.low_memory:
+        return load(*given, random_weights=random_weights, seed=options.seed)
+    pack.require_space(options.out, copied_bytes(options.source), "a copy of the weights in float32")
+    with pack.scratch(options.out) as copy:
+        return load(*given, seed=options.seed, copy=copy)
 
 
 def _refuse_long_sequences(loaded: Loaded, options: ExportOptions) -> None:
@@ -157,7 +176,15 @@ def _merge(stored: dict[str, Tensor], captured: Captured) -> None:
 def _jobs(chain: DifferentiatedModel, options: ExportOptions) -> list[SegmentLowering]:
     tied = tied_weights(chain.programs)
     return [
-        SegmentLowering(runtime, options.precision, segment.name, shaped, _needed(chain.stored, shaped), tied)
+        SegmentLowering(
+            runtime,
+            options.precision,
+            segment.name,
+            shaped,
+            _needed(chain.stored, shaped),
+            tied,
+            low_memory=bool(options.low_memory),
+        )
         for runtime in options.runtimes
         for segment in chain.segments
         for shaped in [chain.programs[segment.name]]
@@ -271,18 +298,42 @@ def _verified(
     options: ExportOptions,
     progress: Progress,
 ) -> m.Manifest:
-    sample = verify.make_sample(loaded, adapted, manifest, options.verify_directions, options.seed)
-    unquantized = verify.Truth(Reference(adapted, loaded.task), sample)
-    checks: list[m.Check] = []
-    with progress.stage("verify", len(options.runtimes)):
-        for runtime in options.runtimes:
-            replaced = dequantized_weights(chain.programs, chain.stored, adapted.model, runtime, options.precision)
-            truth = verify.Truth(Reference(adapted, loaded.task, replaced), sample) if replaced else unquantized
-            checks += verify.verify(folder, manifest, runtime, truth, unquantized)
-            progress.advance(runtime)
+    few = few_segments(manifest.segments) if options.low_memory and loaded.blocks else None
+    if few is None:
+        checks = _checks(folder, manifest, loaded, adapted, chain, options, progress)
+    else:
+        with pack.scratch(options.out) as scratch, only(loaded.blocks, few):
+            short = excerpt(manifest, few)
+            checks = _checks(folder, short, loaded, adapted, chain, options, progress, Scratch(scratch))
+            blocks = sum(segment.last_block - segment.first_block for segment in few)
+            checks = [msgspec.structs.replace(check, what=f"{check.what}, of {blocks} blocks") for check in checks]
     verify.refuse_failures(checks)
     tried = {name: verify.with_trials(folder, name, spec) for name, spec in manifest.runtimes.items()}
     return msgspec.structs.replace(manifest, runtimes=tried, verification=tuple(checks))
+
+
+def _checks(
+    folder: Path,
+    manifest: m.Manifest,
+    loaded: Loaded,
+    adapted: Adapted,
+    chain: DifferentiatedModel,
+    options: ExportOptions,
+    progress: Progress,
+    scratch: Scratch | None = None,
+) -> list[m.Check]:
+    """Every runtime against the eager model; with a place for quantized weights, one program at a time."""
+    sample = verify.make_sample(loaded, adapted, manifest, options.verify_directions, options.seed)
+    unquantized = verify.Truth(Reference(adapted, loaded.task), sample)
+    programs = {segment.name: chain.programs[segment.name] for segment in manifest.segments}
+    checks: list[m.Check] = []
+    with progress.stage("verify", len(options.runtimes)):
+        for runtime in options.runtimes:
+            replaced = dequantized_weights(programs, chain.stored, adapted.model, runtime, options.precision, scratch)
+            truth = verify.Truth(Reference(adapted, loaded.task, replaced), sample) if replaced else unquantized
+            checks += verify.verify(folder, manifest, runtime, truth, unquantized, low_memory=scratch is not None)
+            progress.advance(runtime)
+    return checks
 
 
 def _measured(folder: Path, manifest: m.Manifest, cache: Path, progress: Progress) -> m.Manifest:

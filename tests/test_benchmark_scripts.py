@@ -49,6 +49,16 @@ def test_servers_of_the_same_process_number_take_each_others_rounds_over(tiny, d
     assert "bit for bit: True" in ran("crash", "--bundle", tiny, "--data", data, *options)
 
 
+def test_a_model_that_no_memory_holds(tmp_path):
+    told = ran("large", "--shape", "tiny", "--seq", 8, "--directions", 1, "--work", tmp_path / "large")
+    lines = told.splitlines()
+    assert lines[1].startswith("export ")
+    assert [line.split(" s (")[0].rsplit(maxsplit=1)[0].strip() for line in lines[2:]] == [
+        f"{kind} {way}" for kind in ("dual ", "exact") for way in ("all programs loaded", "one program at a time")
+    ]
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("prove", [(), ("--secrets",)])
 def test_load(tiny, prove):
     options = "--devices", 8, "--per-round", 2, "--rounds", 2, "--rate", 20, "--seconds", 1, "--p99", 5000

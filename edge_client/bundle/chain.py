@@ -162,6 +162,14 @@ def cost(programs: Sequence[ProgramSpec]) -> Cost:
     )
 
 
+def bytes_of(programs: Sequence[ProgramSpec], *, low_memory: bool = False) -> int:
+    """What a process takes for programs: all loaded side by side, or with `low_memory` one at a time."""
+    if low_memory:
+        return max((program.load_bytes + program.peak_bytes for program in programs), default=0)
+    total = cost(programs)
+    return total.load_bytes + total.peak_bytes
+
+
 def cuts(
     manifest: Manifest,
     runtime: str,

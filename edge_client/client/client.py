@@ -234,6 +234,7 @@ class Client:
                 job=self.job,
                 step_seconds=self._step_seconds,
                 resident_bytes=self._most_memory(),
+                low_memory=self.conditions.low_memory,
             )
         )
         if answer.task is None:
@@ -257,8 +258,9 @@ class Client:
             from edge_client.training.round import Participation
 
             part = Participation(
-                task, self.server, job, bench, examples, held_back, self._tell, self.conditions.memory()
-            )
+                task, self.server, job, bench, examples, held_back, self._tell, self.conditions.memory(),
+                self.conditions.low_memory,
+            )  # fmt: skip
             self._step_seconds = part.run()
         if task.training.mode == "iteration":
             job.finish()
@@ -285,7 +287,7 @@ class Client:
             self._tell(Event("refused", f"round {task.round}: {error}", {"task": task.id, "code": error.code}))
             self._waits.after_failure()
         except (SpryError, MemoryError) as error:
-            self._give_back(job, task, str(error) or "out of memory")
+            self._give_back(job, task, str(error) or "out of memory: join with --low-memory")
             done.failures += 1
             if isinstance(error, StoreError) or not self.runtimes:  # the next task would fare no better
                 raise

@@ -125,6 +125,8 @@ class Conditions:
     """What to take the network for where the system does not know."""
     max_memory: int | None = None
     """Bytes that training may take."""
+    low_memory: bool = False
+    """Whether training holds one program at a time, which takes longer."""
     hours: Hours | None = None
     machine: Machine = field(default_factory=Machine)
     clock: Callable[[], datetime] = datetime.now

@@ -59,6 +59,9 @@ def join(
     unmetered_only: Annotated[bool, typer.Option("--unmetered-only", help="Stay away from metered networks.")] = False,
     metered: Annotated[bool, typer.Option("--metered", help="Take the network for metered if nobody knows.")] = False,
     max_memory: Annotated[str | None, typer.Option(help="What training may take at most, such as 200MB.")] = None,
+    low_memory: Annotated[
+        bool, typer.Option("--low-memory", help="Hold one program at a time while training, which takes longer.")
+    ] = False,
     hours: Annotated[str | None, typer.Option(help="When to take part, such as 22-6.")] = None,
     once: Annotated[bool, typer.Option("--once", help="Take part in what there is now, then end (for cron).")] = False,
     rounds: Annotated[int | None, typer.Option(min=1, help="End after so many rounds.")] = None,
@@ -73,6 +76,7 @@ def join(
         unmetered_only=unmetered_only,
         metered=metered,
         max_memory=parse_bytes(max_memory) if max_memory else None,
+        low_memory=low_memory,
         hours=parse_hours(hours) if hours else None,
     )
     idle = handed_over()

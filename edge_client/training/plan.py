@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edge_client.bundle.chain import Chain, cost
+from edge_client.bundle.chain import Chain, bytes_of
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest, ProgramSpec
 from edge_client.data.examples import Check
@@ -62,9 +62,9 @@ class Workbench:
         """The text of a token."""
         return self._tokenizer.decode([number], skip_special_tokens=False)
 
-    def passes(self, task: Task, memory: int | None, *, keep_prefixes: bool = True) -> Passes:
+    def passes(self, task: Task, memory: int | None, *, keep_prefixes: bool = True, low_memory: bool = False) -> Passes:
         """`keep_prefixes` pays where batches are visited again."""
-        plan = plan_for(self.manifest, task, memory)
+        plan = plan_for(self.manifest, task, memory, low_memory=low_memory)
         self._release_but(programs_of(self.manifest, task))
         return Passes(
             self.manifest, self.runtime, task, cache_bytes=plan.cache_bytes, keep_prefixes=keep_prefixes,
@@ -83,20 +83,19 @@ class Workbench:
         self.bundle.close()
 
 
-def plan_for(manifest: Manifest, task: Task, memory: int | None) -> MemoryPlan:
-    """Programs side by side where they fit, one at a time where not; the rest may keep prefixes."""
+def plan_for(manifest: Manifest, task: Task, memory: int | None, *, low_memory: bool = False) -> MemoryPlan:
+    """Programs side by side where they fit, one at a time where not or where asked; the rest may keep prefixes."""
     if memory is None:
-        return MemoryPlan(low_memory=False, cache_bytes=CACHE_WITHOUT_LIMIT)
+        return MemoryPlan(low_memory, cache_bytes=CACHE_WITHOUT_LIMIT)
     programs = programs_of(manifest, task)
-    together, alone = cost(programs), max((p.load_bytes + p.peak_bytes for p in programs), default=0)
-    needed = together.load_bytes + together.peak_bytes
+    together, alone = bytes_of(programs), bytes_of(programs, low_memory=True)
     if alone > memory:
         raise TrainingError(
             f"the task needs {alone / MEGABYTE:.0f} MB for its largest program, training may take "
             f"{memory / MEGABYTE:.0f} MB: raise --max-memory, or close other programs"
         )
-    low_memory = needed > memory
-    return MemoryPlan(low_memory, min(memory - (alone if low_memory else needed), CACHE_WITHOUT_LIMIT))
+    low_memory = low_memory or together > memory
+    return MemoryPlan(low_memory, min(memory - (alone if low_memory else together), CACHE_WITHOUT_LIMIT))
 
 
 def programs_of(manifest: Manifest, task: Task) -> list[ProgramSpec]:

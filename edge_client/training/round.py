@@ -45,6 +45,8 @@ class Participation:
     tell: Tell
     memory: int | None = None
     """Bytes that training may take."""
+    low_memory: bool = False
+    """Hold one program at a time."""
 
     def run(self) -> float | None:
         """Train until there is a result to send (mode epoch), or until the round is over (mode iteration).
@@ -55,7 +57,7 @@ class Participation:
         encoder = self.bench.encoder(training.batch, training.length)
         batches = Batches(taken(self.examples, encoder, training), encoder, self.bench.kind.encode, self.task.seed)
         again = steps_in(training, len(batches)) > len(batches)
-        passes = self.bench.passes(self.task, self.memory, keep_prefixes=again)
+        passes = self.bench.passes(self.task, self.memory, keep_prefixes=again, low_memory=self.low_memory)
         estimator = estimator_for(self.bench.manifest, self.task, passes)
         try:
             if training.mode == "iteration":

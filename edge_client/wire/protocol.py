@@ -167,6 +167,8 @@ class CheckIn:
     """What a training step took on average in the last round that it took part in."""
     resident_bytes: Annotated[int, Ge(0), Le(2**50)] | None = None
     """The most memory that its process has taken."""
+    low_memory: bool = False
+    """Whether it holds one program at a time."""
 
 
 @dataclass(frozen=True)

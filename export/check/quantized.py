@@ -11,6 +11,7 @@ from edge_client.bundle.manifest import PLAIN
 from export.graph import ops
 from export.graph.slots import Role, slot_of
 from export.lower.target import Precision, Shaped, lowering
+from export.model.mapped import Scratch, let_go
 
 
 def dequantized_weights(
@@ -19,8 +20,12 @@ def dequantized_weights(
     model: nn.Module,
     runtime: str,
     precision: Precision,
+    scratch: Scratch | None = None,
 ) -> dict[str, Tensor]:
-    """Parameter name in `model` -> the values that the runtime computes with; nothing where nothing is quantized."""
+    """Parameter name in `model` -> the values that the runtime computes with; nothing where nothing is quantized.
+
+    With `scratch` they are mapped from there, and those that they are made from are let go.
+    """
     if precision == "none":
         return {}
     names = {parameter.data_ptr(): name for name, parameter in model.named_parameters()}
@@ -30,7 +35,11 @@ def dequantized_weights(
         seen = lowering(runtime).dequantized(name, stored[name], precision, embedding=readers == {ops.embedding})
         turned = name.endswith(".T")
         address = _address(model, name.removesuffix(".T")) if turned else stored[name].data_ptr()
-        values[names[address]] = seen.T.contiguous() if turned else seen
+        value = seen.T.contiguous() if turned else seen
+        if scratch is not None:
+            value = scratch.moved(value)
+            let_go([stored[name]])
+        values[names[address]] = value
     return values
 
 

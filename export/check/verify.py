@@ -117,12 +117,15 @@ class Truth:
         return min(_relative(slope.numpy(), self.jvps[0]) for slope in slopes)
 
 
-def verify(folder: Path, manifest: Manifest, runtime: str, truth: Truth, unquantized: Truth) -> list[Check]:
+def verify(
+    folder: Path, manifest: Manifest, runtime: str, truth: Truth, unquantized: Truth, *, low_memory: bool = False
+) -> list[Check]:
     """The report of one runtime; `truth` is of weights quantized like the runtime's."""
     precision = manifest.runtimes[runtime].precision
     batch, length = manifest.shapes[0]
     with open_runtime(runtime, folder) as opened:
-        stepper = Stepper(manifest, opened, runtime, batch, length, manifest.directions[0])
+        shape = batch, length, manifest.directions[0]
+        stepper = Stepper(manifest, opened, runtime, *shape, low_memory=low_memory)
         checks = list(_checks(stepper, precision, truth, unquantized))
     return [Check(runtime, precision, what, value, bound, passed) for what, value, bound, passed in checks]
 

@@ -31,6 +31,7 @@ from edge_client.bundle.manifest import FileSpec
 from export.errors import ExportError
 from export.graph.slots import slot_of, value_of
 from export.lower.target import Precision, ProgramEntry, Shaped, lowering
+from export.model.mapped import let_go
 
 _INDEX = "index.json"
 _PARTIAL = ".lowering-"
@@ -49,6 +50,13 @@ class SegmentLowering:
     programs: Sequence[Shaped]
     stored: Mapping[str, Tensor]
     tied: tuple[str, ...] = ()
+    low_memory: bool = False
+    """Whether its weights, which are mapped, are let go behind each use."""
+
+    def done(self) -> None:
+        """Told when the weights are not needed for a while."""
+        if self.low_memory:
+            let_go(self.stored.values())
 
     @property
     def weight_bytes(self) -> int:
@@ -146,8 +154,8 @@ def _lower_number(number: int) -> LoweredSegment:
 
 
 def _worker_count(jobs: Sequence[SegmentLowering], asked: int) -> int:
-    if asked:
-        return asked
+    if asked or any(job.low_memory for job in jobs):
+        return asked or 1
     largest = max((job.weight_bytes for job in jobs), default=0)
     by_memory = psutil.virtual_memory().available // (_WORKER_BYTES + 4 * largest)
     return max(1, min(os.cpu_count() or 1, int(by_memory), len(jobs)))
@@ -155,6 +163,7 @@ def _worker_count(jobs: Sequence[SegmentLowering], asked: int) -> int:
 
 def _lower(job: SegmentLowering, key: Path) -> LoweredSegment:
     lowered = lowering(job.runtime).lower(job.segment, job.programs, job.stored, job.precision, tied=job.tied)
+    job.done()
     key.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{_PARTIAL}{os.getpid()}-", dir=key.parent))
     try:
@@ -209,6 +218,7 @@ def _key(job: SegmentLowering) -> str:
     for name, tensor in sorted(job.stored.items()):
         digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
         digest.update(tensor.detach().contiguous().reshape(-1).numpy().view(np.uint8).data)
+    job.done()
     return digest.hexdigest()
 
 

@@ -16,6 +16,7 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerFast
 from edge_client.checkpoints import PACKAGE_PREFIX, local_folder, require_hub
 from edge_client.data.templates import Template
 from export.errors import ExportError
+from export.model import mapped
 from export.tasks.task import ModelTask
 
 _POSITION_TABLES = ("position_embeddings", "wpe", "embed_positions")
@@ -40,6 +41,12 @@ class Loaded:
     @property
     def layers(self) -> int:
         return int(self.model.config.get_text_config().num_hidden_layers)
+
+    @property
+    def blocks(self) -> Sequence[nn.Module]:
+        """Its blocks' modules; none where they have no list of their own."""
+        lists = [m for m in self.model.modules() if isinstance(m, nn.ModuleList) and len(m) == self.layers]
+        return [*max(lists, key=lambda blocks: sum(p.numel() for p in blocks.parameters()), default=nn.ModuleList())]
 
     @property
     def vocabulary(self) -> int:
@@ -75,8 +82,31 @@ def _usable_positions(table: nn.Embedding) -> int:
     return table.num_embeddings - offset
 
 
-def load(source: str, task: ModelTask, labels: Sequence[str], *, random_weights: bool = False, seed: int = 0) -> Loaded:
-    """Load `source` for `task` in float32 with attention written out, as forward AD needs it."""
+def is_too_large(source: str) -> bool:
+    """Whether a model's weights should stay in their files."""
+    folder = _folder(source, random_weights=False)
+    return folder is not None and not mapped.fits_memory(folder)
+
+
+def copied_bytes(source: str) -> int:
+    """What the copy takes that weights are mapped from."""
+    folder = _folder(source, random_weights=False)
+    return 0 if folder is None else mapped.widened_bytes(folder)
+
+
+def load(
+    source: str,
+    task: ModelTask,
+    labels: Sequence[str],
+    *,
+    random_weights: bool = False,
+    seed: int = 0,
+    copy: Path | None = None,
+) -> Loaded:
+    """Load `source` for `task` in float32 with attention written out, as forward AD needs it.
+
+    With a folder for a `copy`, weights stay in files: the checkpoint's own, or the copy's where they must be converted.
+    """
     folder = _folder(source, random_weights=random_weights)
     where = str(folder) if folder else source
     transformers.utils.logging.set_verbosity_error()
@@ -85,9 +115,10 @@ def load(source: str, task: ModelTask, labels: Sequence[str], *, random_weights:
     options: dict[str, Any] = {"attn_implementation": "eager"}
     config = _config(where)
     task.configure(config, labels)
+    weights = where if copy is None else _in_files(source, folder, copy)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = _model(where, task, config, options, random_weights=random_weights)
+        model = _model(weights, task, config, options, random_weights=random_weights)
         tokenizer = _tokenizer(where)
     model.eval().float().requires_grad_(False)
     pad = _pad_token(tokenizer, config)
@@ -96,7 +127,19 @@ def load(source: str, task: ModelTask, labels: Sequence[str], *, random_weights:
         part.pad_token_id = pad
     name = folder.resolve().name if folder and not source.startswith(PACKAGE_PREFIX) else source
     model.name_or_path = name  # what PEFT notes as the base: the same wherever the folder lies
-    return Loaded(name, model, task, tuple(labels), tokenizer, pad)
+    loaded = Loaded(name, model, task, tuple(labels), tokenizer, pad)
+    if copy is not None:
+        tables = model.get_input_embeddings(), model.get_output_embeddings()
+        mapped.let_go_behind([*loaded.blocks, *(table for table in tables if table is not None)])
+    return loaded
+
+
+def _in_files(source: str, folder: Path | None, copy: Path) -> str:
+    if folder is None:
+        raise ExportError(
+            f"--low-memory maps weights from files, and {source} is no folder: download it into one first"
+        )
+    return str(mapped.widened(folder, copy))
 
 
 def _folder(source: str, *, random_weights: bool) -> Path | None:

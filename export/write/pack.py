@@ -46,6 +46,19 @@ def staging(out: Path) -> Generator[Path, None, None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def scratch(out: Path) -> Generator[Path, None, None]:
+    """A folder beside `out` for files that go with the block; what a killed export left there goes with the next."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    _clean_up(out)
+    folder = out.parent / f".{out.name}.scratch-{os.getpid()}"
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _move(folder: Path, out: Path) -> None:
     if not out.exists():
         folder.replace(out)
@@ -68,7 +81,7 @@ def _clean_up(out: Path) -> None:
             continue
         if state == "replaced" and not out.exists():
             path.replace(out)
-        elif state in ("partial", "replaced"):
+        elif state in ("partial", "replaced", "scratch"):
             shutil.rmtree(path, ignore_errors=True)
         elif state == "zip.partial":
             path.unlink(missing_ok=True)
@@ -78,13 +91,13 @@ def _alive(process: int) -> bool:
     return Path(f"/proc/{process}").exists()
 
 
-def require_space(out: Path, needed: int) -> None:
+def require_space(out: Path, needed: int, what: str = "the bundle") -> None:
     """Refuse before the work, not in the middle of it."""
     place = next(parent for parent in out.absolute().parents if parent.exists())
     free = shutil.disk_usage(place).free
     if free < needed:
         raise ExportError(
-            f"{place} has {free / 1e6:.0f} MB free and the bundle needs about {needed / 1e6:.0f} MB; "
+            f"{place} has {free / 1e6:.0f} MB free and {what} needs about {needed / 1e6:.0f} MB; "
             "free some space or choose another --out"
         )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from edge_client.bundle.chain import Chain, cost, cut_for
+from edge_client.bundle.chain import Chain, bytes_of, cut_for
 from edge_client.bundle.manifest import Manifest
 from edge_client.errors import BundleError
 from edge_client.step.turns import directions_at_once
@@ -88,7 +88,7 @@ class Needs:
     def __init__(self, manifest: Manifest, training: Training) -> None:
         self._manifest = manifest
         self._ways = kind_of(training).ways(training, manifest)
-        self._known: dict[tuple[str, int, int, Training], int | None] = {}
+        self._known: dict[tuple[str, int, int, Training, bool], int | None] = {}
         shapes = (b for b, t in manifest.shapes if t == training.length and b <= training.batch)
         self._batches = sorted(shapes, reverse=True)
 
@@ -98,14 +98,20 @@ class Needs:
         return len(self._ways) > 1
 
     def fit(
-        self, slot: RoundSlot, runtimes: Sequence[str], memory: int | None, most_passes: float | None = None
+        self,
+        slot: RoundSlot,
+        runtimes: Sequence[str],
+        memory: int | None,
+        most_passes: float | None = None,
+        *,
+        low_memory: bool = False,
     ) -> Fit | None:
         """The best way in which a device can hold a slot, with its first runtime and the largest batch; or None.
 
         A smaller batch than the job's is run several times for each step. Where every way takes more forward passes
-        than a device has time for, it is the one with the fewest.
+        than a device has time for, it is the one with the fewest. With `low_memory` it holds one program at a time.
         """
-        ways = (self._fit(way, slot, runtimes, memory) for way in self._ways)
+        ways = (self._fit(way, slot, runtimes, memory, low_memory=low_memory) for way in self._ways)
         fits = (fit for fit in ways if fit is not None)
         if most_passes is None:
             return next(fits, None)
@@ -120,24 +126,26 @@ class Needs:
         """What a step takes."""
         return passes(kind_of(fit.training), fit.training, self._manifest, fit.units)
 
-    def _fit(self, way: Training, slot: RoundSlot, runtimes: Sequence[str], memory: int | None) -> Fit | None:
+    def _fit(
+        self, way: Training, slot: RoundSlot, runtimes: Sequence[str], memory: int | None, *, low_memory: bool
+    ) -> Fit | None:
         units = kind_of(way).joined(self._manifest, way, slot.units)
         cut = cut_for(self._manifest, units)
         for batch in self._batches:
             for runtime in runtimes:
-                needs = self.bytes(runtime, cut, batch, way)
+                needs = self.bytes(runtime, cut, batch, way, low_memory=low_memory)
                 if needs is not None and (memory is None or needs <= memory):
                     return Fit(runtime, units, cut, batch, needs, way)
         return None
 
-    def bytes(self, runtime: str, cut: int, batch: int, way: Training) -> int | None:
+    def bytes(self, runtime: str, cut: int, batch: int, way: Training, *, low_memory: bool = False) -> int | None:
         """What a step takes, loaded weights included; None where the runtime lacks programs."""
-        key = runtime, cut, batch, way
+        key = runtime, cut, batch, way, low_memory
         if key not in self._known:
-            self._known[key] = self._bytes(*key)
+            self._known[key] = self._bytes(runtime, cut, batch, way, low_memory=low_memory)
         return self._known[key]
 
-    def _bytes(self, runtime: str, cut: int, batch: int, way: Training) -> int | None:
+    def _bytes(self, runtime: str, cut: int, batch: int, way: Training, *, low_memory: bool) -> int | None:
         try:
             kind = kind_of(way)
             at_once = directions_at_once(self._manifest, way.directions)
@@ -146,8 +154,7 @@ class Needs:
             programs = kind.programs(chain, way, cut)
         except (BundleError, IndexError):
             return None
-        total = cost(programs)
-        return total.load_bytes + total.peak_bytes
+        return bytes_of(programs, low_memory=low_memory)
 
 
 def choose(
@@ -157,9 +164,12 @@ def choose(
     runtimes: Sequence[str],
     memory: int | None,
     most_passes: float | None = None,
+    *,
+    low_memory: bool = False,
 ) -> tuple[RoundSlot, Fit] | None:
     """A free slot for a device: the first it can hold; by memory, the most demanding it can hold at full batch."""
-    fits = ((slot, fit) for slot in free if (fit := needs.fit(slot, runtimes, memory, most_passes)))
+    tried = ((slot, needs.fit(slot, runtimes, memory, most_passes, low_memory=low_memory)) for slot in free)
+    fits = ((slot, fit) for slot, fit in tried if fit is not None)
     if assignment == "memory":
         return max(fits, key=lambda pair: (pair[1].batch, pair[1].needs, -pair[0].number), default=None)
     return next(fits, None)

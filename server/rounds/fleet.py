@@ -116,4 +116,4 @@ def _can_take(store: Store, job: Job, free: list[RoundSlot], device: Device) -> 
         return False
     runtimes = [name for name in said.runtimes if name in manifest.runtimes]
     needs = needs_of(store, job)
-    return any(needs.fit(slot, runtimes, said.memory_bytes) for slot in free)
+    return any(needs.fit(slot, runtimes, said.memory_bytes, low_memory=said.low_memory) for slot in free)

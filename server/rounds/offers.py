@@ -6,7 +6,7 @@ import hashlib
 import random
 import secrets
 import threading
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import Connection
@@ -251,19 +251,23 @@ class Offers:
     def _reserve(self, open_round: OpenRound, check_in: CheckIn, most: float | None) -> tuple[RoundSlot, Fit] | None:
         """Take a place out of those that this process takes for free."""
         with self._lock:
-            chosen = self._choose(open_round, check_in, check_in.memory_bytes, most)
+            chosen = self._choose(open_round, check_in, most)
             if chosen is not None:
                 open_round.free.remove(chosen[0])
         return chosen
 
     def _choose(
-        self, open_round: OpenRound, check_in: CheckIn, memory: int | None, most: float | None = None
+        self, open_round: OpenRound, check_in: CheckIn, most: float | None = None
     ) -> tuple[RoundSlot, Fit] | None:
         job, needs = open_round.job, needs_of(self._store, open_round.job)
         runtimes = [name for name in check_in.runtimes if name in self._store.bundles.manifest(job.bundle).runtimes]
         first = [slot for slot in open_round.free if slot.number in open_round.first]
         for free in (first, open_round.free):
-            if (chosen := choose(job.settings.assignment, free, needs, runtimes, memory, most)) is not None:
+            chosen = choose(
+                job.settings.assignment, free, needs, runtimes, check_in.memory_bytes, most,
+                low_memory=check_in.low_memory,
+            )  # fmt: skip
+            if chosen is not None:
                 return chosen
         return None
 
@@ -272,9 +276,13 @@ class Offers:
         if not open_round.free:
             return _is_full(open_round)
         with self._lock:
-            fits = self._choose(open_round, check_in, None) is not None
+            fits = self._choose(open_round, replace(check_in, memory_bytes=None)) is not None
+            fits_alone = self._choose(open_round, replace(check_in, low_memory=True)) is not None
         if fits and check_in.memory_bytes is not None:
-            return f"{name} has no place left that fits {check_in.memory_bytes / 1e6:.0f} MB of memory"
+            memory = f"{check_in.memory_bytes / 1e6:.0f} MB of memory"
+            if fits_alone:
+                return f"{name} has no place left that fits {memory} unless this device joins with --low-memory"
+            return f"{name} has no place left that fits {memory}"
         offered = ", ".join(check_in.runtimes)
         return f"the bundle of {name} has no programs of {offered} for a place that is left; export it again"
 

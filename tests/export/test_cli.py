@@ -81,6 +81,8 @@ def test_the_result_as_json(exported):
         assert found["bytes"] == sum(file.bytes for file in manifest.files)
         assert found["runtimes"]["onnx"]["programs"] == len(manifest.runtimes["onnx"].programs)
         assert all(check["passed"] for check in found["verification"])
+        assert 200e6 < found["peak_bytes"] < 3e9, "torch and a tiny model"
+        assert found["worker_peak_bytes"] >= 0
         assert manifest.model.labels == LABELS
 
 
@@ -137,6 +139,7 @@ def test_inspect_reads_what_export_wrote(exported):
 # --- what cannot work ------------------------------------------------------------------------------------------------
 
 WRONG = [
+    (["--low-memory", "--random-weights"], "--random-weights has none: leave one of them out"),
     (["--task", "seq"], "unknown task 'seq'; expected one of seq-cls, qa, "),
     (["--rank", "-1"], "Invalid value for '--rank'"),
     (["--alpha", "nan"], "alpha must be a finite number, got nan"),

@@ -1,14 +1,20 @@
 """Whole exports of a tiny model: what the bundle holds, and that it comes out the same again."""
 
 import filecmp
+import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 import transformers
 
 from edge_client.bundle.folder import Bundle
+from edge_client.bundle.manifest import FILE_NAME
 from export.errors import ExportError
+from tests.benchmarks import script
 from tests.conftest import LABELS
 
 
@@ -112,6 +118,64 @@ def test_unchanged_parts_come_from_the_cache(exporting, tmp_path):
     fourth, steps = lowered("fourth")
     assert not any("cached" in step for step in steps)
     assert same(first, fourth)
+
+
+def test_a_large_model_gives_the_same_programs_from_weights_in_files(exporting, tmp_path):
+    config = transformers.BertConfig(vocab_size=100, hidden_size=64, num_hidden_layers=6, num_attention_heads=2,
+                                     intermediate_size=64, initializer_range=0.2)  # fmt: skip
+    torch.manual_seed(0)
+    transformers.BertModel(config).bfloat16().save_pretrained(tmp_path / "half")
+    options = {"source": str(tmp_path / "half"), "precision": "int8", "cache": None}
+    whole, few = exporting(tmp_path / "whole", **options), exporting(tmp_path / "few", low_memory=True, **options)
+    files = sorted(path.relative_to(whole) for path in whole.rglob("*") if path.is_file())
+    assert files == sorted(path.relative_to(few) for path in few.rglob("*") if path.is_file())
+    assert [file for file in files if (whole / file).read_bytes() != (few / file).read_bytes()] == [Path(FILE_NAME)]
+    of_whole, of_few = (Bundle.open(folder).manifest for folder in (whole, few))
+    told = [(check.what, check.value) for check in of_whole.verification]
+    assert [check.what for check in of_few.verification] == [f"{what}, of 3 blocks" for what, _ in told]
+    assert [check.value for check in of_few.verification] != [value for _, value in told], "they are another model"
+    assert of_few.runtimes == of_whole.runtimes
+    assert of_few.units == of_whole.units
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["few", "half", "whole"]
+
+
+def test_a_copy_of_the_weights_that_has_no_place_is_refused(exporting, tmp_path):
+    (tmp_path / "huge").mkdir()
+    transformers.BertConfig(num_hidden_layers=1).save_pretrained(tmp_path / "huge")
+    header = json.dumps({"w": {"dtype": "BF16", "shape": [10**8, 10**7], "data_offsets": [0, 2 * 10**15]}}).encode()
+    (tmp_path / "huge" / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(ExportError, match="a copy of the weights in float32 needs about 4000000000 MB; free some"):
+        exporting(tmp_path / "out", source=str(tmp_path / "huge"))
+
+
+EXPORT = """
+import sys
+from pathlib import Path
+from edge_client.memory import reset_peak, resident
+from export.options import ExportOptions
+from export.pipeline import export_bundle
+from tests.adapters import everywhere
+source, out, low = sys.argv[1:]
+before = resident()
+reset_peak()
+export_bundle(ExportOptions(source, Path(out), task="causal-lm", labels=(), precision="int4", batches=(1,),
+    lengths=(8,), adapter=everywhere(), low_memory=low == "low", verify_directions=1, measure=False, workers=1))
+print(resident("VmHWM") - before)
+"""
+
+
+@pytest.mark.no_cover
+def test_an_export_holds_a_block_not_a_model(tmp_path):
+    shape = {"hidden_size": 768, "intermediate_size": 2048, "layers": 32, "heads": 4, "vocabulary": 2000}
+    block, embedding = script("large").write_model(tmp_path / "model", shape)
+    whole = 32 * block + 2 * embedding
+    taken = {}
+    for low in ("usual", "low"):
+        command = [sys.executable, "-c", EXPORT, str(tmp_path / "model"), str(tmp_path / low), low]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+        taken[low] = int(done.stdout.split()[-1])
+    assert taken["usual"] > 1.5 * whole, "as they are, and as they are quantized"
+    assert taken["low"] < 0.6 * whole, (taken, whole)
 
 
 def test_what_is_too_long_for_the_model_is_refused(exporting, tmp_path):

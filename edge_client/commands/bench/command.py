@@ -72,6 +72,9 @@ def step(
             help="Measure stock ONNX Runtime, ExecuTorch and eager PyTorch too, where they are installed.",
         ),
     ] = True,
+    low_memory: Annotated[
+        bool, typer.Option("--low-memory", help="Measure each step once more with one program held at a time.")
+    ] = False,
     plot: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Draw time against peak memory into this .svg file.")
     ] = None,
@@ -88,8 +91,7 @@ def step(
         batch, length = _shape(shape, manifest.shapes)
         chains = [Chain(manifest, name, batch, length, manifest.directions[0]) for name in _runtimes(runtime, manifest)]
         chosen = [_cuts(cuts, chain) for chain in chains]
-        rows: list[StepFigures] = []
-        skipped: list[Skipped] = []
+        found: list[StepFigures | Skipped] = []
         with Console(stderr=True).status("measuring") as status:
             for chain, starts in zip(chains, chosen, strict=True):
                 mixed = [cut for cut in starts if exact_cut(manifest, cut, EXACT_BLOCKS) > cut]
@@ -97,14 +99,13 @@ def step(
                 work = BenchWork(
                     str(opened.folder), chain.runtime, batch, length, threads, rounds, wanted, memory=False
                 )
-                rows += _rows(work, chain, lambda text, name=chain.runtime: status.update(f"{name}: {text}"))
+                measure = _both_ways if low_memory else _rows
+                found += measure(work, chain, lambda text, name=chain.runtime: status.update(f"{name}: {text}"))
             for row in _outside(opened.folder, batch, length, rounds, threads) if baselines else ():
-                if isinstance(row, Skipped):
-                    skipped.append(row)
-                else:
-                    rows.append(row)
-                    status.update(f"beside it: {row.runtime}, {row.step} is measured")
-    rows = beside_stock(rows)
+                found.append(row)
+                status.update(f"beside it: {row.runtime}, {row.step} is measured")
+    rows = beside_stock(row for row in found if isinstance(row, StepFigures))
+    skipped = [row for row in found if isinstance(row, Skipped)]
     for one in skipped:
         typer.echo(str(one), err=True)
     title = f"{manifest.model.name}, {batch} x {length}, {threads} thread(s), median of {rounds}"
@@ -155,10 +156,26 @@ def _cuts(text: str, chain: Chain) -> list[int]:
     return chosen
 
 
-def _rows(work: BenchWork, chain: Chain, tell: Callable[[str], None]) -> Iterator[StepFigures]:
+def _both_ways(work: BenchWork, chain: Chain, tell: Callable[[str], None]) -> Iterator[StepFigures | Skipped]:
+    """Steps with their programs side by side, if there is memory for that, and with one at a time."""
+    forward: float | None = None
+    try:
+        for row in _rows(work, chain, tell):
+            forward = row.cpu_ms if row.step == FORWARD else forward
+            yield row
+    except BenchError as error:
+        yield Skipped(work.runtime, "with programs side by side", str(error))
+    low = [msgspec.structs.replace(variant, low_memory=True) for variant in work.variants]
+    yield from _rows(msgspec.structs.replace(work, variants=low), chain, tell, forward)
+
+
+def _rows(
+    work: BenchWork, chain: Chain, tell: Callable[[str], None], forward: float | None = None
+) -> Iterator[StepFigures]:
+    """A row for each variant, with its ratio to a forward: by default their own."""
     tell("times")
     times = _worker(work)
-    forward = next(one.cpu_ms for one in times if one.variant.kind == FORWARD)
+    forward = forward or next(one.cpu_ms for one in times if one.variant.kind == FORWARD)
     for timed in times:
         variant = timed.variant
         tell(f"memory of {variant.name}")

@@ -29,6 +29,8 @@ from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.stepper import Stepper
 
 FORWARD, DUAL, SUFFIX, EXACT, MIXED = "forward", "dual", "suffix", "exact", "mixed"
+LOW = " low"
+"""Ends the names of steps that hold one program at a time."""
 EXACT_BLOCKS = 1
 """Those that a mixed step goes back through."""
 
@@ -39,11 +41,13 @@ class Variant(msgspec.Struct, frozen=True):
     kind: str
     cut: int = 0
     directions: int = 1
+    low_memory: bool = False
+    """Whether it holds one program at a time."""
 
     @property
     def name(self) -> str:
         suffix = f" K={self.directions}" if self.directions > 1 else ""
-        return self.kind + suffix
+        return self.kind + suffix + (LOW if self.low_memory else "")
 
 
 class BenchWork(msgspec.Struct, frozen=True):
@@ -114,7 +118,8 @@ class Bench:
     def step(self, variant: Variant) -> Callable[[], object]:
         """A function that takes one step; what it needs beforehand (directions, a prefix) is computed here."""
         count = self._chain(variant.directions).directions
-        stepper = Stepper(self.manifest, self.runtime, self.work.runtime, self.work.batch, self.work.length, count)
+        shape = self.work.batch, self.work.length
+        stepper = Stepper(self.manifest, self.runtime, self.work.runtime, *shape, count, low_memory=variant.low_memory)
         inputs = self.tokens, self.labels, self.weights
         if variant.kind == FORWARD:
             return lambda: stepper.forward(*inputs)
@@ -149,6 +154,9 @@ class Bench:
     def memory(self) -> list[Measured]:
         (variant,) = self.work.variants
         step = self.step(variant)
+        if variant.low_memory:  # nothing is loaded ahead, and what is mapped at the highest is not mapped at the end
+            mapped = peaks_above_now(step).mapped
+            return [Measured(variant, peak_mapped_bytes=mapped, rss_bytes=resident("VmHWM"))]
         before = resident()
         for program in programs_of(self._chain(variant.directions), variant):
             self.runtime.load(program)

@@ -14,6 +14,7 @@ from edge_client import keys
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import FILE_NAME
 from edge_client.client.client import Client, Idle
+from edge_client.client.conditions import Conditions
 from edge_client.data.batches import Batches
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import examples_for
@@ -401,12 +402,20 @@ def test_two_clients_do_not_share_a_home(fleet):
 def test_memory_that_holds_no_program_gives_the_task_back(fleet, bundle, monkeypatch):
     from edge_client.errors import TrainingError
 
-    def too_little(*_):
+    def too_little(*_, **_options):
         raise TrainingError("the task needs 9 MB for its largest program")
 
     monkeypatch.setattr("edge_client.training.plan.plan_for", too_little)
     fleet.job(bundle, rounds=1)
     assert fleet.client().run(once=True).failures == 1
+
+
+def test_a_device_that_holds_one_program_at_a_time_says_so(fleet, bundle):
+    fleet.job(bundle, rounds=1)
+    client = fleet.client(conditions=Conditions(low_memory=True))
+    assert client.run(rounds=1).rounds == 1
+    fleet.until(lambda: fleet.call("GET", "/v1/devices").json()[0]["profile"])
+    assert fleet.call("GET", "/v1/devices").json()[0]["profile"]["low_memory"] is True
 
 
 def test_skipped_rows_are_told(fleet, bundle):

@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import msgspec
 import pytest
 
 from edge_client import plugins
@@ -10,7 +11,7 @@ from edge_client.bundle.chain import Chain
 from edge_client.bundle.folder import Bundle
 from edge_client.commands import cli
 from edge_client.commands.bench import worker as stepbench
-from edge_client.commands.bench.command import _baseline
+from edge_client.commands.bench.command import BenchError, _baseline, _both_ways
 from edge_client.commands.bench.figures import (
     EAGER,
     STOCK_EXECUTORCH,
@@ -23,6 +24,7 @@ from edge_client.commands.bench.worker import (
     DUAL,
     EXACT,
     FORWARD,
+    LOW,
     MIXED,
     SUFFIX,
     Bench,
@@ -121,6 +123,31 @@ def test_the_table(bundle, capsys):
     for step in ("forward", "dual", "suffix", "mixed", "exact"):
         assert step in out
     assert EAGER not in out
+
+
+def test_each_step_once_more_with_one_program_at_a_time(bundle, capsys):
+    args = ["--rounds", "1", "--cuts", "1", "--no-baselines", "--shape", "1x8", "--runtime", "onnx", "--low-memory"]
+    assert cli.run(["bench", "step", str(bundle), *args, "--json"]) == 0
+    rows = {row["step"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    usual = [name for name in rows if not name.endswith(LOW)]
+    assert usual[0] == FORWARD
+    assert [name for name in rows if name.endswith(LOW)] == [name + LOW for name in usual]
+    for name in usual:
+        low = rows[name + LOW]
+        assert low["ratio"] == pytest.approx(low["cpu_ms"] / rows[FORWARD]["cpu_ms"], rel=0.05, abs=0.02)
+        assert low["load_mb"] is None
+        assert low["rss_mb"] > 20
+    assert rows[f"{EXACT}{LOW}"]["cpu_ms"] > rows[EXACT]["cpu_ms"], "programs are loaded in every step"
+
+
+def test_steps_side_by_side_that_fail_are_told_and_the_others_are_tried(work):
+    gone = msgspec.structs.replace(work, bundle=work.bundle + "-gone")
+    rows = _both_ways(gone, Chain(Bundle.open(work.bundle).manifest, "onnx", 2, 8, 2), lambda _: None)
+    told = next(rows)
+    assert isinstance(told, Skipped)
+    assert (told.runtime, told.step) == ("onnx", "with programs side by side")
+    with pytest.raises(BenchError, match="measuring onnx failed"):
+        next(rows)
 
 
 def test_a_baseline_whose_library_is_missing_is_told(tmp_path, monkeypatch):

@@ -102,6 +102,15 @@ def test_a_device_gets_the_largest_batch_it_can_hold(needs):
     assert needs.fit(slot, ["executorch"], None) is None
 
 
+def test_a_device_that_holds_one_program_at_a_time_needs_no_more_than_its_largest(needs):
+    slot = RoundSlot(0, (0,))
+    together, alone = (needs.bytes("onnx", 1, 2, SHAPE, low_memory=low) for low in (False, True))
+    assert alone < together
+    assert needs.fit(slot, ["onnx"], alone, low_memory=True).batch == 2
+    assert needs.fit(slot, ["onnx"], alone) is None or needs.fit(slot, ["onnx"], alone).batch == 1
+    assert needs.fit(slot, ["onnx"], 1, low_memory=True) is None
+
+
 def test_by_memory_a_small_device_gets_a_late_cut_and_a_large_one_an_early(manifest, needs):
     free = slots("memory", len(manifest.units), 2, 2)
     early, late = (needs.fit(slot, ["onnx"], None).needs for slot in free)

@@ -46,6 +46,18 @@ def test_memory_is_the_reason_only_where_it_is(server, bundle_name):
     assert reason(server.device(), memory_bytes=1000) == "job has no place left that fits 0 MB of memory"
 
 
+def test_a_device_that_one_program_at_a_time_would_fit_is_told_so(server, bundle_name):
+    server.create_job(bundle_name)
+    server.advance()
+    needs = Needs(server.store.bundles.manifest(bundle_name), Training(batch=2, length=8))
+    alone = min(needs.bytes("onnx", cut, 1, Training(batch=2, length=8), low_memory=True) for cut in (1, 2))
+    device = server.device()
+    told = reason(device, memory_bytes=alone)
+    assert told.startswith("job has no place left that fits")
+    assert told.endswith("of memory unless this device joins with --low-memory")
+    assert device.task(memory_bytes=alone, low_memory=True)["units"]
+
+
 def test_a_round_that_closes_is_no_lack_of_jobs(server, bundle_name):
     server.create_job(bundle_name, per_round=1)
     assert reason(server.device()) == "the first round of job opens in a moment"

@@ -1,0 +1,63 @@
+"""A few blocks of a model as a model of their own: what is verified where the whole would take too long.
+
+Each block takes what another one leaves, so that the first, a middle and the last make a model too, with the embedding
+before and the head behind them. Of the bundle it is a shorter chain of segments; of the eager model, blocks that are
+left out hand on what they are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+from torch import Tensor, nn
+
+from edge_client.bundle.manifest import Manifest, Segment
+
+
+def few_segments(segments: Sequence[Segment]) -> list[Segment]:
+    """The embedding, the first, the middle and the last group of blocks, and the head."""
+    embed, *groups, head = segments
+    chosen = sorted({0, len(groups) // 2, len(groups) - 1})
+    return [embed, *(groups[number] for number in chosen), head]
+
+
+def excerpt(manifest: Manifest, segments: Sequence[Segment]) -> Manifest:
+    """A bundle as if it had no other segments than these."""
+    names = {segment.name for segment in segments}
+    runtimes = {
+        name: msgspec.structs.replace(
+            runtime, programs=tuple(program for program in runtime.programs if program.segment in names)
+        )
+        for name, runtime in manifest.runtimes.items()
+    }
+    units = tuple(unit for unit in manifest.units if names.issuperset(unit.segments))
+    return msgspec.structs.replace(manifest, segments=tuple(segments), units=units, runtimes=runtimes)
+
+
+@contextmanager
+def only(blocks: Sequence[nn.Module], segments: Sequence[Segment]) -> Generator[None, None, None]:
+    """While the context lasts, a model's other blocks do nothing."""
+    kept = {block for segment in segments for block in range(segment.first_block, segment.last_block)}
+    form: list[int] = []  # how many results a block has beside its state; -1 where it gives the state alone
+    handle = blocks[min(kept)].register_forward_hook(lambda _block, _given, result: form.append(_others(result)))
+    skipped: list[Any] = [block for number, block in enumerate(blocks) if number not in kept]
+    for block in skipped:
+        block.forward = lambda *given, **named: _handed_on(form[-1], *given, **named)
+    try:
+        yield
+    finally:
+        handle.remove()
+        for block in skipped:
+            del block.forward
+
+
+def _others(result: Tensor | tuple[Any, ...]) -> int:
+    return -1 if isinstance(result, Tensor) else len(result) - 1
+
+
+def _handed_on(others: int, *given: Any, **named: Any) -> Any:
+    state = given[0] if given else named["hidden_states"]
+    return state if others < 0 else (state, *[None] * others)
