@@ -20,6 +20,7 @@ from rich.table import Table
 from edge_client.bundle.manifest import DEFAULT_TASK, PRECISIONS, TASKS, Check, Manifest
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.commands.options.groups import OptionGroup, grouped
+from edge_client.runtimes.processors import PROCESSORS
 from edge_client.runtimes.runtime import RUNTIMES
 from export.options import ExportOptions, parse_labels, parse_numbers
 
@@ -84,6 +85,9 @@ class ProgramOptions(OptionGroup):
         "onnx",
     )
     quantize: Annotated[str, typer.Option(help=f"Precision of the frozen weights: {', '.join(PRECISIONS)}.")] = "none"
+    processor: Annotated[
+        str, typer.Option(help=f"What int8 products of onnx are for: auto (measured), {', '.join(PROCESSORS)}.")
+    ] = "auto"
     batch: Annotated[str, typer.Option(help="Batch sizes, between commas.")] = "8"
     seq: Annotated[str, typer.Option(help="Sequence lengths in tokens, between commas.")] = "64"
     directions: Annotated[str, typer.Option(help="Directions per step (K), between commas.")] = "1"
@@ -140,6 +144,7 @@ def export(
         adapter=adapter,
         precision=programs.quantize,  # type: ignore[arg-type] -- checked with the other options
         runtimes=programs.target,
+        processor=programs.processor,  # type: ignore[arg-type] -- likewise
         batches=parse_numbers("--batch", programs.batch),
         lengths=parse_numbers("--seq", programs.seq),
         directions=parse_numbers("--directions", programs.directions),

@@ -29,7 +29,7 @@ from export.graph.narrow import narrow
 from export.graph.segments import SegmentGraph, boundaries, split
 from export.graph.slots import Role, slot_of, value_of
 from export.lower.lowering import LoweredSegment, SegmentLowering, lower_all, prune
-from export.lower.target import Precision, Shaped, lowering
+from export.lower.target import Precision, Shaped, lowering, processor_for
 from export.model.loading import Loaded, load
 from export.options import ExportOptions
 from export.tasks.registry import MODEL_TASKS
@@ -87,12 +87,13 @@ def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m
         chain = _differentiate(loaded, adapted, options, progress)
     with tempfile.TemporaryDirectory() if options.cache is None else nullcontext(str(options.cache)) as cache:
         Path(cache).mkdir(parents=True, exist_ok=True)
-        jobs = _jobs(chain, options)
+        processors = _processors(chain, options)
+        jobs = _jobs(chain, processors, options)
         with progress.stage("lower", len(jobs)):
             results = lower_all(jobs, Path(cache), options.workers, _telling(progress))
             _refuse_fallbacks(results, options)
         with pack.staging(options.out) as folder:
-            manifest = _assemble(folder, loaded, adapted, chain, results, options)
+            manifest = _assemble(folder, loaded, adapted, chain, results, processors, options)
             if options.verify_directions:
                 manifest = _verified(folder, manifest, loaded, adapted, chain, options, progress)
             if options.measure:
@@ -154,10 +155,18 @@ def _merge(stored: dict[str, Tensor], captured: Captured) -> None:
 # --- lowering --------------------------------------------------------------------------------------------------------
 
 
-def _jobs(chain: DifferentiatedModel, options: ExportOptions) -> list[SegmentLowering]:
+def _processors(chain: DifferentiatedModel, options: ExportOptions) -> dict[str, str]:
+    """By runtime, what its files are made for."""
+    programs = [shaped for group in chain.programs.values() for shaped in group]
+    return {name: processor_for(name, options.processor, options.precision, programs) for name in options.runtimes}
+
+
+def _jobs(chain: DifferentiatedModel, processors: Mapping[str, str], options: ExportOptions) -> list[SegmentLowering]:
     tied = tied_weights(chain.programs)
     return [
-        SegmentLowering(runtime, options.precision, segment.name, shaped, _needed(chain.stored, shaped), tied)
+        SegmentLowering(
+            runtime, options.precision, segment.name, shaped, _needed(chain.stored, shaped), tied, processors[runtime]
+        )
         for runtime in options.runtimes
         for segment in chain.segments
         for shaped in [chain.programs[segment.name]]
@@ -199,6 +208,7 @@ def _assemble(
     adapted: Adapted,
     chain: DifferentiatedModel,
     results: Mapping[tuple[str, str], LoweredSegment],
+    processors: Mapping[str, str],
     options: ExportOptions,
 ) -> m.Manifest:
     """Put every file in its place and describe it, verification and memory still missing."""
@@ -214,7 +224,12 @@ def _assemble(
         directions=options.directions,
         tokenizer=tokenizer,
         chat_template=template,
-        runtimes={runtime: _runtime(runtime, chain, results, options.precision) for runtime in options.runtimes},
+        runtimes={
+            runtime: msgspec.structs.replace(
+                _runtime(runtime, chain, results, options.precision), processor=processors[runtime]
+            )
+            for runtime in options.runtimes
+        },
         files=pack.list_files(folder),
     )
     pack.write_manifest(folder, manifest)
@@ -276,7 +291,14 @@ def _verified(
     checks: list[m.Check] = []
     with progress.stage("verify", len(options.runtimes)):
         for runtime in options.runtimes:
-            replaced = dequantized_weights(chain.programs, chain.stored, adapted.model, runtime, options.precision)
+            replaced = dequantized_weights(
+                chain.programs,
+                chain.stored,
+                adapted.model,
+                runtime,
+                options.precision,
+                manifest.runtimes[runtime].processor,
+            )
             truth = verify.Truth(Reference(adapted, loaded.task, replaced), sample) if replaced else unquantized
             checks += verify.verify(folder, manifest, runtime, truth, unquantized)
             progress.advance(runtime)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import operator
 from collections.abc import Collection, Mapping, Sequence
 
-import torch
 from torch import Tensor, fx
 
 from export.dual.programs import Program
 from export.errors import ExportError
 from export.graph import ops
-from export.graph.slots import STORED, Role, Slot, slot_of, value_of
-from export.lower.onnx.frozen import Float, Frozen, Rows8, encoding_of
+from export.graph.slots import STORED, Role, Slot, slot_of
+from export.lower.onnx.encoding import encoding_of
+from export.lower.onnx.frozen import Float, Frozen
 from export.lower.onnx.graph import Graph, WeightFile, WeightReference
+from export.lower.onnx.rows import Rows8
 from export.lower.onnx.rules import RULES
 from export.lower.target import Precision
-
-aten = torch.ops.aten
 
 _PRODUCTS = (ops.linear, ops.linear_t)
 _FROZEN = (*_PRODUCTS, ops.embedding)
@@ -33,9 +32,12 @@ class SegmentWeights:
         precision: Precision,
         own: WeightFile,
         shared: Mapping[str, WeightFile],
+        products: type[Rows8],
     ) -> None:
         self.stored = stored
         self.precision: Precision = precision
+        self.products = products
+        """How weights in 8 bits are multiplied by."""
         self.own = own
         self.shared = shared
         """Files of weights that another segment uses as well, the other way."""
@@ -53,7 +55,7 @@ class SegmentWeights:
         if slot not in self._frozen:
             weight = self.stored[name]
             multiplied = name in self._multiplied or name in self.shared
-            kind = encoding_of(weight.shape, self.precision, embedding=not multiplied)
+            kind = encoding_of(weight.shape, self.precision, embedding=not multiplied, products=self.products)
             if slot.role is not Role.FROZEN:
                 kind = Float
             rows = name in self._looked_up or name in self.shared or name in self._in_parts
@@ -90,8 +92,6 @@ class Translator:
         self.program = program
         self.weights = weights
         self.graph = Graph()
-        self._apart: dict[fx.Node, list[str]] = {}
-        """Values and tangents, stacked in the program, that stay apart because int8 rounds them differently."""
 
     def translate(self) -> bytes:
         for i, node in enumerate(self.program.inputs):
@@ -112,10 +112,6 @@ class Translator:
             self.graph.values[node] = self.graph.values[source][index]  # type: ignore[index]
         elif node.target in _FROZEN:
             self._frozen(node)
-        elif node.target is aten.cat.default and self._stays_apart(node):
-            self._apart[node] = [self.graph.name(part) for part in node.args[0]]  # type: ignore[union-attr]
-        elif node.target is aten.split_with_sizes.default and node.args[0] in self._apart:
-            self.graph.values[node] = self._apart[node.args[0]]
         else:
             self.graph.values[node] = self._rule(node)
 
@@ -141,26 +137,7 @@ class Translator:
             self.graph.values[node] = frozen.embedding(self.graph, x)
         elif node.target is ops.linear_t:
             self.graph.values[node] = frozen.linear_t(self.graph, x)
-        elif x in self._apart:
-            assert isinstance(frozen, Rows8)
-            value, tangent = self._apart[x]
-            self._apart[node] = [frozen.linear(self.graph, value), frozen.tangent(self.graph, tangent)]
         elif slot_of(weight).rows is not None and ops.linear_t in {user.target for user in weight.users}:
             self.graph.values[node] = frozen.linear_before_t(self.graph, x)
         else:
             self.graph.values[node] = frozen.linear(self.graph, x)
-
-    def _stays_apart(self, cat: fx.Node) -> bool:
-        """Whether this stacks values and tangents for int8 products only, as the dual rule of `spry::linear` does."""
-        parts, *axis = cat.args
-        rows = [value_of(part).shape[0] for part in parts]  # type: ignore[union-attr]
-        return axis in ([], [0]) and len(rows) == 2 and all(self._is_int8_pair(user, rows) for user in cat.users)
-
-    def _is_int8_pair(self, product: fx.Node, rows: list[int]) -> bool:
-        return (
-            product.target is ops.linear
-            and isinstance(self.weights.frozen(slot_of(product.args[1])), Rows8)  # type: ignore[arg-type]
-            and all(
-                user.target is aten.split_with_sizes.default and list(user.args[1:]) == [rows] for user in product.users
-            )
-        )
