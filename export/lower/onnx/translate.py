@@ -5,18 +5,21 @@ from __future__ import annotations
 import operator
 from collections.abc import Collection, Mapping, Sequence
 
+import torch
 from torch import Tensor, fx
 
 from export.dual.programs import Program
 from export.errors import ExportError
 from export.graph import ops
-from export.graph.slots import STORED, Role, Slot, slot_of
+from export.graph.slots import STORED, Role, Slot, slot_of, value_of
 from export.lower.onnx.encoding import encoding_of
 from export.lower.onnx.frozen import Float, Frozen
 from export.lower.onnx.graph import Graph, WeightFile, WeightReference
 from export.lower.onnx.rows import Rows8
 from export.lower.onnx.rules import RULES
 from export.lower.target import Precision
+
+aten = torch.ops.aten
 
 _PRODUCTS = (ops.linear, ops.linear_t)
 _FROZEN = (*_PRODUCTS, ops.embedding)
@@ -92,6 +95,8 @@ class Translator:
         self.program = program
         self.weights = weights
         self.graph = Graph()
+        self._apart: dict[fx.Node, list[fx.Node]] = {}
+        """Values and tangents stacked for int8 products alone: these gain nothing by it, and copies are saved."""
 
     def translate(self) -> bytes:
         for i, node in enumerate(self.program.inputs):
@@ -112,6 +117,10 @@ class Translator:
             self.graph.values[node] = self.graph.values[source][index]  # type: ignore[index]
         elif node.target in _FROZEN:
             self._frozen(node)
+        elif node.target is aten.cat.default and self._stays_apart(node):
+            self._apart[node] = list(node.args[0])  # type: ignore[arg-type]
+        elif node.target is aten.split_with_sizes.default and isinstance(self.graph.values[_source(node)], list):
+            self.graph.values[node] = self.graph.values[_source(node)]
         else:
             self.graph.values[node] = self._rule(node)
 
@@ -135,9 +144,32 @@ class Translator:
         frozen = self.weights.frozen(slot_of(weight))
         if node.target is ops.embedding:
             self.graph.values[node] = frozen.embedding(self.graph, x)
+        elif x in self._apart:
+            self.graph.values[node] = [frozen.linear(self.graph, part) for part in self._apart[x]]
         elif node.target is ops.linear_t:
             self.graph.values[node] = frozen.linear_t(self.graph, x)
         elif slot_of(weight).rows is not None and ops.linear_t in {user.target for user in weight.users}:
             self.graph.values[node] = frozen.linear_before_t(self.graph, x)
         else:
             self.graph.values[node] = frozen.linear(self.graph, x)
+
+    def _stays_apart(self, cat: fx.Node) -> bool:
+        """Whether this stacks values and tangents as the dual rule of `spry::linear` does, for int8 products only."""
+        parts, *axis = cat.args
+        rows = [value_of(part).shape[0] for part in parts]  # type: ignore[union-attr]
+        return axis in ([], [0]) and len(rows) == 2 and all(self._is_int8_pair(user, rows) for user in cat.users)
+
+    def _is_int8_pair(self, product: fx.Node, rows: list[int]) -> bool:
+        return (
+            product.target is ops.linear
+            and isinstance(self.weights.frozen(slot_of(product.args[1])), Rows8)  # type: ignore[arg-type]
+            and all(
+                user.target is aten.split_with_sizes.default and list(user.args[1:]) == [rows] for user in product.users
+            )
+        )
+
+
+def _source(node: fx.Node) -> fx.Node:
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    return source

@@ -199,13 +199,17 @@ def test_a_tied_table_is_one_file_for_both_of_its_segments(precision: Precision)
     assert len(ends[1].keys() & ends[0].keys()) == 1
 
 
-def test_int8_multiplies_values_and_tangents_at_once(bert: Chain) -> None:
+def test_int8_stacks_no_values_and_tangents_but_for_other_layers(bert: Chain) -> None:
     (dual,) = [shaped for shaped in programs_of(bert)["block.1"] if shaped.program.kind == DUAL]
-    lowered = LOWERING.lower("block.1", [dual], bert.captured.stored, "int8")
-    model = onnx.load_from_string(lowered.files[lowered.entries[dual.name].file])
-    kinds_ = [node.op_type for node in model.graph.node]
     products = sum(node.target is ops.linear for node in dual.program.graph.graph.nodes)
-    assert kinds_.count("MatMulIntegerToFloat") == products
+    kinds_: dict[str, list[str]] = {}
+    for precision in ("int8", "int4"):
+        lowered = LOWERING.lower("block.1", [dual], bert.captured.stored, precision)
+        model = onnx.load_from_string(lowered.files[lowered.entries[dual.name].file])
+        kinds_[precision] = [node.op_type for node in model.graph.node]
+    assert kinds_["int8"].count("MatMulIntegerToFloat") == 2 * products
+    assert kinds_["int4"].count("MatMulNBits") == products
+    assert kinds_["int8"].count("Concat") < kinds_["int4"].count("Concat")
 
 
 def bytes_multiplied(chain: Chain, target: OnnxLowering) -> set[int]:
