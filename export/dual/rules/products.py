@@ -14,25 +14,15 @@ from export.graph.vocabulary import token_losses, token_losses_along
 
 aten = torch.ops.aten
 
-_MANY_COPIES = 8
-"""Numbers that are moved for each of the weight's, from which on a second packed weight costs less than they do."""
-
 
 @pair_of(ops.linear)
 def _frozen_linear(directions: Directions, x: Dual, weight: Dual) -> tuple[Tensor, Tensor]:
-    """One product over both streams: the weight is read, and packed by the runtime, once. Of a small weight, two."""
+    """One product over both streams: the weight is read, and packed by the runtime, once."""
     assert x.tangent is not None
     value = x.value if x.batched else x.value.unsqueeze(0)
-    if _copies(value, weight.value) + _copies(x.tangent, weight.value) >= _MANY_COPIES * weight.value.numel():
-        return ops.linear(x.value, weight.value), ops.linear(x.tangent, weight.value)
     both = ops.linear(torch.cat([value, x.tangent]), weight.value)
     result, slope = both.split([value.shape[0], x.tangent.shape[0]])
     return result if x.batched else result.squeeze(0), slope
-
-
-def _copies(x: Tensor, weight: Tensor) -> int:
-    """Numbers that stacking moves, of what enters and what leaves."""
-    return x.numel() // x.shape[-1] * sum(weight.shape)
 
 
 @pair_of(token_losses)
