@@ -31,7 +31,12 @@ def default_cache() -> Path:
 
 
 def quiet_libraries() -> None:
-    """Keep the terminal for what this command says; the libraries warn about their own insides."""
+    """Keep the terminal for what this command says; the libraries warn about their own insides.
+
+    Nor may torch's threads spin while they wait for each other: beside other work each of them then holds a core that
+    another needs, and verification takes eight times as long.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
