@@ -8,6 +8,7 @@ import pytest
 import transformers
 
 from edge_client.bundle.folder import Bundle
+from edge_client.runtimes.processors import exact, this_processor
 from export.errors import ExportError
 from tests.conftest import LABELS
 
@@ -112,6 +113,31 @@ def test_unchanged_parts_come_from_the_cache(exporting, tmp_path):
     fourth, steps = lowered("fourth")
     assert not any("cached" in step for step in steps)
     assert same(first, fourth)
+
+
+def test_int8_is_for_the_processor_that_is_named_or_measured(exporting, tmp_path):
+    quick = {"precision": "int8", "verify_directions": 0}
+    made_for = {
+        asked: Bundle.open(exporting(tmp_path / asked, processor=asked, **quick)).manifest.runtimes["onnx"].processor
+        for asked in ("auto", "avx2", "amx")
+    }
+    assert exact(made_for.pop("auto"), this_processor())
+    assert made_for == {"avx2": "avx2", "amx": "amx"}
+    files = {name: (tmp_path / name / "onnx/block.0/weights.bin").read_bytes() for name in made_for}
+    assert files["avx2"] != files["amx"]
+    assert same(tmp_path / "avx2", exporting(tmp_path / "again", processor="avx2", **quick))
+
+
+@pytest.mark.no_cover
+def test_derivatives_of_a_deep_model_keep_their_bound_in_int8(exporting, tmp_path):
+    """Each block rounds what enters its products; adapters stand in all of them."""
+    config = {"num_hidden_layers": 16, "hidden_size": 64, "intermediate_size": 256, "num_attention_heads": 4}
+    transformers.BertConfig(vocab_size=500, **config).save_pretrained(tmp_path / "deep")
+    options = {"source": str(tmp_path / "deep"), "random_weights": True, "precision": "int8", "lengths": (16,)}
+    manifest = Bundle.open(exporting(tmp_path / "bundle", verify_directions=4, **options)).manifest
+    (found,) = [check for check in manifest.verification if check.what.startswith("jvp")]
+    assert len(manifest.segments) == 18
+    assert 0 < found.value < found.bound == 0.05
 
 
 def test_what_is_too_long_for_the_model_is_refused(exporting, tmp_path):
