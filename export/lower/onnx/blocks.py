@@ -15,8 +15,8 @@ from export.lower.onnx.graph import MICROSOFT, Array, Graph, WeightReference
 class Blocks4(Frozen):
     """MatMulNBits with activations rounded to 8 bits per block of 32."""
 
-    @staticmethod
-    def rounded(weight: Floats) -> Floats:
+    @classmethod
+    def rounded(cls, weight: Floats) -> Floats:
         return decode_blocks(*encode_blocks(weight), weight.shape[1])
 
     def _encoded(self) -> tuple[WeightReference, WeightReference]:

@@ -84,7 +84,7 @@ def hadamard(group: int) -> Floats:
     matrix = np.ones((1, 1), np.float32)
     while len(matrix) < group:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-    return matrix / np.float32(math.sqrt(group))
+    return np.asarray(matrix / math.sqrt(group), np.float32)
 
 
 def turn(rows: Floats) -> Floats:

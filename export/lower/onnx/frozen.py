@@ -46,9 +46,9 @@ class Frozen(ABC):
     def array(self) -> Floats:
         return self.weight.detach().numpy()
 
-    @staticmethod
+    @classmethod
     @abstractmethod
-    def rounded(weight: Floats) -> Floats:
+    def rounded(cls, weight: Floats) -> Floats:
         """The weight as the programs see it."""
 
     @abstractmethod
@@ -66,8 +66,8 @@ class Frozen(ABC):
 
 
 class Float(Frozen):
-    @staticmethod
-    def rounded(weight: Floats) -> Floats:
+    @classmethod
+    def rounded(cls, weight: Floats) -> Floats:
         return weight
 
     def _weight(self, graph: Graph) -> str:
