@@ -23,6 +23,7 @@ from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.commands.options.groups import OptionGroup, grouped
 from edge_client.errors import SpryError
 from edge_client.memory import resident
+from edge_client.runtimes.processors import PROCESSORS
 from edge_client.runtimes.runtime import RUNTIMES
 from export.options import ExportOptions, parse_labels, parse_numbers
 
@@ -33,7 +34,12 @@ def default_cache() -> Path:
 
 
 def quiet_libraries() -> None:
-    """Keep the terminal for what this command says; the libraries warn about their own insides."""
+    """Keep the terminal for what this command says; the libraries warn about their own insides.
+
+    Nor may torch's threads spin while they wait for each other: beside other work each of them then holds a core that
+    another needs, and verification takes eight times as long.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -87,6 +93,9 @@ class ProgramOptions(OptionGroup):
         "onnx",
     )
     quantize: Annotated[str, typer.Option(help=f"Precision of the frozen weights: {', '.join(PRECISIONS)}.")] = "none"
+    processor: Annotated[
+        str, typer.Option(help=f"What int8 products of onnx are for: auto (measured), {', '.join(PROCESSORS)}.")
+    ] = "auto"
     batch: Annotated[str, typer.Option(help="Batch sizes, between commas.")] = "8"
     seq: Annotated[str, typer.Option(help="Sequence lengths in tokens, between commas.")] = "64"
     directions: Annotated[str, typer.Option(help="Directions per step (K), between commas.")] = "1"
@@ -150,6 +159,7 @@ def export(
         adapter=adapter,
         precision=programs.quantize,  # type: ignore[arg-type] -- checked with the other options
         runtimes=programs.target,
+        processor=programs.processor,  # type: ignore[arg-type] -- likewise
         batches=parse_numbers("--batch", programs.batch),
         lengths=parse_numbers("--seq", programs.seq),
         directions=parse_numbers("--directions", programs.directions),

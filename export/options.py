@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -12,6 +13,7 @@ from edge_client.bundle.manifest import DEFAULT_TASK, PRECISIONS, TASKS, Precisi
 from edge_client.checkpoints import local_folder, require_hub
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.keys import read_secret
+from edge_client.runtimes.processors import PROCESSORS, Processor
 from edge_client.runtimes.runtime import RUNTIMES
 from edge_client.tasks.registry import task_named
 from export.adapt.adapter import check_adapter
@@ -31,6 +33,8 @@ class ExportOptions:
     adapter: AdapterOptions = field(default_factory=AdapterOptions)
     precision: Precision = "none"
     runtimes: tuple[str, ...] = ("onnx",)
+    processor: Processor | Literal["auto"] = "auto"
+    """What int8 products are made for; auto: what this machine finds fastest."""
     batches: tuple[int, ...] = (8,)
     lengths: tuple[int, ...] = (64,)
     directions: tuple[int, ...] = (1,)
@@ -70,6 +74,7 @@ class ExportOptions:
         check_adapter(self.adapter)
         known("target", self.runtimes, RUNTIMES)
         known("quantization", [self.precision], PRECISIONS)
+        known("processor", [self.processor], ("auto", *PROCESSORS))
         positive("batch", self.batches)
         positive("directions", self.directions)
         if self.cuts is not None:

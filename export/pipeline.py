@@ -30,7 +30,7 @@ from export.graph.narrow import narrow
 from export.graph.segments import SegmentGraph, boundaries, split
 from export.graph.slots import Role, slot_of, value_of
 from export.lower.lowering import LoweredSegment, SegmentLowering, lower_all, prune
-from export.lower.target import Precision, Shaped, lowering
+from export.lower.target import Precision, Shaped, lowering, processor_for
 from export.model.loading import Loaded, copied_bytes, is_too_large, load
 from export.model.mapped import Scratch
 from export.options import ExportOptions
@@ -89,12 +89,13 @@ def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m
         chain = _differentiate(loaded, adapted, options, progress)
     with tempfile.TemporaryDirectory() if options.cache is None else nullcontext(str(options.cache)) as cache:
         Path(cache).mkdir(parents=True, exist_ok=True)
-        jobs = _jobs(chain, options)
+        processors = _processors(chain, options)
+        jobs = _jobs(chain, processors, options)
         with progress.stage("lower", len(jobs)):
             results = lower_all(jobs, Path(cache), options.workers, _telling(progress))
             _refuse_fallbacks(results, options)
         with pack.staging(options.out) as folder:
-            manifest = _assemble(folder, loaded, adapted, chain, results, options)
+            manifest = _assemble(folder, loaded, adapted, chain, results, processors, options)
             if options.verify_directions:
                 manifest = _verified(folder, manifest, loaded, adapted, chain, options, progress)
             if options.measure:
@@ -173,7 +174,13 @@ def _merge(stored: dict[str, Tensor], captured: Captured) -> None:
 # --- lowering --------------------------------------------------------------------------------------------------------
 
 
-def _jobs(chain: DifferentiatedModel, options: ExportOptions) -> list[SegmentLowering]:
+def _processors(chain: DifferentiatedModel, options: ExportOptions) -> dict[str, str]:
+    """By runtime, what its files are made for."""
+    programs = [shaped for group in chain.programs.values() for shaped in group]
+    return {name: processor_for(name, options.processor, options.precision, programs) for name in options.runtimes}
+
+
+def _jobs(chain: DifferentiatedModel, processors: Mapping[str, str], options: ExportOptions) -> list[SegmentLowering]:
     tied = tied_weights(chain.programs)
     return [
         SegmentLowering(
@@ -183,6 +190,7 @@ def _jobs(chain: DifferentiatedModel, options: ExportOptions) -> list[SegmentLow
             shaped,
             _needed(chain.stored, shaped),
             tied,
+            processor=processors[runtime],
             low_memory=bool(options.low_memory),
         )
         for runtime in options.runtimes
@@ -226,6 +234,7 @@ def _assemble(
     adapted: Adapted,
     chain: DifferentiatedModel,
     results: Mapping[tuple[str, str], LoweredSegment],
+    processors: Mapping[str, str],
     options: ExportOptions,
 ) -> m.Manifest:
     """Put every file in its place and describe it, verification and memory still missing."""
@@ -241,7 +250,12 @@ def _assemble(
         directions=options.directions,
         tokenizer=tokenizer,
         chat_template=template,
-        runtimes={runtime: _runtime(runtime, chain, results, options.precision) for runtime in options.runtimes},
+        runtimes={
+            runtime: msgspec.structs.replace(
+                _runtime(runtime, chain, results, options.precision), processor=processors[runtime]
+            )
+            for runtime in options.runtimes
+        },
         files=pack.list_files(folder),
     )
     pack.write_manifest(folder, manifest)
@@ -329,7 +343,10 @@ def _checks(
     checks: list[m.Check] = []
     with progress.stage("verify", len(options.runtimes)):
         for runtime in options.runtimes:
-            replaced = dequantized_weights(programs, chain.stored, adapted.model, runtime, options.precision, scratch)
+            processor = manifest.runtimes[runtime].processor
+            replaced = dequantized_weights(
+                programs, chain.stored, adapted.model, runtime, options.precision, processor, scratch
+            )
             truth = verify.Truth(Reference(adapted, loaded.task, replaced), sample) if replaced else unquantized
             checks += verify.verify(folder, manifest, runtime, truth, unquantized, low_memory=scratch is not None)
             progress.advance(runtime)

@@ -168,6 +168,8 @@ class RuntimeSpec(_Record, frozen=True):
     """What its programs need beside their own files: weights that several share."""
     trials: tuple[Trial, ...] = ()
     """By which a device finds out whether its runtime computes as the exporter's did."""
+    processor: str = ""
+    """What int8 products are made for (`edge_client.runtimes.processors`); empty where they are the same for all."""
 
 
 class ModelSpec(_Record, frozen=True):

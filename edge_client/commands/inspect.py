@@ -17,6 +17,7 @@ from edge_client.bundle.chain import CutCost, cuts
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest, RuntimeSpec, write
 from edge_client.format import count, size
+from edge_client.runtimes.processors import remark, this_processor
 
 
 def command(
@@ -52,6 +53,8 @@ def show(bundle: Bundle, console: Console, *, checked: str) -> None:
     console.print(_units(manifest))
     for name, runtime in manifest.runtimes.items():
         console.print(_programs(name, runtime))
+        if note := remark(runtime.processor, this_processor()):
+            console.print(f"{name}: {note}")
         console.print(_cut_table(name, _offers(manifest, name)))
     console.print(_verification(manifest))
 
@@ -119,7 +122,8 @@ def _units(manifest: Manifest) -> Table:
 
 def _programs(name: str, runtime: RuntimeSpec) -> Table:
     versions = ", ".join(f"{library} {version}" for library, version in sorted(runtime.versions.items()))
-    title = f"Programs for {name}, precision {runtime.precision}, weights {size(runtime.weights_bytes)} ({versions})"
+    precision = f"{runtime.precision} for {runtime.processor}" if runtime.processor else runtime.precision
+    title = f"Programs for {name}, precision {precision}, weights {size(runtime.weights_bytes)} ({versions})"
     table = _table(title, ("program", "file"), numbers=("FLOPs", "memory to load", "to run"))
     for program in runtime.programs:
         where = f"{program.file}#{program.method}" if program.method else program.file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import onnxruntime
 
 from edge_client.arrays import Array
 from edge_client.bundle.manifest import ProgramSpec
-from edge_client.errors import BundleError
+from edge_client.errors import BundleError, WrongResults
+from edge_client.runtimes.processors import Processor, exact, this_processor
 from edge_client.runtimes.runtime import CPU, Loaded, Runtime
 
 # The library's types are mostly unknown to checkers; what crosses this module's border is typed.
@@ -24,6 +25,8 @@ _IN_BYTES, _IN_FLOATS = b"accuracy_level\x18\x04", b"accuracy_level\x18\x00"
 """How a program says in what its 4-bit products are computed."""
 _FOUR_BITS = b".i4"
 """In the names of such weights."""
+_SIGNED = b".s8"
+"""In the names of weights in signed bytes."""
 
 
 @cache
@@ -50,6 +53,10 @@ class OnnxRuntime(Runtime):
         self._quickly_loaded: set[str] = set()
         """Files of programs that hold much and load at the speed of memory."""
 
+    @cached_property
+    def _processor(self) -> Processor:
+        return this_processor()
+
     def set_aside(self, program: ProgramSpec) -> None:
         """4-bit weights are packed or mapped here beside those of the same segment's forward."""
         if program.file in self._quickly_loaded:
@@ -71,6 +78,11 @@ class OnnxRuntime(Runtime):
                 f"ONNX Runtime {ort.__version__} cannot load {program.file}: {str(error).splitlines()[0]}; "
                 "the bundle is damaged or needs a newer onnxruntime"
             ) from error
+        if _SIGNED in model and not exact("vnni", self._processor):
+            raise WrongResults(
+                f"{program.file} is for another processor: its int8 products overflow on this one, which has no VNNI; "
+                f"export the bundle again with --processor {self._processor}, or for another --target"
+            )
         if _FOUR_BITS in model:
             self._quickly_loaded.add(program.file)
         names = [entry.name for entry in session.get_inputs()]

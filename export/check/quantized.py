@@ -20,6 +20,7 @@ def dequantized_weights(
     model: nn.Module,
     runtime: str,
     precision: Precision,
+    processor: str,
     scratch: Scratch | None = None,
 ) -> dict[str, Tensor]:
     """Parameter name in `model` -> the values that the runtime computes with; nothing where nothing is quantized.
@@ -32,7 +33,8 @@ def dequantized_weights(
     uses = weight_uses(programs)
     values: dict[str, Tensor] = {}
     for name, readers in uses.items():
-        seen = lowering(runtime).dequantized(name, stored[name], precision, embedding=readers == {ops.embedding})
+        target = lowering(runtime, processor)
+        seen = target.dequantized(name, stored[name], precision, embedding=readers == {ops.embedding})
         turned = name.endswith(".T")
         address = _address(model, name.removesuffix(".T")) if turned else stored[name].data_ptr()
         value = seen.T.contiguous() if turned else seen

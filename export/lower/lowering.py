@@ -50,6 +50,7 @@ class SegmentLowering:
     programs: Sequence[Shaped]
     stored: Mapping[str, Tensor]
     tied: tuple[str, ...] = ()
+    processor: str = ""
     low_memory: bool = False
     """Whether its weights, which are mapped, are let go behind each use."""
 
@@ -162,7 +163,8 @@ def _worker_count(jobs: Sequence[SegmentLowering], asked: int) -> int:
 
 
 def _lower(job: SegmentLowering, key: Path) -> LoweredSegment:
-    lowered = lowering(job.runtime).lower(job.segment, job.programs, job.stored, job.precision, tied=job.tied)
+    target = lowering(job.runtime, job.processor)
+    lowered = target.lower(job.segment, job.programs, job.stored, job.precision, tied=job.tied)
     job.done()
     key.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{_PARTIAL}{os.getpid()}-", dir=key.parent))
@@ -209,7 +211,8 @@ def file_sha256(path: Path) -> str:
 def _key(job: SegmentLowering) -> str:
     """A hash of all that decides the result: graphs, weights, options, libraries, and this project's own code."""
     digest = hashlib.sha256(_code_version().encode())
-    digest.update(repr((job.runtime, job.precision, job.segment, job.tied, lowering(job.runtime).versions())).encode())
+    options = job.runtime, job.precision, job.segment, job.tied, job.processor, lowering(job.runtime).versions()
+    digest.update(repr(options).encode())
     for shaped in job.programs:
         digest.update(f"{shaped.name}{shaped.program.outputs}{shaped.program.graph.graph}".encode())
         for node in shaped.program.placeholders:

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
-from typing import Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from edge_client.bundle.manifest import Precision
 from edge_client.distribution import install_command
+from edge_client.runtimes.processors import Processor
 from edge_client.runtimes.runtime import RUNTIMES
 from export.dual.programs import Program
 from export.errors import ExportError
@@ -89,11 +90,34 @@ class Lowering(Protocol):
         ...
 
 
-def lowering(runtime: str) -> Lowering:
-    """The lowering of a runtime of the table."""
+@runtime_checkable
+class ForProcessors(Protocol):
+    """A lowering whose int8 products are not the same for all processors."""
+
+    def on(self, processor: Processor) -> Lowering:
+        """The lowering for one of them."""
+        ...
+
+    def fastest(self, programs: Sequence[Shaped]) -> Processor:
+        """The processor to lower for, by what this machine measures."""
+        ...
+
+
+def lowering(runtime: str, processor: str = "") -> Lowering:
+    """The lowering of a runtime of the table, for a processor where it is asked for one."""
     where = RUNTIMES[runtime].lowering or f"export.lower.{runtime}.lowering:LOWERING"
     try:
         resolved: Lowering = resolve_name(where)
     except ModuleNotFoundError as error:
         raise ExportError(f"the target {runtime} needs {error.name}: {install_command('export')}") from error
-    return resolved
+    return resolved.on(processor) if processor and isinstance(resolved, ForProcessors) else resolved  # type: ignore[arg-type]
+
+
+def processor_for(
+    runtime: str, processor: Processor | Literal["auto"], precision: Precision, programs: Sequence[Shaped]
+) -> str:
+    """What the runtime's files are to be made for; empty where they are the same for all."""
+    resolved = lowering(runtime)
+    if precision != "int8" or not isinstance(resolved, ForProcessors):
+        return ""
+    return resolved.fastest(programs) if processor == "auto" else processor

@@ -40,6 +40,7 @@ REFUSED = [
     ({"runtimes": ("onnx", "tflite")}, "unknown target 'tflite'; expected one of .*onnx"),
     ({"runtimes": ("onnx", "onnx")}, "each target may be named once, got onnx,onnx"),
     ({"precision": "int2"}, "unknown quantization 'int2'; expected one of none, int8, int4"),
+    ({"processor": "sse"}, "unknown processor 'sse'; expected one of auto, avx2, vnni, amx, arm-dotprod"),
     (adapter(method="dora"), f"unknown adapter 'dora'; expected one of {', '.join(ADAPTERS)}"),
     (adapter(rank=-3), "rank must be at least 1, got -3"),
     (adapter(dimension=-1), "dimension must be at least 1, got -1"),

@@ -13,6 +13,7 @@ import transformers
 
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import FILE_NAME
+from edge_client.runtimes.processors import exact, this_processor
 from export.errors import ExportError
 from tests.benchmarks import script
 from tests.conftest import LABELS
@@ -125,7 +126,7 @@ def test_a_large_model_gives_the_same_programs_from_weights_in_files(exporting, 
                                      intermediate_size=64, initializer_range=0.2)  # fmt: skip
     torch.manual_seed(0)
     transformers.BertModel(config).bfloat16().save_pretrained(tmp_path / "half")
-    options = {"source": str(tmp_path / "half"), "precision": "int8", "cache": None}
+    options = {"source": str(tmp_path / "half"), "precision": "int8", "processor": "avx2", "cache": None}
     whole, few = exporting(tmp_path / "whole", **options), exporting(tmp_path / "few", low_memory=True, **options)
     files = sorted(path.relative_to(whole) for path in whole.rglob("*") if path.is_file())
     assert files == sorted(path.relative_to(few) for path in few.rglob("*") if path.is_file())
@@ -176,6 +177,31 @@ def test_an_export_holds_a_block_not_a_model(tmp_path):
         taken[low] = int(done.stdout.split()[-1])
     assert taken["usual"] > 1.5 * whole, "as they are, and as they are quantized"
     assert taken["low"] < 0.6 * whole, (taken, whole)
+
+
+def test_int8_is_for_the_processor_that_is_named_or_measured(exporting, tmp_path):
+    quick = {"precision": "int8", "verify_directions": 0}
+    made_for = {
+        asked: Bundle.open(exporting(tmp_path / asked, processor=asked, **quick)).manifest.runtimes["onnx"].processor
+        for asked in ("auto", "avx2", "amx")
+    }
+    assert exact(made_for.pop("auto"), this_processor())
+    assert made_for == {"avx2": "avx2", "amx": "amx"}
+    files = {name: (tmp_path / name / "onnx/block.0/weights.bin").read_bytes() for name in made_for}
+    assert files["avx2"] != files["amx"]
+    assert same(tmp_path / "avx2", exporting(tmp_path / "again", processor="avx2", **quick))
+
+
+@pytest.mark.no_cover
+def test_derivatives_of_a_deep_model_keep_their_bound_in_int8(exporting, tmp_path):
+    """Each block rounds what enters its products; adapters stand in all of them."""
+    config = {"num_hidden_layers": 16, "hidden_size": 64, "intermediate_size": 256, "num_attention_heads": 4}
+    transformers.BertConfig(vocab_size=500, **config).save_pretrained(tmp_path / "deep")
+    options = {"source": str(tmp_path / "deep"), "random_weights": True, "precision": "int8", "lengths": (16,)}
+    manifest = Bundle.open(exporting(tmp_path / "bundle", verify_directions=4, **options)).manifest
+    (found,) = [check for check in manifest.verification if check.what.startswith("jvp")]
+    assert len(manifest.segments) == 18
+    assert 0 < found.value < found.bound == 0.05
 
 
 def test_what_is_too_long_for_the_model_is_refused(exporting, tmp_path):

@@ -23,6 +23,7 @@ from edge_client import __version__
 from edge_client.client.conditions import Machine
 from edge_client.distribution import install_command
 from edge_client.format import size
+from edge_client.runtimes.processors import cpu_features, named
 from edge_client.runtimes.runtime import RUNTIMES, Listing, available
 from edge_client.store.jobs import default_home
 
@@ -110,21 +111,11 @@ def _system() -> Finding:
         advice = "install the 64-bit system (such as Raspberry Pi OS 64-bit): the runtimes have no 32-bit packages"
         return Finding("system", "problem", f"{described}, but a 32-bit Python", advice)
     features = cpu_features(_read("/proc/cpuinfo"))
-    system = f"{described}, {', '.join(features) or 'CPU features unknown'}"
+    bundles = f"bundles for {named(platform.machine(), features)}"
+    system = f"{described}, {', '.join(features) or 'CPU features unknown'}: {bundles}"
     if platform.machine() == "x86_64" and features and "AVX2" not in features:
         return Finding("system", "warning", system, "without AVX2 steps take several times as long; nothing to install")
     return Finding("system", "ok", system)
-
-
-def cpu_features(cpuinfo: str) -> list[str]:
-    """Those that decide about the speed of products, by their usual names."""
-    listed = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo, re.MULTILINE)
-    known = set(listed[1].split()) if listed else set[str]()
-    names = {
-        "avx2": "AVX2", "avx512f": "AVX-512", "avx512_vnni": "VNNI", "avx_vnni": "VNNI",
-        "asimd": "NEON", "neon": "NEON", "asimddp": "dot product", "i8mm": "int8 matrices", "sve": "SVE",
-    }  # fmt: skip
-    return list(dict.fromkeys(name for flag, name in names.items() if flag in known))
 
 
 def _memory(machine: Machine) -> Finding:

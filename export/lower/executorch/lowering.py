@@ -53,7 +53,7 @@ class ExecuTorchLowering:
         """Lower a segment; a tied weight is stored in each of its segments, since a file stands alone."""
         weights = StoredWeights(stored, precision, tied)
         methods = {
-            shaped.name: translated(*rewritten(shaped.program, stored), weights)
+            shaped.name: translated(*rewritten(shaped.program, stored, precision), weights)
             for shaped in sorted(programs, key=lambda shaped: shaped.name)
         }
         file = f"executorch/{segment}.pte"

@@ -20,19 +20,26 @@ from export.graph.editing import clean, trace
 from export.graph.slots import STORED, slot_of, value_of
 from export.lower.executorch.formulation import TINY, plain
 from export.lower.executorch.formulations import FORMULATIONS
+from export.lower.target import Precision
 
 aten = torch.ops.aten
 
 _LARGEST_FOLDED = 1 << 18
 """Numbers in a constant that is computed here rather than on the device."""
+_MOVED_PER_WEIGHT, _LARGE = 8, 1 << 20
+"""Numbers that stacking values and tangents moves for each of the weight's, and weights that are not packed twice."""
 _COPIES = (aten.clone.default, aten.contiguous.default, aten.alias.default)
 
 
-def rewritten(program: Program, stored: Mapping[str, Tensor]) -> tuple[fx.GraphModule, dict[str, Tensor]]:
+def rewritten(
+    program: Program, stored: Mapping[str, Tensor], precision: Precision = "none"
+) -> tuple[fx.GraphModule, dict[str, Tensor]]:
     """The graph in core operators, and the constants that were computed for it."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(program.graph.graph, _Copies()))
     source = fx.GraphModule({}, graph)
+    if precision == "int8" and program.directions > 1:
+        _small_products_apart(graph)
     _views_for_look_ups(graph, stored)
     _error_functions(graph)
     _needless_expansions(graph)
@@ -81,6 +88,25 @@ def _changes_nothing(node: fx.Node) -> bool:
 
 
 # --- what spans several ops -------------------------------------------------------------------------------------------
+
+
+def _small_products_apart(graph: fx.Graph) -> None:
+    """Values and tangents multiplied apart where stacking them moves far more than a second packed weight takes."""
+    for split in graph.find_nodes(op="call_function", target=aten.split_with_sizes.default):
+        both = split.args[0]
+        if both.target is not ops.linear or len(both.users) != 1 or both.args[0].target is not aten.cat.default:
+            continue
+        (stacked, weight), rows = both.args, split.args[1]
+        parts = stacked.args[0]
+        moved = value_of(both).numel() + value_of(stacked).numel()
+        if list(stacked.args[1:]) not in ([], [0]) or [value_of(part).shape[0] for part in parts] != rows:
+            continue
+        if not _MOVED_PER_WEIGHT * value_of(weight).numel() <= moved or value_of(weight).numel() >= _LARGE:
+            continue
+        with graph.inserting_before(both):
+            products = [graph.call_function(ops.linear, (part, weight)) for part in parts]
+        for part in list(split.users):
+            part.replace_all_uses_with(products[part.args[1]])
 
 
 def _views_for_look_ups(graph: fx.Graph, stored: Mapping[str, Tensor]) -> None:

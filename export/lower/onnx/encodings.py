@@ -1,10 +1,12 @@
 """How a frozen weight is rounded: symmetric 8 bits with a scale per row, or 4 bits with a scale per block of 32.
 
-Numbers lie around the middle of an unsigned type. Processors without dot products of bytes (x86 before VNNI) add two
-products of an unsigned and a signed byte in 16 bits, which overflow; of two unsigned ones they do not.
+Numbers lie around the middle of an unsigned type.
 """
 
 from __future__ import annotations
+
+import math
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,25 +16,28 @@ from edge_client.arrays import Floats
 BLOCK = 32
 MIDDLE = 128
 """Stands for zero in a byte."""
+_LARGEST_GROUP = 32
 _HALF = 8
 _ROWS = 4096
 """Rows worked on at a time: a large table is never copied whole in float32."""
 
 
-def encode_rows(weight: Floats) -> tuple[NDArray[np.uint8], Floats]:
-    """Integers in 128 ± 127 [out, in], and a scale per row [out]."""
+def encode_rows(weight: Floats, *, turned: bool = False) -> tuple[NDArray[np.uint8], Floats]:
+    """Integers in 128 ± 127 [out, in], and a scale per row [out]; of the weight as it is, or turned."""
     numbers = np.empty(weight.shape, np.uint8)
     scales = np.empty(weight.shape[0], np.float32)
     for start in range(0, len(weight), _ROWS):
         rows = weight[start : start + _ROWS]
+        rows = turn(rows) if turned else rows
         scale = np.maximum(np.abs(rows).max(1), np.float32(1e-12)) / np.float32(127)
         scales[start : start + _ROWS] = scale
         numbers[start : start + _ROWS] = np.clip(np.rint(rows / scale[:, None]), -127, 127) + MIDDLE
     return numbers, scales
 
 
-def decode_rows(numbers: NDArray[np.uint8], scales: Floats) -> Floats:
-    return (numbers.astype(np.float32) - np.float32(MIDDLE)) * scales[:, None]
+def decode_rows(numbers: NDArray[np.uint8], scales: Floats, *, turned: bool = False) -> Floats:
+    rows = (numbers.astype(np.float32) - np.float32(MIDDLE)) * scales[:, None]
+    return turn(rows) if turned else rows
 
 
 def encode_blocks(weight: Floats) -> tuple[NDArray[np.uint8], Floats]:
@@ -61,3 +66,28 @@ def decode_blocks(packed: NDArray[np.uint8], scales: Floats, columns: int) -> Fl
     numbers = np.stack([packed & 15, packed >> 4], -1).reshape(*scales.shape, BLOCK)
     values = (numbers.astype(np.float32) - np.float32(_HALF)) * scales[..., None]
     return values.reshape(len(scales), -1)[:, :columns]
+
+
+def signed(numbers: NDArray[np.uint8]) -> NDArray[np.int8]:
+    """The same numbers around zero."""
+    return (numbers ^ MIDDLE).view(np.int8)
+
+
+def group_of(columns: int) -> int:
+    """How many channels are turned together: whole groups, of a power of two."""
+    return min(columns & -columns, _LARGEST_GROUP)
+
+
+@cache
+def hadamard(group: int) -> Floats:
+    """Orthogonal and symmetric, so it also turns back."""
+    matrix = np.ones((1, 1), np.float32)
+    while len(matrix) < group:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return np.asarray(matrix / math.sqrt(group), np.float32)
+
+
+def turn(rows: Floats) -> Floats:
+    """Each row by the matrix above, group by group."""
+    group = group_of(rows.shape[1])
+    return (rows.reshape(-1, group) @ hadamard(group)).reshape(rows.shape)

@@ -12,9 +12,11 @@ from importlib.metadata import version
 import torch
 from torch import Tensor
 
+from edge_client.runtimes.processors import Processor
 from export.graph.slots import slot_of
-from export.lower.onnx.frozen import dequantized
+from export.lower.onnx.encoding import encoding_of
 from export.lower.onnx.graph import WeightFile
+from export.lower.onnx.processors import ANYWHERE, PRODUCTS, fastest
 from export.lower.onnx.translate import SegmentWeights, Translator
 from export.lower.target import Lowered, Precision, ProgramEntry, Shaped
 
@@ -24,6 +26,17 @@ _TIED = "onnx/tied"
 
 
 class OnnxLowering:
+    """See `export.lower.target.ForProcessors`."""
+
+    def __init__(self, processor: Processor = ANYWHERE) -> None:
+        self.products = PRODUCTS[processor]
+
+    def on(self, processor: Processor) -> OnnxLowering:
+        return OnnxLowering(processor)
+
+    def fastest(self, programs: Sequence[Shaped]) -> Processor:
+        return fastest(programs)
+
     def lower(
         self,
         segment: str,
@@ -42,7 +55,7 @@ class OnnxLowering:
         folder, prefix = (_TIED, f"{segment}.") if names else (f"onnx/{segment}", "")
         own = WeightFile(f"{prefix}weights.bin")
         shared = {name: WeightFile(f"{name}.bin") for name in sorted(names)}
-        weights = SegmentWeights([shaped.program for shaped in programs], stored, precision, own, shared)
+        weights = SegmentWeights([shaped.program for shaped in programs], stored, precision, own, shared, self.products)
         lowered = Lowered()
         for shaped in programs:
             file = f"{folder}/{prefix}{shaped.name}.onnx"
@@ -54,7 +67,8 @@ class OnnxLowering:
 
     def dequantized(self, name: str, weight: Tensor, precision: Precision, *, embedding: bool) -> Tensor:
         """`embedding` is true of a table that is only looked up: a tied table is rounded as a product's weight is."""
-        return torch.from_numpy(dequantized(weight.detach().numpy(), precision, embedding=embedding))
+        kind = encoding_of(weight.shape, precision, embedding=embedding, products=self.products)
+        return torch.from_numpy(kind.rounded(weight.detach().numpy()))
 
     def versions(self) -> dict[str, str]:
         return {"onnx": version("onnx")}

@@ -12,8 +12,10 @@ from export.dual.programs import Program
 from export.errors import ExportError
 from export.graph import ops
 from export.graph.slots import STORED, Role, Slot, slot_of, value_of
-from export.lower.onnx.frozen import Float, Frozen, Rows8, encoding_of
+from export.lower.onnx.encoding import encoding_of
+from export.lower.onnx.frozen import Float, Frozen
 from export.lower.onnx.graph import Graph, WeightFile, WeightReference
+from export.lower.onnx.rows import Rows8
 from export.lower.onnx.rules import RULES
 from export.lower.target import Precision
 
@@ -33,9 +35,12 @@ class SegmentWeights:
         precision: Precision,
         own: WeightFile,
         shared: Mapping[str, WeightFile],
+        products: type[Rows8],
     ) -> None:
         self.stored = stored
         self.precision: Precision = precision
+        self.products = products
+        """How weights in 8 bits are multiplied by."""
         self.own = own
         self.shared = shared
         """Files of weights that another segment uses as well, the other way."""
@@ -53,7 +58,7 @@ class SegmentWeights:
         if slot not in self._frozen:
             weight = self.stored[name]
             multiplied = name in self._multiplied or name in self.shared
-            kind = encoding_of(weight.shape, self.precision, embedding=not multiplied)
+            kind = encoding_of(weight.shape, self.precision, embedding=not multiplied, products=self.products)
             if slot.role is not Role.FROZEN:
                 kind = Float
             rows = name in self._looked_up or name in self.shared or name in self._in_parts
@@ -90,8 +95,8 @@ class Translator:
         self.program = program
         self.weights = weights
         self.graph = Graph()
-        self._apart: dict[fx.Node, list[str]] = {}
-        """Values and tangents, stacked in the program, that stay apart because int8 rounds them differently."""
+        self._apart: dict[fx.Node, list[fx.Node]] = {}
+        """Values and tangents stacked for int8 products alone: these gain nothing by it, and copies are saved."""
 
     def translate(self) -> bytes:
         for i, node in enumerate(self.program.inputs):
@@ -113,9 +118,9 @@ class Translator:
         elif node.target in _FROZEN:
             self._frozen(node)
         elif node.target is aten.cat.default and self._stays_apart(node):
-            self._apart[node] = [self.graph.name(part) for part in node.args[0]]  # type: ignore[union-attr]
-        elif node.target is aten.split_with_sizes.default and node.args[0] in self._apart:
-            self.graph.values[node] = self._apart[node.args[0]]
+            self._apart[node] = list(node.args[0])  # type: ignore[arg-type]
+        elif node.target is aten.split_with_sizes.default and isinstance(self.graph.values[_source(node)], list):
+            self.graph.values[node] = self.graph.values[_source(node)]
         else:
             self.graph.values[node] = self._rule(node)
 
@@ -139,19 +144,17 @@ class Translator:
         frozen = self.weights.frozen(slot_of(weight))
         if node.target is ops.embedding:
             self.graph.values[node] = frozen.embedding(self.graph, x)
+        elif x in self._apart:
+            self.graph.values[node] = [frozen.linear(self.graph, part) for part in self._apart[x]]
         elif node.target is ops.linear_t:
             self.graph.values[node] = frozen.linear_t(self.graph, x)
-        elif x in self._apart:
-            assert isinstance(frozen, Rows8)
-            value, tangent = self._apart[x]
-            self._apart[node] = [frozen.linear(self.graph, value), frozen.tangent(self.graph, tangent)]
         elif slot_of(weight).rows is not None and ops.linear_t in {user.target for user in weight.users}:
             self.graph.values[node] = frozen.linear_before_t(self.graph, x)
         else:
             self.graph.values[node] = frozen.linear(self.graph, x)
 
     def _stays_apart(self, cat: fx.Node) -> bool:
-        """Whether this stacks values and tangents for int8 products only, as the dual rule of `spry::linear` does."""
+        """Whether this stacks values and tangents as the dual rule of `spry::linear` does, for int8 products only."""
         parts, *axis = cat.args
         rows = [value_of(part).shape[0] for part in parts]  # type: ignore[union-attr]
         return axis in ([], [0]) and len(rows) == 2 and all(self._is_int8_pair(user, rows) for user in cat.users)
@@ -164,3 +167,9 @@ class Translator:
                 user.target is aten.split_with_sizes.default and list(user.args[1:]) == [rows] for user in product.users
             )
         )
+
+
+def _source(node: fx.Node) -> fx.Node:
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    return source

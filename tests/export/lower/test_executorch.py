@@ -18,7 +18,7 @@ from edge_client.runtimes.runtime import open_runtime
 from export.dual.programs import Program
 from export.graph import ops, vocabulary
 from export.graph.editing import trace
-from export.graph.slots import Role, Slot, slot_of
+from export.graph.slots import Role, Slot, slot_of, value_of
 from export.lower.executorch.formulation import plain
 from export.lower.executorch.formulations import FORMULATIONS
 from export.lower.executorch.graph import EdgeGraph
@@ -98,6 +98,31 @@ def test_a_vocabulary_in_parts(precision, tmp_path, monkeypatch):
     monkeypatch.setattr(vocabulary, "LARGEST", 64 * 32)
     chain = Chain.build("llama", "causal-lm", "lora", batch=BATCH, length=LENGTH)
     check(segment_programs(chain, 3, 2), chain.captured.stored, precision, tmp_path)
+
+
+@torch.no_grad()
+def test_along_many_directions_small_products_of_bytes_are_not_stacked(tmp_path):
+    """Values and tangents would be copied to stand in one place, and again to part them."""
+    chain = Chain.build("bert", "seq-cls", "lora", batch=BATCH, length=LENGTH)
+    stored = chain.captured.stored
+    programs = [shaped for shaped in segment_programs(chain, 2, 8) if shaped.program.kind == DUAL]
+    check(programs, stored, "int8", tmp_path)
+
+    def products(shaped, precision):
+        graph, _ = rewritten(shaped.program, stored, precision)
+        linears = graph.graph.find_nodes(op="call_function", target=ops.linear)
+        return sum(min(value_of(node.args[1]).shape) >= 32 for node in linears)
+
+    (many,), (few,) = programs, [s for s in segment_programs(chain, 2, 2) if s.program.kind == DUAL]
+    assert products(many, "int8") == 2 * products(many, "int4") == 2 * products(few, "int8") > 0
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+@pytest.mark.parametrize("rows", [33, 34, 65, 66])
+def test_weights_of_any_number_of_rows_load(rows, precision, tmp_path):
+    weight = torch.randn(rows, 64)
+    programs = [product_program(kind, weight) for kind in (PLAIN, VJP)]
+    check(programs, {"weight": weight, "bias": torch.randn(rows)}, precision, tmp_path)
 
 
 # --- one product, whose arithmetic can be written down ---

@@ -24,7 +24,7 @@ def work(model_folder, tmp_path_factory):
     options = ExportOptions(str(model_folder), tmp_path_factory.mktemp("none") / "out", batches=(2,), lengths=(6,))
     loaded = load(options.source, MODEL_TASKS["seq-cls"], options.labels)
     adapted = adapt(loaded, options.adapter, options.seed)
-    return _jobs(_differentiate(loaded, adapted, options, Silent()), options)
+    return _jobs(_differentiate(loaded, adapted, options, Silent()), {"onnx": ""}, options)
 
 
 def lower(work, cache, workers=1):

@@ -14,14 +14,24 @@ from numpy.typing import NDArray
 from torch import Tensor, fx
 
 from edge_client.bundle.manifest import DUAL, PLAIN
+from edge_client.runtimes.processors import PROCESSORS, exact, this_processor
 from edge_client.runtimes.runtime import open_runtime
 from export.dual.programs import Program, input_name
 from export.errors import ExportError
 from export.graph import ops, vocabulary
 from export.graph.slots import Role, Slot, slot_of, value_of
-from export.lower.onnx.encodings import decode_blocks, decode_rows, encode_blocks, encode_rows
-from export.lower.onnx.lowering import LOWERING
-from export.lower.target import Precision, Shaped, lowering
+from export.lower.onnx.encodings import (
+    decode_blocks,
+    decode_rows,
+    encode_blocks,
+    encode_rows,
+    group_of,
+    signed,
+    turn,
+)
+from export.lower.onnx.lowering import LOWERING, OnnxLowering
+from export.lower.onnx.processors import PRODUCTS, fastest
+from export.lower.target import Precision, Shaped, lowering, processor_for
 from tests.export.lower.shaped import BATCH, LENGTH, compared, programs_of, spec_of, write
 from tests.export.models import Chain, measured
 
@@ -52,7 +62,9 @@ def error(found: NDArray[np.float32], wanted: NDArray[np.float32], scale: float)
     return float(np.sqrt(np.mean((found - wanted) ** 2)) / scale)
 
 
-def check(chain: Chain, precision: Precision, folder: Path, directions: int = 1) -> None:
+def check(
+    chain: Chain, precision: Precision, folder: Path, directions: int = 1, *, target: OnnxLowering = LOWERING
+) -> None:
     programs = programs_of(chain, directions)
     multiplied = readers(programs, ops.linear, ops.linear_t)
     looked_up = readers(programs, ops.embedding)
@@ -60,12 +72,12 @@ def check(chain: Chain, precision: Precision, folder: Path, directions: int = 1)
     def seen(slot: Slot) -> Tensor:
         weight = chain.captured.stored[slot.name]
         if slot.role is Role.FROZEN and slot.name in multiplied | looked_up:
-            weight = LOWERING.dequantized(slot.name, weight, precision, embedding=slot.name not in multiplied)
+            weight = target.dequantized(slot.name, weight, precision, embedding=slot.name not in multiplied)
         return slot.of(weight)
 
     for segment, group in programs.items():
         stored = chain.captured.stored
-        lowered = LOWERING.lower(segment, group, stored, precision, tied=multiplied & looked_up)
+        lowered = target.lower(segment, group, stored, precision, tied=multiplied & looked_up)
         write(lowered.files, folder)
         with open_runtime("onnx", folder, threads=1) as runtime:
             for shaped in group:
@@ -187,36 +199,64 @@ def test_a_tied_table_is_one_file_for_both_of_its_segments(precision: Precision)
     assert len(ends[1].keys() & ends[0].keys()) == 1
 
 
-def test_int8_rounds_values_twice_and_tangents_once(bert: Chain) -> None:
+def test_int8_stacks_no_values_and_tangents_but_for_other_layers(bert: Chain) -> None:
     (dual,) = [shaped for shaped in programs_of(bert)["block.1"] if shaped.program.kind == DUAL]
-    lowered = LOWERING.lower("block.1", [dual], bert.captured.stored, "int8")
-    model = onnx.load_from_string(lowered.files[lowered.entries[dual.name].file])
-    kinds_ = [node.op_type for node in model.graph.node]
     products = sum(node.target is ops.linear for node in dual.program.graph.graph.nodes)
-    assert kinds_.count("MatMulIntegerToFloat") == 3 * products
+    kinds_: dict[str, list[str]] = {}
+    for precision in ("int8", "int4"):
+        lowered = LOWERING.lower("block.1", [dual], bert.captured.stored, precision)
+        model = onnx.load_from_string(lowered.files[lowered.entries[dual.name].file])
+        kinds_[precision] = [node.op_type for node in model.graph.node]
+    assert kinds_["int8"].count("MatMulIntegerToFloat") == 2 * products
+    assert kinds_["int4"].count("MatMulNBits") == products
+    assert kinds_["int8"].count("Concat") < kinds_["int4"].count("Concat")
 
 
-def test_products_of_bytes_do_not_overflow_on_processors_without_dot_products(bert: Chain) -> None:
-    """Two products of an unsigned and a signed byte do, in the 16 bits in which x86 adds them before VNNI."""
+def bytes_multiplied(chain: Chain, target: OnnxLowering) -> set[int]:
+    """The types of the weights of integer products, in all programs of a model."""
     seen: set[int] = set()
-    for name, group in programs_of(bert).items():
-        lowered = LOWERING.lower(name, group, bert.captured.stored, "int8")
+    for name, group in programs_of(chain).items():
+        lowered = target.lower(name, group, chain.captured.stored, "int8")
         for entry in lowered.entries.values():
             graph = onnx.load_from_string(lowered.files[entry.file]).graph
             kind = {weight.name: weight.data_type for weight in graph.initializer}
             turned = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Transpose"}
             products = [node for node in graph.node if node.op_type == "MatMulIntegerToFloat"]
             seen |= {kind[turned.get(node.input[1], node.input[1])] for node in products}
-    assert seen == {onnx.TensorProto.UINT8}
+    return seen
+
+
+def test_products_of_bytes_do_not_overflow_on_processors_without_dot_products(bert: Chain) -> None:
+    """Two products of an unsigned and a signed byte do, in the 16 bits in which x86 adds them before VNNI."""
+    assert bytes_multiplied(bert, LOWERING) == {onnx.TensorProto.UINT8}
+    for processor in PROCESSORS:
+        expected = onnx.TensorProto.UINT8 if processor == "avx2" else onnx.TensorProto.INT8
+        assert bytes_multiplied(bert, LOWERING.on(processor)) == {expected}
+
+
+@pytest.mark.skipif(this_processor() == "avx2", reason="this processor has no dot products of bytes")
+@pytest.mark.parametrize(
+    ("architecture", "task"), [("bert", "seq-cls"), ("gpt2", "causal-lm"), ("llama", "qa"), ("opt", "causal-lm")]
+)
+def test_signed_products_agree_with_dequantized_weights(architecture: str, task: str, tmp_path: Path) -> None:
+    chain = Chain.build(architecture, task, "lora", batch=BATCH, length=LENGTH)
+    check(chain, "int8", tmp_path, 2, target=LOWERING.on("vnni"))
+
+
+def test_channels_that_come_in_no_groups_of_32_are_turned_in_smaller_ones() -> None:
+    random = np.random.default_rng()
+    for columns, group in ((64, 32), (48, 16), (70, 2), (33, 1)):
+        rows = random.standard_normal((40, columns)).astype(np.float32)
+        assert group_of(columns) == group
+        np.testing.assert_allclose(turn(turn(rows)), rows, atol=1e-5)
+        np.testing.assert_allclose(np.linalg.norm(turn(rows), axis=1), np.linalg.norm(rows, axis=1), rtol=1e-5)
 
 
 def test_large_transposed_products_dequantize_slice_by_slice(
     bert: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("export.lower.onnx.frozen._AT_ONCE", 500)
-    for precision in ("int8", "int4"):
-        check(bert, precision, tmp_path / precision)
-    check(Chain.build("gpt2", "causal-lm", "lora", batch=BATCH, length=LENGTH), "int8", tmp_path / "tied")
+    check(bert, "int4", tmp_path)
 
 
 def test_an_op_without_translation_is_named(bert: Chain) -> None:
@@ -233,11 +273,15 @@ def test_an_op_without_translation_is_named(bert: Chain) -> None:
 
 
 def test_rows_are_rounded_to_half_a_step() -> None:
-    weight = np.random.default_rng(0).standard_normal((70, 33)).astype(np.float32)
+    weight = np.random.default_rng(0).standard_normal((70, 48)).astype(np.float32)
     weight[3] = 0
     numbers, scales = encode_rows(weight)
     assert numbers.dtype == np.uint8
     assert np.all(np.abs(decode_rows(numbers, scales) - weight) <= scales[:, None] * 0.5001)
+    assert np.array_equal(signed(numbers), numbers.astype(np.int16) - 128)
+    numbers, scales = encode_rows(weight, turned=True)
+    off = decode_rows(numbers, scales, turned=True) - weight
+    assert np.all(np.linalg.norm(off, axis=1) <= scales * 0.5001 * np.sqrt(48))
 
 
 def test_blocks_keep_their_largest_weight() -> None:
@@ -257,6 +301,19 @@ def test_small_weights_stay_as_they_are() -> None:
     assert not torch.equal(LOWERING.dequantized("w", torch.randn(32, 64), "int8", embedding=True), weight)
 
 
-def test_the_lowering_is_found_by_its_runtime() -> None:
+def test_each_processor_has_its_products_and_the_fastest_is_right_here(bert: Chain) -> None:
+    assert set(PRODUCTS) == set(PROCESSORS)
+    found = fastest([shaped for group in programs_of(bert).values() for shaped in group])
+    assert exact(found, this_processor())
+    assert fastest([]) == "avx2"
+
+
+def test_the_lowering_is_found_by_its_runtime_and_processor() -> None:
     assert lowering("onnx") is LOWERING
+    assert lowering("executorch", "vnni") is lowering("executorch")
+    assert lowering("onnx", "vnni").on("avx2").products is LOWERING.products  # type: ignore[attr-defined]
+    assert lowering("onnx", "vnni").products is PRODUCTS["vnni"]  # type: ignore[attr-defined]
+    group = programs_of(Chain.build("bert", "seq-cls", "lora", batch=BATCH, length=LENGTH))["block.0"]
+    assert [processor_for("onnx", "amx", precision, group) for precision in ("int8", "none", "int4")] == ["amx", "", ""]
+    assert processor_for("executorch", "auto", "int8", group) == ""
     assert LOWERING.versions()["onnx"] == onnx.__version__

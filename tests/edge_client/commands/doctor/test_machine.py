@@ -7,15 +7,21 @@ import pytest
 
 from edge_client import __version__
 from edge_client.commands.doctor import machine as checks
-from edge_client.commands.doctor.machine import Asked, cpu_features, disk, machine, writable
+from edge_client.commands.doctor.machine import Asked, disk, machine, writable
 from edge_client.distribution import install_command
 from edge_client.runtimes import runtime
+from edge_client.runtimes.processors import cpu_features, this_processor
 
 PI_5 = (
     "processor\t: 0\nFeatures\t: fp asimd evtstrm aes crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp\n"
 )
 PI_4 = "processor\t: 0\nFeatures\t: fp asimd evtstrm crc32 cpuid\n"
 CLOUD = "processor\t: 0\nflags\t\t: fpu vme sse4_2 avx avx2 avx512f avx512_vnni avx_vnni\n"
+
+
+def test_the_system_names_the_bundles_that_are_for_it() -> None:
+    (system,) = [finding for finding in machine(Asked()) if finding.name == "system"]
+    assert system.found.endswith(f"bundles for {this_processor()}")
 
 
 def test_this_machine(tmp_path):

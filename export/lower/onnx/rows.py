@@ -1,0 +1,132 @@
+"""Frozen weights in 8 bits with a scale per row: products of bytes, tables that are looked up, and both in one.
+
+What enters a product is rounded to 8 bits with a scale of its own for each token, and for each token's tangent. A few
+channels of a transformer's hidden state are ten times larger than the rest, and that one scale has to reach them: the
+input is turned first, by a small orthogonal matrix within groups of its channels, and the weight with it. Large numbers
+then spread over their group, and x R (W R)' is x W'.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+from onnx import TensorProto
+from torch import fx
+
+from export.graph.slots import value_of
+from export.lower.onnx.encodings import MIDDLE, Floats, decode_rows, encode_rows, group_of, hadamard, signed
+from export.lower.onnx.frozen import Frozen
+from export.lower.onnx.graph import MICROSOFT, Array, Graph, Operand, WeightReference
+
+_MIDDLE = np.array(MIDDLE, np.uint8)
+_TINY = 1e-20
+"""In place of a largest value of zero."""
+
+
+class Rows8(Frozen):
+    """Unsigned bytes around 128, whose products overflow on no processor."""
+
+    turned: ClassVar[bool] = True
+    middle: ClassVar[Array] = _MIDDLE
+    """What stands for zero in the weight."""
+    suffix: ClassVar[str] = "u8"
+
+    @classmethod
+    def rounded(cls, weight: Floats) -> Floats:
+        return decode_rows(*encode_rows(weight, turned=cls.turned), turned=cls.turned)
+
+    @staticmethod
+    def stored(numbers: Array) -> Array:
+        """The bytes in the file."""
+        return numbers
+
+    def _encoded(self) -> tuple[WeightReference, WeightReference]:
+        encoded: list[Array] = []
+
+        def numbers() -> Array:
+            encoded.extend(encode_rows(self.array(), turned=self.turned))
+            stored = self.stored(encoded[0])
+            return stored if self.rows else stored.T
+
+        return self.store(self.suffix, numbers), self.store("scale", lambda: encoded[1])
+
+    def linear(self, graph: Graph, x: fx.Node) -> str:
+        """Of values and tangents stacked alike, since each row has a scale of its own."""
+        weight, scales = (graph.external(reference) for reference in self._encoded())
+        rows = _rounded_once(graph, x)
+        product = self._product(graph, rows, weight, scales, turn=self.rows)
+        return _shaped(graph, product, (*value_of(x).shape[:-1], self.out))
+
+    def linear_t(self, graph: Graph, gradient: fx.Node) -> str:
+        """Likewise, once each output channel's scale is in the gradient."""
+        weight, scales = (graph.external(reference) for reference in self._encoded())
+        shape = value_of(gradient).shape
+        rows = _rounded(graph, graph.op("Mul", gradient, scales), shape)
+        product = self._product(graph, rows, weight, 1.0, turn=not self.rows)
+        return _turned(graph, product, (*shape[:-1], self.columns))
+
+    def _product(self, graph: Graph, rows: tuple[str, str], weight: str, scales: Operand, *, turn: bool) -> str:
+        if turn:
+            weight = graph.op("Transpose", weight, perm=[1, 0])
+        numbers, row_scales = rows
+        operands = (numbers, weight, 1.0, scales, _MIDDLE, self.middle)
+        return graph.op("Mul", graph.op("MatMulIntegerToFloat", *operands, domain=MICROSOFT), row_scales)
+
+    def embedding(self, graph: Graph, ids: fx.Node) -> str:
+        weight, scales = (graph.external(reference) for reference in self._encoded())
+        numbers = graph.op("Cast", graph.op("Gather", weight, ids, axis=0), to=TensorProto.FLOAT)
+        if self.middle != 0:
+            numbers = graph.op("Sub", numbers, float(self.middle))
+        scale = graph.op("Unsqueeze", graph.op("Gather", scales, ids, axis=0), graph.integers(-1))
+        rows = graph.op("Mul", numbers, scale)
+        return _turned(graph, rows, (*value_of(ids).shape, self.columns)) if self.turned else rows
+
+
+class SignedRows8(Rows8):
+    """Twice as fast where the processor adds products of unsigned and signed bytes in 32 bits."""
+
+    middle = np.array(0, np.int8)
+    suffix = "s8"
+
+    @staticmethod
+    def stored(numbers: Array) -> Array:
+        return signed(numbers)
+
+
+class Table8(Rows8):
+    """A table that is only looked up, as it is."""
+
+    turned = False
+
+
+def _rounded_once(graph: Graph, x: fx.Node) -> tuple[str, str]:
+    """What enters, turned; several products share it."""
+    key = "rows", graph.name(x)
+    if key not in graph.notes:
+        shape = value_of(x).shape
+        graph.notes[key] = _rounded(graph, _turned(graph, x, shape), shape)
+    rounded: tuple[str, str] = graph.notes[key]
+    return rounded
+
+
+def _rounded(graph: Graph, x: Operand, shape: Sequence[int]) -> tuple[str, str]:
+    """In 8 bits around 128 [rows, in], and the scale of each row [rows, 1]."""
+    count = math.prod(shape[:-1])
+    rows = x if len(shape) == 2 else graph.reshape(x, (count, shape[-1]))
+    largest = graph.op("ReduceMax", graph.op("Abs", rows), graph.integers(-1), keepdims=0)
+    scale = graph.op("Mul", graph.op("Max", largest, _TINY), 1 / 127)
+    number = graph.op("QuantizeLinear", rows, scale, np.full(count, _MIDDLE), axis=0)
+    return number, graph.op("Unsqueeze", scale, graph.integers(-1))
+
+
+def _turned(graph: Graph, x: Operand, shape: Sequence[int]) -> str:
+    """Within groups of channels, in the shape given; turned twice it is as it was."""
+    group = group_of(shape[-1])
+    return graph.reshape(graph.op("MatMul", graph.reshape(x, (-1, group)), hadamard(group)), shape)
+
+
+def _shaped(graph: Graph, product: Operand, shape: Sequence[int]) -> str:
+    return graph.name(product) if len(shape) == 2 else graph.reshape(product, shape)
