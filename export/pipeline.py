@@ -20,6 +20,7 @@ from export.check import verify
 from export.check.memory import memory_of
 from export.check.quantized import dequantized_weights, tied_weights
 from export.check.reference import Reference
+from export.dual.generation import CHUNK, generation_programs
 from export.dual.programs import Program, ProgramBuilder, input_name, kinds
 from export.errors import ExportError
 from export.graph.bottlenecks import mark_bottlenecks
@@ -69,7 +70,12 @@ class DifferentiatedModel:
     segments: list[SegmentGraph]
     programs: dict[str, list[Shaped]]
     """By segment."""
+    generation: dict[str, list[Shaped]]
+    """Those that generate text, by segment."""
     stored: dict[str, Tensor]
+
+    def all_of(self, segment: str) -> list[Shaped]:
+        return self.programs[segment] + self.generation.get(segment, [])
 
 
 def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m.Manifest:
@@ -109,9 +115,11 @@ def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m
 
 
 def _refuse_long_sequences(loaded: Loaded, options: ExportOptions) -> None:
-    longest, positions = max(options.lengths), loaded.positions
-    if positions is not None and longest > positions:
-        raise ExportError(f"the model has {positions} positions, got --seq {longest}; choose a shorter length")
+    for option, longest in (("--seq", max(options.lengths)), ("--generate", options.generate)):
+        if loaded.positions is not None and longest > loaded.positions:
+            raise ExportError(
+                f"the model has {loaded.positions} positions, got {option} {longest}; choose a shorter length"
+            )
 
 
 # --- from a model to programs ----------------------------------------------------------------------------------------
@@ -131,7 +139,15 @@ def _differentiate(loaded: Loaded, adapted: Adapted, options: ExportOptions, pro
             programs.setdefault(program.segment, []).append(Shaped(program, batch, length))
         _merge(stored, captured)
         progress.advance(f"{batch}x{length}")
-    return DifferentiatedModel(segments, programs, stored)
+    generation: dict[str, list[Shaped]] = {}
+    if options.generate:
+        starts = boundaries(loaded.layers, options.cuts)
+        found = generation_programs(adapted.model, loaded.layers, starts, options.generate, adapted.slots)
+        for program, tokens in found.programs:
+            generation.setdefault(program.segment, []).append(Shaped(program, 1, tokens))
+        for name, tensor in found.stored.items():
+            stored.setdefault(name, tensor)
+    return DifferentiatedModel(segments, programs, generation, stored)
 
 
 def _programs(segments: Sequence[SegmentGraph], directions: Sequence[int]) -> list[Program]:
@@ -160,7 +176,7 @@ def _jobs(chain: DifferentiatedModel, options: ExportOptions) -> list[SegmentLow
         SegmentLowering(runtime, options.precision, segment.name, shaped, _needed(chain.stored, shaped), tied)
         for runtime in options.runtimes
         for segment in chain.segments
-        for shaped in [chain.programs[segment.name]]
+        for shaped in [chain.all_of(segment.name)]
     ]
 
 
@@ -214,6 +230,7 @@ def _assemble(
         directions=options.directions,
         tokenizer=tokenizer,
         chat_template=template,
+        generation=_generation(loaded, options),
         runtimes={runtime: _runtime(runtime, chain, results, options.precision) for runtime in options.runtimes},
         files=pack.list_files(folder),
     )
@@ -221,20 +238,30 @@ def _assemble(
     return manifest
 
 
+def _generation(loaded: Loaded, options: ExportOptions) -> m.GenerationSpec | None:
+    if not options.generate:
+        return None
+    return m.GenerationSpec(options.generate, min(CHUNK, options.generate), loaded.ends)
+
+
 def _runtime(
     runtime: str, chain: DifferentiatedModel, results: Mapping[tuple[str, str], LoweredSegment], precision: Precision
 ) -> m.RuntimeSpec:
     programs: list[m.ProgramSpec] = []
+    generation: list[m.ProgramSpec] = []
     shared: dict[str, None] = {}
     sizes: dict[str, int] = {}
     for segment in chain.segments:
         result = results[runtime, segment.name]
         programs += [_program(shaped, result) for shaped in chain.programs[segment.name]]
+        generation += [_program(shaped, result) for shaped in chain.generation.get(segment.name, [])]
         named = {entry.file for entry in result.entries.values()}
         shared |= dict.fromkeys(file.path for file in result.files if file.path not in named)
         sizes |= {file.path: file.bytes for file in result.files}
     versions = {library: f"{version}" for library, version in lowering(runtime).versions().items()}
-    return m.RuntimeSpec(precision, versions, tuple(programs), sum(sizes.values()), tuple(shared))
+    return m.RuntimeSpec(
+        precision, versions, tuple(programs), sum(sizes.values()), tuple(shared), generation=tuple(generation)
+    )
 
 
 def _program(shaped: Shaped, result: LoweredSegment) -> m.ProgramSpec:
