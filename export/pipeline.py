@@ -17,6 +17,7 @@ from edge_client.bundle import signature
 from edge_client.keys import read_secret
 from export.adapt.wrapping import Adapted, adapt
 from export.check import verify
+from export.check.generation import verify_generation
 from export.check.memory import memory_of
 from export.check.quantized import dequantized_weights, tied_weights
 from export.check.reference import Reference
@@ -299,13 +300,18 @@ def _verified(
     progress: Progress,
 ) -> m.Manifest:
     sample = verify.make_sample(loaded, adapted, manifest, options.verify_directions, options.seed)
-    unquantized = verify.Truth(Reference(adapted, loaded.task), sample)
+    plain = Reference(adapted, loaded.task)
+    unquantized = verify.Truth(plain, sample)
     checks: list[m.Check] = []
     with progress.stage("verify", len(options.runtimes)):
         for runtime in options.runtimes:
             replaced = dequantized_weights(chain.programs, chain.stored, adapted.model, runtime, options.precision)
-            truth = verify.Truth(Reference(adapted, loaded.task, replaced), sample) if replaced else unquantized
+            model = Reference(adapted, loaded.task, replaced) if replaced else plain
+            truth = verify.Truth(model, sample) if replaced else unquantized
             checks += verify.verify(folder, manifest, runtime, truth, unquantized)
+            if options.generate:
+                ids = sample.inputs["input_ids"][0]
+                checks += verify_generation(folder, manifest, runtime, model, ids, sample.values)
             progress.advance(runtime)
     verify.refuse_failures(checks)
     tried = {name: verify.with_trials(folder, name, spec) for name, spec in manifest.runtimes.items()}
