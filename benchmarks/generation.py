@@ -169,7 +169,9 @@ def main() -> None:
             make(folder, options)
         results = list(measured(folder, options))
     found = summary(results)
-    print(json.dumps(found) if options.json else "\n".join(f"{name:<36}{value:>10.2f}" for name, value in found.items()))
+    print(
+        json.dumps(found) if options.json else "\n".join(f"{name:<36}{value:>10.2f}" for name, value in found.items())
+    )
     sys.exit(found["ratio"] < RATIO or found["MB beside weights and cache"] > BESIDE / 1e6)
 
 

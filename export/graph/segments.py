@@ -98,7 +98,9 @@ def _crossing_state(graph: fx.Graph, order: dict[fx.Node, int], hidden: set[fx.N
     crossing = [
         node
         for node in hidden
-        if node.op != "placeholder" and order[node] < position and any(order[user] >= position for user in _readers(node))
+        if node.op != "placeholder"
+        and order[node] < position
+        and any(order[user] >= position for user in _readers(node))
     ]
     if len(crossing) != 1:
         shapes = {node.name: tuple(value_of(node).shape) for node in crossing}
