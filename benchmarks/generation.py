@@ -5,9 +5,10 @@
 A Llama of random weights, exported with `--generate`, beside a plain decode loop on the same runtime: the same model by
 `torch.onnx.export` with past keys and values, in a session with the library's own settings, whose results are its next
 inputs. Both read the same prompt and take the likeliest token; each runs in a process of its own, in turn. Tokens a
-second are counted behind the prompt, by one thread's own time, as a busy machine's clock says little. Memory is the highest that the process took above what it takes with its
-libraries imported; of it, mapped weights and the cache are known, and the rest is what generating costs. At most 60 MB
-beside weights and cache, and at least 0.9 times the plain loop's speed, or the exit status is 1.
+second are counted behind the prompt, by one thread's own time, as a busy machine's clock says little. Memory is the
+highest that the process took above what it takes with its libraries imported; of it, mapped weights and the cache are
+known, and the rest is what generating costs. At most 60 MB beside weights and cache, and at least 0.9 times the plain
+loop's speed, or the exit status is 1.
 """
 
 from __future__ import annotations

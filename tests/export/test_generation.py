@@ -51,7 +51,8 @@ def moved(bundle: Bundle, seed: int) -> dict[str, np.ndarray]:
     random = np.random.default_rng(seed)
     values = bundle.initial_adapter()
     return {
-        name: (value + 0.2 * random.standard_normal(value.shape)).astype(np.float32) for name, value in values.items()
+        name: (values[name] + 0.2 * random.standard_normal(values[name].shape)).astype(np.float32)
+        for name in sorted(values)
     }
 
 
@@ -88,7 +89,7 @@ def check_tokens(base, folder, runtime: str, seed: int) -> None:
 ])  # fmt: skip
 def test_greedy_tokens_are_those_of_transformers(exported, architecture, runtime):
     base, folder = exported(architecture, runtimes=(runtime,), cuts=1 if runtime == "torchscript" else None)
-    check_tokens(base, folder, runtime, seed=hash((architecture, runtime)) % 1000)
+    check_tokens(base, folder, runtime, seed=len(architecture) * 7)
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +155,7 @@ def test_the_cache_holds_what_it_says_and_no_more(llama):
         decoder.clear()
         with pytest.raises(SpryError, match="expected tokens to read, got none"):
             decoder.read([])
-        with pytest.raises(SpryError, match="the weights given lack .*lora_A"):
+        with pytest.raises(SpryError, match=r"the weights given lack .*lora_A"):
             Decoder(bundle.manifest, opened, "onnx", {})
 
 
@@ -170,14 +171,14 @@ def test_text_ends_where_the_model_ends_it(llama):
 
 def test_a_model_that_sees_what_follows_is_refused(exporting, saved):
     base = saved("bert", is_decoder=False)
-    with pytest.raises(ExportError, match="verification failed: .*generation"):
+    with pytest.raises(ExportError, match=r"verification failed: .*generation"):
         exporting(source=str(base), task="causal-lm", generate=LENGTH)
 
 
 def test_a_model_without_attention_of_ours_is_refused(exporting, tmp_path):
     config = transformers.BloomConfig(hidden_size=32, n_layer=2, n_head=4, vocab_size=100)
     transformers.BloomForCausalLM(config).save_pretrained(tmp_path / "bloom")
-    with pytest.raises(ExportError, match="a key-value cache needs 2 layers of attention .* this model has 0; export"):
+    with pytest.raises(ExportError, match=r"a key-value cache needs 2 layers of attention .* this model has 0"):
         exporting(source=str(tmp_path / "bloom"), task="causal-lm", generate=LENGTH, verify_directions=0)
 
 
