@@ -93,10 +93,10 @@ class Generator:
         length = self.decoder.length
         room = length + 1 - prompt  # the last is told, and read by nobody
         if room <= 1 or (wanted is not None and wanted > room):
-            more = "" if wanted is None else f" and {wanted} more"
+            asked, fewer = ("", "") if wanted is None else (f" and {wanted} more", ", ask for fewer")
             raise ProgramInputError(
-                f"the prompt has {prompt} tokens{more}, the bundle holds {length} of prompt and answer: shorten it"
-                f"{', ask for fewer' if more else ''}, or export with a larger --generate"
+                f"the prompt has {prompt} tokens{asked}, the bundle holds {length} of prompt and answer: "
+                f"shorten it{fewer}, or export with a larger --generate"
             )
         return room if wanted is None else wanted
 
