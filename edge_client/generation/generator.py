@@ -92,11 +92,15 @@ class Generator:
         """How many tokens may follow a prompt."""
         length = self.decoder.length
         room = length + 1 - prompt  # the last is told, and read by nobody
-        if room <= 1 or (wanted is not None and wanted > room):
-            asked, fewer = ("", "") if wanted is None else (f" and {wanted} more", ", ask for fewer")
+        if room <= 1:
             raise ProgramInputError(
-                f"the prompt has {prompt} tokens{asked}, the bundle holds {length} of prompt and answer: "
-                f"shorten it{fewer}, or export with a larger --generate"
+                f"the prompt has {prompt} tokens, the bundle holds {length} of prompt and answer: shorten it, or export "
+                "with a larger --generate"
+            )
+        if wanted is not None and wanted > room:
+            raise ProgramInputError(
+                f"the prompt has {prompt} tokens and {wanted} more are asked for, the bundle holds {length}: ask for "
+                "fewer, shorten the prompt, or export with a larger --generate"
             )
         return room if wanted is None else wanted
 
