@@ -94,8 +94,8 @@ class Generator:
         room = length + 1 - prompt  # the last is told, and read by nobody
         if room <= 1:
             raise ProgramInputError(
-                f"the prompt has {prompt} tokens, the bundle holds {length} of prompt and answer: shorten it, or export "
-                "with a larger --generate"
+                f"the prompt has {prompt} tokens, the bundle holds {length} of prompt and answer: shorten it, or "
+                "export with a larger --generate"
             )
         if wanted is not None and wanted > room:
             raise ProgramInputError(

@@ -9,6 +9,7 @@ import transformers
 from peft import PeftModel, set_peft_model_state_dict
 
 from edge_client.bundle.folder import Bundle
+from edge_client.commands import cli
 from edge_client.errors import SpryError
 from edge_client.generation.decoder import Decoder
 from edge_client.generation.generator import Generator, Wish
@@ -98,7 +99,7 @@ def llama(exported):
 
 
 @pytest.mark.parametrize("precision", ["none", "int8", "int4"])
-def test_weights_are_stored_once_for_training_and_generation(exporting, exported, precision):
+def test_weights_are_stored_once_for_training_and_generation(exporting, exported, precision, capsys):
     base, folder = exported("llama", precision=precision)
     without = exporting(source=str(base), task="causal-lm", cuts=None, precision=precision)
     weights = [
@@ -109,6 +110,8 @@ def test_weights_are_stored_once_for_training_and_generation(exporting, exported
     manifest = Bundle.open(folder).manifest
     assert {check.what.partition(",")[0] for check in manifest.verification} > {"generation"}
     assert all(check.passed for check in manifest.verification)
+    assert cli.run(["inspect", str(folder), "--no-verify"]) == 0
+    assert f"{LENGTH} tokens of prompt and answer" in capsys.readouterr().out
 
 
 def test_a_bundle_without_generation_is_as_it_was(exporting, saved):
@@ -146,7 +149,11 @@ def test_the_cache_holds_what_it_says_and_no_more(llama):
         assert len(list(generator.tokens(list(range(3, 43)), Wish()))) == LENGTH + 1 - 40
         for prompt, wish, message in (
             (LENGTH + 5, Wish(), f"the prompt has 53 tokens, the bundle holds {LENGTH} of prompt and answer: shorten"),
-            (40, Wish(max_tokens=30), "the prompt has 40 tokens and 30 more are asked for, the bundle holds 48: ask for"),
+            (
+                40,
+                Wish(max_tokens=30),
+                "the prompt has 40 tokens and 30 more are asked for, the bundle holds 48: ask for",
+            ),
         ):
             with pytest.raises(SpryError, match=message):
                 generator.text([5] * prompt, wish)
