@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edge_client.arrays import Floats
 from edge_client.errors import ProgramInputError
@@ -59,7 +60,7 @@ class Sampler:
             return int(scores.argmax())
         shares = probabilities(scores)
         total = np.cumsum(shares, dtype=np.float64)
-        place = int(np.searchsorted(total, self._random.random() * total[-1], side="right"))
+        place = int(np.searchsorted(total, self._random.random() * float(total[-1]), side="right"))
         return min(place, int(np.flatnonzero(shares)[-1]))
 
 
@@ -68,29 +69,33 @@ def processed(logits: Floats, seen: Collection[int], sampling: Sampling) -> Floa
     scores = _repeated_less(logits, seen, sampling.repetition_penalty)
     if sampling.temperature == 0:
         return scores
-    scores = scores / np.float32(sampling.temperature)
+    scores = np.asarray(scores / np.float32(sampling.temperature), np.float32)
     if 0 < sampling.top_k < len(scores):
-        lowest = np.partition(scores, -sampling.top_k)[-sampling.top_k]
-        scores = np.where(scores < lowest, -np.inf, scores)
+        lowest: float = np.partition(scores, -sampling.top_k)[-sampling.top_k]
+        scores = _without(scores, np.flatnonzero(scores < lowest))
     if sampling.top_p < 1:
         ascending = np.argsort(scores, kind="stable")
         below = np.cumsum(probabilities(scores)[ascending])
-        left_out = ascending[:-1][below[:-1] <= 1 - sampling.top_p]  # the likeliest always stays
-        scores = scores.copy()
-        scores[left_out] = -np.inf
-    return scores.astype(np.float32)
+        scores = _without(scores, ascending[:-1][below[:-1] <= 1 - sampling.top_p])  # the likeliest always stays
+    return scores
+
+
+def _without(scores: Floats, tokens: NDArray[np.int64]) -> Floats:
+    left: Floats = np.array(scores)
+    left[tokens] = -np.inf
+    return left
 
 
 def _repeated_less(logits: Floats, seen: Collection[int], penalty: float) -> Floats:
     if penalty == 1 or not seen:
         return logits
-    tokens = np.fromiter(set(seen), np.int64)
-    scores = logits.copy()
-    of_seen = scores[tokens]
+    tokens = np.array(sorted(set(seen)), np.int64)
+    of_seen: Floats = logits[tokens]
+    scores: Floats = np.array(logits)
     scores[tokens] = np.where(of_seen < 0, of_seen * np.float32(penalty), of_seen / np.float32(penalty))
     return scores
 
 
 def probabilities(scores: Floats) -> Floats:
-    shares = np.exp(scores - scores.max())
-    return shares / shares.sum()
+    shares: Floats = np.exp(scores - scores.max())
+    return np.asarray(shares / shares.sum(), np.float32)

@@ -112,7 +112,8 @@ AttentionInterface.register(_NAME, _attention)
 @contextmanager
 def _attending(model: nn.Module, walk: _Walk) -> Generator[None, None, None]:
     """The model's layers by our attention; it builds no masks then."""
-    configs = {id(module.config): module.config for module in model.modules() if hasattr(module, "config")}
+    found: list[Any] = [module.config for module in model.modules() if hasattr(module, "config")]
+    configs = {id(config): config for config in found}
     before = {key: getattr(config, "_attn_implementation", None) for key, config in configs.items()}
     _walks.append(walk)
     try:
