@@ -99,6 +99,9 @@ class ProgramOptions(OptionGroup):
     batch: Annotated[str, typer.Option(help="Batch sizes, between commas.")] = "8"
     seq: Annotated[str, typer.Option(help="Sequence lengths in tokens, between commas.")] = "64"
     directions: Annotated[str, typer.Option(help="Directions per step (K), between commas.")] = "1"
+    generate: Annotated[
+        int, typer.Option(help="Also programs that generate text, for so many tokens of prompt and answer; 0: none.")
+    ] = 0
     cuts: Annotated[
         int | None, typer.Option(help="At most so many places where tangents can start; left out: every block.")
     ] = None
@@ -163,6 +166,7 @@ def export(
         batches=parse_numbers("--batch", programs.batch),
         lengths=parse_numbers("--seq", programs.seq),
         directions=parse_numbers("--directions", programs.directions),
+        generate=programs.generate,
         cuts=programs.cuts,
         seed=seed,
         random_weights=random_weights,

@@ -38,6 +38,8 @@ class ExportOptions:
     batches: tuple[int, ...] = (8,)
     lengths: tuple[int, ...] = (64,)
     directions: tuple[int, ...] = (1,)
+    generate: int = 0
+    """Tokens of prompt and answer that generation holds; 0: no programs for it."""
     cuts: int | None = None
     """At most so many segments between embedding and head; None: one for each block."""
     seed: int = 0
@@ -79,6 +81,7 @@ class ExportOptions:
         positive("directions", self.directions)
         if self.cuts is not None:
             positive("cuts", [self.cuts])
+        self._check_generation()
         if self.verify_directions < 0:
             raise ExportError(f"verification takes 0 directions (to skip it) or more, got {self.verify_directions}")
         if min(self.lengths, default=0) < 2:
@@ -94,6 +97,12 @@ class ExportOptions:
         self._check_out()
         if local_folder(self.source) is None:
             require_hub(self.source)
+
+    def _check_generation(self) -> None:
+        if self.generate and self.task != "causal-lm":
+            raise ExportError(f"--generate is for the task causal-lm, got {self.task}: leave it out, or change --task")
+        if self.generate < 0 or self.generate == 1:
+            raise ExportError(f"--generate takes 2 tokens or more, or 0 for no generation, got {self.generate}")
 
     def _check_out(self) -> None:
         place = next(parent for parent in self.out.absolute().parents if parent.exists())

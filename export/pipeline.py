@@ -18,9 +18,11 @@ from edge_client.keys import read_secret
 from export.adapt.wrapping import Adapted, adapt
 from export.check import verify
 from export.check.excerpt import excerpt, few_segments, only
+from export.check.generation import verify_generation
 from export.check.memory import memory_of
 from export.check.quantized import dequantized_weights, tied_weights
 from export.check.reference import Reference
+from export.dual.generation import CHUNK, generation_programs
 from export.dual.programs import Program, ProgramBuilder, input_name, kinds
 from export.errors import ExportError
 from export.graph.bottlenecks import mark_bottlenecks
@@ -71,7 +73,12 @@ class DifferentiatedModel:
     segments: list[SegmentGraph]
     programs: dict[str, list[Shaped]]
     """By segment."""
+    generation: dict[str, list[Shaped]]
+    """Those that generate text, by segment."""
     stored: dict[str, Tensor]
+
+    def all_of(self, segment: str) -> list[Shaped]:
+        return self.programs[segment] + self.generation.get(segment, [])
 
 
 def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m.Manifest:
@@ -113,9 +120,14 @@ def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m
 
 def _with_low_memory(options: ExportOptions) -> ExportOptions:
     """The options with what was left to this machine's memory decided."""
-    if options.low_memory is not None:
-        return options
-    return replace(options, low_memory=not options.random_weights and is_too_large(options.source))
+    if options.low_memory is None:
+        options = replace(options, low_memory=not options.random_weights and is_too_large(options.source))
+    if options.low_memory and options.generate:
+        raise ExportError(
+            "what generates is checked against the whole model, which has to be in memory: leave out --generate, or "
+            "give --no-low-memory"
+        )
+    return options
 
 
 def _loaded(options: ExportOptions) -> Loaded:
@@ -129,9 +141,11 @@ def _loaded(options: ExportOptions) -> Loaded:
 
 
 def _refuse_long_sequences(loaded: Loaded, options: ExportOptions) -> None:
-    longest, positions = max(options.lengths), loaded.positions
-    if positions is not None and longest > positions:
-        raise ExportError(f"the model has {positions} positions, got --seq {longest}; choose a shorter length")
+    for option, longest in (("--seq", max(options.lengths)), ("--generate", options.generate)):
+        if loaded.positions is not None and longest > loaded.positions:
+            raise ExportError(
+                f"the model has {loaded.positions} positions, got {option} {longest}; choose a shorter length"
+            )
 
 
 # --- from a model to programs ----------------------------------------------------------------------------------------
@@ -151,7 +165,15 @@ def _differentiate(loaded: Loaded, adapted: Adapted, options: ExportOptions, pro
             programs.setdefault(program.segment, []).append(Shaped(program, batch, length))
         _merge(stored, captured)
         progress.advance(f"{batch}x{length}")
-    return DifferentiatedModel(segments, programs, stored)
+    generation: dict[str, list[Shaped]] = {}
+    if options.generate:
+        starts = boundaries(loaded.layers, options.cuts)
+        found = generation_programs(adapted.model, loaded.layers, starts, options.generate, adapted.slots)
+        for program, tokens in found.programs:
+            generation.setdefault(program.segment, []).append(Shaped(program, 1, tokens))
+        for name, tensor in found.stored.items():
+            stored.setdefault(name, tensor)
+    return DifferentiatedModel(segments, programs, generation, stored)
 
 
 def _programs(segments: Sequence[SegmentGraph], directions: Sequence[int]) -> list[Program]:
@@ -195,7 +217,7 @@ def _jobs(chain: DifferentiatedModel, processors: Mapping[str, str], options: Ex
         )
         for runtime in options.runtimes
         for segment in chain.segments
-        for shaped in [chain.programs[segment.name]]
+        for shaped in [chain.all_of(segment.name)]
     ]
 
 
@@ -250,6 +272,7 @@ def _assemble(
         directions=options.directions,
         tokenizer=tokenizer,
         chat_template=template,
+        generation=_generation(loaded, options),
         runtimes={
             runtime: msgspec.structs.replace(
                 _runtime(runtime, chain, results, options.precision), processor=processors[runtime]
@@ -262,20 +285,30 @@ def _assemble(
     return manifest
 
 
+def _generation(loaded: Loaded, options: ExportOptions) -> m.GenerationSpec | None:
+    if not options.generate:
+        return None
+    return m.GenerationSpec(options.generate, min(CHUNK, options.generate), loaded.ends)
+
+
 def _runtime(
     runtime: str, chain: DifferentiatedModel, results: Mapping[tuple[str, str], LoweredSegment], precision: Precision
 ) -> m.RuntimeSpec:
     programs: list[m.ProgramSpec] = []
+    generation: list[m.ProgramSpec] = []
     shared: dict[str, None] = {}
     sizes: dict[str, int] = {}
     for segment in chain.segments:
         result = results[runtime, segment.name]
         programs += [_program(shaped, result) for shaped in chain.programs[segment.name]]
+        generation += [_program(shaped, result) for shaped in chain.generation.get(segment.name, [])]
         named = {entry.file for entry in result.entries.values()}
         shared |= dict.fromkeys(file.path for file in result.files if file.path not in named)
         sizes |= {file.path: file.bytes for file in result.files}
     versions = {library: f"{version}" for library, version in lowering(runtime).versions().items()}
-    return m.RuntimeSpec(precision, versions, tuple(programs), sum(sizes.values()), tuple(shared))
+    return m.RuntimeSpec(
+        precision, versions, tuple(programs), sum(sizes.values()), tuple(shared), generation=tuple(generation)
+    )
 
 
 def _program(shaped: Shaped, result: LoweredSegment) -> m.ProgramSpec:
@@ -338,7 +371,8 @@ def _checks(
 ) -> list[m.Check]:
     """Every runtime against the eager model; with a place for quantized weights, one program at a time."""
     sample = verify.make_sample(loaded, adapted, manifest, options.verify_directions, options.seed)
-    unquantized = verify.Truth(Reference(adapted, loaded.task), sample)
+    plain = Reference(adapted, loaded.task)
+    unquantized = verify.Truth(plain, sample)
     programs = {segment.name: chain.programs[segment.name] for segment in manifest.segments}
     checks: list[m.Check] = []
     with progress.stage("verify", len(options.runtimes)):
@@ -347,8 +381,12 @@ def _checks(
             replaced = dequantized_weights(
                 programs, chain.stored, adapted.model, runtime, options.precision, processor, scratch
             )
-            truth = verify.Truth(Reference(adapted, loaded.task, replaced), sample) if replaced else unquantized
+            model = Reference(adapted, loaded.task, replaced) if replaced else plain
+            truth = verify.Truth(model, sample) if replaced else unquantized
             checks += verify.verify(folder, manifest, runtime, truth, unquantized, low_memory=scratch is not None)
+            if options.generate:
+                ids = sample.inputs["input_ids"][0]
+                checks += verify_generation(folder, manifest, runtime, model, ids, sample.values)
             progress.advance(runtime)
     return checks
 

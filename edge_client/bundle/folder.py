@@ -136,7 +136,7 @@ def files_of(manifest: Manifest, runtime: str) -> list[FileSpec]:
 
 def _needed(manifest: Manifest, runtime: str) -> set[str]:
     spec = manifest.runtimes[runtime]
-    return {*spec.files, *(program.file for program in spec.programs)}
+    return {*spec.files, *(program.file for program in spec.all_programs)}
 
 
 def _runtime(manifest: Manifest, runtime: str) -> manifests.RuntimeSpec:

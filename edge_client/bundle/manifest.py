@@ -25,12 +25,14 @@ LARGEST = 64 << 20
 """Bytes; no manifest has more."""
 
 Precision = Literal["none", "int8", "int4"]
-ProgramKind = Literal["plain", "enter", "dual", "scalar", "vjp"]
+ProgramKind = Literal["plain", "enter", "dual", "scalar", "vjp", "prefill", "decode"]
 PLAIN: Final = "plain"
 ENTER: Final = "enter"
 DUAL: Final = "dual"
 SCALAR: Final = "scalar"
 VJP: Final = "vjp"
+PREFILL: Final = "prefill"
+DECODE: Final = "decode"
 TaskName = Literal["seq-cls", "qa", "causal-lm"]
 """What `edge_client.tasks.registry` knows, as manifests name it."""
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -170,6 +172,13 @@ class RuntimeSpec(_Record, frozen=True):
     """By which a device finds out whether its runtime computes as the exporter's did."""
     processor: str = ""
     """What int8 products are made for (`edge_client.runtimes.processors`); empty where they are the same for all."""
+    generation: tuple[ProgramSpec, ...] = ()
+    """`prefill` and `decode` of each segment; apart from the others, since readers that know no generation pass them
+    by."""
+
+    @property
+    def all_programs(self) -> tuple[ProgramSpec, ...]:
+        return self.programs + self.generation
 
 
 class ModelSpec(_Record, frozen=True):
@@ -204,6 +213,17 @@ class FeatureSpec(_Record, frozen=True):
     """Empty where it has none."""
     square: float
     """The mean of the features' squared length, for sentences that the exporter has."""
+
+
+class GenerationSpec(_Record, frozen=True):
+    """What the programs that generate can hold."""
+
+    length: int
+    """Tokens of prompt and answer together."""
+    chunk: int
+    """A prompt's tokens at a time."""
+    ends: tuple[int, ...]
+    """The tokens by which the model ends a text."""
 
 
 class Check(_Record, frozen=True):
@@ -244,6 +264,8 @@ class Manifest(_Record, frozen=True, kw_only=True):
     """None where no linear layer of the head gives the logits."""
     chat_template: str | None = None
     """The path of the tokenizer's chat template and special tokens; of language models alone."""
+    generation: GenerationSpec | None = None
+    """None where the bundle has no programs that generate."""
 
     @property
     def trained(self) -> tuple[Parameter, ...]:
@@ -321,7 +343,7 @@ def _check_references(manifest: Manifest, where: str) -> None:
     """Everything a manifest names must be in it."""
     names = [segment.name for segment in manifest.segments]
     files = {file.path for file in manifest.files}
-    programs = [program for runtime in manifest.runtimes.values() for program in runtime.programs]
+    programs = [program for runtime in manifest.runtimes.values() for program in runtime.all_programs]
     if len(names) < 2 or names[0] != EMBED or names[-1] != HEAD or len(set(names)) != len(names):
         raise BundleError(
             f"{where}: segments must go from {EMBED} to {HEAD}, each once; found {', '.join(names) or 'none'}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -366,3 +366,37 @@ class Client:
         from .predictions import predict
 
         return predict(self.store, texts, job=self.job, personal=personal, threads=self.threads)
+
+    def generate(
+        self,
+        prompt: str,
+        *,
+        personal: bool = False,
+        max_tokens: int | None = None,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        repetition_penalty: float = 1.0,
+        stop: Sequence[str] = (),
+        seed: int | None = None,
+    ) -> Iterator[str]:
+        """What a language model goes on with, piece by piece as it comes, by the weights that `predict` takes.
+
+        Args:
+            prompt: what the text begins with.
+            personal: by the adapter that this device trained last, not the global one.
+            max_tokens: at most so many; until the model ends, or the bundle holds no more, when left out.
+            temperature: 0 takes the likeliest token; 1 draws as the model says.
+            top_k: draw from so many of the likeliest; 0: from all.
+            top_p: draw from the fewest likeliest whose probabilities come to this; 1: from all.
+            repetition_penalty: above 1, tokens that were there come less often again.
+            stop: words that end the text, and do not belong to it.
+            seed: the same seed draws the same text.
+        """
+        from edge_client.generation.generator import Wish
+        from edge_client.generation.sampler import Sampling
+
+        from .generation import generate
+
+        wish = Wish(Sampling(temperature, top_k, top_p, repetition_penalty, seed), max_tokens, tuple(stop))
+        return generate(self.store, prompt, wish, job=self.job, personal=personal, threads=self.threads)

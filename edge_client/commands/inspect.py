@@ -106,6 +106,8 @@ def _summary(bundle: Bundle, checked: str) -> Table:
     table.add_row("inputs", ", ".join(manifest.inputs))
     table.add_row("shapes", ", ".join(f"{batch}x{length}" for batch, length in manifest.shapes) + " (batch x length)")
     table.add_row("directions", ", ".join(f"K={k}" for k in manifest.directions) or "none")
+    if manifest.generation is not None:
+        table.add_row("generates", f"{manifest.generation.length} tokens of prompt and answer")
     table.add_row("tokenizer", manifest.tokenizer or "none: programs are given token ids")
     table.add_row("files", f"{len(manifest.files)}, {size(bundle.bytes)}; {checked}")
     table.add_row("made by", manifest.made_by)

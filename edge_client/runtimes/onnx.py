@@ -11,7 +11,7 @@ from typing import Any
 import onnxruntime
 
 from edge_client.arrays import Array
-from edge_client.bundle.manifest import ProgramSpec
+from edge_client.bundle.manifest import DECODE, PREFILL, ProgramSpec
 from edge_client.errors import BundleError, WrongResults
 from edge_client.runtimes.processors import Processor, exact, this_processor
 from edge_client.runtimes.runtime import CPU, Loaded, Runtime
@@ -67,8 +67,15 @@ class OnnxRuntime(Runtime):
         path = self.folder / program.file
         try:
             model = path.read_bytes()
-            packs = b"MatMulNBits" in model
-            options = self._options(packs=packs)
+            generates = program.kind in (PREFILL, DECODE)
+            options = self._options(packs=b"MatMulNBits" in model or program.kind == DECODE)
+            if generates:
+                # Sessions of a chain each have threads, which would go on spinning while the next one works.
+                options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+            if program.kind == DECODE:
+                # One row at a time, weights are read faster packed than where they are mapped, and what is packed
+                # takes the place of what was mapped. A table that is turned for its product is turned once.
+                options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
             options.add_session_config_entry(_WEIGHTS_FOLDER, str(path.parent))
             session = ort.InferenceSession(_for_this_processor(model), options, providers=["CPUExecutionProvider"])
         except FileNotFoundError as error:

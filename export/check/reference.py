@@ -6,7 +6,7 @@ makes of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,15 @@ class Reference:
         with at_bottlenecks(self._adapted, added or {}, added or {}):
             losses, _ = functional_call(forward, parameters, tuple(inputs.values()))
         return losses
+
+    def logits(self, tokens: Sequence[int], values: Mapping[str, Tensor]) -> Tensor:
+        """[tokens, vocabulary], of a language model that reads them all at once."""
+        named = {self._name_of[key]: value for key, value in values.items()}
+        ids = torch.tensor([list(tokens)])
+        read = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        with torch.no_grad():
+            found: Tensor = self._task.logits(functional_call(self._model, {**self._frozen, **named}, (), read))
+        return found[0]
 
     def entering(
         self, inputs: Mapping[str, Tensor], values: Mapping[str, Tensor], names: Iterable[str]

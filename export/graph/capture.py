@@ -57,10 +57,14 @@ def capture(
 ) -> Captured:
     """Trace `model` on `inputs` (the last one is the labels); `trainable` maps addresses of parameters to slots."""
     *tokens, _labels = inputs
-    forward = TaskForward(model, task, tuple(tokens)).eval()
+    return captured(TaskForward(model, task, tuple(tokens)), inputs, trainable, results=2)
+
+
+def captured(forward: nn.Module, inputs: dict[str, Tensor], trainable: dict[int, Slot], results: int) -> Captured:
+    """Trace what calls a model, which it has under the name `model`; it gives so many tensors."""
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = torch.export.export(forward, tuple(inputs.values()), strict=False)
+        program = torch.export.export(forward.eval(), tuple(inputs.values()), strict=False)
     stored: dict[str, Tensor] = {}
     graph_module = program.graph_module
     user_inputs = iter(inputs)
@@ -76,10 +80,10 @@ def capture(
         node.meta["slot"] = trainable.get(tensor.data_ptr(), own)
         if slot_of(node).role in STORED:
             stored[own.name] = tensor.detach()
-    captured = Captured(fx.GraphModule({}, graph_module.graph), stored)
-    _drop_unused_outputs(captured.graph, outputs=2)
-    normalize(captured)
-    return captured
+    found = Captured(fx.GraphModule({}, graph_module.graph), stored)
+    _drop_unused_outputs(found.graph, outputs=results)
+    normalize(found)
+    return found
 
 
 def _drop_unused_outputs(graph: fx.GraphModule, outputs: int) -> None:

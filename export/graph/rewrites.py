@@ -152,10 +152,10 @@ def _token_losses(captured: Captured, node: fx.Node) -> None:
     x, weight = logits.args
     if not isinstance(weight, fx.Node) or slot_of(weight).role is not Role.FROZEN:
         return
-    node.args = (x, labels, [_rows_of(captured, weight, part) for part in vocabulary.parts(*value_of(weight).shape)])
+    node.args = (x, labels, [rows_of(captured, weight, part) for part in vocabulary.parts(*value_of(weight).shape)])
 
 
-def _rows_of(captured: Captured, weight: fx.Node, rows: tuple[int, int]) -> fx.Node:
+def rows_of(captured: Captured, weight: fx.Node, rows: tuple[int, int]) -> fx.Node:
     """Some of a weight's rows as an input of their own; the weight stays stored whole."""
     with captured.graph.graph.inserting_before(weight):
         part = captured.graph.graph.placeholder(f"{weight.name}_{rows[0]}")

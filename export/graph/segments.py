@@ -73,12 +73,14 @@ def split(captured: Captured, layers: int, starts: Sequence[int]) -> list[Segmen
     cut_positions = [first_of_block[start] for start in starts] + [last]
     states = [_crossing_state(graph, order, hidden, position) for position in cut_positions]
 
+    results: list[fx.Node] = list(graph.output_node().args[0])  # type: ignore[arg-type]
     segments = [_extract(EMBED, None, [states[0]], graph, range(0))]
     for i, start in enumerate(starts):
         stop = starts[i + 1] if i + 1 < len(starts) else layers
-        segments.append(_extract(f"block.{i}", states[i], [states[i + 1]], graph, range(start, stop)))
-    results = list(graph.output_node().args[0])  # type: ignore[arg-type]
-    segments.append(_extract(HEAD, states[-1], results, graph, range(layers, layers)))  # type: ignore[arg-type]
+        own = [node for node in results if cut_positions[i] <= order[node] < cut_positions[i + 1]]
+        segments.append(_extract(f"block.{i}", states[i], [states[i + 1], *own], graph, range(start, stop)))
+    of_head = [node for node in results if order[node] >= last]
+    segments.append(_extract(HEAD, states[-1], of_head, graph, range(layers, layers)))
     return segments
 
 
@@ -96,7 +98,9 @@ def _crossing_state(graph: fx.Graph, order: dict[fx.Node, int], hidden: set[fx.N
     crossing = [
         node
         for node in hidden
-        if node.op != "placeholder" and order[node] < position and any(order[user] >= position for user in node.users)
+        if node.op != "placeholder"
+        and order[node] < position
+        and any(order[user] >= position for user in _readers(node))
     ]
     if len(crossing) != 1:
         shapes = {node.name: tuple(value_of(node).shape) for node in crossing}
@@ -105,6 +109,11 @@ def _crossing_state(graph: fx.Graph, order: dict[fx.Node, int], hidden: set[fx.N
             "models that hand several tensors from block to block are not supported"
         )
     return crossing[0]
+
+
+def _readers(node: fx.Node) -> list[fx.Node]:
+    """What reads a node but the end of the graph: a block's own results, such as its keys, cross nothing."""
+    return [user for user in node.users if user.op != "output"]
 
 
 def _extract(

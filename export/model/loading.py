@@ -63,6 +63,15 @@ class Loaded:
         return min(counts, default=None)
 
     @property
+    def ends(self) -> tuple[int, ...]:
+        """The tokens by which the model ends a text, as its own `generate` knows them."""
+        configs = getattr(self.model, "generation_config", None), self.model.config.get_text_config()
+        of_tokenizer = getattr(self.tokenizer, "eos_token_id", None)
+        known = [token for config in configs if (token := getattr(config, "eos_token_id", None)) is not None]
+        found = next(iter(known), of_tokenizer)
+        return tuple(found) if isinstance(found, list) else () if found is None else (int(found),)
+
+    @property
     def inputs(self) -> tuple[str, ...]:
         """The token inputs that the model reads, in the order of a bundle's programs."""
         has_types = getattr(self.model.config, "type_vocab_size", 0) > 1

@@ -50,6 +50,8 @@ REFUSED = [
     ({"lengths": (64, 1)}, "a sequence needs at least 2 tokens, got --seq 64,1"),
     ({"lengths": ()}, "a sequence needs at least 2 tokens, got --seq nothing"),
     ({"directions": (0,)}, "directions must be at least 1, got 0"),
+    ({"generate": 32}, "--generate is for the task causal-lm, got seq-cls"),
+    ({"generate": 1, "task": "causal-lm"}, "--generate takes 2 tokens or more, or 0 for no generation, got 1"),
     ({"cuts": 0}, "cuts must be at least 1, got 0"),
     ({"verify_directions": -1}, r"verification takes 0 directions \(to skip it\) or more, got -1"),
     ({"labels": ("only",)}, "a classifier needs at least 2 labels, got only"),

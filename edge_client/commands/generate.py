@@ -1,0 +1,73 @@
+"""`spry generate`: text that a language model of this device goes on with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from edge_client.client.generation import generate
+from edge_client.commands.options.groups import OptionGroup, grouped
+from edge_client.generation.generator import Wish
+from edge_client.generation.sampler import Sampling
+from edge_client.store.jobs import Store, default_home
+
+
+@dataclass(frozen=True)
+class SamplingOptions(OptionGroup):
+    """How the text is chosen, and where it ends."""
+
+    title = "The text"
+
+    max_tokens: Annotated[
+        int | None, typer.Option(help="At most so many; left out: until the model ends, or the bundle holds no more.")
+    ] = None
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token; 1 draws as the model says.")] = 0.0
+    top_k: Annotated[int, typer.Option(help="Draw from so many of the likeliest; 0: from all.")] = 0
+    top_p: Annotated[
+        float, typer.Option(help="Draw from the fewest likeliest whose probabilities come to this; 1: from all.")
+    ] = 1.0
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Above 1, tokens that were there come less often again.")
+    ] = 1.0
+    stop: Annotated[list[str] | None, typer.Option(help="End before this word; may be given several times.")] = None
+    seed: Annotated[int | None, typer.Option(help="The same seed draws the same text.")] = None
+
+    @property
+    def wish(self) -> Wish:
+        drawn = Sampling(self.temperature, self.top_k, self.top_p, self.repetition_penalty, self.seed)
+        return Wish(drawn, self.max_tokens, tuple(self.stop or ()))
+
+
+@grouped
+def command(
+    prompt: Annotated[str, typer.Argument(help="What the text begins with.")],
+    sampling: SamplingOptions,
+    home: Annotated[Path | None, typer.Option(help="Where `spry join` keeps everything.")] = None,
+    server: Annotated[
+        str | None, typer.Option(help="Whose job; not needed by a device with one server.", envvar="SPRY_SERVER")
+    ] = None,
+    job: Annotated[str | None, typer.Option(help="Name or id; the job taken part in last when left out.")] = None,
+    personal: Annotated[
+        bool, typer.Option("--personal", help="By the adapter that this device trained last, not the global one.")
+    ] = False,
+    threads: Annotated[int, typer.Option(min=0, help="Threads for the runtime; 0 leaves the number to it.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON at the end: the prompt and its text.")] = False,
+) -> None:
+    """Go on with a text by the newest weights that this device has, word by word.
+
+    Example: spry generate "The committee met on Tuesday" --max-tokens 40 --temperature 0.8 --top-p 0.9
+    """
+    folder = home or default_home()
+    store = Store(folder, server) if server else Store.only(folder)
+    pieces = generate(store, prompt, sampling.wish, job=job, personal=personal, threads=threads)
+    if as_json:
+        row = {"prompt": prompt, "text": "".join(pieces)}
+        typer.echo(msgspec.json.format(msgspec.json.encode(row), indent=1).decode())
+        return
+    for piece in pieces:
+        typer.echo(piece, nl=False)
+    typer.echo()

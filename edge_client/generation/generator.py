@@ -1,0 +1,119 @@
+"""Text that follows a prompt, as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from edge_client.errors import ProgramInputError
+
+from .decoder import Decoder
+from .sampler import Sampler, Sampling
+from .text import Detokenizer, StopWords
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What text is asked for."""
+
+    sampling: Sampling = field(default_factory=Sampling)
+    max_tokens: int | None = None
+    """At most so many; None: until the model ends, or the cache is full."""
+    stop: tuple[str, ...] = ()
+    """Words that end the text, and do not belong to it."""
+
+    def check(self) -> None:
+        """Refuse what has no meaning."""
+        self.sampling.check()
+        StopWords(self.stop)
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise ProgramInputError(f"max_tokens must be 1 or more, got {self.max_tokens}")
+
+
+class Generator:
+    """Generates with one decoder; what two prompts begin with alike is read once.
+
+    Args:
+        decoder: which is this generator's alone.
+        tokenizer: the model's.
+        ends: the tokens by which the model ends a text.
+    """
+
+    def __init__(self, decoder: Decoder, tokenizer: Tokenizer, ends: Sequence[int]) -> None:
+        self.decoder = decoder
+        self._tokenizer = tokenizer
+        self._ends = frozenset(ends)
+        self._read: list[int] = []
+
+    def encoded(self, prompt: str, *, special: bool = True) -> list[int]:
+        """A prompt's tokens; `special` where the tokenizer adds those that begin a text, but none that end one."""
+        tokens: list[int] = list(self._tokenizer.encode(prompt, add_special_tokens=special).ids)
+        while special and tokens and tokens[-1] in self._ends:
+            tokens.pop()
+        if not tokens:
+            raise ProgramInputError(f"the prompt has no tokens: {prompt!r}; begin the text, and the model goes on")
+        return tokens
+
+    def tokens(self, prompt: Sequence[int], wish: Wish) -> Iterator[int]:
+        """The tokens that follow, without the one that ends the text."""
+        left = self._room(len(prompt), wish.max_tokens)
+        sampler, seen = Sampler(wish.sampling), list(prompt)
+        pending = self._unread(prompt)
+        while left > 0:
+            token = sampler.choose(self._reading(pending), seen)
+            if token in self._ends:
+                return
+            yield token
+            seen.append(token)
+            pending, left = [token], left - 1
+
+    def text(self, prompt: str | Sequence[int], wish: Wish) -> Iterator[str]:
+        """The text that follows, piece by piece."""
+        wish.check()
+        tokens = self.encoded(prompt) if isinstance(prompt, str) else list(prompt)
+        self._room(len(tokens), wish.max_tokens)
+        return self._pieces(tokens, wish)
+
+    def _pieces(self, tokens: list[int], wish: Wish) -> Iterator[str]:
+        words, stops = Detokenizer(self._tokenizer, tokens), StopWords(wish.stop)
+        for token in self.tokens(tokens, wish):
+            if piece := stops.add(words.add(token)):
+                yield piece
+            if stops.met:
+                return
+        if piece := stops.add(words.flush()) + stops.flush():
+            yield piece
+
+    def _room(self, prompt: int, wanted: int | None) -> int:
+        """How many tokens may follow a prompt."""
+        length = self.decoder.length
+        room = length + 1 - prompt  # the last is told, and read by nobody
+        if room <= 1:
+            raise ProgramInputError(
+                f"the prompt has {prompt} tokens, the bundle holds {length} of prompt and answer: shorten it, or "
+                "export with a larger --generate"
+            )
+        if wanted is not None and wanted > room:
+            raise ProgramInputError(
+                f"the prompt has {prompt} tokens and {wanted} more are asked for, the bundle holds {length}: ask for "
+                "fewer, shorten the prompt, or export with a larger --generate"
+            )
+        return room if wanted is None else wanted
+
+    def _unread(self, prompt: Sequence[int]) -> list[int]:
+        """What of a prompt the decoder has not read; the last token always, as what follows it is asked."""
+        same = 0
+        while same < min(len(self._read), len(prompt) - 1) and self._read[same] == prompt[same]:
+            same += 1
+        self.decoder.keep(same)
+        del self._read[same:]
+        return list(prompt[same:])
+
+    def _reading(self, tokens: list[int]):  # noqa: ANN202 -- logits
+        logits = self.decoder.read(tokens)
+        self._read += tokens
+        return logits

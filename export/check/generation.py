@@ -1,0 +1,64 @@
+"""Do the programs that generate say what the model says? Their greedy tokens, and the logits behind them, against it.
+
+The programs read a prompt that takes more than one pass of `prefill`, and go on by themselves; the model then reads all
+of it at once, without a cache, and tells what it would have put in each place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from edge_client.bundle.manifest import Check, Manifest
+from edge_client.generation.decoder import Decoder
+from edge_client.runtimes.runtime import open_runtime
+from export.check.reference import Reference
+from export.check.verify import JVP_BOUND
+
+_TOKENS = 12
+"""Generated, if there is room for them."""
+_BEYOND = 3
+"""Tokens of the prompt that a second pass reads."""
+_TIE = 1e-4
+"""Of the logits' size: closer ones are as likely."""
+
+
+def verify_generation(
+    folder: Path, manifest: Manifest, runtime: str, model: Reference, ids: Tensor, values: Mapping[str, Tensor]
+) -> list[Check]:
+    """Of one runtime; `ids` are tokens to begin with, and `values` the adapter's weights."""
+    spec = manifest.generation
+    assert spec is not None
+    weights = {name: value.numpy() for name, value in values.items()}
+    count = min(spec.chunk + _BEYOND, spec.length - 1)
+    tokens = [int(token) for token in np.resize(ids.numpy(), count)]
+    found: list[np.ndarray] = []
+    with open_runtime(runtime, folder) as opened:
+        decoder = Decoder(manifest, opened, runtime, weights)
+        unread = tokens
+        while len(found) < _TOKENS and decoder.room >= len(unread):
+            found.append(decoder.read(unread))
+            unread = [int(found[-1].argmax())]
+            tokens = tokens + unread
+        decoder.release()
+    expected = model.logits(tokens, values).numpy()[count - 1 : -1]
+    return _checks(manifest, runtime, np.stack(found), expected)
+
+
+def _checks(manifest: Manifest, runtime: str, found: np.ndarray, expected: np.ndarray) -> list[Check]:
+    precision = manifest.runtimes[runtime].precision
+    size = float(np.sqrt(np.mean(np.square(expected))))
+    error = float(np.sqrt(np.mean(np.square(found - expected)))) / max(size, 1e-30)
+    chosen = np.take_along_axis(expected, found.argmax(-1)[:, None], -1)[:, 0]
+    others = int(np.sum(expected.max(-1) - chosen > _TIE * size))
+    bound, none = JVP_BOUND[precision], 0.0 if precision == "none" else None
+    lines = (
+        (f"generation, RMS error of the logits of {len(found)} tokens", error, bound),
+        ("generation, greedy tokens that are not the model's", float(others), none),
+    )
+    return [
+        Check(runtime, precision, what, value, limit, limit is None or value <= limit) for what, value, limit in lines
+    ]

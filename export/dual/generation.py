@@ -1,0 +1,53 @@
+"""The programs that generate text: each segment's forward over new tokens, with a cache of those before.
+
+    prefill   some of a prompt's tokens at a time
+    decode    one token
+
+The segments are those of training, so that a runtime stores their weights once for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from edge_client.bundle.manifest import DECODE, HEAD, PREFILL
+from export.dual.programs import Program
+from export.graph.caching import cache_shapes, capture_cached, key_name, value_name
+from export.graph.segments import SegmentGraph, split
+from export.graph.slots import Slot
+
+CHUNK = 32
+"""A prompt's tokens at a time; short ones are padded to it."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The programs of all segments, and what they read of the model."""
+
+    programs: list[tuple[Program, int]]
+    """Each with its number of new tokens."""
+    stored: dict[str, Tensor]
+
+
+def generation_programs(
+    model: nn.Module, layers: int, starts: Sequence[int], length: int, trainable: dict[int, Slot]
+) -> Generation:
+    """Of a model cut before each block in `starts`, with a cache for so many tokens."""
+    shapes = cache_shapes(model, layers)
+    programs: list[tuple[Program, int]] = []
+    stored: dict[str, Tensor] = {}
+    for kind, tokens in ((PREFILL, min(CHUNK, length)), (DECODE, 1)):
+        found = capture_cached(model, shapes, length, tokens, trainable)
+        stored.update(found.stored)
+        for segment in split(found, layers, starts):
+            program = Program(segment.name, kind, 0, segment.graph, _outputs(segment))
+            programs.append((program, tokens))
+    return Generation(programs, stored)
+
+
+def _outputs(segment: SegmentGraph) -> tuple[str, ...]:
+    first = "logits" if segment.name == HEAD else "hidden"
+    return first, *(name for block in segment.blocks for name in (key_name(block), value_name(block)))

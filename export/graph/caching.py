@@ -1,0 +1,200 @@
+"""A causal model's forward over a few new tokens, with the keys and values of those before as inputs.
+
+transformers lets an attention of ours stand in for a model's own (`AttentionInterface`). It is given what a layer makes
+of the new tokens, after positions were turned in; here it attends to them and to a cache of fixed length, of which the
+first `position` entries are filled, and gives the new keys and values back as results. Whoever runs the programs writes
+them into the cache, in place: no program copies it.
+
+    key.N     [heads, size, length]   of layer N, so that scores are a product without a transposition
+    value.N   [heads, length, size]
+
+Scores of cached and of new tokens are two products, side by side in one softmax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from transformers import AttentionInterface
+
+from export.errors import ExportError
+from export.graph import ops, vocabulary
+from export.graph.capture import Captured, captured
+from export.graph.editing import share_equal_nodes
+from export.graph.rewrites import rows_of
+from export.graph.slots import Role, Slot, slot_of, value_of
+
+_NAME = "spry_cached"
+IDS, POSITIONS, LAST = "input_ids", "position_ids", "last"
+"""Inputs: new tokens, their positions (both [1, tokens]), and where several are new, the place of the last [1]."""
+
+
+def key_name(layer: int) -> str:
+    return f"key.{layer}"
+
+
+def value_name(layer: int) -> str:
+    return f"value.{layer}"
+
+
+@dataclass(frozen=True)
+class CacheShape:
+    """What a layer keeps of each token."""
+
+    heads: int
+    key: int
+    value: int
+
+
+@dataclass
+class _Walk:
+    """One pass through a model: caches by layer, and what the pass adds to them."""
+
+    positions: Tensor
+    length: int
+    caches: Sequence[tuple[Tensor, Tensor]] = ()
+    """Empty in a pass that only finds out their shapes."""
+    added: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+
+
+_walks: list[_Walk] = []
+"""The pass that goes on, as models hand their attention nothing of ours."""
+
+
+def _attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
+    scaling: float | None = None, sliding_window: int | None = None, softcap: float | None = None, **_more: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """Of one layer: `query` [1, query heads, tokens, size], `key` and `value` [1, heads, tokens, size]."""
+    walk = _walks[-1]
+    keys, values = key[0].transpose(1, 2), value[0]
+    cached = walk.caches[len(walk.added)] if walk.caches else _nothing(keys, values, walk.length)
+    walk.added.append((keys, values))
+    heads, tokens = values.shape[:2]
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    grouped = (query[0] * scale).reshape(heads, -1, query.shape[-1])
+    scores = torch.cat([torch.matmul(grouped, cached[0]), torch.matmul(grouped, keys)], -1)
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    seen = _seen(walk.positions[0], walk.length, sliding_window)
+    scores = scores.reshape(heads, -1, tokens, walk.length + tokens) + seen
+    shares = torch.softmax(scores, -1).reshape(heads, -1, walk.length + tokens)
+    old, new = shares.split([walk.length, tokens], -1)
+    mixed = torch.matmul(old, cached[1]) + torch.matmul(new, values)
+    return mixed.reshape(1, query.shape[1], tokens, -1).transpose(1, 2), None
+
+
+def _nothing(keys: Tensor, values: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    return keys.new_zeros(*keys.shape[:2], length), values.new_zeros(values.shape[0], length, values.shape[2])
+
+
+def _seen(positions: Tensor, length: int, window: int | None) -> Tensor:
+    """[tokens, length + tokens]: 0 where a new token sees one, the lowest number where not."""
+    tokens = positions.shape[0]
+    slots, new = torch.arange(length), torch.arange(tokens)
+    cached = slots < positions[:1].unsqueeze(1)
+    among = new <= new.unsqueeze(1)
+    if window is not None:
+        cached = cached & (slots > positions.unsqueeze(1) - window)
+        among = among & (new > new.unsqueeze(1) - window)
+    allowed = torch.cat([cached.expand(tokens, length), among], -1)
+    return torch.where(allowed, 0.0, torch.finfo(torch.float32).min)
+
+
+AttentionInterface.register(_NAME, _attention)
+
+
+@contextmanager
+def _attending(model: nn.Module, walk: _Walk) -> Generator[None, None, None]:
+    """The model's layers by our attention; it builds no masks then."""
+    found: list[Any] = [module.config for module in model.modules() if hasattr(module, "config")]
+    configs = {id(config): config for config in found}
+    before = {key: getattr(config, "_attn_implementation", None) for key, config in configs.items()}
+    _walks.append(walk)
+    try:
+        for config in configs.values():
+            config._attn_implementation = _NAME
+        yield
+    finally:
+        _walks.pop()
+        for key, config in configs.items():
+            config._attn_implementation = before[key]
+
+
+class CachedForward(nn.Module):
+    """Calls a model on new tokens: logits of the last, and each layer's new keys and values."""
+
+    def __init__(self, model: nn.Module, length: int) -> None:
+        super().__init__()
+        self.model = model
+        self.length = length
+
+    def forward(self, ids: Tensor, positions: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        several = ids.shape[1] > 1
+        caches = rest[several:]
+        walk = _Walk(positions, self.length, list(zip(caches[::2], caches[1::2], strict=True)))
+        kept = {"logits_to_keep": rest[0]} if several else {}
+        with _attending(self.model, walk):
+            logits = self.model(input_ids=ids, position_ids=positions, **kept).logits
+        return logits, *(tensor for pair in walk.added for tensor in pair)
+
+
+def cache_shapes(model: nn.Module, layers: int) -> list[CacheShape]:
+    """Of each layer, as a pass over one token finds them."""
+    walk = _Walk(torch.zeros(1, 1, dtype=torch.int64), 1)
+    with torch.no_grad(), _attending(model, walk):
+        model(input_ids=torch.zeros(1, 1, dtype=torch.int64), position_ids=walk.positions)
+    if len(walk.added) != layers:
+        raise ExportError(
+            f"a key-value cache needs {layers} layers of attention that transformers lets others compute, this model "
+            f"has {len(walk.added)}; export it without --generate"
+        )
+    return [CacheShape(value.shape[0], key.shape[1], value.shape[2]) for key, value in walk.added]
+
+
+def capture_cached(
+    model: nn.Module, shapes: Sequence[CacheShape], length: int, tokens: int, trainable: dict[int, Slot]
+) -> Captured:
+    """The forward over so many new tokens with a cache of a length: (logits, key.0, value.0, key.1, …)."""
+    inputs = {name: torch.zeros(1, tokens, dtype=torch.int64) for name in (IDS, POSITIONS)}
+    if tokens > 1:
+        inputs[LAST] = torch.zeros(1, dtype=torch.int64)
+    for layer, shape in enumerate(shapes):
+        inputs[key_name(layer)] = torch.zeros(shape.heads, shape.key, length)
+        inputs[value_name(layer)] = torch.zeros(shape.heads, length, shape.value)
+    found = captured(CachedForward(model, length), inputs, trainable, results=1 + 2 * len(shapes))
+    _logits_in_parts(found)
+    return found
+
+
+def _logits_in_parts(found: Captured) -> None:
+    """The vocabulary layer by the same rows at a time as in training: a part may have to be turned or unpacked."""
+    graph = found.graph.graph
+    logits: fx.Node = graph.output_node().args[0][0]  # type: ignore[index,assignment]
+    for node in list(graph.nodes):
+        weight = node.args[1] if node.target is ops.linear else None
+        if not isinstance(weight, fx.Node) or slot_of(weight).role is not Role.FROZEN:
+            continue
+        parts = vocabulary.parts(*value_of(weight).shape)
+        if value_of(node).shape[-1] != value_of(logits).shape[-1] or len(parts) == 1:
+            continue
+        with graph.inserting_before(node):
+            products = [graph.call_function(ops.linear, (node.args[0], rows_of(found, weight, part))) for part in parts]
+            whole = graph.call_function(torch.ops.aten.cat.default, (products, -1))
+        for product, (first, stop) in zip(products, parts, strict=True):
+            product.meta = {**node.meta, "val": value_of(node)[..., first:stop]}
+        whole.meta = dict(node.meta)
+        node.replace_all_uses_with(whole)
+        graph.erase_node(node)
+    share_equal_nodes(graph)
+    graph.eliminate_dead_code()
+    for node in list(graph.nodes):
+        if node.op == "placeholder" and not node.users and slot_of(node).role is not Role.INPUT:
+            graph.erase_node(node)
+    graph.lint()
+    found.graph.recompile()

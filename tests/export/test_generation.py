@@ -1,0 +1,194 @@
+"""Programs that generate: the tokens that transformers' own `generate` gives, from the same weights."""
+
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from peft import PeftModel, set_peft_model_state_dict
+
+from edge_client.bundle.folder import Bundle
+from edge_client.commands import cli
+from edge_client.errors import SpryError
+from edge_client.generation.decoder import Decoder
+from edge_client.generation.generator import Generator, Wish
+from edge_client.runtimes.runtime import open_runtime
+from export.errors import ExportError
+from tests.export.models import CONFIGS
+
+LENGTH = 48
+PROMPTS = (1, 5, 32, 40)
+"""One token, a part of a pass of `prefill`, one, and more."""
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    def save(architecture: str, **changes):
+        config_class, options = CONFIGS[architecture]
+        tokens = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+        torch.manual_seed(0)
+        config = config_class(**options, **tokens, initializer_range=0.2)
+        config.update(changes)
+        folder = tmp_path_factory.mktemp("models") / architecture
+        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+        return folder
+
+    return save
+
+
+@pytest.fixture(scope="module")
+def exported(exporting, saved):
+    def export(architecture: str, *, model=None, **options):
+        base = model or saved(architecture)
+        options = {"generate": LENGTH, "cuts": None} | options
+        return base, exporting(source=str(base), task="causal-lm", **options)
+
+    return export
+
+
+def moved(bundle: Bundle, seed: int) -> dict[str, np.ndarray]:
+    """Weights of the adapter that are not where they begin."""
+    random = np.random.default_rng(seed)
+    values = bundle.initial_adapter()
+    return {
+        name: (values[name] + 0.2 * random.standard_normal(values[name].shape)).astype(np.float32)
+        for name in sorted(values)
+    }
+
+
+def of_transformers(base, bundle: Bundle, weights) -> PeftModel:
+    model = transformers.AutoModelForCausalLM.from_pretrained(base).eval()
+    adapted = PeftModel.from_pretrained(model, str(bundle.folder / "adapter")).eval()
+    set_peft_model_state_dict(adapted, {name: torch.from_numpy(value) for name, value in weights.items()})
+    return adapted
+
+
+def check_tokens(base, folder, runtime: str, seed: int) -> None:
+    bundle = Bundle.open(folder)
+    weights = moved(bundle, seed)
+    model = of_transformers(base, bundle, weights)
+    with open_runtime(runtime, folder, threads=1) as opened:
+        decoder = Decoder(bundle.manifest, opened, runtime, weights)
+        generator = Generator(decoder, None, ends=())  # tokens need no tokenizer
+        for prompt in PROMPTS:
+            ids = torch.randint(3, 100, (1, prompt), generator=torch.Generator().manual_seed(seed + prompt))
+            count = min(LENGTH - prompt, 20)
+            expected = model.generate(
+                input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False,
+                eos_token_id=None, pad_token_id=1,
+            )[0, prompt:]  # fmt: skip
+            assert list(generator.tokens(ids[0].tolist(), Wish(max_tokens=count))) == expected.tolist()
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # transformers about itself
+@pytest.mark.parametrize(("architecture", "runtime"), [
+    ("llama", "onnx"), ("qwen3", "onnx"), ("gpt2", "onnx"), ("gemma3", "onnx"),
+    pytest.param("opt", "onnx", marks=pytest.mark.no_cover),
+    ("gemma3", "executorch"),
+    pytest.param("qwen3", "torchscript", marks=pytest.mark.no_cover),
+])  # fmt: skip
+def test_greedy_tokens_are_those_of_transformers(exported, architecture, runtime):
+    base, folder = exported(architecture, runtimes=(runtime,), cuts=1 if runtime == "torchscript" else None)
+    check_tokens(base, folder, runtime, seed=len(architecture) * 7)
+
+
+@pytest.fixture(scope="module")
+def llama(exported):
+    return exported("llama")
+
+
+@pytest.mark.parametrize("precision", ["none", "int8", "int4"])
+def test_weights_are_stored_once_for_training_and_generation(exporting, exported, precision, capsys):
+    base, folder = exported("llama", precision=precision)
+    without = exporting(source=str(base), task="causal-lm", cuts=None, precision=precision)
+    weights = [
+        {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(one.rglob("*.bin"))}
+        for one in (folder, without)
+    ]
+    assert weights[0] == weights[1]
+    manifest = Bundle.open(folder).manifest
+    assert {check.what.partition(",")[0] for check in manifest.verification} > {"generation"}
+    assert all(check.passed for check in manifest.verification)
+    assert cli.run(["inspect", str(folder), "--no-verify"]) == 0
+    assert f"{LENGTH} tokens of prompt and answer" in capsys.readouterr().out
+
+
+def test_a_bundle_without_generation_is_as_it_was(exporting, saved):
+    manifest = Bundle.open(exporting(source=str(saved("llama")), task="causal-lm")).manifest
+    assert manifest.generation is None
+    assert all(not spec.generation for spec in manifest.runtimes.values())
+    with pytest.raises(SpryError, match="no programs that generate text with onnx: export it with --task causal-lm"):
+        Decoder(manifest, None, "onnx", {})
+
+
+def test_what_two_prompts_begin_with_is_read_once(llama):
+    """A chat grows at its end; what was read of it stays in the cache."""
+    bundle = Bundle.open(llama[1])
+    with open_runtime("onnx", bundle.folder, threads=1) as opened:
+        made = [Decoder(bundle.manifest, opened, "onnx", moved(bundle, 3)) for _ in range(2)]
+        used, fresh = (Generator(decoder, None, ends=()) for decoder in made)
+        first, wish = list(range(5, 15)), Wish(max_tokens=6)
+        said = list(used.tokens(first, wish))
+        longer = [*first, *said, 7, 8, 9]
+        read: list[int] = []
+        real = used.decoder.read
+        used.decoder.read = lambda tokens: read.extend(tokens) or real(tokens)
+        again = list(used.tokens(longer, wish))
+        assert read[:4] == [said[-1], 7, 8, 9]
+        assert again == list(fresh.tokens(longer, wish))
+        other = [*first[:4], 50, 51]
+        assert list(used.tokens(other, wish)) == list(fresh.tokens(other, wish))
+
+
+def test_the_cache_holds_what_it_says_and_no_more(llama):
+    bundle = Bundle.open(llama[1])
+    with open_runtime("onnx", bundle.folder, threads=1) as opened:
+        decoder = Decoder(bundle.manifest, opened, "onnx", moved(bundle, 3))
+        generator = Generator(decoder, None, ends=())
+        assert len(list(generator.tokens(list(range(3, 43)), Wish()))) == LENGTH + 1 - 40
+        for prompt, wish, message in (
+            (LENGTH + 5, Wish(), f"the prompt has 53 tokens, the bundle holds {LENGTH} of prompt and answer: shorten"),
+            (
+                40,
+                Wish(max_tokens=30),
+                "the prompt has 40 tokens and 30 more are asked for, the bundle holds 48: ask for",
+            ),
+        ):
+            with pytest.raises(SpryError, match=message):
+                generator.text([5] * prompt, wish)
+        with pytest.raises(SpryError, match=f"the cache holds {LENGTH} tokens and has 48, got 1 more"):
+            decoder.read([5])
+        decoder.clear()
+        with pytest.raises(SpryError, match="expected tokens to read, got none"):
+            decoder.read([])
+        with pytest.raises(SpryError, match=r"the weights given lack .*lora_A"):
+            Decoder(bundle.manifest, opened, "onnx", {})
+
+
+def test_text_ends_where_the_model_ends_it(llama):
+    bundle = Bundle.open(llama[1])
+    with open_runtime("onnx", bundle.folder, threads=1) as opened:
+        decoder = Decoder(bundle.manifest, opened, "onnx", moved(bundle, 3))
+        free = list(Generator(decoder, None, ends=()).tokens([5, 6, 7], Wish(max_tokens=12)))
+        last = free.index(free[5])
+        assert list(Generator(decoder, None, ends=(free[5],)).tokens([5, 6, 7], Wish())) == free[:last]
+    assert bundle.manifest.generation.ends == (2,)
+
+
+def test_a_model_that_sees_what_follows_is_refused(exporting, saved):
+    base = saved("bert", is_decoder=False)
+    with pytest.raises(ExportError, match=r"verification failed: .*generation"):
+        exporting(source=str(base), task="causal-lm", generate=LENGTH)
+
+
+def test_a_model_without_attention_of_ours_is_refused(exporting, tmp_path):
+    config = transformers.BloomConfig(hidden_size=32, n_layer=2, n_head=4, vocab_size=100)
+    transformers.BloomForCausalLM(config).save_pretrained(tmp_path / "bloom")
+    with pytest.raises(ExportError, match=r"a key-value cache needs 2 layers of attention .* this model has 0"):
+        exporting(source=str(tmp_path / "bloom"), task="causal-lm", generate=LENGTH, verify_directions=0)
+
+
+def test_more_than_the_model_has_positions_for_is_refused(exporting, saved):
+    with pytest.raises(ExportError, match="the model has 64 positions, got --generate 65; choose a shorter length"):
+        exporting(source=str(saved("gpt2")), task="causal-lm", generate=65)
