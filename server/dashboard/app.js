@@ -8,6 +8,7 @@ import { $, complain, text } from "./dom.js";
 import { startForm } from "./form.js";
 import { count, percent, setClock } from "./format.js";
 import { accuracyOf, countDown, newestFirst, showJob, showList, startActions } from "./jobs.js";
+import { meet } from "./people.js";
 import { showRefusals } from "./refusals.js";
 
 const CONNECTION = {
@@ -146,6 +147,7 @@ async function signIn() {
     return;
   }
   try {
+    await meet();
     const rows = await call("GET", "v1/jobs");
     rows.forEach((row) => fleet.jobs.set(row.id, row));
   } catch (error) {
@@ -168,6 +170,7 @@ function signOut(why) {
   chosen = null;
   for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
   $("fleet").hidden = $("sign-out").hidden = $("connection").hidden = true;
+  text($("who"), "");
   $("sign-in").hidden = false;
   document.title = "SPRY";
   complain($("sign-in-error"), why);

@@ -3,6 +3,7 @@
 import { call } from "./api.js";
 import { $, complain, h, keyed, text } from "./dom.js";
 import { ago, bytes, count, digits, duration, now, percent, plural } from "./format.js";
+import { may } from "./people.js";
 
 const SLOTS = 40; // places that are drawn apart
 
@@ -61,9 +62,9 @@ export function showJob(job, { metrics, rounds }) {
     `Mode ${training.mode}, estimator ${training.estimator}, ${plural(job.settings.per_round, "client")} ` +
       `in a round; made ${ago(job.created)}.${ended}${stuck}`,
   );
-  $("pause").hidden = job.state !== "running";
-  $("resume").hidden = job.state !== "paused" && job.state !== "set-aside";
-  $("stop").hidden = job.state === "ended";
+  $("pause").hidden = job.state !== "running" || !may("operator");
+  $("resume").hidden = (job.state !== "paused" && job.state !== "set-aside") || !may("operator");
+  $("stop").hidden = job.state === "ended" || !may("administrator");
   keyed(
     $("tiles"),
     tiles(job, metrics),

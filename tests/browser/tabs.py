@@ -32,6 +32,11 @@ class Site:
         with self.server.administrator() as admin:
             admin.post("/v1/jobs", {"name": name, "bundle": self.bundle, "settings": values})
 
+    def person(self, role: str) -> str:
+        """The token of a new one."""
+        with self.server.administrator() as admin:
+            return admin.post("/v1/access", {"name": f"a-{role}", "role": role})["token"]
+
     def state(self, name: str) -> dict:
         with self.server.administrator() as admin:
             return admin.get(f"/v1/jobs/{name}")

@@ -53,6 +53,26 @@ def test_a_token_in_the_address_is_removed_and_never_sent(tab, site):
     assert fleet.TOKEN not in one.page.url
 
 
+def test_people_are_offered_what_they_may_do(tab, fresh):
+    fresh.job("steered")
+    offered = {
+        "viewer": set(),
+        "operator": {"Start a job", "Pause"},
+        "administrator": {"Start a job", "Pause", "Stop…"},
+    }
+    for role, buttons in offered.items():
+        one = tab(at=fresh)
+        one.open("steered", fresh.person(role))
+        page = one.page
+        expect(page.get_by_role("heading", name="steered", level=1)).to_be_visible()
+        for button in ("Start a job", "Pause", "Stop…"):
+            shown = page.get_by_role("button", name=button, exact=True)
+            expect(shown).to_be_visible() if button in buttons else expect(shown).to_be_hidden()
+        if role != "administrator":
+            expect(page.locator(".bar")).to_contain_text(f"a-{role}, {role}")
+            expect(page.locator("#may")).to_contain_text("takes an administrator" if buttons else "takes an operator")
+
+
 # --- what is shown ---
 
 

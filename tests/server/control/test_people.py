@@ -70,6 +70,14 @@ def test_the_audit_log_names_who_did_it(server, bundle, people):
     }  # fmt: skip
 
 
+def test_everybody_may_ask_who_they_are(server, people):
+    assert server.call("GET", "/v1/me").json() == {"name": "admin", "role": "administrator"}
+    for role in ROLES:
+        assert server.call("GET", "/v1/me", headers=people[role]).json() == {"name": f"a-{role}", "role": role}
+    server.call("GET", "/v1/me", 401, headers={"Authorization": "Bearer nobody"})
+    server.call("GET", "/v1/me", 401, headers=server.device().headers)
+
+
 def test_a_revoked_person_is_a_stranger(server, people):
     assert [one["name"] for one in server.call("GET", "/v1/access").json()] == [f"a-{role}" for role in ROLES]
     server.call("DELETE", "/v1/access/a-operator", 204, headers=people["administrator"])
