@@ -3,11 +3,13 @@
 import { Stream, call, token } from "./api.js";
 import { showAssignment } from "./assignment.js";
 import { Charts } from "./charts.js";
+import { closeDevice, openDevice, refreshDevice, startDevice } from "./device.js";
 import { showDevices, startDevices } from "./devices.js";
 import { $, complain, text } from "./dom.js";
 import { startForm } from "./form.js";
 import { count, percent, setClock } from "./format.js";
 import { accuracyOf, countDown, newestFirst, showJob, showList, startActions } from "./jobs.js";
+import { inHash, linkTo, page, turnTo } from "./pages.js";
 import { meet } from "./people.js";
 import { showRefusals } from "./refusals.js";
 
@@ -16,6 +18,8 @@ const CONNECTION = {
   live: "live",
   lost: "connection lost, trying again",
 };
+
+const TITLES = { device: "A device", tokens: "Enrol devices", compare: "Compare jobs" };
 
 const fleet = { jobs: new Map(), devices: new Map() };
 let details = empty();
@@ -38,7 +42,10 @@ function say(message) {
 
 const TAKE = {
   jobs: (rows) => rows.forEach(takeJob),
-  devices: (rows) => rows.forEach((row) => fleet.devices.set(row.id, row)),
+  devices: (rows) => {
+    rows.forEach((row) => fleet.devices.set(row.id, row));
+    refreshDevice();
+  },
   rounds: (rows) => rows.forEach((row) => details.rounds.set(row.number, row)),
   metrics: (rows) =>
     rows.forEach(({ name, round, value }) => {
@@ -89,12 +96,21 @@ function connection(state) {
 
 // --- which job is shown ---
 
-const inHash = () => new URLSearchParams(location.hash.slice(1));
-
 function choose(id) {
   chosen = fleet.jobs.has(id) ? id : (newestFirst(fleet.jobs)[0]?.id ?? null);
+  $("device-back").href = job() ? linkTo("job", job().name) : "#";
   draw("all");
   connect();
+}
+
+/** The page that the address names; beside other pages the job stays chosen. */
+function turn() {
+  const { name, of } = page();
+  turnTo(name);
+  if (name === "device") openDevice(of);
+  else closeDevice();
+  if (name === "job" || stream === null) choose(name === "job" ? named(of) : chosen);
+  else document.title = `${TITLES[name]} · SPRY`;
 }
 
 // --- drawing, at most once in a frame ---
@@ -128,7 +144,7 @@ function drawn() {
   if (!shown) return;
   const accuracy = accuracyOf(shown);
   const told = accuracy == null ? "" : `, ${percent(accuracy)}`;
-  document.title = `${shown.name}: ${count(shown.done)} of ${count(shown.settings.rounds)}${told} · SPRY`;
+  if (page().name === "job") document.title = `${shown.name}: ${count(shown.done)} of ${count(shown.settings.rounds)}${told} · SPRY`;
   if (parts.job) showJob(shown, details);
   if (parts.charts) {
     charts ??= new Charts($("charts"));
@@ -156,7 +172,7 @@ async function signIn() {
   }
   $("sign-in").hidden = true;
   $("fleet").hidden = $("sign-out").hidden = false;
-  choose(named(inHash().get("job")));
+  turn();
 }
 
 const named = (job) => [...fleet.jobs.values()].find(({ id, name }) => id === job || name === job)?.id ?? null;
@@ -164,6 +180,7 @@ const named = (job) => [...fleet.jobs.values()].find(({ id, name }) => id === jo
 function signOut(why) {
   stream?.close();
   stream = null;
+  closeDevice();
   token.forget();
   fleet.jobs.clear();
   fleet.devices.clear();
@@ -194,6 +211,7 @@ function start() {
   startActions({ chosen: job, changed, say });
   startForm({ changed, say });
   startDevices(() => draw("devices"));
+  startDevice(say);
   $("sign-in-form").addEventListener("submit", (event) => {
     event.preventDefault();
     token.set($("token").value.trim());
@@ -203,7 +221,7 @@ function start() {
   $("sign-out").addEventListener("click", () => signOut());
   addEventListener("hashchange", () => {
     if (takeToken()) signIn();
-    else if (token.get()) choose(named(inHash().get("job")));
+    else if (token.get()) turn();
   });
   setInterval(() => {
     countDown(job());

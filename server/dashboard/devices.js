@@ -2,6 +2,7 @@
 
 import { $, fill, h, text } from "./dom.js";
 import { ago, bytes, count, digits } from "./format.js";
+import { linkTo } from "./pages.js";
 
 const ORDER = ["training", "waiting", "away", "revoked"];
 const SHOWN = 50;
@@ -10,7 +11,7 @@ let all = false;
 const profile = (device) => device.profile ?? {};
 
 const COLUMNS = [
-  ["device", (device) => h("span", { title: device.id }, device.name)],
+  ["device", (device) => h("a", { href: linkTo("device", device.id), title: device.id }, device.name)],
   ["state", (device) => h("span", { class: `badge ${device.state}` }, device.state)],
   ["job", (device) => device.job ?? ""],
   ["last seen", (device) => ago(device.last_seen)],
@@ -20,6 +21,7 @@ const COLUMNS = [
   ["s / step", (device) => digits(profile(device).step_seconds), "number"],
   ["up", (device) => bytes(device.up), "number"],
   ["down", (device) => bytes(device.down), "number"],
+  ["note", (device) => device.note, "wrap"],
 ];
 
 export function startDevices(redraw) {

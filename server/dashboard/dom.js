@@ -71,3 +71,17 @@ export function complain(element, message) {
   element.hidden = !message;
   text(element, message ?? "");
 }
+
+/** Numbers in large: [title, value, about it] each. */
+export function tiles(list, found) {
+  keyed(
+    list,
+    found,
+    ([title]) => title,
+    ([title]) => h("div", {}, h("dt", {}, title), h("dd", {}, h("span"), h("small"))),
+    (tile, [, value, about]) => {
+      text(tile.querySelector("span"), value);
+      text(tile.querySelector("small"), about);
+    },
+  );
+}

@@ -1,7 +1,8 @@
 // Jobs: the list, the one that is shown, and how an administrator steers it.
 
 import { call } from "./api.js";
-import { $, complain, h, keyed, text } from "./dom.js";
+import { ask } from "./ask.js";
+import { $, complain, h, keyed, text, tiles } from "./dom.js";
 import { ago, bytes, count, digits, duration, now, percent, plural } from "./format.js";
 import { may } from "./people.js";
 
@@ -65,20 +66,11 @@ export function showJob(job, { metrics, rounds }) {
   $("pause").hidden = job.state !== "running" || !may("operator");
   $("resume").hidden = (job.state !== "paused" && job.state !== "set-aside") || !may("operator");
   $("stop").hidden = job.state === "ended" || !may("administrator");
-  keyed(
-    $("tiles"),
-    tiles(job, metrics),
-    ([title]) => title,
-    ([title]) => h("div", {}, h("dt", {}, title), h("dd", {}, h("span"), h("small"))),
-    (tile, [, value, about]) => {
-      text(tile.querySelector("span"), value);
-      text(tile.querySelector("small"), about);
-    },
-  );
+  tiles($("tiles"), numbers(job, metrics));
   showRound(job, rounds);
 }
 
-function tiles(job, metrics) {
+function numbers(job, metrics) {
   const change = (name) => {
     const values = [...(metrics.get(name)?.values() ?? [])];
     return values.length > 1 ? values.at(-1) - values[0] : null;
@@ -205,13 +197,13 @@ export function startActions({ chosen, changed, say }) {
   };
   $("pause").addEventListener("click", () => steer("pause"));
   $("resume").addEventListener("click", () => steer("resume"));
-  $("stop").addEventListener("click", () => {
-    text($("stop-title"), `Stop job ${chosen().name}?`);
-    $("stop-dialog").showModal();
-  });
-  $("stop-no").addEventListener("click", () => $("stop-dialog").close());
-  $("stop-yes").addEventListener("click", () => {
-    $("stop-dialog").close();
-    steer("stop");
+  $("stop").addEventListener("click", async () => {
+    const sure = await ask({
+      title: `Stop job ${chosen().name}?`,
+      about: "Devices are given nothing more of it, and it does not start again. Its weights stay.",
+      no: "Keep it",
+      yes: "Stop it for good",
+    });
+    if (sure) steer("stop");
   });
 }

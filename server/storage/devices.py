@@ -37,6 +37,10 @@ def revoke_token(connection: Connection, token: str) -> bool:
     return bool(connection.execute(update(tokens).where(tokens.c.id == token).values(revoked=True)).rowcount)
 
 
+def label_of(connection: Connection, token: str) -> str:
+    return connection.execute(select(tokens.c.label).where(tokens.c.id == token)).scalar_one()
+
+
 def limit_of(connection: Connection, token: str) -> tuple[str, int | None]:
     """A token's label, and how many of its devices may have a task at once; it stays so until the transaction ends."""
     query = select(tokens.c.label, tokens.c.at_once).where(tokens.c.id == token).with_for_update()
@@ -88,8 +92,13 @@ def revoked(connection: Connection) -> list[str]:
     return list(connection.execute(select(devices.c.id).where(devices.c.revoked.is_(True))).scalars())
 
 
-def with_jobs(connection: Connection) -> list[tuple[Device, str | None]]:
-    """All devices, the oldest first, and the names of the jobs that they work on."""
+def set_note(connection: Connection, device: str, note: str) -> bool:
+    """Whether there is such a device."""
+    return bool(connection.execute(update(devices).where(devices.c.id == device).values(note=note or None)).rowcount)
+
+
+def with_jobs(connection: Connection, device: str | None = None) -> list[tuple[Device, str | None]]:
+    """All devices, the oldest first, or one; and the names of the jobs that they work on."""
     has_part = and_(tasks.c.device == devices.c.id, tasks.c.state == "open")
     query = (
         select(devices, jobs.c.name.label("job"))
@@ -97,6 +106,8 @@ def with_jobs(connection: Connection) -> list[tuple[Device, str | None]]:
         .outerjoin(jobs, jobs.c.id == tasks.c.job)
         .order_by(devices.c.created, devices.c.id)
     )
+    if device is not None:
+        query = query.where(devices.c.id == device)
     return [_with_job(**row) for row in connection.execute(query).mappings()]
 
 

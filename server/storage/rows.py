@@ -117,6 +117,8 @@ class Device:
     """What it said at its last check-in."""
     key: str | None = None
     """That it signs requests with; a device without has a secret."""
+    note: str | None = None
+    """What people wrote about it."""
 
 
 @dataclass(frozen=True)

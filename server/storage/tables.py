@@ -19,7 +19,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA = 2
+SCHEMA = 3
 """Raise it with every column, table or index that comes: a database of an earlier version is given them."""
 schema = MetaData()
 
@@ -51,6 +51,7 @@ devices = Table(
     Column("revoked", Boolean, nullable=False),
     Column("profile", JSON),  # its last check-in
     Column("key", String(43)),  # public, of those that sign; their hash is empty
+    Column("note", String(300)),  # what people wrote about it
 )
 
 people = Table(  # who may use the server beside the one with the administrator's token
@@ -200,6 +201,7 @@ refusals = Table(
     Column("code", String(20), nullable=False),
     Column("detail", Text, nullable=False),
     Index("refusals_of_round", "job", "round"),
+    Index("refusals_of_device", "device"),
 )
 
 traffic = Table(  # bytes of what devices sent and fetched

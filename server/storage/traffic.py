@@ -104,6 +104,12 @@ def by_device(connection: Connection) -> dict[str, Volume]:
     return {device: _volume(up, down) for device, up, down in connection.execute(query)}
 
 
+def of_device(connection: Connection, device: str) -> Volume:
+    """Of all jobs."""
+    query = select(func.sum(traffic.c.up), func.sum(traffic.c.down)).where(traffic.c.device == device)
+    return _volume(*connection.execute(query).one())
+
+
 def by_round(connection: Connection, job: str) -> dict[int, Volume]:
     """In the order of the rounds."""
     query = (

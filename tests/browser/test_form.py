@@ -105,7 +105,7 @@ def test_a_job_is_started_paused_resumed_and_stopped_by_keyboard_alone(tab, site
     press_on(page, "Stop…")
     expect(page.get_by_role("button", name="Keep it")).to_be_focused()
     page.keyboard.press("Escape")
-    expect(page.locator("#stop-dialog")).to_be_hidden()
+    expect(page.locator("#ask-dialog")).to_be_hidden()
     assert site.state("typed")["state"] == "running"
     press_on(page, "Stop…")
     press_on(page, "Stop it for good")

@@ -6,13 +6,13 @@ from dataclasses import asdict
 from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, Len
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict
 
 from edge_client.wire.protocol import CheckedIn, CheckIn, DeviceKey, Enrolled, Enrolment
 from server.control import credentials
 from server.control import devices as fleet
-from server.control.devices import DeviceView
+from server.control.devices import DeviceHistory, DeviceView
 from server.web.admission import Route
 from server.web.bodies import takes
 from server.web.services import ByAdmin, ByOperator, Device, SignedBody, UseServices, Viewer, address
@@ -55,6 +55,14 @@ class CreatedToken(TokenView):
     token: str
 
 
+class Note(BaseModel):
+    """A line that people keep about a device."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    note: Annotated[str, Len(0, 300)]
+
+
 @router.post("/tokens", status_code=201)
 def create_token(services: UseServices, by: ByOperator, wanted: NewToken) -> CreatedToken:
     """Make an enrolment token."""
@@ -92,6 +100,18 @@ def put_key(services: UseServices, device: Device, message: DeviceKey) -> Enroll
 def list_devices(services: UseServices) -> list[DeviceView]:
     """All that enrolled, and how each does; what it said, and its bytes, come within seconds."""
     return fleet.list_devices(services.store, fleet.device_totals(services.store))
+
+
+@router.get("/devices/{device}", dependencies=[Viewer])
+def show_device(services: UseServices, device: str, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> DeviceHistory:
+    """A device with its newest parts and refusals, and what became of each."""
+    return fleet.history(services.store, device, limit)
+
+
+@router.put("/devices/{device}/note", status_code=204)
+def write_note(services: UseServices, by: ByOperator, device: str, wanted: Note) -> None:
+    """Keep a line about a device; an empty one removes it."""
+    fleet.write_note(services.store, device, wanted.note, by)
 
 
 @router.delete("/devices/{device}", status_code=204)
