@@ -12,6 +12,7 @@ import { accuracyOf, countDown, newestFirst, showJob, showList, startActions } f
 import { inHash, linkTo, page, turnTo } from "./pages.js";
 import { meet } from "./people.js";
 import { showRefusals } from "./refusals.js";
+import { closeTokens, openTokens, startTokens } from "./tokens.js";
 
 const CONNECTION = {
   connecting: "connecting…",
@@ -109,6 +110,8 @@ function turn() {
   turnTo(name);
   if (name === "device") openDevice(of);
   else closeDevice();
+  if (name === "tokens") openTokens();
+  else closeTokens();
   if (name === "job" || stream === null) choose(name === "job" ? named(of) : chosen);
   else document.title = `${TITLES[name]} · SPRY`;
 }
@@ -181,6 +184,7 @@ function signOut(why) {
   stream?.close();
   stream = null;
   closeDevice();
+  closeTokens();
   token.forget();
   fleet.jobs.clear();
   fleet.devices.clear();
@@ -212,6 +216,7 @@ function start() {
   startForm({ changed, say });
   startDevices(() => draw("devices"));
   startDevice(say);
+  startTokens(say);
   $("sign-in-form").addEventListener("submit", (event) => {
     event.preventDefault();
     token.set($("token").value.trim());

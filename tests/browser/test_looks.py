@@ -58,6 +58,13 @@ def test_the_other_pages_too(tab, fresh, size, scheme):
     expect(page.get_by_role("button", name="Keep it")).to_be_focused()
     assert one.fits()
     accessible(page)
+    page.keyboard.press("Escape")
+    one.turn_to("tokens")
+    page.get_by_role("button", name="Make a token").click()
+    expect(page.locator("#made-qr")).to_be_visible()
+    expect(page.locator("#tokens tbody tr")).to_have_count(2)
+    assert one.fits()
+    accessible(page)
 
 
 def accessible(page) -> None:

@@ -13,6 +13,7 @@ from edge_client.wire.protocol import CheckedIn, CheckIn, DeviceKey, Enrolled, E
 from server.control import credentials
 from server.control import devices as fleet
 from server.control.devices import DeviceHistory, DeviceView
+from server.control.invitations import as_svg, check_address, invite
 from server.web.admission import Route
 from server.web.bodies import takes
 from server.web.services import ByAdmin, ByOperator, Device, SignedBody, UseServices, Viewer, address
@@ -34,6 +35,10 @@ class NewToken(BaseModel):
     seconds: Annotated[float, Gt(0), Le(3650 * _DAY)] = 7 * _DAY
     at_once: Annotated[int, Ge(1), Le(1_000_000)] | None = None
     """How many of its devices may have a task at the same time; all when left out."""
+    server: Annotated[str, Len(0, 200)] = ""
+    """The address by which devices reach this server: then the answer has an invitation."""
+    key: Annotated[str, Len(0, 43)] = ""
+    """For the invitation: the public key of the only publisher whose bundles its devices take."""
 
 
 class TokenView(BaseModel):
@@ -53,6 +58,10 @@ class CreatedToken(TokenView):
     """The only time that the token's text is told."""
 
     token: str
+    invitation: str | None
+    """What `spry join` takes in place of an address and a token."""
+    qr: str | None
+    """The invitation as a picture (SVG)."""
 
 
 class Note(BaseModel):
@@ -65,10 +74,15 @@ class Note(BaseModel):
 
 @router.post("/tokens", status_code=201)
 def create_token(services: UseServices, by: ByOperator, wanted: NewToken) -> CreatedToken:
-    """Make an enrolment token."""
+    """Make an enrolment token, and where an address is given, an invitation with its QR code."""
+    check_address(wanted.server, wanted.key)
     limits = wanted.uses, wanted.seconds, by, wanted.at_once
     token, text = credentials.create_token(services.store, wanted.label, *limits)
-    return CreatedToken(**asdict(token), token=text)
+    made = CreatedToken(**asdict(token), token=text, invitation=None, qr=None)
+    if wanted.server:
+        invitation = invite(wanted.server, text, wanted.key)
+        made.invitation, made.qr = str(invitation), as_svg(invitation)
+    return made
 
 
 @router.get("/tokens", dependencies=[Viewer])

@@ -12,6 +12,7 @@ import pytest
 from edge_client.client.client import Client
 from edge_client.commands import cli
 from edge_client.format import size
+from edge_client.invitation import invitation_in
 from server.cli.job import outliers_in
 from tests.server.cli.conftest import ROWS
 
@@ -167,6 +168,20 @@ def test_a_token_that_names_a_publisher(spry, wrong, address, tmp_path):
     client.close()
     assert client.store.publisher() == public
     assert "is no public key" in wrong("token", "create", "--trust", tmp_path / "publisher.key")
+
+
+def test_a_token_as_a_qr_code(spry, address, tmp_path):
+    assert spry("keys", "make", tmp_path / "publisher.key").code == 0
+    public = (tmp_path / "publisher.key.pub").read_text().strip()
+    done = spry("token", "create", "--qr", "--trust", tmp_path / "publisher.key.pub")
+    *picture, command, _ = done.err.splitlines()
+    invited = invitation_in(command.split("'")[1])
+    assert command == f"spry join '{invited}' --data FILE"
+    assert (invited.server, invited.token) == (address, done.out.strip())
+    assert invited.token.endswith(public)
+    assert len([line for line in picture if "█" in line]) > 15
+    made = json.loads(spry("token", "create", "--json").out)
+    assert invitation_in(made["invitation"]).token == made["token"]
 
 
 def test_people(spry, ok, wrong, monkeypatch):
