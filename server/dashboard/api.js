@@ -25,6 +25,9 @@ export async function call(method, path, body) {
   return response.status === 204 ? null : response.json();
 }
 
+/** The answer as a file. */
+export const fetched = async (path) => (await send(path, { method: "GET" })).blob();
+
 /** Leaves a file's bytes at the server, under their own hash; gives it back. */
 export async function upload(path, file) {
   const body = await file.arrayBuffer();

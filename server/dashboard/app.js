@@ -3,15 +3,18 @@
 import { Stream, call, token } from "./api.js";
 import { showAssignment } from "./assignment.js";
 import { Charts } from "./charts.js";
+import { startDownload } from "./download.js";
 import { closeDevice, openDevice, refreshDevice, startDevice } from "./device.js";
 import { showDevices, startDevices } from "./devices.js";
 import { $, complain, text } from "./dom.js";
 import { startForm } from "./form.js";
 import { count, percent, setClock } from "./format.js";
 import { accuracyOf, countDown, newestFirst, showJob, showList, startActions } from "./jobs.js";
+import { refreshLog, showAdvice } from "./log.js";
 import { inHash, linkTo, page, turnTo } from "./pages.js";
 import { meet } from "./people.js";
 import { showRefusals } from "./refusals.js";
+import { showSettings } from "./settings.js";
 import { closeTokens, openTokens, startTokens } from "./tokens.js";
 
 const CONNECTION = {
@@ -30,7 +33,7 @@ let charts = null;
 let wanted = new Set(); // parts of the page to draw anew
 
 function empty() {
-  return { rounds: new Map(), metrics: new Map(), traffic: new Map(), refusals: new Map(), assignment: null };
+  return { rounds: new Map(), metrics: new Map(), traffic: new Map(), refusals: new Map(), assignment: null, advice: [] };
 }
 
 const job = () => fleet.jobs.get(chosen);
@@ -57,6 +60,9 @@ const TAKE = {
   refusals: (rows) => rows.forEach((row) => details.refusals.set(row.id, row)),
   assignment: (value) => {
     details.assignment = value;
+  },
+  advice: (lines) => {
+    details.advice = lines;
   },
 };
 
@@ -132,6 +138,8 @@ function drawn() {
     job: any("jobs", "rounds", "metrics"),
     charts: any("metrics", "traffic", "rounds"),
     assignment: any("assignment"),
+    advice: any("advice"),
+    log: any("jobs", "rounds", "refusals"),
     refusals: any("refusals", "jobs", "devices"),
     devices: any("devices", "clock"),
   };
@@ -153,6 +161,9 @@ function drawn() {
     charts ??= new Charts($("charts"));
     charts.show(shown, details);
   }
+  if (parts.advice) showAdvice(details.advice);
+  if (parts.job) showSettings(shown);
+  if (parts.log) refreshLog(shown);
   if (parts.assignment) showAssignment(details.assignment);
   if (parts.refusals) showRefusals(shown, details.refusals, fleet.devices);
 }
@@ -214,6 +225,8 @@ function start() {
   const changed = (row) => take("jobs", [row]);
   startActions({ chosen: job, changed, say });
   startForm({ changed, say });
+  startDownload({ chosen: job, say });
+  $("log-details").addEventListener("toggle", () => job() && refreshLog(job()));
   startDevices(() => draw("devices"));
   startDevice(say);
   startTokens(say);

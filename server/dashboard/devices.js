@@ -24,7 +24,18 @@ const COLUMNS = [
   ["note", (device) => device.note, "wrap"],
 ];
 
+const narrow = matchMedia("(max-width: 36rem)");
+
+/** On a phone the devices come before the history, for eyes, fingers and readers alike. */
+function place() {
+  const card = $("devices-card");
+  const before = narrow.matches && !$("job").hidden ? $("charts") : null;
+  const parent = before?.parentElement ?? $("job-page");
+  if (card.parentElement !== parent) parent.insertBefore(card, before);
+}
+
 export function startDevices(redraw) {
+  narrow.addEventListener("change", redraw);
   text($("address"), location.origin);
   $("all-devices").addEventListener("click", () => {
     all = true;
@@ -33,6 +44,7 @@ export function startDevices(redraw) {
 }
 
 export function showDevices(devices) {
+  place();
   const found = [...devices.values()].sort(
     (a, b) => ORDER.indexOf(a.state) - ORDER.indexOf(b.state) || a.name.localeCompare(b.name, "en", { numeric: true }),
   );

@@ -57,11 +57,10 @@ export function showJob(job, { metrics, rounds }) {
   badge($("job-state"), job.state);
   const { training } = job.settings;
   const ended = job.state === "ended" ? ` Ended ${ago(job.ended)}: ${job.reason}.` : "";
-  const stuck = job.state === "set-aside" ? ` It cannot go on: ${job.reason}. Mend that, then resume it.` : "";
   text(
     $("job-about"),
     `Mode ${training.mode}, estimator ${training.estimator}, ${plural(job.settings.per_round, "client")} ` +
-      `in a round; made ${ago(job.created)}.${ended}${stuck}`,
+      `in a round; made ${ago(job.created)}.${ended}`,
   );
   $("pause").hidden = job.state !== "running" || !may("operator");
   $("resume").hidden = (job.state !== "paused" && job.state !== "set-aside") || !may("operator");
@@ -96,6 +95,13 @@ function numbers(job, metrics) {
       digits(job.metrics.loss),
       loss == null ? "" : `${loss < 0 ? "−" : "+"}${digits(Math.abs(loss))}`,
     ]);
+  if (job.ends_about != null) {
+    const left = Math.max(0, job.ends_about - now());
+    found.push(["Time left", left < 1 ? "soon" : `about ${duration(left)}`, "if rounds go on as the last ones did"]);
+  }
+  const round = job.progress;
+  const here = (round?.training ?? 0) + (job.settings.training.mode === "epoch" ? (round?.reported ?? 0) : 0);
+  found.push(["Devices", count(job.devices), here ? `took part; ${count(here)} in this round` : "took part"]);
   found.push(["Sent by devices", bytes(job.up), `${bytes(job.down)} fetched`]);
   found.push(["Refused", count(refused), refused === 1 ? "update" : "updates"]);
   return found;
@@ -128,12 +134,8 @@ function showRound(job, rounds) {
     (step ? " in this iteration" : `, ${count(round.training)} training`);
   bar.setAttribute("aria-valuetext", said);
   const told = roundText(job, round, said, rounds.get(round.number));
-  text($("round-text"), round.lacks ? `${told} ${sentence(round.lacks)}` : told);
+  text($("round-text"), told);
   countDown(job);
-}
-
-function sentence(words) {
-  return `${words[0].toUpperCase()}${words.slice(1)}.`;
 }
 
 function roundText(job, round, said, row) {

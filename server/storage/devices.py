@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -90,6 +90,11 @@ def revoke(connection: Connection, device: str) -> bool:
 def revoked(connection: Connection) -> list[str]:
     """The ids of those from which nothing more is taken."""
     return list(connection.execute(select(devices.c.id).where(devices.c.revoked.is_(True))).scalars())
+
+
+def names(connection: Connection, among: Collection[str]) -> dict[str, str]:
+    query = select(devices.c.id, devices.c.name).where(devices.c.id.in_(among))
+    return dict(connection.execute(query).all())
 
 
 def set_note(connection: Connection, device: str, note: str) -> bool:

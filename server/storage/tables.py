@@ -69,6 +69,7 @@ bundles = Table(
     schema,
     Column("sha256", String(64), primary_key=True),
     Column("created", Float, nullable=False),
+    Column("name", String(100)),  # what people call it
 )
 
 jobs = Table(
@@ -224,6 +225,7 @@ audit = Table(
     Column("subject", String(200), nullable=False),
     Column("detail", Text, nullable=False),
     Index("audit_by_action", "action", "actor", "time"),
+    Index("audit_by_subject", "subject"),
 )
 
 refused_before = Table(  # how many refusals were forgotten

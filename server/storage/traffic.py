@@ -98,6 +98,14 @@ def total(connection: Connection, job: str | None = None) -> Volume:
     return _volume(*connection.execute(query).one())
 
 
+def count_senders(connection: Connection, job: str) -> int:
+    """The devices that have sent anything for a job."""
+    return (
+        connection.scalar(select(func.count(traffic.c.device.distinct())).where(traffic.c.job == job, traffic.c.up > 0))
+        or 0
+    )
+
+
 def by_device(connection: Connection) -> dict[str, Volume]:
     """Of all jobs."""
     query = select(traffic.c.device, func.sum(traffic.c.up), func.sum(traffic.c.down)).group_by(traffic.c.device)

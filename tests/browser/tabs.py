@@ -120,7 +120,7 @@ class Tab:
         self.page.evaluate("place => { location.hash = place }", place)
 
     def rounds(self) -> int:
-        return int(self.page.locator("#tiles div", has_text="Rounds").locator("span").inner_text().replace(",", ""))
+        return int(self.page.locator("#tiles [data-key=Rounds] span").inner_text().replace(",", ""))
 
     def waited_for_rounds(self, count: int) -> int:
         until = time.monotonic() + 30
