@@ -4,6 +4,7 @@ import { Stream, call, token } from "./api.js";
 import { showAssignment } from "./assignment.js";
 import { Charts } from "./charts.js";
 import { startDownload } from "./download.js";
+import { closeCompare, openCompare, refreshCompare, startCompare } from "./compare.js";
 import { closeDevice, openDevice, refreshDevice, startDevice } from "./device.js";
 import { showDevices, startDevices } from "./devices.js";
 import { $, complain, text } from "./dom.js";
@@ -45,7 +46,10 @@ function say(message) {
 // --- what the server says ---
 
 const TAKE = {
-  jobs: (rows) => rows.forEach(takeJob),
+  jobs: (rows) => {
+    rows.forEach(takeJob);
+    refreshCompare();
+  },
   devices: (rows) => {
     rows.forEach((row) => fleet.devices.set(row.id, row));
     refreshDevice();
@@ -116,6 +120,8 @@ function turn() {
   turnTo(name);
   if (name === "device") openDevice(of);
   else closeDevice();
+  if (name === "compare") openCompare(fleet.jobs);
+  else closeCompare();
   if (name === "tokens") openTokens();
   else closeTokens();
   if (name === "job" || stream === null) choose(name === "job" ? named(of) : chosen);
@@ -150,6 +156,7 @@ function drawn() {
   }
   $("no-job").hidden = fleet.jobs.size > 0;
   $("job").hidden = !shown;
+  $("compare-link").hidden = fleet.jobs.size < 2;
   if (parts.list) showList(fleet.jobs, chosen);
   if (parts.devices) showDevices(fleet.devices);
   if (!shown) return;
@@ -195,6 +202,7 @@ function signOut(why) {
   stream?.close();
   stream = null;
   closeDevice();
+  closeCompare();
   closeTokens();
   token.forget();
   fleet.jobs.clear();
@@ -230,6 +238,7 @@ function start() {
   startDevices(() => draw("devices"));
   startDevice(say);
   startTokens(say);
+  startCompare();
   $("sign-in-form").addEventListener("submit", (event) => {
     event.preventDefault();
     token.set($("token").value.trim());

@@ -94,13 +94,13 @@ function side(traffic, name, newest) {
 }
 
 export class Charts {
-  constructor(parent) {
-    this.charts = CHARTS.map((kind) => new Chart(kind, parent));
+  constructor(parent, kinds = CHARTS) {
+    this.charts = kinds.map((kind) => new Chart(kind, parent));
     new ResizeObserver(() => this.charts.forEach((chart) => chart.fit())).observe(parent);
     dark.addEventListener("change", () => this.charts.forEach((chart) => chart.paint()));
   }
 
-  /** `table.metrics`: name -> round -> value; `table.traffic`: round -> bytes. */
+  /** `table` is what the kinds take their series from; `metrics`: name -> round -> value, `traffic`: round -> bytes. */
   show(job, table) {
     for (const chart of this.charts) chart.show(job, table);
   }
