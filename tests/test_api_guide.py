@@ -88,7 +88,7 @@ def test_the_commands_of_the_guide_run(place, port):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     said = re.split(r"^=== \d+\n", done.stdout, flags=re.MULTILINE)[1:]
-    who, refused, job, device, invitation, note, followed, python, adapter = said
+    who, refused, job, device, note, invitation, followed, python, adapter = said
     assert who.split() == ["ok", '{"name":"admin","role":"administrator"}[]']
     assert '"code":"unknown"' in refused
     assert job.strip().endswith("}running")

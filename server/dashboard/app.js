@@ -1,20 +1,20 @@
 // The page: who is signed in, which job is shown, and what the server says of it.
 
-import { Stream, call, token } from "./api.js";
+import { Stream, token } from "./api.js";
 import { showAssignment } from "./assignment.js";
 import { Charts } from "./charts.js";
 import { startDownload } from "./download.js";
 import { closeCompare, openCompare, refreshCompare, startCompare } from "./compare.js";
 import { closeDevice, openDevice, refreshDevice, startDevice } from "./device.js";
 import { showDevices, startDevices } from "./devices.js";
-import { $, complain, text } from "./dom.js";
+import { $, text } from "./dom.js";
 import { startForm } from "./form.js";
 import { count, percent, setClock } from "./format.js";
 import { accuracyOf, countDown, newestFirst, showJob, showList, startActions } from "./jobs.js";
 import { refreshLog, showAdvice } from "./log.js";
-import { inHash, linkTo, page, turnTo } from "./pages.js";
-import { meet } from "./people.js";
+import { linkTo, page, turnTo } from "./pages.js";
 import { showRefusals } from "./refusals.js";
+import { expired, signIn, startSession, takeToken } from "./session.js";
 import { showSettings } from "./settings.js";
 import { closeTokens, openTokens, startTokens } from "./tokens.js";
 
@@ -91,7 +91,7 @@ function connect() {
     event: take,
     clock: setClock,
     state: connection,
-    refused: (error) => (error.status === 404 ? choose(null) : signOut(error.message)),
+    refused: (error) => (error.status === 404 ? choose(null) : expired(error)),
   });
 }
 
@@ -125,7 +125,7 @@ function turn() {
   if (name === "tokens") openTokens();
   else closeTokens();
   if (name === "job" || stream === null) choose(name === "job" ? named(of) : chosen);
-  else document.title = `${TITLES[name]} · SPRY`;
+  if (name !== "job") document.title = `${TITLES[name]} · SPRY`;
 }
 
 // --- drawing, at most once in a frame ---
@@ -175,77 +175,34 @@ function drawn() {
   if (parts.refusals) showRefusals(shown, details.refusals, fleet.devices);
 }
 
-// --- who is signed in ---
-
-async function signIn() {
-  complain($("sign-in-error"));
-  if (!/^[\x21-\x7e]+$/.test(token.get())) {
-    signOut("The token has characters that none has. Copy it again.");
-    return;
-  }
-  try {
-    await meet();
-    const rows = await call("GET", "v1/jobs");
-    rows.forEach((row) => fleet.jobs.set(row.id, row));
-  } catch (error) {
-    signOut(error.message);
-    return;
-  }
-  $("sign-in").hidden = true;
-  $("fleet").hidden = $("sign-out").hidden = false;
-  turn();
-}
+// --- coming and going ---
 
 const named = (job) => [...fleet.jobs.values()].find(({ id, name }) => id === job || name === job)?.id ?? null;
 
-function signOut(why) {
+function enter(jobs) {
+  jobs.forEach((row) => fleet.jobs.set(row.id, row));
+  turn();
+}
+
+function leave() {
   stream?.close();
   stream = null;
-  closeDevice();
-  closeCompare();
-  closeTokens();
-  token.forget();
+  for (const close of [closeDevice, closeCompare, closeTokens]) close();
   fleet.jobs.clear();
   fleet.devices.clear();
   chosen = null;
-  for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
-  $("fleet").hidden = $("sign-out").hidden = $("connection").hidden = true;
-  text($("who"), "");
-  $("sign-in").hidden = false;
-  document.title = "SPRY";
-  complain($("sign-in-error"), why);
-  $("token").focus();
-}
-
-/** A token in the address is taken and removed: it must not stay in the history. What follows # is sent nowhere. */
-function takeToken() {
-  const hash = inHash();
-  const given = hash.get("token");
-  if (given === null) return false;
-  hash.delete("token");
-  const rest = hash.toString();
-  history.replaceState(null, "", location.pathname + location.search + (rest && `#${rest}`));
-  token.set(given);
-  return true;
 }
 
 function start() {
   const changed = (row) => take("jobs", [row]);
   startActions({ chosen: job, changed, say });
-  startForm({ changed, say });
+  startForm({ changed, say, devices: () => [...fleet.devices.values()] });
   startDownload({ chosen: job, say });
   $("log-details").addEventListener("toggle", () => job() && refreshLog(job()));
   startDevices(() => draw("devices"));
   startDevice(say);
   startTokens(say);
   startCompare();
-  $("sign-in-form").addEventListener("submit", (event) => {
-    event.preventDefault();
-    token.set($("token").value.trim());
-    $("token").value = "";
-    signIn();
-  });
-  $("sign-out").addEventListener("click", () => signOut());
   addEventListener("hashchange", () => {
     if (takeToken()) signIn();
     else if (token.get()) turn();
@@ -254,9 +211,7 @@ function start() {
     countDown(job());
     draw("clock");
   }, 1000);
-  takeToken();
-  if (token.get()) signIn();
-  else signOut();
+  startSession({ enter, leave });
 }
 
 start();

@@ -13,6 +13,7 @@ from edge_client.client.client import Client
 from edge_client.commands import cli
 from edge_client.format import size
 from edge_client.invitation import invitation_in
+from server.cli.connection import Access, Administrator
 from server.cli.job import outliers_in
 from tests.server.cli.conftest import ROWS
 
@@ -137,6 +138,13 @@ def test_outliers_are_named_those_first_that_were_most_often():
         "  d2 (roof) in 1; in round 3 its head goes 4.0 times as far",
     ]
     assert outliers_in([{"number": 1, "result": {}}]) == []
+
+
+def test_a_bundle_is_named_with_its_job(ok, tiny):
+    ok("job", "create", "named", "--bundle", tiny, "--bundle-name", "tickets, spring")
+    with Administrator(Access.of(None, None, None)) as administrator:
+        assert "tickets, spring" in {bundle["name"] for bundle in administrator.get("/v1/bundles")}
+    ok("job", "stop", "named")
 
 
 # --- tokens and devices ---

@@ -25,6 +25,7 @@ def routes(server):
         ("post", "/v1/jobs/{job}/resume"): "operator",
         ("post", "/v1/tokens"): "operator",
         ("put", "/v1/devices/{device}/note"): "operator",
+        ("patch", "/v1/bundles/{bundle}"): "operator",
         ("put", "/v1/bundles/{bundle}/{path}"): "operator",
         ("put", "/v1/held-out/{sha256}"): "operator",
     }
