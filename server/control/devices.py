@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from edge_client.bundle.manifest import Manifest
 from edge_client.wire.protocol import Training
+from server.control.outlook import waits
 from server.errors import not_found
 from server.jobs.job import Job
 from server.rounds.fleet import away_before
@@ -82,6 +83,8 @@ class DeviceHistory(DeviceView):
     token_label: str
     signs: bool
     """Whether it proves itself by a key of its own."""
+    waits: list[str]
+    """Why it has nothing to do, where it is here and waits."""
     counts: dict[str, int]
     """Its parts by state."""
     parts: list[PastPartView]
@@ -174,6 +177,7 @@ def history(store: Store, device: str, limit: int) -> DeviceHistory:
         **shown.model_dump(),
         token_label=label,
         signs=found.key is not None,
+        waits=waits(store, found) if shown.state == "waiting" else [],
         counts=counts,
         parts=[_past_part(one) for one in had],
         refusals=[

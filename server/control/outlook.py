@@ -10,7 +10,8 @@ from sqlalchemy import Connection
 from server.jobs.job import ENDED, PAUSED, RUNNING, SET_ASIDE, Job
 from server.rounds import fleet
 from server.storage import rounds
-from server.storage.rows import Round
+from server.storage.jobs import list_jobs
+from server.storage.rows import Device, Round
 from server.storage.store import Store
 
 _NEWEST = 6
@@ -49,6 +50,23 @@ def advice(store: Store, job: Job) -> list[str]:
         return failed
     idle = [_idle(why, names) for round_ in waits for why, names in fleet.idlers(store, job, round_).items()]
     return failed + lacks + idle
+
+
+def waits(store: Store, device: Device) -> list[str]:
+    """Why a device that is here has nothing to do, job by job; nothing where it may be given a part when it asks."""
+    going = list_jobs(store, RUNNING, PAUSED)
+    reasons = [why for job in going if (why := _wait(store, job, device)) is not None]
+    return reasons if going else ["no job is running"]
+
+
+def _wait(store: Store, job: Job, device: Device) -> str | None:
+    if job.state == PAUSED:
+        return f"{job.name} is paused"
+    with store.database.read() as connection:
+        newest = rounds.find_open(connection, job.id, job.round)
+    if newest is None or (why := fleet.why_idle(store, job, newest, device)) is None:
+        return None
+    return why if why.startswith(job.name) else f"{job.name}: {why}"
 
 
 def _failed(round_: Round) -> str:

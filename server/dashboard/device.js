@@ -2,7 +2,7 @@
 
 import { call } from "./api.js";
 import { ask } from "./ask.js";
-import { $, complain, fill, h, text, tiles } from "./dom.js";
+import { $, complain, fill, h, keyed, sentence, text, tiles } from "./dom.js";
 import { ago, bytes, count, digits, duration, plural } from "./format.js";
 import { linkTo } from "./pages.js";
 import { may } from "./people.js";
@@ -83,6 +83,8 @@ function show(device) {
   $("device-state").className = `badge ${device.state}`;
   $("revoke-device").hidden = device.revoked || !may("administrator");
   text($("device-about"), about(device));
+  $("waits-card").hidden = !device.waits.length;
+  keyed($("waits"), device.waits, (line) => line, () => h("li"), (item, line) => text(item, sentence(line)));
   tiles($("device-tiles"), numbers(device));
   showNote(device);
   $("device-parts-scroll").hidden = !device.parts.length;

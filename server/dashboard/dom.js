@@ -14,6 +14,9 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
+/** Words that a line of the server's has, with a capital and a full stop. */
+export const sentence = (words) => `${words[0].toUpperCase()}${words.slice(1)}.`;
+
 /** Set text only where it differs: screen readers and selections are left alone. */
 export function text(element, value) {
   if (element.textContent !== value) element.textContent = value;

@@ -1,8 +1,9 @@
 // What happened to a job, and what to do where it stands still.
 
 import { call } from "./api.js";
-import { $, complain, fill, h, keyed } from "./dom.js";
+import { $, complain, fill, h, keyed, sentence } from "./dom.js";
 import { ago } from "./format.js";
+import { may } from "./people.js";
 
 const EVERY = 2000; // milliseconds between two looks, at least
 
@@ -16,13 +17,11 @@ let of = null; // the job's id
 let asked = 0;
 let waiting = null;
 
-const sentence = (words) => `${words[0].toUpperCase()}${words.slice(1)}.`;
-
 /** Commands stand in backquotes. */
 const words = (line) => line.split("`").map((part, number) => (number % 2 ? h("code", {}, part) : part));
 
 export function showAdvice(lines) {
-  $("advice-enrol").hidden = !lines.some((line) => line.includes("enrol"));
+  $("advice-enrol").hidden = !may("operator") || !lines.some((line) => line.includes("enrol"));
   $("advice-card").hidden = !lines.length;
   keyed(
     $("advice"),

@@ -113,12 +113,24 @@ def idlers(store: Store, job: Job, round_: Round) -> dict[str, list[str]]:
         for device in devices.heard_since(connection, away_before(store)) if free else ():
             if device.id in {place.device for place in places}:
                 continue
-            why = _obstacle(store, job, free, device)
-            if why is None and (times := parts.missed(connection, device.id).times):
-                why = f"{times} of its tasks expired in a row: raise the job's deadline if it is slow"
-            if why is not None:
+            if (why := _why_idle(store, connection, job, free, device)) is not None:
                 found.setdefault(why, []).append(device.name)
     return found
+
+
+def why_idle(store: Store, job: Job, round_: Round, device: Device) -> str | None:
+    """Why a device has no part of an open round; None where it may be given one when it asks."""
+    with store.database.read() as connection:
+        if parts.has_accepted(connection, round_, device.id):
+            return f"it has done its part of round {round_.number}, which waits for others"
+        return _why_idle(store, connection, job, _free(store, job, parts.places(connection, round_)), device)
+
+
+def _why_idle(store: Store, connection: Connection, job: Job, free: list[RoundSlot], device: Device) -> str | None:
+    why = _obstacle(store, job, free, device)
+    if why is None and (times := parts.missed(connection, device.id).times):
+        return f"{times} of its tasks expired in a row: raise the job's deadline if it is slow"
+    return why
 
 
 def _free(store: Store, job: Job, places: list[parts.Place]) -> list[RoundSlot]:

@@ -32,6 +32,7 @@ def test_a_note_is_kept_and_a_device_revoked(tab, fresh):
     one.open()
     one.turn_to(f"device={device}")
     page = one.page
+    expect(page.locator("#waits")).to_have_text("No job is running.")
     page.get_by_role("textbox", name="Note").fill("<b>cellar</b>")
     page.get_by_role("button", name="Keep", exact=True).click()
     expect(page.locator("#announcer")).to_have_text("The note is kept.")

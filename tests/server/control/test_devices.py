@@ -1,5 +1,6 @@
 """What people see of one device, and write about it."""
 
+from tests.server.rounds.test_fleet import here
 from tests.server.rounds.test_rounds import AVERAGE
 
 
@@ -39,6 +40,32 @@ def test_a_device_of_mode_iteration_has_rounds_without_a_report(server, bundle_n
     device.task()
     (part,) = server.call("GET", f"/v1/devices/{device.id}").json()["parts"]
     assert (part["state"], part["loss"], part["ended"]) == ("open", None, None)
+
+
+def test_why_a_device_waits(serving, bundle, database):
+    with serving(**database) as server:
+        device = server.device("pi 3")
+
+        def waits(**said) -> list[str]:
+            here(server, [device], **said)
+            return server.call("GET", f"/v1/devices/{device.id}").json()["waits"]
+
+        assert waits() == ["no job is running"]
+        name = server.upload(bundle)
+        server.create_job(name, "first", per_round=2, over_selection=1, optimizers=AVERAGE)
+        server.create_job(name, "second", per_round=1, over_selection=1, optimizers=AVERAGE)
+        server.call("POST", "/v1/jobs/second/pause")
+        server.advance()
+        assert waits(runtimes=["executorch"]) == ["first needs one of the runtimes onnx", "second is paused"]
+        assert waits(runtimes=["onnx"], job="second") == [
+            "first: it asks for tasks of second alone (--job)", "second is paused",
+        ]  # fmt: skip
+        task = device.task(job="first")
+        assert waits(job="first") == []  # it has a part
+        device.send(task, device.update(task))
+        assert waits(job="first") == [
+            "first: it has done its part of round 1, which waits for others", "second is paused",
+        ]  # fmt: skip
 
 
 def test_a_note_is_kept_and_stands_in_the_audit_log(serving, bundle, database):
