@@ -95,7 +95,7 @@ def test_the_commands_of_the_guide_run(place, port):
     checked_in, devices = _split(device)
     assert json.loads(checked_in)["task"]["job_name"] == "news"
     assert json.loads(devices)[0]["name"] == "board 1"
-    assert invitation.startswith("spry://join?server=https%3A%2F%2Fspry.example%3A8000&token=")
+    assert invitation.startswith("spry://join?server=https%3A%2F%2Fspry.example%3A8443&token=")
     assert note.strip() == "in the cellar"
     assert 'data: {"id"' in followed
     assert "ended 0 enough {}" in python

@@ -99,8 +99,8 @@ class Administrator:
     def post(self, path: str, body: Any = None) -> Any:
         return _json(self._call("POST", path, json=body))
 
-    def patch(self, path: str, body: Any) -> Any:
-        return _json(self._call("PATCH", path, json=body))
+    def patch(self, path: str, body: Any) -> None:
+        self._call("PATCH", path, json=body)
 
     def delete(self, path: str) -> None:
         self._call("DELETE", path)

@@ -100,8 +100,9 @@ function startNaming(fields, bundles) {
     complain($("job-form-error"));
     const { value: sha256 } = fields.bundle;
     try {
-      const kept = await call("PATCH", `v1/bundles/${sha256}`, { name: $("bundle-name").value.trim() });
-      bundles().find((one) => one.sha256 === sha256).name = kept.name;
+      const name = $("bundle-name").value.trim();
+      await call("PATCH", `v1/bundles/${sha256}`, { name });
+      bundles().find((one) => one.sha256 === sha256).name = name;
       choices(fields.bundle, bundles());
       $("naming").open = false;
       $("bundle-name").value = "";

@@ -66,11 +66,10 @@ def list_bundles(services: UseServices) -> list[BundleView]:
     return [_bundle(name, bundles.manifest(name), called.get(name, "")) for name in bundles.complete()]
 
 
-@router.patch("/bundles/{bundle}")
-def rename(services: UseServices, by: ByOperator, bundle: Sha256, wanted: BundleName) -> BundleView:
+@router.patch("/bundles/{bundle}", status_code=204)
+def rename(services: UseServices, by: ByOperator, bundle: Sha256, wanted: BundleName) -> None:
     """Give a bundle, all of whose files have arrived, a name that people know it by; an empty one is none."""
     name_bundle(services.store, bundle, wanted.name, by)
-    return _bundle(bundle, services.store.bundles.manifest(bundle), wanted.name)
 
 
 def _bundle(name: str, manifest: Manifest, called: str) -> BundleView:

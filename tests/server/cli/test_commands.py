@@ -141,10 +141,10 @@ def test_outliers_are_named_those_first_that_were_most_often():
 
 
 def test_a_bundle_is_named_with_its_job(ok, tiny):
-    ok("job", "create", "named", "--bundle", tiny, "--bundle-name", "tickets, spring")
+    ok("job", "create", "with a name", "--bundle", tiny, "--bundle-name", "tickets, spring")
     with Administrator(Access.of(None, None, None)) as administrator:
         assert "tickets, spring" in {bundle["name"] for bundle in administrator.get("/v1/bundles")}
-    ok("job", "stop", "named")
+    ok("job", "stop", "with a name")
 
 
 # --- tokens and devices ---
