@@ -20,8 +20,8 @@ from edge_client.data.examples import BadRows
 from edge_client.errors import SpryError
 from edge_client.events import Event, Tell
 from edge_client.format import parse_bytes
-from edge_client.invitation import invitation_in
 from edge_client.runtimes.runtime import CPU
+from edge_client.wire.invitation import invitation_in
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from edge_client.invitation import Invitation
 from edge_client.keys import read_public
+from edge_client.wire.invitation import Invitation
 from server.cli.common import CaOption, JsonOption, ServerOption, TokenOption, connect, show_json, show_table, span
 from server.cli.connection import AdminError, part
 from server.control.invitations import as_lines

@@ -7,9 +7,9 @@ import io
 import segno
 
 from edge_client.errors import SpryError
-from edge_client.invitation import Invitation
 from edge_client.keys import KEY_BYTES, decoded
 from edge_client.wire.addresses import checked_address
+from edge_client.wire.invitation import Invitation
 from server.errors import Refusal
 
 _BORDER = 4

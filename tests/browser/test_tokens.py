@@ -6,8 +6,8 @@ import subprocess
 import pytest
 from playwright.sync_api import expect
 
-from edge_client.invitation import invitation_in
 from edge_client.keys import make, public_of
+from edge_client.wire.invitation import invitation_in
 from tests.browser.tabs import DESKTOP, PHONE, Tab
 from tests.test_journeys import fleet, rows
 

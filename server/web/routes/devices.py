@@ -10,9 +10,10 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict
 
 from edge_client.wire.protocol import CheckedIn, CheckIn, DeviceKey, Enrolled, Enrolment
-from server.control import credentials
+from server.control import credentials, history
 from server.control import devices as fleet
-from server.control.devices import DeviceHistory, DeviceView
+from server.control.devices import DeviceView
+from server.control.history import DeviceHistory
 from server.control.invitations import as_svg, check_address, invite
 from server.web.admission import Route
 from server.web.bodies import takes
@@ -119,13 +120,13 @@ def list_devices(services: UseServices) -> list[DeviceView]:
 @router.get("/devices/{device}", dependencies=[Viewer])
 def show_device(services: UseServices, device: str, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> DeviceHistory:
     """A device with its newest parts and refusals, and what became of each."""
-    return fleet.history(services.store, device, limit)
+    return history.history_of(services.store, device, limit)
 
 
 @router.put("/devices/{device}/note", status_code=204)
 def write_note(services: UseServices, by: ByOperator, device: str, wanted: Note) -> None:
     """Keep a line about a device; an empty one removes it."""
-    fleet.write_note(services.store, device, wanted.note, by)
+    history.write_note(services.store, device, wanted.note, by)
 
 
 @router.delete("/devices/{device}", status_code=204)

@@ -12,7 +12,7 @@ import pytest
 from edge_client.client.client import Client
 from edge_client.commands import cli
 from edge_client.format import size
-from edge_client.invitation import invitation_in
+from edge_client.wire.invitation import invitation_in
 from server.cli.connection import Access, Administrator
 from server.cli.job import outliers_in
 from tests.server.cli.conftest import ROWS

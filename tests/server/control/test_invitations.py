@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from edge_client.invitation import invitation_in
 from edge_client.keys import make, public_of
+from edge_client.wire.invitation import invitation_in
 
 
 def test_a_token_with_an_address_is_an_invitation(serving, database):

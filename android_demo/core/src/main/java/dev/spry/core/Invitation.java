@@ -7,7 +7,7 @@ import java.util.Map;
 
 /**
  * Where to enrol, and with what: what the QR code of a token says, {@code spry://join?server=…&token=…&key=…}, as
- * {@code edge_client/invitation.py} describes it. Names that are not known here are passed over.
+ * {@code edge_client/wire/invitation.py} describes it. Names that are not known here are passed over.
  */
 public final class Invitation {
     private static final String BEGINNING = "spry://join?";

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.errors import SpryError
-from edge_client.invitation import Invitation, invitation_in
 from edge_client.keys import make, public_of
+from edge_client.wire.invitation import Invitation, invitation_in
 
 TOKENS = st.text(string.ascii_letters + string.digits + "-_", min_size=1, max_size=60)
 SERVERS = st.from_regex(r"https?://[a-z0-9.-]{1,40}(:[0-9]{2,5})?(/[a-z /?&=%ü+]{0,20})?", fullmatch=True)
