@@ -88,13 +88,15 @@ def test_the_commands_of_the_guide_run(place, port):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     said = re.split(r"^=== \d+\n", done.stdout, flags=re.MULTILINE)[1:]
-    who, refused, job, device, followed, python, adapter = said
-    assert who.split() == ["ok", "[]"]
+    who, refused, job, device, note, invitation, followed, python, adapter = said
+    assert who.split() == ["ok", '{"name":"admin","role":"administrator"}[]']
     assert '"code":"unknown"' in refused
     assert job.strip().endswith("}running")
     checked_in, devices = _split(device)
     assert json.loads(checked_in)["task"]["job_name"] == "news"
     assert json.loads(devices)[0]["name"] == "board 1"
+    assert invitation.startswith("spry://join?server=https%3A%2F%2Fspry.example%3A8443&token=")
+    assert note.strip() == "in the cellar"
     assert 'data: {"id"' in followed
     assert "ended 0 enough {}" in python
     assert "409 ended job news has ended (enough); create another" in python

@@ -101,6 +101,8 @@ def closed(path: Path, mode: int):
         (["inspect"], "Missing argument 'bundle'"),
         (["bench", "step", "nowhere", "--rounds", "0"], "Invalid value for '--rounds'"),
         (["join", "--server", NOWHERE], "Missing option '--data'"),
+        (["join", "--data", "my.jsonl"], "no server is named: give --server, or the line beside the QR code"),
+        (["join", "spry://join?server=x", "--data", "my.jsonl"], "is no invitation: expected spry://join?server=…"),
         (["predict"], "Missing argument 'texts'"),
         (["serve", "--port", "80x"], "Invalid value for '--port'"),
         (["serve", "--port", "99999"], "Invalid value for '--port'"),

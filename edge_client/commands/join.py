@@ -18,9 +18,11 @@ from edge_client.client.client import Client, Idle
 from edge_client.client.conditions import Conditions, parse_hours
 from edge_client.data.columns import Columns
 from edge_client.data.examples import BadRows
+from edge_client.errors import SpryError
 from edge_client.events import Event, Tell
 from edge_client.format import parse_bytes
 from edge_client.runtimes.runtime import CPU
+from edge_client.wire.invitation import invitation_in
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -33,8 +35,12 @@ _LOG_SECONDS = 10.0
 
 
 def join(
-    server: Annotated[str, typer.Option(help="The server's address.", envvar="SPRY_SERVER")],
     data: Annotated[Path, typer.Option(help="Examples to train on, .jsonl or .csv; they stay on this device.")],
+    invitation: Annotated[
+        str | None,
+        typer.Argument(help="The line beside a token's QR code, spry://join?…: in place of --server and --token."),
+    ] = None,
+    server: Annotated[str | None, typer.Option(help="The server's address.", envvar="SPRY_SERVER")] = None,
     token: Annotated[str | None, typer.Option(help="To enrol with, the first time.", envvar="SPRY_TOKEN")] = None,
     home: Annotated[
         Path | None, typer.Option(help="Where everything is kept; $SPRY_HOME or ~/.local/share/spry when left out.")
@@ -71,6 +77,7 @@ def join(
 
     Example: spry join --server https://spry.example.org --token T --data my.jsonl --only-charging --hours 22-6
     """
+    where, token = _invited(invitation, server, token)
     conditions = Conditions(
         only_charging=only_charging,
         unmetered_only=unmetered_only,
@@ -84,7 +91,7 @@ def join(
     reporter = Reporter(as_json=as_json)
     with reporter as tell:
         client = Client(
-            server,
+            where,
             token,
             data,
             home=home,
@@ -111,6 +118,16 @@ def join(
             client.close()
     if once and done.failures:
         raise typer.Exit(FAILED)
+
+
+def _invited(invitation: str | None, server: str | None, token: str | None) -> tuple[str, str | None]:
+    """Where to enrol and with what: an invitation says both."""
+    if invitation is not None:
+        invited = invitation_in(invitation)
+        return invited.server, invited.token
+    if not server:
+        raise SpryError("no server is named: give --server, or the line beside the QR code of a token, spry://join?…")
+    return server, token
 
 
 def start_anew(reporter: Reporter, idle: Idle) -> None:

@@ -77,7 +77,7 @@ class Administrator:
     """Calls the API; a problem document becomes an AdminError."""
 
     def __init__(self, access: Access, transport: httpx.BaseTransport | None = None) -> None:
-        self._url = access.url
+        self.url = access.url
         headers = {"Authorization": f"Bearer {access.token}"}
         self._http = httpx.Client(
             base_url=access.url,
@@ -98,6 +98,9 @@ class Administrator:
 
     def post(self, path: str, body: Any = None) -> Any:
         return _json(self._call("POST", path, json=body))
+
+    def patch(self, path: str, body: Any) -> None:
+        self._call("PATCH", path, json=body)
 
     def delete(self, path: str) -> None:
         self._call("DELETE", path)
@@ -159,10 +162,10 @@ class Administrator:
         reason = str(error) or type(error).__name__
         if "CERTIFICATE_VERIFY_FAILED" in reason:
             return AdminError(
-                f"{self._url} shows a certificate that is not trusted here ({reason}); give the file of the authority "
+                f"{self.url} shows a certificate that is not trusted here ({reason}); give the file of the authority "
                 "that signed it with --ca"
             )
-        return AdminError(f"no answer from {self._url} ({reason}); is the server running, and is --server right?")
+        return AdminError(f"no answer from {self.url} ({reason}); is the server running, and is --server right?")
 
 
 def part(name: str) -> str:

@@ -68,6 +68,7 @@ def create(
     settings: SettingsOptions,
     held_out: Annotated[Path | None, typer.Option(help="Examples (JSONL) to evaluate on, kept at the server.")] = None,
     preset: PresetOption = None,
+    bundle_name: Annotated[str | None, typer.Option(help="What people call the bundle, on the dashboard.")] = None,
     server: ServerOption = None,
     admin_token: TokenOption = None,
     data: DataOption = None,
@@ -81,6 +82,8 @@ def create(
     given = settings.under({**rounds.asked(), **asdict(ending), **training.asked()})
     with connect(server, admin_token, ca, data) as administrator:
         made = create_job(administrator, name, bundle, given, preset, held_out)
+        if bundle_name is not None:
+            administrator.patch(f"/v1/bundles/{made.told['bundle']}", {"name": bundle_name})
     if as_json:
         show_json(made.told)
     else:

@@ -9,8 +9,10 @@ from typing import Annotated
 import typer
 
 from edge_client.keys import read_public
+from edge_client.wire.invitation import Invitation
 from server.cli.common import CaOption, JsonOption, ServerOption, TokenOption, connect, show_json, show_table, span
 from server.cli.connection import AdminError, part
+from server.control.invitations import as_lines
 
 app = typer.Typer(
     help="Enrolment tokens: what a device needs to join.",
@@ -33,6 +35,9 @@ def create(
     trust: Annotated[
         str | None, typer.Option(help="Devices take bundles of this publisher alone: a public key or its file.")
     ] = None,
+    qr: Annotated[
+        bool, typer.Option("--qr", help="Draw it, with the address in --server, for the camera of a phone.")
+    ] = False,
     server: ServerOption = None,
     admin_token: TokenOption = None,
     ca: CaOption = None,
@@ -52,12 +57,17 @@ def create(
         wanted["at_once"] = at_once
     with connect(server, admin_token, ca) as administrator:
         made = administrator.post("/v1/tokens", wanted)
+        address = administrator.url
     if publisher:  # added here: the server has no say in whom devices trust
         made["token"] += f".{publisher}"
+    invitation = Invitation(address, made["token"])
     if as_json:
-        show_json(made)
+        show_json(made | {"invitation": str(invitation)})
     else:
         typer.echo(made["token"])
+        if qr:
+            typer.echo(as_lines(invitation), err=True)
+            typer.echo(f"spry join '{invitation}' --data FILE", err=True)
         typer.echo(f"good for {uses} device{'s' if uses > 1 else ''}, {span(seconds)}; not shown again", err=True)
 
 

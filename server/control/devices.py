@@ -36,6 +36,8 @@ class DeviceView(BaseModel):
     up: int
     down: int
     """Bytes of all that it sent and fetched."""
+    note: str
+    """What people wrote about it."""
 
 
 class UnitView(BaseModel):
@@ -82,10 +84,10 @@ def list_devices(store: Store, totals: Totals) -> list[DeviceView]:
     with store.database.read() as connection:
         known = devices.with_jobs(connection)
     heard_since = away_before(store)
-    return [_device(device, job, totals.get(device.id, Volume(0, 0)), heard_since) for device, job in known]
+    return [device_view(device, job, totals.get(device.id, Volume(0, 0)), heard_since) for device, job in known]
 
 
-def _device(device: Device, job: str | None, moved: Volume, heard_since: float) -> DeviceView:
+def device_view(device: Device, job: str | None, moved: Volume, heard_since: float) -> DeviceView:
     state: DeviceState = "waiting" if (device.last_seen or device.created) > heard_since else "away"
     if device.revoked:
         state = "revoked"
@@ -103,6 +105,7 @@ def _device(device: Device, job: str | None, moved: Volume, heard_since: float) 
         job=job,
         up=moved.up,
         down=moved.down,
+        note=device.note or "",
     )
 
 
@@ -117,7 +120,7 @@ def assignment(store: Store, job: Job) -> AssignmentView | None:
     return AssignmentView(round=round_.number, state=round_.state, iteration=round_.iteration, units=units, parts=given)
 
 
-def _step(training: Training) -> str:
+def step_in_words(training: Training) -> str:
     """How a client finds its gradients, in words."""
     if training.estimator != "mixed":
         return training.estimator
@@ -135,7 +138,7 @@ def _part(named: NamedPart, of_job: Training) -> PartView:
         cut=part.cut,
         batch=part.batch,
         runtime=part.runtime,
-        step=_step(part.training(of_job)),
+        step=step_in_words(part.training(of_job)),
         state=part.state,
         reason=part.reason,
         reported=part.state == "accepted" or named.has_scalars,

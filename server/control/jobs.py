@@ -1,4 +1,4 @@
-"""What administrators do with jobs: create, pause, resume and stop them."""
+"""What administrators do with jobs: create, pause, resume and stop them; and what they call bundles."""
 
 from __future__ import annotations
 
@@ -9,21 +9,39 @@ from server.jobs.completion import complete
 from server.jobs.job import ENDED, RUNNING, Job, JobState
 from server.jobs.settings import JobSettings
 from server.rounds.evaluation import check_held_out
-from server.storage import jobs
+from server.storage import catalog, jobs, metrics
 from server.storage.jobs import find_job
 from server.storage.store import Store
 
 
-def create_job(store: Store, name: str, bundle: str, settings: JobSettings, by: str) -> Job:
-    """Start a job on a bundle that has been uploaded whole."""
+def require_whole(store: Store, bundle: str) -> None:
     missing = store.bundles.missing(bundle)
     if missing:
         raise Refusal(409, "incomplete", f"the bundle lacks {len(missing)} files, first {missing[0]}: upload them")
+
+
+def bundle_names(store: Store) -> dict[str, str]:
+    """What people call bundles, of those that have a name."""
+    with store.database.read() as connection:
+        return catalog.names(connection)
+
+
+def name_bundle(store: Store, bundle: str, name: str, by: str) -> None:
+    require_whole(store, bundle)
+    with store.database.write() as connection:
+        catalog.set_name(connection, bundle, name, store.now())
+        store.audit(connection, by, "bundle-named", bundle, name)
+
+
+def create_job(store: Store, name: str, bundle: str, settings: JobSettings, by: str) -> Job:
+    """Start a job on a bundle that has been uploaded whole."""
+    require_whole(store, bundle)
+    known: dict[str, float] = {}
     if settings.held_out:
         if not store.blobs.has(settings.held_out):
             what = f"held-out examples {settings.held_out[:12]}… are not on the server"
             raise Refusal(409, "incomplete", f"{what}: PUT them first")
-        check_held_out(store, bundle, settings.held_out)
+        known = check_held_out(store, bundle, settings.held_out)
     job = Job(
         id=secrets.token_hex(4),
         name=name,
@@ -41,6 +59,7 @@ def create_job(store: Store, name: str, bundle: str, settings: JobSettings, by: 
         if jobs.is_taken(connection, name):
             raise Refusal(409, "exists", f"there is a job {name!r} already; choose another name")
         jobs.add(connection, job)
+        metrics.add_before(connection, job.id, known)
         store.audit(connection, by, "job-created", job.id, name)
     return find_job(store, job.id)
 

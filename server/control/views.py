@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from server.control.outlook import ends_about
 from server.jobs.job import RUNNING, Job
 from server.jobs.settings import JobSettings
 from server.rounds import fleet
@@ -57,6 +58,10 @@ class JobView(BaseModel):
     up: int
     down: int
     """Bytes that devices sent and fetched, as of some seconds ago."""
+    devices: int
+    """That have sent something for it, as of some seconds ago."""
+    ends_about: float | None
+    """When its last round is done, if rounds go on as the newest did: an estimate."""
 
 
 class RoundView(BaseModel):
@@ -124,6 +129,8 @@ def job(store: Store, job: Job) -> JobView:
         values = metrics.newest(connection, job.id)
         moved = traffic.total(connection, job.id)
         refused = refusals.count_by_code(connection, job.id)
+        senders = traffic.count_senders(connection, job.id)
+        ends = ends_about(connection, job, store.now())
     return JobView(
         id=job.id,
         name=job.name,
@@ -141,6 +148,8 @@ def job(store: Store, job: Job) -> JobView:
         refused=refused,
         up=moved.up,
         down=moved.down,
+        devices=senders,
+        ends_about=ends,
     )
 
 

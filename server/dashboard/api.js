@@ -18,12 +18,15 @@ export const token = {
   forget: () => sessionStorage.removeItem(KEPT),
 };
 
-/** The answer as JSON, or a Refused with what the server said. */
+/** The answer as JSON, null where there is none, or a Refused with what the server said. */
 export async function call(method, path, body) {
   const headers = body === undefined ? {} : { "Content-Type": "application/json" };
   const response = await send(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
-  return response.json();
+  return response.status === 204 ? null : response.json();
 }
+
+/** The answer as a file. */
+export const fetched = async (path) => (await send(path, { method: "GET" })).blob();
 
 /** Leaves a file's bytes at the server, under their own hash; gives it back. */
 export async function upload(path, file) {

@@ -1,20 +1,30 @@
 // The page: who is signed in, which job is shown, and what the server says of it.
 
-import { Stream, call, token } from "./api.js";
+import { Stream, token } from "./api.js";
 import { showAssignment } from "./assignment.js";
 import { Charts } from "./charts.js";
+import { startDownload } from "./download.js";
+import { closeCompare, openCompare, refreshCompare, startCompare } from "./compare.js";
+import { closeDevice, openDevice, refreshDevice, startDevice } from "./device.js";
 import { showDevices, startDevices } from "./devices.js";
-import { $, complain, text } from "./dom.js";
+import { $, text } from "./dom.js";
 import { startForm } from "./form.js";
 import { count, percent, setClock } from "./format.js";
 import { accuracyOf, countDown, newestFirst, showJob, showList, startActions } from "./jobs.js";
+import { refreshLog, showAdvice } from "./log.js";
+import { linkTo, page, turnTo } from "./pages.js";
 import { showRefusals } from "./refusals.js";
+import { expired, signIn, startSession, takeToken } from "./session.js";
+import { showSettings } from "./settings.js";
+import { closeTokens, openTokens, startTokens } from "./tokens.js";
 
 const CONNECTION = {
   connecting: "connecting…",
   live: "live",
   lost: "connection lost, trying again",
 };
+
+const TITLES = { device: "A device", tokens: "Enrol devices", compare: "Compare jobs" };
 
 const fleet = { jobs: new Map(), devices: new Map() };
 let details = empty();
@@ -24,7 +34,7 @@ let charts = null;
 let wanted = new Set(); // parts of the page to draw anew
 
 function empty() {
-  return { rounds: new Map(), metrics: new Map(), traffic: new Map(), refusals: new Map(), assignment: null };
+  return { rounds: new Map(), metrics: new Map(), traffic: new Map(), refusals: new Map(), assignment: null, advice: [] };
 }
 
 const job = () => fleet.jobs.get(chosen);
@@ -36,8 +46,14 @@ function say(message) {
 // --- what the server says ---
 
 const TAKE = {
-  jobs: (rows) => rows.forEach(takeJob),
-  devices: (rows) => rows.forEach((row) => fleet.devices.set(row.id, row)),
+  jobs: (rows) => {
+    rows.forEach(takeJob);
+    refreshCompare();
+  },
+  devices: (rows) => {
+    rows.forEach((row) => fleet.devices.set(row.id, row));
+    refreshDevice();
+  },
   rounds: (rows) => rows.forEach((row) => details.rounds.set(row.number, row)),
   metrics: (rows) =>
     rows.forEach(({ name, round, value }) => {
@@ -48,6 +64,9 @@ const TAKE = {
   refusals: (rows) => rows.forEach((row) => details.refusals.set(row.id, row)),
   assignment: (value) => {
     details.assignment = value;
+  },
+  advice: (lines) => {
+    details.advice = lines;
   },
 };
 
@@ -72,7 +91,7 @@ function connect() {
     event: take,
     clock: setClock,
     state: connection,
-    refused: (error) => (error.status === 404 ? choose(null) : signOut(error.message)),
+    refused: (error) => (error.status === 404 ? choose(null) : expired(error)),
   });
 }
 
@@ -88,12 +107,25 @@ function connection(state) {
 
 // --- which job is shown ---
 
-const inHash = () => new URLSearchParams(location.hash.slice(1));
-
 function choose(id) {
   chosen = fleet.jobs.has(id) ? id : (newestFirst(fleet.jobs)[0]?.id ?? null);
+  $("device-back").href = job() ? linkTo("job", job().name) : "#";
   draw("all");
   connect();
+}
+
+/** The page that the address names; beside other pages the job stays chosen. */
+function turn() {
+  const { name, of } = page();
+  turnTo(name);
+  if (name === "device") openDevice(of);
+  else closeDevice();
+  if (name === "compare") openCompare(fleet.jobs);
+  else closeCompare();
+  if (name === "tokens") openTokens();
+  else closeTokens();
+  if (name === "job" || stream === null) choose(name === "job" ? named(of) : chosen);
+  if (name !== "job") document.title = `${TITLES[name]} · SPRY`;
 }
 
 // --- drawing, at most once in a frame ---
@@ -112,6 +144,8 @@ function drawn() {
     job: any("jobs", "rounds", "metrics"),
     charts: any("metrics", "traffic", "rounds"),
     assignment: any("assignment"),
+    advice: any("advice"),
+    log: any("jobs", "rounds", "refusals"),
     refusals: any("refusals", "jobs", "devices"),
     devices: any("devices", "clock"),
   };
@@ -122,93 +156,62 @@ function drawn() {
   }
   $("no-job").hidden = fleet.jobs.size > 0;
   $("job").hidden = !shown;
+  $("compare-link").hidden = fleet.jobs.size < 2;
   if (parts.list) showList(fleet.jobs, chosen);
   if (parts.devices) showDevices(fleet.devices);
   if (!shown) return;
   const accuracy = accuracyOf(shown);
   const told = accuracy == null ? "" : `, ${percent(accuracy)}`;
-  document.title = `${shown.name}: ${count(shown.done)} of ${count(shown.settings.rounds)}${told} · SPRY`;
+  if (page().name === "job") document.title = `${shown.name}: ${count(shown.done)} of ${count(shown.settings.rounds)}${told} · SPRY`;
   if (parts.job) showJob(shown, details);
   if (parts.charts) {
     charts ??= new Charts($("charts"));
     charts.show(shown, details);
   }
+  if (parts.advice) showAdvice(details.advice);
+  if (parts.job) showSettings(shown);
+  if (parts.log) refreshLog(shown);
   if (parts.assignment) showAssignment(details.assignment);
   if (parts.refusals) showRefusals(shown, details.refusals, fleet.devices);
 }
 
-// --- who is signed in ---
-
-async function signIn() {
-  complain($("sign-in-error"));
-  if (!/^[\x21-\x7e]+$/.test(token.get())) {
-    signOut("The token has characters that none has. Copy it again.");
-    return;
-  }
-  try {
-    const rows = await call("GET", "v1/jobs");
-    rows.forEach((row) => fleet.jobs.set(row.id, row));
-  } catch (error) {
-    signOut(error.message);
-    return;
-  }
-  $("sign-in").hidden = true;
-  $("fleet").hidden = $("sign-out").hidden = false;
-  choose(named(inHash().get("job")));
-}
+// --- coming and going ---
 
 const named = (job) => [...fleet.jobs.values()].find(({ id, name }) => id === job || name === job)?.id ?? null;
 
-function signOut(why) {
+function enter(jobs) {
+  jobs.forEach((row) => fleet.jobs.set(row.id, row));
+  turn();
+}
+
+function leave() {
   stream?.close();
   stream = null;
-  token.forget();
+  for (const close of [closeDevice, closeCompare, closeTokens]) close();
   fleet.jobs.clear();
   fleet.devices.clear();
   chosen = null;
-  for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
-  $("fleet").hidden = $("sign-out").hidden = $("connection").hidden = true;
-  $("sign-in").hidden = false;
-  document.title = "SPRY";
-  complain($("sign-in-error"), why);
-  $("token").focus();
-}
-
-/** A token in the address is taken and removed: it must not stay in the history. What follows # is sent nowhere. */
-function takeToken() {
-  const hash = inHash();
-  const given = hash.get("token");
-  if (given === null) return false;
-  hash.delete("token");
-  const rest = hash.toString();
-  history.replaceState(null, "", location.pathname + location.search + (rest && `#${rest}`));
-  token.set(given);
-  return true;
 }
 
 function start() {
   const changed = (row) => take("jobs", [row]);
   startActions({ chosen: job, changed, say });
-  startForm({ changed, say });
+  startForm({ changed, say, devices: () => [...fleet.devices.values()] });
+  startDownload({ chosen: job, say });
+  $("log-details").addEventListener("toggle", () => job() && refreshLog(job()));
   startDevices(() => draw("devices"));
-  $("sign-in-form").addEventListener("submit", (event) => {
-    event.preventDefault();
-    token.set($("token").value.trim());
-    $("token").value = "";
-    signIn();
-  });
-  $("sign-out").addEventListener("click", () => signOut());
+  startDevice(say);
+  startTokens(say);
+  startCompare();
   addEventListener("hashchange", () => {
     if (takeToken()) signIn();
-    else if (token.get()) choose(named(inHash().get("job")));
+    else if (token.get()) turn();
   });
   setInterval(() => {
     countDown(job());
     draw("clock");
   }, 1000);
-  takeToken();
-  if (token.get()) signIn();
-  else signOut();
+  startSession({ enter, leave });
 }
 
 start();

@@ -2,6 +2,7 @@
 
 import { $, fill, h, text } from "./dom.js";
 import { count, plural } from "./format.js";
+import { linkTo } from "./pages.js";
 
 const NAMED = 16; // columns that leave room for names
 const STATES = {
@@ -22,7 +23,7 @@ const TOLD = {
 };
 
 const PARTS = [
-  ["client", (part) => part.name],
+  ["client", (part) => h("a", { href: linkTo("device", part.device) }, part.name)],
   ["state", (part) => (part.reported && part.state === "open" ? "reported this iteration" : TOLD[part.state])],
   ["units", (part) => part.unitNames.join(", "), "wrap"],
   ["cut", (part) => part.cut, "number"],

@@ -19,6 +19,14 @@ const lines = (names) => (table) =>
       values: table.metrics.get(name),
     }));
 
+/** Held-out examples tell what to beat: always guessing their most frequent class. */
+function guess({ metrics }, measured) {
+  const share = metrics.get("majority")?.get(0);
+  if (share == null) return [];
+  const rounds = measured.flatMap(({ values }) => [...values.keys()]);
+  return [{ label: "always the most frequent class", base: true, values: new Map(rounds.map((round) => [round, share])) }];
+}
+
 /** What is shown: a title, how a number reads, and the series that a job has. */
 const CHARTS = [
   {
@@ -27,14 +35,17 @@ const CHARTS = [
     format: percent,
     tick: percents,
     top: 1,
-    series: lines([
-      ["accuracy", "at the server"],
-      ["accuracy_global", "global on devices"],
-      ["accuracy_personal", "personal"],
-      ["f1", "F1 at the server"],
-      ["f1_global", "F1, global on devices"],
-      ["f1_personal", "F1, personal"],
-    ]),
+    series: (table) => {
+      const measured = lines([
+        ["accuracy", "at the server"],
+        ["accuracy_global", "global on devices"],
+        ["accuracy_personal", "personal"],
+        ["f1", "F1 at the server"],
+        ["f1_global", "F1, global on devices"],
+        ["f1_personal", "F1, personal"],
+      ])(table);
+      return measured.length ? [...measured, ...guess(table, measured)] : [];
+    },
     none: ({ settings }) =>
       settings.held_out || settings.device_evaluation
         ? "The first measurement is not done yet."
@@ -83,13 +94,13 @@ function side(traffic, name, newest) {
 }
 
 export class Charts {
-  constructor(parent) {
-    this.charts = CHARTS.map((kind) => new Chart(kind, parent));
+  constructor(parent, kinds = CHARTS) {
+    this.charts = kinds.map((kind) => new Chart(kind, parent));
     new ResizeObserver(() => this.charts.forEach((chart) => chart.fit())).observe(parent);
     dark.addEventListener("change", () => this.charts.forEach((chart) => chart.paint()));
   }
 
-  /** `table.metrics`: name -> round -> value; `table.traffic`: round -> bytes. */
+  /** `table` is what the kinds take their series from; `metrics`: name -> round -> value, `traffic`: round -> bytes. */
   show(job, table) {
     for (const chart of this.charts) chart.show(job, table);
   }
@@ -153,8 +164,8 @@ class Chart {
       this.plot?.destroy();
       this.known = kind;
       this.legend.replaceChildren(
-        ...this.series.map(({ label }, number) =>
-          h("li", {}, h("span", { class: `swatch series-${number + 1}` }), `${label} `, h("b")),
+        ...this.series.map(({ label, base }, number) =>
+          h("li", {}, h("span", { class: `swatch ${base ? "base" : `series-${number + 1}`}` }), `${label} `, h("b")),
         ),
       );
       this.plot = new uPlot(this.options(), data, this.canvas);
@@ -187,6 +198,7 @@ class Chart {
   }
 
   line(number) {
+    if (this.series[number].base) return { stroke: () => colour("muted"), width: 1, points: { show: false } };
     const stroke = () => colour(`series-${number + 1}`);
     if (this.bars) {
       const align = number ? 1 : -1;

@@ -2,6 +2,7 @@
 
 import { $, fill, h, text } from "./dom.js";
 import { ago, bytes, count, digits } from "./format.js";
+import { linkTo } from "./pages.js";
 
 const ORDER = ["training", "waiting", "away", "revoked"];
 const SHOWN = 50;
@@ -10,7 +11,7 @@ let all = false;
 const profile = (device) => device.profile ?? {};
 
 const COLUMNS = [
-  ["device", (device) => h("span", { title: device.id }, device.name)],
+  ["device", (device) => h("a", { href: linkTo("device", device.id), title: device.id }, device.name)],
   ["state", (device) => h("span", { class: `badge ${device.state}` }, device.state)],
   ["job", (device) => device.job ?? ""],
   ["last seen", (device) => ago(device.last_seen)],
@@ -20,9 +21,21 @@ const COLUMNS = [
   ["s / step", (device) => digits(profile(device).step_seconds), "number"],
   ["up", (device) => bytes(device.up), "number"],
   ["down", (device) => bytes(device.down), "number"],
+  ["note", (device) => device.note, "wrap"],
 ];
 
+const narrow = matchMedia("(max-width: 36rem)");
+
+/** On a phone the devices come before the history, for eyes, fingers and readers alike. */
+function place() {
+  const card = $("devices-card");
+  const before = narrow.matches && !$("job").hidden ? $("charts") : null;
+  const parent = before?.parentElement ?? $("job-page");
+  if (card.parentElement !== parent) parent.insertBefore(card, before);
+}
+
 export function startDevices(redraw) {
+  narrow.addEventListener("change", redraw);
   text($("address"), location.origin);
   $("all-devices").addEventListener("click", () => {
     all = true;
@@ -31,6 +44,7 @@ export function startDevices(redraw) {
 }
 
 export function showDevices(devices) {
+  place();
   const found = [...devices.values()].sort(
     (a, b) => ORDER.indexOf(a.state) - ORDER.indexOf(b.state) || a.name.localeCompare(b.name, "en", { numeric: true }),
   );

@@ -14,6 +14,9 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
+/** Words that a line of the server's has, with a capital and a full stop. */
+export const sentence = (words) => `${words[0].toUpperCase()}${words.slice(1)}.`;
+
 /** Set text only where it differs: screen readers and selections are left alone. */
 export function text(element, value) {
   if (element.textContent !== value) element.textContent = value;
@@ -70,4 +73,18 @@ export function fill(table, columns, rows, key) {
 export function complain(element, message) {
   element.hidden = !message;
   text(element, message ?? "");
+}
+
+/** Numbers in large: [title, value, about it] each. */
+export function tiles(list, found) {
+  keyed(
+    list,
+    found,
+    ([title]) => title,
+    ([title]) => h("div", {}, h("dt", {}, title), h("dd", {}, h("span"), h("small"))),
+    (tile, [, value, about]) => {
+      text(tile.querySelector("span"), value);
+      text(tile.querySelector("small"), about);
+    },
+  );
 }

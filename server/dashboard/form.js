@@ -4,8 +4,10 @@ import { call, upload } from "./api.js";
 import { $, complain, h, text } from "./dom.js";
 import { bytes, plural } from "./format.js";
 
-/** `changed(job)` takes the new job; `say(text)` tells screen readers. */
-export function startForm({ changed, say }) {
+const MOST = 10; // clients that are proposed: more make a round longer, and hardly better
+
+/** `changed(job)` takes the new job; `say(text)` tells screen readers; `devices()` gives all that are known. */
+export function startForm({ changed, say, devices }) {
   const form = $("job-form");
   const fields = form.elements;
   let bundles = [];
@@ -29,13 +31,12 @@ export function startForm({ changed, say }) {
     } catch (error) {
       complain($("job-form-error"), error.message);
     }
+    proposeClients(fields.per_round, devices());
     $("no-bundle").hidden = bundles.length > 0;
     $("job-fields").hidden = !bundles.length;
     $("job-start").disabled = !bundles.length;
     if (named(bundles) !== named(known)) { // else what was typed before a cancel is still there
-      fields.bundle.replaceChildren(
-        ...bundles.map(({ model, sha256 }) => h("option", { value: sha256 }, `${model} (${sha256.slice(0, 8)})`)),
-      );
+      choices(fields.bundle, bundles);
       tell();
     }
     (bundles.length ? fields.name : $("job-cancel")).focus();
@@ -46,7 +47,8 @@ export function startForm({ changed, say }) {
     $("iterations-field").hidden = fields.iterations.disabled = !iteration;
     $("evaluation-field").hidden = fields.device_evaluation.disabled = iteration; // scalars say nothing of accuracy
   });
-  for (const name of OFFERED) fields[name].addEventListener("input", () => (fields[name].dataset.typed = "yes"));
+  startNaming(fields, () => bundles);
+  for (const name of [...OFFERED, "per_round"]) fields[name].addEventListener("input", () => (fields[name].dataset.typed = "yes"));
   $("job-cancel").addEventListener("click", () => $("job-dialog").close());
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -65,6 +67,7 @@ export function startForm({ changed, say }) {
       });
       $("job-dialog").close();
       form.reset();
+      delete fields.per_round.dataset.typed;
       tell();
       changed(job);
       say(`Job ${job.name} is running.`);
@@ -74,6 +77,44 @@ export function startForm({ changed, say }) {
     } finally {
       $("job-start").disabled = false;
     }
+  });
+}
+
+/** As many as are here, where nobody has typed. */
+function proposeClients(field, devices) {
+  const here = devices.filter(({ state }) => state === "training" || state === "waiting").length;
+  text($("clients-hint"), here ? `${plural(here, "device is", "devices are")} here.` : "No device is here yet.");
+  if (!field.dataset.typed) field.value = Math.min(here, MOST) || field.defaultValue;
+}
+
+function choices(select, bundles) {
+  const known = select.value;
+  const title = ({ name, model, sha256 }) => `${name || model} (${sha256.slice(0, 8)})`;
+  select.replaceChildren(...bundles.map((bundle) => h("option", { value: bundle.sha256 }, title(bundle))));
+  if (bundles.some(({ sha256 }) => sha256 === known)) select.value = known;
+}
+
+/** People give a bundle a name that they know it by. */
+function startNaming(fields, bundles) {
+  const keep = async () => {
+    complain($("job-form-error"));
+    const { value: sha256 } = fields.bundle;
+    try {
+      const name = $("bundle-name").value.trim();
+      await call("PATCH", `v1/bundles/${sha256}`, { name });
+      bundles().find((one) => one.sha256 === sha256).name = name;
+      choices(fields.bundle, bundles());
+      $("naming").open = false;
+      $("bundle-name").value = "";
+    } catch (error) {
+      complain($("job-form-error"), error.message);
+    }
+  };
+  $("keep-name").addEventListener("click", keep);
+  $("bundle-name").addEventListener("keydown", (event) => {
+    if (event.key !== "Enter") return;
+    event.preventDefault(); // it would start the job
+    keep();
   });
 }
 

@@ -1,8 +1,10 @@
 // Jobs: the list, the one that is shown, and how an administrator steers it.
 
 import { call } from "./api.js";
-import { $, complain, h, keyed, text } from "./dom.js";
+import { ask } from "./ask.js";
+import { $, complain, h, keyed, text, tiles } from "./dom.js";
 import { ago, bytes, count, digits, duration, now, percent, plural } from "./format.js";
+import { may } from "./people.js";
 
 const SLOTS = 40; // places that are drawn apart
 
@@ -55,29 +57,19 @@ export function showJob(job, { metrics, rounds }) {
   badge($("job-state"), job.state);
   const { training } = job.settings;
   const ended = job.state === "ended" ? ` Ended ${ago(job.ended)}: ${job.reason}.` : "";
-  const stuck = job.state === "set-aside" ? ` It cannot go on: ${job.reason}. Mend that, then resume it.` : "";
   text(
     $("job-about"),
     `Mode ${training.mode}, estimator ${training.estimator}, ${plural(job.settings.per_round, "client")} ` +
-      `in a round; made ${ago(job.created)}.${ended}${stuck}`,
+      `in a round; made ${ago(job.created)}.${ended}`,
   );
-  $("pause").hidden = job.state !== "running";
-  $("resume").hidden = job.state !== "paused" && job.state !== "set-aside";
-  $("stop").hidden = job.state === "ended";
-  keyed(
-    $("tiles"),
-    tiles(job, metrics),
-    ([title]) => title,
-    ([title]) => h("div", {}, h("dt", {}, title), h("dd", {}, h("span"), h("small"))),
-    (tile, [, value, about]) => {
-      text(tile.querySelector("span"), value);
-      text(tile.querySelector("small"), about);
-    },
-  );
+  $("pause").hidden = job.state !== "running" || !may("operator");
+  $("resume").hidden = (job.state !== "paused" && job.state !== "set-aside") || !may("operator");
+  $("stop").hidden = job.state === "ended" || !may("administrator");
+  tiles($("tiles"), numbers(job, metrics));
   showRound(job, rounds);
 }
 
-function tiles(job, metrics) {
+function numbers(job, metrics) {
   const change = (name) => {
     const values = [...(metrics.get(name)?.values() ?? [])];
     return values.length > 1 ? values.at(-1) - values[0] : null;
@@ -103,6 +95,13 @@ function tiles(job, metrics) {
       digits(job.metrics.loss),
       loss == null ? "" : `${loss < 0 ? "−" : "+"}${digits(Math.abs(loss))}`,
     ]);
+  if (job.ends_about != null) {
+    const left = Math.max(0, job.ends_about - now());
+    found.push(["Time left", left < 1 ? "soon" : `about ${duration(left)}`, "if rounds go on as the last ones did"]);
+  }
+  const round = job.progress;
+  const here = (round?.training ?? 0) + (job.settings.training.mode === "epoch" ? (round?.reported ?? 0) : 0);
+  found.push(["Devices", count(job.devices), here ? `took part; ${count(here)} in this round` : "took part"]);
   found.push(["Sent by devices", bytes(job.up), `${bytes(job.down)} fetched`]);
   found.push(["Refused", count(refused), refused === 1 ? "update" : "updates"]);
   return found;
@@ -135,12 +134,8 @@ function showRound(job, rounds) {
     (step ? " in this iteration" : `, ${count(round.training)} training`);
   bar.setAttribute("aria-valuetext", said);
   const told = roundText(job, round, said, rounds.get(round.number));
-  text($("round-text"), round.lacks ? `${told} ${sentence(round.lacks)}` : told);
+  text($("round-text"), told);
   countDown(job);
-}
-
-function sentence(words) {
-  return `${words[0].toUpperCase()}${words.slice(1)}.`;
 }
 
 function roundText(job, round, said, row) {
@@ -204,13 +199,13 @@ export function startActions({ chosen, changed, say }) {
   };
   $("pause").addEventListener("click", () => steer("pause"));
   $("resume").addEventListener("click", () => steer("resume"));
-  $("stop").addEventListener("click", () => {
-    text($("stop-title"), `Stop job ${chosen().name}?`);
-    $("stop-dialog").showModal();
-  });
-  $("stop-no").addEventListener("click", () => $("stop-dialog").close());
-  $("stop-yes").addEventListener("click", () => {
-    $("stop-dialog").close();
-    steer("stop");
+  $("stop").addEventListener("click", async () => {
+    const sure = await ask({
+      title: `Stop job ${chosen().name}?`,
+      about: "Devices are given nothing more of it, and it does not start again. Its weights stay.",
+      no: "Keep it",
+      yes: "Stop it for good",
+    });
+    if (sure) steer("stop");
   });
 }

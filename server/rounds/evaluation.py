@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -110,10 +111,17 @@ def runtime_for(store: Store, bundle: str) -> str:
     return usable[0]
 
 
-def check_held_out(store: Store, bundle: str, held_out: str) -> None:
-    """Refuse examples that no evaluation could read, when the job is made."""
+def check_held_out(store: Store, bundle: str, held_out: str) -> dict[str, float]:
+    """Refuse examples that no evaluation could read, when the job is made; gives what a guess would score on them.
+
+    Whoever always guesses the most frequent class is right in the share `majority`. What a head alone would score is
+    not known here: the server has nothing to train one on.
+    """
     runtime_for(store, bundle)
-    _held_out(store, bundle, held_out)
+    examples = _held_out(store, bundle, held_out)
+    if not task_named(store.bundles.manifest(bundle).model.task).has_classes:
+        return {}
+    return {"majority": max(Counter(example.label for example in examples).values()) / len(examples)}
 
 
 def _held_out(store: Store, bundle: str, held_out: str) -> Examples:

@@ -96,24 +96,65 @@ def _awaited(store: Store, connection: Connection, job: Job, round_: Round) -> I
     """Those that could take a place of the round and have none; who let tasks expire is not waited for."""
     places = parts.places(connection, round_)
     members = {place.device for place in places}
-    taken = {place.slot for place in places if place.is_live}
-    settings = job.settings
-    slots = settings.slots(len(store.bundles.manifest(job.bundle).units), settings.places)
-    free = [slot for slot in slots if slot.number not in taken]
+    free = _free(store, job, places)
     for device in devices.heard_since(connection, away_before(store)):
-        if device.id in members or not _can_take(store, job, free, device):
+        if device.id in members or _obstacle(store, job, free, device) is not None:
             continue
         if not parts.missed(connection, device.id).times:
             yield device
 
 
-def _can_take(store: Store, job: Job, free: list[RoundSlot], device: Device) -> bool:
+def idlers(store: Store, job: Job, round_: Round) -> dict[str, list[str]]:
+    """Why devices that are here can take no place that is left in a round, and the names of those devices."""
+    found: dict[str, list[str]] = {}
+    with store.database.read() as connection:
+        places = parts.places(connection, round_)
+        free = _free(store, job, places)
+        for device in devices.heard_since(connection, away_before(store)) if free else ():
+            if device.id in {place.device for place in places}:
+                continue
+            if (why := _why_idle(store, connection, job, free, device)) is not None:
+                found.setdefault(why, []).append(device.name)
+    return found
+
+
+def why_idle(store: Store, job: Job, round_: Round, device: Device) -> str | None:
+    """Why a device has no part of an open round; None where it may be given one when it asks."""
+    with store.database.read() as connection:
+        if parts.has_accepted(connection, round_, device.id):
+            return f"it has done its part of round {round_.number}, which waits for others"
+        return _why_idle(store, connection, job, _free(store, job, parts.places(connection, round_)), device)
+
+
+def _why_idle(store: Store, connection: Connection, job: Job, free: list[RoundSlot], device: Device) -> str | None:
+    why = _obstacle(store, job, free, device)
+    if why is None and (times := parts.missed(connection, device.id).times):
+        return f"{times} of its tasks expired in a row: raise the job's deadline if it is slow"
+    return why
+
+
+def _free(store: Store, job: Job, places: list[parts.Place]) -> list[RoundSlot]:
+    """The places of a round that nobody has."""
+    taken = {place.slot for place in places if place.is_live}
+    settings = job.settings
+    slots = settings.slots(len(store.bundles.manifest(job.bundle).units), settings.places)
+    return [slot for slot in slots if slot.number not in taken]
+
+
+def _obstacle(store: Store, job: Job, free: list[RoundSlot], device: Device) -> str | None:
+    """Why a device can take none of the places that are left; None where it can."""
+    if not free:
+        return "no place is left"
     if device.profile is None:
-        return bool(free)
+        return None
     said = CheckIn(**{name: value for name, value in device.profile.items() if name in _SAID})
     manifest = store.bundles.manifest(job.bundle)
-    if not is_wanted(job, said) or unsuited(job, manifest, said):
-        return False
+    if not is_wanted(job, said):
+        return f"it asks for tasks of {said.job} alone (--job)"
+    if (why := unsuited(job, manifest, said)) is not None:
+        return why
     runtimes = [name for name in said.runtimes if name in manifest.runtimes]
     needs = needs_of(store, job)
-    return any(needs.fit(slot, runtimes, said.memory_bytes, low_memory=said.low_memory) for slot in free)
+    if any(needs.fit(slot, runtimes, said.memory_bytes, low_memory=said.low_memory) for slot in free):
+        return None
+    return f"no place that is left fits its memory ({(said.memory_bytes or 0) / 1e6:.0f} MB)"

@@ -20,6 +20,12 @@ def newest_first(connection: Connection, limit: int) -> list[Deed]:
     return [Deed(**row) for row in connection.execute(query).mappings()]
 
 
+def of_subject(connection: Connection, subject: str, limit: int) -> list[Deed]:
+    """What was done to one thing, the newest first."""
+    query = select(audit).where(audit.c.subject == subject).order_by(audit.c.id.desc()).limit(limit)
+    return [Deed(**row) for row in connection.execute(query).mappings()]
+
+
 def count(connection: Connection, actor: str, actions: Sequence[str], since: float) -> int:
     query = select(func.count()).where(audit.c.action.in_(actions), audit.c.actor == actor, audit.c.time > since)
     return connection.scalar(query) or 0

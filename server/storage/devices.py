@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -35,6 +35,10 @@ def use_token(connection: Connection, digest: str, now: float) -> str | None:
 def revoke_token(connection: Connection, token: str) -> bool:
     """Whether there is such a token."""
     return bool(connection.execute(update(tokens).where(tokens.c.id == token).values(revoked=True)).rowcount)
+
+
+def label_of(connection: Connection, token: str) -> str:
+    return connection.execute(select(tokens.c.label).where(tokens.c.id == token)).scalar_one()
 
 
 def limit_of(connection: Connection, token: str) -> tuple[str, int | None]:
@@ -96,8 +100,18 @@ def revoked(connection: Connection) -> list[str]:
     return list(connection.execute(select(devices.c.id).where(devices.c.revoked.is_(True))).scalars())
 
 
-def with_jobs(connection: Connection) -> list[tuple[Device, str | None]]:
-    """All devices, the oldest first, and the names of the jobs that they work on."""
+def names(connection: Connection, among: Collection[str]) -> dict[str, str]:
+    query = select(devices.c.id, devices.c.name).where(devices.c.id.in_(among))
+    return dict(connection.execute(query).all())
+
+
+def set_note(connection: Connection, device: str, note: str) -> bool:
+    """Whether there is such a device."""
+    return bool(connection.execute(update(devices).where(devices.c.id == device).values(note=note or None)).rowcount)
+
+
+def with_jobs(connection: Connection, device: str | None = None) -> list[tuple[Device, str | None]]:
+    """All devices, the oldest first, or one; and the names of the jobs that they work on."""
     has_part = and_(tasks.c.device == devices.c.id, tasks.c.state == "open")
     query = (
         select(devices, jobs.c.name.label("job"))
@@ -105,6 +119,8 @@ def with_jobs(connection: Connection) -> list[tuple[Device, str | None]]:
         .outerjoin(jobs, jobs.c.id == tasks.c.job)
         .order_by(devices.c.created, devices.c.id)
     )
+    if device is not None:
+        query = query.where(devices.c.id == device)
     return [_with_job(**row) for row in connection.execute(query).mappings()]
 
 

@@ -21,7 +21,7 @@ def find_job(store: Store, job: str) -> Job:
         row = connection.execute(_query().where(or_(jobs.c.id == job, jobs.c.name == job))).mappings().one_or_none()
     if row is None:
         raise not_found("job", job, "GET /v1/jobs")
-    return _job(row)
+    return job_in(row)
 
 
 def list_jobs(store: Store, *states: JobState) -> list[Job]:
@@ -29,14 +29,15 @@ def list_jobs(store: Store, *states: JobState) -> list[Job]:
     query = _query().where(jobs.c.state.in_(states)) if states else _query()
     with store.database.read() as connection:
         rows = connection.execute(query).mappings().all()
-    return [_job(row) for row in rows]
+    return [job_in(row) for row in rows]
 
 
 def _query() -> Select[Any]:
     return select(jobs).order_by(jobs.c.created, jobs.c.id)
 
 
-def _job(row: RowMapping) -> Job:
+def job_in(row: RowMapping) -> Job:
+    """A row of all columns of `jobs`."""
     values: dict[str, Any] = {**row, "settings": JobSettings.model_validate(row["settings"])}
     return Job(**values)
 

@@ -15,6 +15,12 @@ def add(connection: Connection, round_: Round, values: Mapping[str, float]) -> N
         connection.execute(insert(metrics).values(job=round_.job, round=round_.number, name=name, value=float(value)))
 
 
+def add_before(connection: Connection, job: str, values: Mapping[str, float]) -> None:
+    """What is known before the first round: of round 0."""
+    for name, value in values.items():
+        connection.execute(insert(metrics).values(job=job, round=0, name=name, value=value))
+
+
 def course(connection: Connection, job: str, name: str, among: tuple[str, float] | None = None) -> list[float]:
     """One metric's values, round after round; `among` those rounds alone in which another is so large at least."""
     query = select(metrics.c.value).where(metrics.c.job == job, metrics.c.name == name).order_by(metrics.c.round)

@@ -46,6 +46,12 @@ def newest_first(connection: Connection, job: str, before: int | None, limit: in
     return [Round(**row) for row in connection.execute(query).mappings()]
 
 
+def last_done(connection: Connection, job: str, limit: int) -> list[float]:
+    """When the newest rounds that moved the weights were closed, the newest first."""
+    done = select(rounds.c.closed).where(rounds.c.job == job, rounds.c.state == "done")
+    return list(connection.execute(done.order_by(rounds.c.number.desc()).limit(limit)).scalars())
+
+
 def since(connection: Connection, job: str, number: int) -> dict[int, Round]:
     """Those of this number and later."""
     query = select(rounds).where(rounds.c.job == job, rounds.c.number >= number)

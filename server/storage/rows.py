@@ -119,6 +119,8 @@ class Device:
     """That it signs requests with; a device without has a secret."""
     signed: int | None = None
     """The time of the newest request that it signed, in milliseconds."""
+    note: str | None = None
+    """What people wrote about it."""
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,7 @@ devices = Table(
     Column("profile", JSON),  # its last check-in
     Column("key", String(43)),  # public, of those that sign; their hash is empty
     Column("signed", BigInteger),  # the time of the newest request that it signed, in milliseconds
+    Column("note", String(300)),  # what people wrote about it
 )
 
 people = Table(  # who may use the server beside the one with the administrator's token
@@ -69,6 +70,7 @@ bundles = Table(
     schema,
     Column("sha256", String(64), primary_key=True),
     Column("created", Float, nullable=False),
+    Column("name", String(100)),  # what people call it
 )
 
 jobs = Table(
@@ -201,6 +203,7 @@ refusals = Table(
     Column("code", String(20), nullable=False),
     Column("detail", Text, nullable=False),
     Index("refusals_of_round", "job", "round"),
+    Index("refusals_of_device", "device"),
 )
 
 traffic = Table(  # bytes of what devices sent and fetched
@@ -223,6 +226,7 @@ audit = Table(
     Column("subject", String(200), nullable=False),
     Column("detail", Text, nullable=False),
     Index("audit_by_action", "action", "actor", "time"),
+    Index("audit_by_subject", "subject"),
 )
 
 refused_before = Table(  # how many refusals were forgotten

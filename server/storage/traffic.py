@@ -98,10 +98,24 @@ def total(connection: Connection, job: str | None = None) -> Volume:
     return _volume(*connection.execute(query).one())
 
 
+def count_senders(connection: Connection, job: str) -> int:
+    """The devices that have sent anything for a job."""
+    return (
+        connection.scalar(select(func.count(traffic.c.device.distinct())).where(traffic.c.job == job, traffic.c.up > 0))
+        or 0
+    )
+
+
 def by_device(connection: Connection) -> dict[str, Volume]:
     """Of all jobs."""
     query = select(traffic.c.device, func.sum(traffic.c.up), func.sum(traffic.c.down)).group_by(traffic.c.device)
     return {device: _volume(up, down) for device, up, down in connection.execute(query)}
+
+
+def of_device(connection: Connection, device: str) -> Volume:
+    """Of all jobs."""
+    query = select(func.sum(traffic.c.up), func.sum(traffic.c.down)).where(traffic.c.device == device)
+    return _volume(*connection.execute(query).one())
 
 
 def by_round(connection: Connection, job: str) -> dict[int, Volume]:

@@ -13,7 +13,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from edge_client.wire.proofs import DIGEST_HEADER, SCHEME, digest_of
 from server.control.credentials import authenticate
-from server.control.people import require, require_scraper
+from server.control.people import Known, known, require, require_scraper
 from server.control.proofs import Signed, authenticate_signed, require_digest
 from server.rounds.offers import Offers
 from server.rounds.reports import Reports
@@ -73,6 +73,10 @@ def device(request: Request, sent: OfDevice) -> rows.Device:
     return authenticate(_services(request).store, sent.credentials if sent else "")
 
 
+def asking(request: Request, sent: OfAdmin) -> Known:
+    return known(_services(request).store, sent.credentials if sent else "")
+
+
 def viewer(request: Request, sent: OfAdmin) -> str:
     """The name of who asks; the same below for those who may do more."""
     return require(_services(request).store, sent.credentials if sent else "", "viewer")
@@ -113,6 +117,7 @@ def address(request: Request) -> str:
 UseServices = Annotated[Services, Depends(services)]
 Device = Annotated[rows.Device, Depends(once(device))]
 SignedBody = Depends(signed_body)
+Asking = Annotated[Known, Depends(once(asking))]
 Viewer = Depends(once(viewer))
 Operator = Depends(once(operator))
 Scraper = Depends(once(scraper))

@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+import httpx
 from playwright.sync_api import expect
 
 from tests.test_journeys import fleet, rows
@@ -31,6 +32,17 @@ class Site:
         } | settings  # fmt: skip
         with self.server.administrator() as admin:
             admin.post("/v1/jobs", {"name": name, "bundle": self.bundle, "settings": values})
+
+    def person(self, role: str) -> str:
+        """The token of a new one."""
+        with self.server.administrator() as admin:
+            return admin.post("/v1/access", {"name": f"a-{role}", "role": role})["token"]
+
+    def enrolled(self, name: str) -> str:
+        """The id of a device that never trains."""
+        body = {"token": self.token, "name": name}
+        answer = httpx.post(f"{self.server.url}/v1/devices", json=body)
+        return answer.raise_for_status().json()["device"]
 
     def state(self, name: str) -> dict:
         with self.server.administrator() as admin:
@@ -103,8 +115,12 @@ class Tab:
         self.page.goto(f"{self.site.server.url}/#token={token}" + (f"&job={job}" if job else ""))
         expect(self.page.locator("#connection")).to_have_text("live")
 
+    def turn_to(self, place: str) -> None:
+        """Another page, as a link would."""
+        self.page.evaluate("place => { location.hash = place }", place)
+
     def rounds(self) -> int:
-        return int(self.page.locator("#tiles div", has_text="Rounds").locator("span").inner_text().replace(",", ""))
+        return int(self.page.locator("#tiles [data-key=Rounds] span").inner_text().replace(",", ""))
 
     def waited_for_rounds(self, count: int) -> int:
         until = time.monotonic() + 30

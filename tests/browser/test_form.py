@@ -46,6 +46,40 @@ def test_a_cancelled_form_keeps_what_was_typed(tab, fresh, paired):
     expect(page.get_by_label("Bundle").locator("option")).to_have_count(2)
 
 
+def test_as_many_clients_are_proposed_as_are_here(tab, fresh):
+    one = tab(at=fresh)
+    one.open()
+    page = one.page
+    press_on(page, "Start a job")
+    expect(page.locator("#clients-hint")).to_have_text("No device is here yet.")
+    expect(page.get_by_label("Clients in a round")).to_have_value("10")
+    press_on(page, "Cancel")
+    for number in range(3):
+        fresh.enrolled(f"pi {number}")
+    expect(page.locator("#devices tbody tr")).to_have_count(3)
+    page.get_by_role("button", name="Start a job").click()
+    expect(page.locator("#clients-hint")).to_have_text("3 devices are here.")
+    expect(page.get_by_label("Clients in a round")).to_have_value("3")
+    page.get_by_label("Clients in a round").fill("2")
+    press_on(page, "Cancel")
+    page.get_by_role("button", name="Start a job").click()
+    expect(page.get_by_label("Clients in a round")).to_have_value("2")
+
+
+def test_a_bundle_is_named_by_people(tab, fresh):
+    one = tab(PHONE, at=fresh)
+    one.open()
+    page = one.page
+    page.get_by_role("button", name="Start a job").click()
+    page.get_by_text("Give it a name").click()
+    page.get_by_label("What to call it").fill("tickets, spring")
+    page.get_by_label("What to call it").press("Enter")
+    expect(page.get_by_label("Bundle").locator("option")).to_have_text(f"tickets, spring ({fresh.bundle[:8]})")
+    expect(page.locator("#job-dialog")).to_be_visible()
+    with fresh.server.administrator() as admin:
+        assert [bundle["name"] for bundle in admin.get("/v1/bundles")] == ["tickets, spring"]
+
+
 def test_the_form_starts_from_what_fits_the_bundle(tab, fresh, paired):
     with fresh.server.administrator() as admin:
         pairs = admin.upload_bundle(paired, lambda *_: None)
@@ -105,7 +139,7 @@ def test_a_job_is_started_paused_resumed_and_stopped_by_keyboard_alone(tab, site
     press_on(page, "Stop…")
     expect(page.get_by_role("button", name="Keep it")).to_be_focused()
     page.keyboard.press("Escape")
-    expect(page.locator("#stop-dialog")).to_be_hidden()
+    expect(page.locator("#ask-dialog")).to_be_hidden()
     assert site.state("typed")["state"] == "running"
     press_on(page, "Stop…")
     press_on(page, "Stop it for good")

@@ -8,12 +8,14 @@ from playwright.sync_api import expect
 
 from tests.browser.tabs import DESKTOP, PHONE
 
-
-@pytest.mark.parametrize(  # colours do not depend on the width but for what a phone hides
+everywhere = pytest.mark.parametrize(  # colours do not depend on the width but for what a phone hides
     ("size", "scheme"),
     [(DESKTOP, "light"), (DESKTOP, "dark"), (PHONE, "light"), ((360, 640), "dark")],
     ids=["desktop-light", "desktop-dark", "phone-light", "small phone-dark"],
 )
+
+
+@everywhere
 def test_it_fits_and_everybody_can_use_it(tab, site, size, scheme):
     name = f"seen-{size[0]}-{scheme}"
     site.job(name)
@@ -39,6 +41,36 @@ def test_it_fits_and_everybody_can_use_it(tab, site, size, scheme):
     assert one.fits()
     accessible(page)
     site.stop(name)
+
+
+@everywhere
+def test_the_other_pages_too(tab, fresh, size, scheme):
+    device = fresh.enrolled("a board with a name that is as long as names of boards may be, or nearly so")
+    one = tab(size, scheme, fresh)
+    one.open()
+    page = one.page
+    one.turn_to(f"device={device}")
+    expect(page.get_by_role("heading", name="a board with a name")).to_be_visible()
+    expect(page.get_by_role("heading", name="Its rounds")).to_be_visible()
+    assert one.fits()
+    accessible(page)
+    page.get_by_role("button", name="Revoke…").click()
+    expect(page.get_by_role("button", name="Keep it")).to_be_focused()
+    assert one.fits()
+    accessible(page)
+    page.keyboard.press("Escape")
+    fresh.job("first")
+    fresh.job("second", {"learning_rate": 0.5})
+    one.turn_to("compare=first&with=second")
+    expect(page.locator("#compare-settings tbody tr")).to_have_count(1)
+    assert one.fits()
+    accessible(page)
+    one.turn_to("tokens")
+    page.get_by_role("button", name="Make a token").click()
+    expect(page.locator("#made-qr")).to_be_visible()
+    expect(page.locator("#tokens tbody tr")).to_have_count(2)
+    assert one.fits()
+    accessible(page)
 
 
 def accessible(page) -> None:

@@ -22,7 +22,7 @@ def test_a_wrong_token_is_told_and_the_right_one_shows_the_fleet(tab, site):
     expect(field).to_be_focused()
     field.fill("not-the-right-one")
     page.get_by_role("button", name="Sign in").click()
-    expect(page.locator("#sign-in-error")).to_contain_text("administrator's token")
+    expect(page.locator("#sign-in-error")).to_contain_text("The server does not know this token. Was it copied whole?")
     expect(page.locator("#fleet")).to_be_hidden()
     assert any("401" in wrong for wrong in one.wrong)  # the browser's own line about the answer
     one.wrong.clear()
@@ -41,6 +41,41 @@ def test_a_wrong_token_is_told_and_the_right_one_shows_the_fleet(tab, site):
     expect(field).to_be_visible()
 
 
+def test_whose_token_is_revoked_is_told_so(tab, fresh):
+    one = tab(at=fresh)
+    one.open(token=fresh.person("operator"))
+    with fresh.server.administrator() as admin:
+        admin.delete("/v1/access/a-operator")
+    one.page.reload()
+    expect(one.page.locator("#sign-in-error")).to_contain_text("your own may have been revoked")
+    one.wrong.clear()  # the browser's own line about the answer
+
+
+def test_a_session_that_is_over_is_told(tab, fresh):
+    one = tab(at=fresh)
+    one.open(token=fresh.person("viewer"))
+    with fresh.server.administrator() as admin:
+        admin.delete("/v1/access/a-viewer")
+    fresh.server.kill()  # the stream ends, and the page asks again
+    fresh.server.start()
+    expect(one.page.locator("#sign-in-error")).to_contain_text("You were signed out", timeout=40_000)
+    expect(one.page.locator("#fleet")).to_be_hidden()
+    one.wrong.clear()
+
+
+def test_a_server_that_does_not_answer_is_waited_for(tab, fresh):
+    one = tab(at=fresh)
+    one.page.goto(fresh.server.url)
+    fresh.server.kill()
+    one.page.get_by_label("Administrator's token").fill(fleet.TOKEN)
+    one.page.get_by_role("button", name="Sign in").click()
+    expect(one.page.locator("#sign-in-error")).to_contain_text("The server does not answer.")
+    fresh.server.start()
+    expect(one.page.locator("#connection")).to_have_text("live")
+    expect(one.page.locator("#sign-in")).to_be_hidden()
+    one.wrong.clear()  # the browser tells of each attempt
+
+
 def test_a_token_in_the_address_is_removed_and_never_sent(tab, site):
     one = tab()
     one.page.goto(site.server.url)
@@ -51,6 +86,26 @@ def test_a_token_in_the_address_is_removed_and_never_sent(tab, site):
     assert not [url for url in one.asked if fleet.TOKEN in url.partition("#")[0]]
     one.page.go_back()
     assert fleet.TOKEN not in one.page.url
+
+
+def test_people_are_offered_what_they_may_do(tab, fresh):
+    fresh.job("steered")
+    offered = {
+        "viewer": set(),
+        "operator": {"Start a job", "Pause"},
+        "administrator": {"Start a job", "Pause", "Stop…"},
+    }
+    for role, buttons in offered.items():
+        one = tab(at=fresh)
+        one.open("steered", fresh.person(role))
+        page = one.page
+        expect(page.get_by_role("heading", name="steered", level=1)).to_be_visible()
+        for button in ("Start a job", "Pause", "Stop…"):
+            shown = page.get_by_role("button", name=button, exact=True)
+            expect(shown).to_be_visible() if button in buttons else expect(shown).to_be_hidden()
+        if role != "administrator":
+            expect(page.locator(".bar")).to_contain_text(f"a-{role}, {role}")
+            expect(page.locator("#may")).to_contain_text("takes an administrator" if buttons else "takes an operator")
 
 
 # --- what is shown ---

@@ -5,30 +5,43 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, get_args
 
+from annotated_types import Len
 from fastapi import APIRouter, Path, Request
 from fastapi.responses import FileResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Message, Receive, Scope, Send
 
 from edge_client.bundle.manifest import Manifest
 from edge_client.bundle.signature import SIGNATURES
 from edge_client.wire.protocol import Mode
+from server.control.jobs import bundle_names, name_bundle
 from server.errors import Refusal
 from server.jobs.presets import preset_for, start_of
+from server.web.admission import Route
 from server.web.bodies import binary, received
-from server.web.services import DeviceOrAdmin, Operator, UseServices, Viewer
+from server.web.services import ByOperator, DeviceOrAdmin, Operator, UseServices, Viewer
 
-router = APIRouter(prefix="/v1", tags=["bundles"])
+router = APIRouter(prefix="/v1", tags=["bundles"], route_class=Route)
 
 Sha256 = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
 _MAY_CHANGE, _IMMUTABLE = "no-cache", "public, max-age=31536000, immutable"
+
+
+class BundleName(BaseModel):
+    """What people call a bundle."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[str, Len(0, 100)]
 
 
 class BundleView(BaseModel):
     """A bundle that jobs can be made on, and what their settings must choose from."""
 
     sha256: str
+    name: str
+    """What people call it; empty where nobody named it."""
     model: str
     task: str
     labels: int
@@ -49,15 +62,22 @@ class BundleView(BaseModel):
 @router.get("/bundles", dependencies=[Viewer])
 def list_bundles(services: UseServices) -> list[BundleView]:
     """The newest first; those whose files have not all arrived are left out."""
-    bundles = services.store.bundles
-    return [_bundle(name, bundles.manifest(name)) for name in bundles.complete()]
+    bundles, called = services.store.bundles, bundle_names(services.store)
+    return [_bundle(name, bundles.manifest(name), called.get(name, "")) for name in bundles.complete()]
 
 
-def _bundle(name: str, manifest: Manifest) -> BundleView:
+@router.patch("/bundles/{bundle}", status_code=204)
+def rename(services: UseServices, by: ByOperator, bundle: Sha256, wanted: BundleName) -> None:
+    """Give a bundle, all of whose files have arrived, a name that people know it by; an empty one is none."""
+    name_bundle(services.store, bundle, wanted.name, by)
+
+
+def _bundle(name: str, manifest: Manifest, called: str) -> BundleView:
     method = manifest.adapter.method
     preset = preset_for(method, {})
     return BundleView(
         sha256=name,
+        name=called,
         model=manifest.model.name,
         task=manifest.model.task,
         labels=len(manifest.model.labels),

@@ -15,6 +15,9 @@ from edge_client import __version__
 router = APIRouter(tags=["operations"])
 
 FOLDER = Path(str(files("server") / "dashboard"))
+GUIDE = "/guide"
+"""Where the guides are, on servers that have them."""
+_GUIDE_LINK = '<li><a href="guide/">The guide</a></li>'
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "font-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -47,4 +50,6 @@ def start(request: Request) -> Response:
         text = f"spry {__version__}: federated fine-tuning without backpropagation. The API is described at /docs.\n"
         return PlainTextResponse(text, headers=headers)
     page = (FOLDER / "index.html").read_text("utf-8")
-    return HTMLResponse(page.replace("{{version}}", __version__), headers=headers)
+    has_guide = any(getattr(route, "path", "") == GUIDE for route in request.app.routes)
+    page = page.replace("{{version}}", __version__).replace("{{guide}}", _GUIDE_LINK if has_guide else "")
+    return HTMLResponse(page, headers=headers)

@@ -6,13 +6,15 @@ from dataclasses import asdict
 from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, Len
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict
 
 from edge_client.wire.protocol import CheckedIn, CheckIn, DeviceKey, Enrolled, Enrolment
-from server.control import credentials
+from server.control import credentials, history
 from server.control import devices as fleet
 from server.control.devices import DeviceView
+from server.control.history import DeviceHistory
+from server.control.invitations import as_svg, check_address, invite
 from server.web.admission import Route
 from server.web.bodies import takes
 from server.web.services import ByAdmin, ByOperator, Device, SignedBody, UseServices, Viewer, address
@@ -34,6 +36,10 @@ class NewToken(BaseModel):
     seconds: Annotated[float, Gt(0), Le(3650 * _DAY)] = 7 * _DAY
     at_once: Annotated[int, Ge(1), Le(1_000_000)] | None = None
     """How many of its devices may have a task at the same time; all when left out."""
+    server: Annotated[str, Len(0, 200)] = ""
+    """The address by which devices reach this server: then the answer has an invitation."""
+    key: Annotated[str, Len(0, 43)] = ""
+    """For the invitation: the public key of the only publisher whose bundles its devices take."""
 
 
 class TokenView(BaseModel):
@@ -53,14 +59,31 @@ class CreatedToken(TokenView):
     """The only time that the token's text is told."""
 
     token: str
+    invitation: str | None
+    """What `spry join` takes in place of an address and a token."""
+    qr: str | None
+    """The invitation as a picture (SVG)."""
+
+
+class Note(BaseModel):
+    """A line that people keep about a device."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    note: Annotated[str, Len(0, 300)]
 
 
 @router.post("/tokens", status_code=201)
 def create_token(services: UseServices, by: ByOperator, wanted: NewToken) -> CreatedToken:
-    """Make an enrolment token."""
+    """Make an enrolment token, and where an address is given, an invitation with its QR code."""
+    check_address(wanted.server, wanted.key)
     limits = wanted.uses, wanted.seconds, by, wanted.at_once
     token, text = credentials.create_token(services.store, wanted.label, *limits)
-    return CreatedToken(**asdict(token), token=text)
+    made = CreatedToken(**asdict(token), token=text, invitation=None, qr=None)
+    if wanted.server:
+        invitation = invite(wanted.server, text, wanted.key)
+        made.invitation, made.qr = str(invitation), as_svg(invitation)
+    return made
 
 
 @router.get("/tokens", dependencies=[Viewer])
@@ -92,6 +115,18 @@ def put_key(services: UseServices, device: Device, message: DeviceKey) -> Enroll
 def list_devices(services: UseServices) -> list[DeviceView]:
     """All that enrolled, and how each does; what it said, and its bytes, come within seconds."""
     return fleet.list_devices(services.store, fleet.device_totals(services.store))
+
+
+@router.get("/devices/{device}", dependencies=[Viewer])
+def show_device(services: UseServices, device: str, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> DeviceHistory:
+    """A device with its newest parts and refusals, and what became of each."""
+    return history.history_of(services.store, device, limit)
+
+
+@router.put("/devices/{device}/note", status_code=204)
+def write_note(services: UseServices, by: ByOperator, device: str, wanted: Note) -> None:
+    """Keep a line about a device; an empty one removes it."""
+    history.write_note(services.store, device, wanted.note, by)
 
 
 @router.delete("/devices/{device}", status_code=204)

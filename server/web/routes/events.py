@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +13,7 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from server.control import devices as fleet
-from server.control import views
+from server.control import outlook, views
 from server.jobs.job import Job
 from server.storage.jobs import find_job, list_jobs
 from server.storage.store import Store
@@ -26,6 +27,8 @@ _ROUNDS = 200
 _REFUSALS = 50
 _TOTALS_EVERY = 5.0
 """Seconds; bytes come into the database about as often."""
+_ADVISE_EVERY = 2.0
+"""Seconds: who could take part is looked for among all devices."""
 _SETTLED = 60.0
 """Seconds after its end when a job is as it will stay."""
 
@@ -35,7 +38,8 @@ async def events(services: UseServices, request: Request, job: str | None = None
     """Server-sent events about all jobs and devices, and in detail about one job, given by id or name.
 
     `jobs`, `devices`, `rounds`, `metrics`, `traffic` and `refusals` are lists: all rows at first, and later those that
-    are new or changed, each whole. `assignment` is one object, or null before the first device has joined.
+    are new or changed, each whole. `assignment` is one object, or null before the first device has joined;
+    `advice` is a list of lines, whole at each change.
     """
     chosen = None if job is None else (await run_in_threadpool(find_job, services.store, job)).id
     return stream(services, request, ("fleet", chosen), lambda: Feed(services.store, chosen), _LOOK)
@@ -84,6 +88,7 @@ class Feed:
         self._traffic = _Told("traffic", "round")
         self._refusals = _Told("refusals", "id", most=_REFUSALS)
         self._assignment: str | None = None
+        self._advice: tuple[float, str, str | None] = (-_ADVISE_EVERY, "", None)
         self._round = 0
         self._measured = -1
         self._moved: object = None
@@ -105,7 +110,8 @@ class Feed:
         """As a page that comes now must be told."""
         lists = (self._jobs, self._devices, self._rounds, self._metrics, self._traffic, self._refusals)
         told = [event for known in lists for event in known.all()]
-        return told if self._assignment is None else [*told, ServerSentEvent("assignment", self._assignment)]
+        ones = {"advice": self._advice[2], "assignment": self._assignment}
+        return told + [ServerSentEvent(name, text) for name, text in ones.items() if text is not None]
 
     def _all_devices(self) -> list[fleet.DeviceView]:
         read, totals = self._totals
@@ -113,6 +119,15 @@ class Feed:
             totals = fleet.device_totals(self._store)
             self._totals = time.monotonic(), totals
         return fleet.list_devices(self._store, totals)
+
+    def _advised(self, job: Job) -> Iterable[ServerSentEvent]:
+        read, state, told = self._advice
+        if state == job.state and time.monotonic() < read + _ADVISE_EVERY:
+            return
+        text = json.dumps(outlook.advice(self._store, job))
+        self._advice = time.monotonic(), job.state, text
+        if text != told:
+            yield ServerSentEvent("advice", text)
 
     def _details(self, job: Job, shown: views.JobView) -> Iterable[ServerSentEvent]:
         """Rounds that may have changed: the newest that the page knows, and those after it."""
@@ -128,6 +143,7 @@ class Feed:
         if shown.refused != self._refused:
             self._refused = shown.refused
             yield from self._refusals.news(views.refusals_of(self._store, job, _REFUSALS))
+        yield from self._advised(job)
         part = fleet.assignment(self._store, job)
         text = "null" if part is None else part.model_dump_json()
         if text != self._assignment:

@@ -16,6 +16,8 @@ from edge_client.wire.protocol import SAFETENSORS, STEPS, VERSION_HEADER
 from server.control import jobs, views
 from server.control.adapters import adapter_archive
 from server.control.devices import AssignmentView, assignment
+from server.control.log import LogView, log_of
+from server.control.outlook import advice
 from server.control.views import JobView, MetricView, RefusalView, RoundView, TrafficView
 from server.errors import Refusal
 from server.jobs.job import ENDED, PAUSED, RUNNING, Job
@@ -138,6 +140,18 @@ def list_refusals(
 ) -> list[RefusalView]:
     """Updates that were not taken, the newest first."""
     return views.refusals_of(services.store, find_job(services.store, job), limit)
+
+
+@router.get("/{job}/log", dependencies=[Viewer])
+def read_log(services: UseServices, job: str, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[LogView]:
+    """What happened to it, the newest first: what people did, how rounds ended, what was refused."""
+    return log_of(services.store, find_job(services.store, job), limit)
+
+
+@router.get("/{job}/advice", dependencies=[Viewer])
+def read_advice(services: UseServices, job: str) -> list[str]:
+    """What holds it up, and what to do about it; nothing where it goes its way."""
+    return advice(services.store, find_job(services.store, job))
 
 
 @router.get("/{job}/adapter", dependencies=[Viewer], response_class=Response)

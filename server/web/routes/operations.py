@@ -7,14 +7,23 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel
 
 from server.control import views
 from server.control.exposition import exposition
 from server.control.views import AuditView
 from server.errors import Refusal
-from server.web.services import Scraper, UseServices, Viewer
+from server.storage.rows import Role
+from server.web.services import Asking, Scraper, UseServices, Viewer
 
 router = APIRouter(tags=["operations"])
+
+
+class AskingView(BaseModel):
+    """Whose token a request came with."""
+
+    name: str
+    role: Role
 
 
 @router.get("/healthz", response_class=PlainTextResponse)
@@ -30,6 +39,12 @@ def health(services: UseServices) -> str:
 def metrics(services: UseServices) -> Response:
     """For Prometheus; counted in the database, so that all workers tell the same. Holds no names of devices."""
     return Response(exposition(services.store), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/v1/me")
+def me(who: Asking) -> AskingView:
+    """Who asks, and as what: what a page offers them."""
+    return AskingView(name=who.name, role=who.role)
 
 
 @router.get("/v1/audit", dependencies=[Viewer])

@@ -12,6 +12,8 @@ import pytest
 from edge_client.client.client import Client
 from edge_client.commands import cli
 from edge_client.format import size
+from edge_client.wire.invitation import invitation_in
+from server.cli.connection import Access, Administrator
 from server.cli.job import outliers_in
 from tests.server.cli.conftest import ROWS
 
@@ -138,6 +140,13 @@ def test_outliers_are_named_those_first_that_were_most_often():
     assert outliers_in([{"number": 1, "result": {}}]) == []
 
 
+def test_a_bundle_is_named_with_its_job(ok, tiny):
+    ok("job", "create", "with a name", "--bundle", tiny, "--bundle-name", "tickets, spring")
+    with Administrator(Access.of(None, None, None)) as administrator:
+        assert "tickets, spring" in {bundle["name"] for bundle in administrator.get("/v1/bundles")}
+    ok("job", "stop", "with a name")
+
+
 # --- tokens and devices ---
 
 
@@ -167,6 +176,20 @@ def test_a_token_that_names_a_publisher(spry, wrong, address, tmp_path):
     client.close()
     assert client.store.publisher() == public
     assert "is no public key" in wrong("token", "create", "--trust", tmp_path / "publisher.key")
+
+
+def test_a_token_as_a_qr_code(spry, address, tmp_path):
+    assert spry("keys", "make", tmp_path / "publisher.key").code == 0
+    public = (tmp_path / "publisher.key.pub").read_text().strip()
+    done = spry("token", "create", "--qr", "--trust", tmp_path / "publisher.key.pub")
+    *picture, command, _ = done.err.splitlines()
+    invited = invitation_in(command.split("'")[1])
+    assert command == f"spry join '{invited}' --data FILE"
+    assert (invited.server, invited.token) == (address, done.out.strip())
+    assert invited.token.endswith(public)
+    assert len([line for line in picture if "█" in line]) > 15
+    made = json.loads(spry("token", "create", "--json").out)
+    assert invitation_in(made["invitation"]).token == made["token"]
 
 
 def test_people(spry, ok, wrong, monkeypatch):

@@ -24,6 +24,8 @@ def routes(server):
         ("post", "/v1/jobs/{job}/pause"): "operator",
         ("post", "/v1/jobs/{job}/resume"): "operator",
         ("post", "/v1/tokens"): "operator",
+        ("put", "/v1/devices/{device}/note"): "operator",
+        ("patch", "/v1/bundles/{bundle}"): "operator",
         ("put", "/v1/bundles/{bundle}/{path}"): "operator",
         ("put", "/v1/held-out/{sha256}"): "operator",
     }
@@ -68,6 +70,14 @@ def test_the_audit_log_names_who_did_it(server, bundle, people):
         ("a-administrator", "job-ended"), ("a-operator", "token-created"), ("a-administrator", "token-revoked"),
         ("admin", "device-revoked"),
     }  # fmt: skip
+
+
+def test_everybody_may_ask_who_they_are(server, people):
+    assert server.call("GET", "/v1/me").json() == {"name": "admin", "role": "administrator"}
+    for role in ROLES:
+        assert server.call("GET", "/v1/me", headers=people[role]).json() == {"name": f"a-{role}", "role": role}
+    server.call("GET", "/v1/me", 401, headers={"Authorization": "Bearer nobody"})
+    server.call("GET", "/v1/me", 401, headers=server.device().headers)
 
 
 def test_a_revoked_person_is_a_stranger(server, people):

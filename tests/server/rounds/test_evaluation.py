@@ -69,6 +69,14 @@ def test_a_round_tells_the_accuracy_and_stops_at_the_target(server, bundle, bund
     assert job["reason"] == "the accuracy of 0.8333 reaches the target 0.8"
 
 
+def test_what_the_most_frequent_class_would_score_is_known_at_once(serving, bundle, database):
+    with serving(**database) as server:
+        labels = ["yes", "no", "yes", "maybe", "yes", "no", "yes"]
+        held_out = upload(server, [{"text": "the ice", "label": label} for label in labels])
+        server.create_job(server.upload(bundle), held_out=held_out)
+        assert server.call("GET", "/v1/jobs/job/metrics").json() == [{"round": 0, "name": "majority", "value": 4 / 7}]
+
+
 def test_examples_that_nobody_could_evaluate_are_refused_with_the_line(server, bundle_name):
     name = upload(server, [{"text": "the ice", "label": "yes"}, {"text": "the lake", "label": "perhaps"}])
     body = {"name": "job", "bundle": bundle_name, "settings": {"training": {"batch": 2, "length": 8}, "held_out": name}}

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 from urllib.parse import urljoin
 
 import pytest
+from starlette.responses import PlainTextResponse
 
 from edge_client import __version__
 from server.web.routes.dashboard import FOLDER
@@ -44,7 +45,8 @@ def test_a_browser_gets_the_page_and_others_a_line(server, page):
 
 
 def test_every_asset_that_is_named_is_served(server, page):
-    wanted = {urljoin("/", value) for value in Markup(page).values("src", "href") if not value.startswith("#")}
+    loaded = [found for tag, found in Markup(page).elements if tag != "a"]
+    wanted = {urljoin("/", value) for found in loaded for name, value in found.items() if name in ("src", "href")}
     pending = list(wanted)
     while pending:
         address = pending.pop()
@@ -58,6 +60,20 @@ def test_every_asset_that_is_named_is_served(server, page):
         wanted |= found
     assert {address.rpartition("/")[2] for address in wanted} >= {path.name for path in SCRIPTS}
     assert "/dashboard/vendor/uPlot.iife.min.js" in wanted
+
+
+def test_links_lead_to_the_server_itself(server, page):
+    for tag, found in Markup(page).elements:
+        if tag == "a" and not found["href"].startswith("#"):
+            server.call("GET", urljoin("/", found["href"]), headers=BROWSER)
+
+
+def test_the_guide_is_linked_where_it_is_served(server, page):
+    assert "guide/" not in page
+    server.http.app.mount("/guide", PlainTextResponse("how to"))
+    page = server.call("GET", "/", headers=BROWSER).text
+    assert '<a href="guide/">The guide</a>' in page
+    assert server.call("GET", "/guide/", headers=BROWSER).text == "how to"
 
 
 def test_nothing_refers_to_another_host():

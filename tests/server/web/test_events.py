@@ -29,7 +29,7 @@ def test_all_comes_first_and_then_what_changed(server, job):
     feed = Feed(server.store, job["id"])
     first = news(feed)
     assert {name: len(value) for name, value in first.items() if name != "assignment"} == {
-        "jobs": 1, "devices": 2, "rounds": 1, "metrics": 0, "traffic": 0, "refusals": 0,
+        "jobs": 1, "devices": 2, "rounds": 1, "metrics": 0, "traffic": 0, "refusals": 0, "advice": 0,
     }  # fmt: skip
     assert first["assignment"] is None
     assert feed.news().events == []

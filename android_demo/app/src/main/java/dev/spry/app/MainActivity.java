@@ -18,6 +18,7 @@ import android.widget.ProgressBar;
 import android.widget.Switch;
 import android.widget.TextView;
 import android.widget.Toast;
+import dev.spry.core.Invitation;
 import dev.spry.core.SpryException;
 
 /** The one screen. All that it shows is kept elsewhere, so that it may be turned, left and ended at any moment. */
@@ -55,6 +56,24 @@ public final class MainActivity extends Activity implements SharedPreferences.On
         findViewById(R.id.classify).setOnClickListener(view -> classify());
         findViewById(R.id.keep).setOnClickListener(view -> keep());
         findViewById(R.id.choose).setOnClickListener(view -> choose());
+        if (state == null) {
+            invited(getIntent());
+        }
+    }
+
+    /** The camera has read a token's QR code: what it says is filled in, and saved by whoever looks at it. */
+    private void invited(Intent intent) {
+        if (!Intent.ACTION_VIEW.equals(intent.getAction()) || intent.getDataString() == null) {
+            return;
+        }
+        try {
+            Invitation invitation = Invitation.in(intent.getDataString());
+            field(R.id.server).setText(invitation.server);
+            field(R.id.token).setText(invitation.pinned());
+            say(getString(R.string.invited));
+        } catch (SpryException error) { // a link of the same scheme that is none
+            say(error.getMessage());
+        }
     }
 
     @Override

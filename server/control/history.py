@@ -1,0 +1,116 @@
+"""What people see of one device: how it does, what it did, and what they wrote about it."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+
+from server.control.devices import DeviceView, device_view, step_in_words
+from server.control.outlook import waits
+from server.errors import not_found
+from server.rounds.fleet import away_before
+from server.storage import devices, traffic
+from server.storage import history as past
+from server.storage.history import PastPart
+from server.storage.store import Store
+
+
+class PastPartView(BaseModel):
+    """A device's part in a round, and what became of it."""
+
+    job: str
+    """The job's name."""
+    round: int
+    state: str
+    reason: str
+    created: float
+    ended: float | None
+    units: int
+    batch: int
+    runtime: str
+    step: str
+    """How it found its gradients, in words."""
+    seconds: float | None
+    peak_bytes: int | None
+    examples: int | None
+    loss: float | None
+    """As its report says; none in mode iteration, and where there is no report."""
+
+
+class PastRefusalView(BaseModel):
+    """What was not taken from a device, or what it gave back, and why."""
+
+    time: float
+    job: str
+    """The job's name."""
+    round: int | None
+    code: str
+    detail: str
+
+
+class DeviceHistory(DeviceView):
+    """A device and what it did, the newest first; parts of old rounds are forgotten after a while."""
+
+    token_label: str
+    signs: bool
+    """Whether it proves itself by a key of its own."""
+    waits: list[str]
+    """Why it has nothing to do, where it is here and waits."""
+    counts: dict[str, int]
+    """Its parts by state."""
+    parts: list[PastPartView]
+    refusals: list[PastRefusalView]
+
+
+def history_of(store: Store, device: str, limit: int) -> DeviceHistory:
+    """Of a device: what it did last, and what became of that."""
+    with store.database.read() as connection:
+        known = devices.with_jobs(connection, device)
+        if not known:
+            raise not_found("device", device, "GET /v1/devices")
+        label = devices.label_of(connection, known[0][0].token)
+        moved = traffic.of_device(connection, device)
+        counts = past.count_parts(connection, device)
+        had = past.parts_of(connection, device, limit)
+        refused = past.refusals_of(connection, device, limit)
+    found, job = known[0]
+    shown = device_view(found, job, moved, away_before(store))
+    return DeviceHistory(
+        **shown.model_dump(),
+        token_label=label,
+        signs=found.key is not None,
+        waits=waits(store, found) if shown.state == "waiting" else [],
+        counts=counts,
+        parts=[_past_part(one) for one in had],
+        refusals=[
+            PastRefusalView(time=one.time, job=name, round=one.round, code=one.code, detail=one.detail)
+            for one, name in refused
+        ],
+    )
+
+
+def _past_part(one: PastPart) -> PastPartView:
+    part, report = one.part, one.part.sent and one.part.sent.report
+    return PastPartView(
+        job=one.job.name,
+        round=part.round,
+        state=part.state,
+        reason=part.reason,
+        created=part.created,
+        ended=part.ended,
+        units=len(part.units),
+        batch=part.batch,
+        runtime=part.runtime,
+        step=step_in_words(part.training(one.job.settings.training)),
+        seconds=report.seconds if report else None,
+        peak_bytes=report.peak_bytes if report else None,
+        examples=report.examples if report else None,
+        loss=report.loss if report else None,
+    )
+
+
+def write_note(store: Store, device: str, note: str, by: str) -> None:
+    """What people want to remember of a device; an empty note is none."""
+    with store.database.write() as connection:
+        if not devices.set_note(connection, device, note):
+            raise not_found("device", device, "GET /v1/devices")
+        store.audit(connection, by, "device-note", device, note)

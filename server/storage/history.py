@@ -1,0 +1,48 @@
+"""What one device did and what became of it, the newest first. All of these are steps of their caller's transaction."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import NamedTuple
+
+from sqlalchemy import Connection, func, select
+
+from server.jobs.job import Job
+from server.storage.jobs import job_in
+from server.storage.parts import part_in
+from server.storage.rows import Part, Refused
+from server.storage.tables import jobs, refusals, tasks
+
+
+class PastPart(NamedTuple):
+    """A part that a device has or had, and of which job."""
+
+    part: Part
+    job: Job
+
+
+def parts_of(connection: Connection, device: str, limit: int) -> list[PastPart]:
+    query = select(tasks).where(tasks.c.device == device).order_by(tasks.c.created.desc()).limit(limit)
+    known = [part_in(row) for row in connection.execute(query).mappings()]
+    wanted = select(jobs).where(jobs.c.id.in_({part.job for part in known}))
+    of = {row["id"]: job_in(row) for row in connection.execute(wanted).mappings()}
+    return [PastPart(part, of[part.job]) for part in known]
+
+
+def count_parts(connection: Connection, device: str) -> dict[str, int]:
+    """By state."""
+    query = select(tasks.c.state, func.count()).where(tasks.c.device == device).group_by(tasks.c.state)
+    return dict(connection.execute(query).all())
+
+
+def refusals_of(connection: Connection, device: str, limit: int) -> list[tuple[Refused, str]]:
+    """With the names of their jobs."""
+    query = (
+        select(refusals, func.coalesce(jobs.c.name, "").label("name"))
+        .outerjoin(jobs, jobs.c.id == refusals.c.job)
+        .where(refusals.c.device == device)
+        .order_by(refusals.c.id.desc())
+        .limit(limit)
+    )
+    rows = connection.execute(query).mappings()
+    return [(Refused(**{field.name: row[field.name] for field in fields(Refused)}), row["name"]) for row in rows]

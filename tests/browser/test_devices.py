@@ -1,0 +1,63 @@
+"""A device's own page, in a real browser."""
+
+import httpx
+from playwright.sync_api import expect
+
+from tests.browser.tabs import PHONE
+from tests.test_journeys import fleet
+
+
+def test_a_device_has_a_page_with_its_rounds(tab, site):
+    site.job("history")
+    site.reached("history", lambda job: job["done"] >= 2)
+    one = tab()
+    one.open("history")
+    page = one.page
+    page.locator("#devices").get_by_role("link", name="board-1").click()
+    expect(page.get_by_role("heading", name="board-1", level=1)).to_be_visible()
+    rows = page.locator("#device-parts tbody tr")
+    expect(rows.first).to_contain_text("history")
+    before = rows.first.inner_text()
+    expect(rows.first).not_to_have_text(before)  # the page follows
+    expect(page.locator("#device-tiles")).to_contain_text("MB")
+    expect(page.locator("#device-refusals-text")).to_have_text("Nothing was refused or given back.")
+    page.get_by_role("link", name="All devices").click()
+    expect(page.get_by_role("heading", name="history", level=1)).to_be_visible()
+    site.stop("history")
+
+
+def test_a_note_is_kept_and_a_device_revoked(tab, fresh):
+    device = fresh.enrolled("pi 7")
+    one = tab(PHONE, at=fresh)
+    one.open()
+    one.turn_to(f"device={device}")
+    page = one.page
+    expect(page.locator("#waits")).to_have_text("No job is running.")
+    page.get_by_role("textbox", name="Note").fill("<b>cellar</b>")
+    page.get_by_role("button", name="Keep", exact=True).click()
+    expect(page.locator("#announcer")).to_have_text("The note is kept.")
+    page.get_by_role("button", name="Revoke…").click()
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Revoke…").click()
+    page.get_by_role("button", name="Revoke it").click()
+    expect(page.locator("#device-state")).to_have_text("revoked")
+    expect(page.get_by_role("button", name="Revoke…")).to_be_hidden()
+    page.reload()
+    expect(page.get_by_role("textbox", name="Note")).to_have_value("<b>cellar</b>")
+    headers = {"Authorization": f"Bearer {fleet.TOKEN}"}
+    known = httpx.get(f"{fresh.server.url}/v1/devices/{device}", headers=headers).json()
+    assert (known["state"], known["note"]) == ("revoked", "<b>cellar</b>")
+
+    watching = tab(at=fresh)
+    watching.open(token=fresh.person("viewer"))
+    watching.turn_to(f"device={device}")
+    expect(watching.page.locator("#note-text")).to_have_text("<b>cellar</b>")
+    expect(watching.page.get_by_role("textbox", name="Note")).to_be_hidden()
+
+
+def test_a_device_that_is_not_there_is_told(tab, fresh):
+    one = tab(at=fresh)
+    one.open()
+    one.turn_to("device=d-nobody")
+    expect(one.page.locator("#device-error")).to_contain_text("there is no device 'd-nobody'")
+    one.wrong.clear()  # the browser's own line about the answer

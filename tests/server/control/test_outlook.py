@@ -1,0 +1,118 @@
+"""What a job is heading for, what holds it up, and what happened to it."""
+
+import pytest
+
+from server.storage import jobs
+from tests.server.rounds.test_fleet import WAITS, here, later
+from tests.server.rounds.test_rounds import AVERAGE, play
+
+START = 1_800_000_000.0
+
+
+def at(server, seconds):
+    server.store.now = lambda: START + seconds
+
+
+def advice(server, name="job"):
+    return server.call("GET", f"/v1/jobs/{name}/advice").json()
+
+
+def test_the_end_is_guessed_from_the_newest_rounds(serving, bundle, database):
+    with serving(**database) as server:
+        at(server, 0)
+        server.create_job(server.upload(bundle), per_round=2, over_selection=1, rounds=10, optimizers=AVERAGE)
+        server.advance()
+        devices = [server.device() for _ in range(2)]
+        assert server.job()["ends_about"] is None
+        for closed in (50, 60, 90, 100):  # 10, 30 and 10 seconds apart
+            at(server, closed)
+            play(server, devices, [0.1, 0.1])
+        server.store.traffic.save()
+        assert server.job()["ends_about"] == pytest.approx(START + 100 + 6 * 10)
+        assert server.job()["devices"] == 2
+        at(server, 150)
+        assert server.job()["ends_about"] == pytest.approx(START + 160)  # as long as nothing else is known
+        at(server, 201)
+        assert server.job()["ends_about"] is None  # no round has ended for more than ten times as long
+        at(server, 102)
+        server.call("POST", "/v1/jobs/job/pause")
+        assert server.job()["ends_about"] is None
+
+
+def test_a_job_that_goes_its_way_needs_no_advice(server, bundle_name):
+    server.create_job(bundle_name, per_round=2, over_selection=1, optimizers=AVERAGE)
+    server.advance()
+    devices = [server.device() for _ in range(3)]
+    here(server, devices)
+    assert advice(server) == []
+    tasks = [device.task() for device in devices[:2]]
+    assert tasks
+    assert advice(server) == []
+
+
+def test_what_holds_a_job_up(serving, bundle, database):
+    with serving(**database) as server:
+        server.create_job(server.upload(bundle), per_round=3, over_selection=1, minimum=3, optimizers=AVERAGE)
+        server.advance()
+        (alone,) = advice(server)
+        assert "no device that is enrolled is suitable and here" in alone
+        devices = [server.device(f"pi {number}") for number in range(5)]
+        here(server, devices[:3], runtimes=["executorch"])
+        here(server, devices[3:4], memory_bytes=10)
+        here(server, devices[4:], job="another")
+        later(server, 3)
+        told = advice(server)
+        assert told[0].startswith("round 1 wants 3 clients, no device that is enrolled is suitable and here")
+        assert set(told[1:]) == {
+            "no part for pi 0, pi 1, pi 2, which are here: job needs one of the runtimes onnx",
+            "no part for pi 3, which is here: no place that is left fits its memory (0 MB)",
+            "no part for pi 4, which is here: it asks for tasks of another alone (--job)",
+        }
+        server.call("POST", "/v1/jobs/job/pause")
+        assert advice(server) == ["it is paused: no device is given a part until somebody resumes it"]
+        with server.store.database.write() as connection:
+            jobs.set_aside(connection, server.job()["id"], "its weights are gone")
+        assert advice(server) == ["it cannot go on: its weights are gone; mend that, then resume it"]
+        server.call("POST", "/v1/jobs/job/stop")
+        assert advice(server) == ["it ended before anything was learned: its adapter is the exported one"]
+
+
+def test_a_round_that_failed_is_told_until_one_is_done(server, bundle_name):
+    server.create_job(bundle_name, per_round=2, over_selection=1, minimum=2, deadline=10, optimizers=AVERAGE)
+    server.advance()
+    devices = [server.device() for _ in range(2)]
+    here(server, devices)
+    task = devices[0].task()
+    devices[0].send(task, devices[0].update(task))
+    later(server, WAITS)
+    server.advance()
+    assert advice(server)[0] == "round 1 failed: 1 of at least 2 clients reported in time"
+
+
+def test_the_log_tells_what_happened(serving, bundle, database):
+    with serving(**database) as server:
+        made = server.create_job(server.upload(bundle), per_round=1, over_selection=1, optimizers=AVERAGE)
+        server.advance()
+        device = server.device("pi 3")
+        later(server, 1)
+        play(server, [device], [0.1])
+        later(server, 1)
+        task = device.task()
+        device.call("POST", f"/v1/tasks/{task['id']}/failure", json={"reason": "the battery is low"})
+        later(server, 1)
+        token = server.call("POST", "/v1/access", 201, json={"name": "alice", "role": "operator"}).json()["token"]
+        server.call("POST", f"/v1/jobs/{made['id']}/pause", headers={"Authorization": f"Bearer {token}"})
+        later(server, 1)
+        server.call("POST", "/v1/jobs/job/stop", json={"reason": "enough"})
+        lines = server.call("GET", "/v1/jobs/job/log").json()
+        assert [(line["kind"], line["who"], line["text"].partition(",")[0]) for line in lines] == [
+            ("deed", "admin", "ended it: enough"),
+            ("round", "", "round 2 failed: enough"),
+            ("deed", "alice", "paused it"),
+            ("refusal", "pi 3", "failed in round 2: the battery is low"),
+            ("round", "", "round 1 is done: 1 report"),
+            ("deed", "admin", "made the job"),
+        ]
+        assert "loss 1" in lines[4]["text"]
+        assert [line["time"] for line in lines] == sorted((line["time"] for line in lines), reverse=True)
+        assert server.call("GET", "/v1/jobs/job/log?limit=2").json() == lines[:2]
