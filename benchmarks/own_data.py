@@ -64,10 +64,12 @@ def accepted(project: Project) -> bool:
     return bool(job["done"] or (job["progress"] or {}).get("reported"))
 
 
-def played(rows: Path, work: Path, devices: int) -> Result:
+def played(rows: Path, work: Path, devices: int, model: Path | None) -> Result:
     """Both commands, as a new user types them."""
     begun = time.monotonic()
-    subprocess.run([*SPRY, "new", "mine", "--data", str(rows.resolve())], cwd=work, check=True, stdout=sys.stderr)
+    named = ["--model", str(model.resolve())] if model else []
+    new = [*SPRY, "new", "mine", "--data", str(rows.resolve()), *named]
+    subprocess.run(new, cwd=work, check=True, stdout=sys.stderr)
     looked = time.monotonic() - begun
     folder = work / "mine"
     up = subprocess.Popen([*SPRY, "up", "--try", str(devices)], cwd=folder, stdout=sys.stderr)
@@ -153,11 +155,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=Path, required=True, help="a .csv or .jsonl file of texts and classes")
     parser.add_argument("--devices", type=int, default=4)
+    parser.add_argument("--model", type=Path, help="a folder with another encoder")
     parser.add_argument("--no-one-place", action="store_true", help="leave the comparison out")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="own-data-") as folder:
-        result = played(options.rows, Path(folder), options.devices)
+        result = played(options.rows, Path(folder), options.devices, options.model)
         if not options.no_one_place:
             project = Project(Path(folder) / "mine")
             train, held_out = (

@@ -12,6 +12,7 @@ import pytest
 from tests.benchmarks import FOLDER, script
 from tests.conftest import LABELS
 from tests.test_journeys import rows
+from tests.tickets import table, tickets
 
 pytestmark = pytest.mark.no_cover  # what they run of ours has tests of its own
 
@@ -151,6 +152,21 @@ def test_the_simulator_beside_one_by_one(model_folder):
     options = "--only", "speed", "--repetitions", 1, "--iterations", 1, "--json"
     found = json.loads(ran("simulator", "--model", model_folder, *options, misses=True))
     assert all(value > 0 for value in found["ratio"].values())
+
+
+def test_a_new_user_beside_training_in_one_place(model_folder, tmp_path):
+    path = table(tmp_path / "rows.csv", ("sentence", "category"), tickets(48))
+    told = json.loads(ran("own_data", "--rows", path, "--model", model_folder, "--devices", 2, "--json"))
+    assert told["commands"] == 2
+    assert 0 < told["first_update"] < told["whole"]
+    assert min(told["accuracy"], told["in_one_place"]) >= 0
+    assert told["rows"] + told["held_out"] == 48
+
+
+def test_generation_beside_a_plain_loop():
+    small = "--layers", 2, "--hidden", 64, "--vocabulary", 1100, "--length", 48, "--prompt", 8, "--tokens", 8
+    told = json.loads(ran("generation", *small, "--repeats", 1, "--json", misses=True))
+    assert told["same tokens"] == 1
 
 
 def test_every_script_is_run_by_a_test():
