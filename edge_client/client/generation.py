@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from edge_client.data.templates import ANSWERING, Message, Template
 from edge_client.errors import BundleError
 from edge_client.generation.decoder import Decoder
 from edge_client.generation.generator import Generator, Wish
@@ -17,6 +18,9 @@ from .predictions import find_job, kept_weights, open_bundle
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+_ANSWER = 4
+"""A part of the room that is left for an answer of unknown length."""
 
 
 class Writer:
@@ -33,13 +37,21 @@ class Writer:
         weights = kept_weights(kept, about, bundle, personal=personal)
         runtime = about.runtime if about.runtime in available() else next(iter(unasked()), about.runtime)
         require_publisher([runtime], store.publisher())
+        self.name = about.name
+        self.template = Template.of(bundle)
+        self.length = bundle.manifest.generation.length
+        """Tokens of prompt and answer together."""
         self._bench = Workbench(bundle, runtime, threads=threads)
         decoder = Decoder(bundle.manifest, self._bench.runtime, runtime, weights)
         self._generator = Generator(decoder, bundle.tokenizer(), bundle.manifest.generation.ends)
 
-    def write(self, prompt: str, wish: Wish) -> Iterator[str]:
+    def write(self, prompt: str | Sequence[int], wish: Wish) -> Iterator[str]:
         """What follows a prompt, piece by piece; what cannot be done is refused before the first."""
         return self._generator.text(prompt, wish)
+
+    def tokens(self, messages: Sequence[Message]) -> list[int]:
+        """Of a conversation, up to where the next answer begins."""
+        return self._generator.encoded(self.template.render(messages, add_generation_prompt=True), special=False)
 
     def close(self) -> None:
         """Give the memory of runtime and tokenizer back."""
@@ -52,6 +64,58 @@ class Writer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+class Conversation:
+    """What was said so far, and answers to what is said next, as the model's chat template has it.
+
+    Args:
+        writer: of a model whose tokenizer has such a template.
+        system: what the model is told before all else.
+    """
+
+    def __init__(self, writer: Writer, system: str = "") -> None:
+        if not writer.template.source:
+            raise BundleError(
+                f"the model of {writer.name} has no chat template: go on with a text by `spry generate`, or export a "
+                "model that was made for conversations"
+            )
+        self.messages: list[Message] = [{"role": "system", "content": system}] if system else []
+        self.forgotten = 0
+        """Messages that had no room any more, the oldest."""
+        self._kept = len(self.messages)
+        self._writer = writer
+
+    def answer(self, said: str, wish: Wish) -> Iterator[str]:
+        """Piece by piece; what cannot be answered is refused, and not kept."""
+        wish.check()
+        self.messages.append({"role": "user", "content": said})
+        try:
+            pieces = self._writer.write(self._fitting(wish), wish)
+        except BaseException:
+            self.messages.pop()
+            raise
+        return self._kept_whole(pieces)
+
+    def _fitting(self, wish: Wish) -> list[int]:
+        """The tokens of the newest messages that leave room for an answer; the system's stays, and the last."""
+        room = wish.max_tokens or self._writer.length // _ANSWER
+        tokens = self._writer.tokens(self.messages)
+        while len(tokens) + room > self._writer.length and len(self.messages) > self._kept + 1:
+            turn = self.messages[self._kept : self._kept + 2]  # a question and its answer
+            del self.messages[self._kept : self._kept + len(turn)]
+            self.forgotten += len(turn)
+            tokens = self._writer.tokens(self.messages)
+        return tokens
+
+    def _kept_whole(self, pieces: Iterator[str]) -> Iterator[str]:
+        said: list[str] = []
+        try:
+            for piece in pieces:
+                said.append(piece)
+                yield piece
+        finally:
+            self.messages.append({"role": ANSWERING, "content": "".join(said)})
 
 
 def generate(

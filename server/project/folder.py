@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import socket
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,8 +55,24 @@ class Project:
     @property
     def url(self) -> str:
         """The server's address for this machine."""
+        return self._url("127.0.0.1" if self._listens_everywhere else self.file.server.host)
+
+    @property
+    def outer_url(self) -> str:
+        """The same for other machines."""
+        return self._url(own_address() if self._listens_everywhere else self.file.server.host)
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether other machines can come to the server."""
+        return self.file.server.host not in ("127.0.0.1", "localhost", "::1")
+
+    @property
+    def _listens_everywhere(self) -> bool:
+        return self.file.server.host in ("0.0.0.0", "::")  # noqa: S104 -- read, not listened on
+
+    def _url(self, host: str) -> str:
         part = self.file.server
-        host = "127.0.0.1" if part.host in ("0.0.0.0", "::") else part.host  # noqa: S104 -- read, not listened on
         return f"{'https' if part.tls_cert else 'http'}://{f'[{host}]' if ':' in host else host}:{part.port}"
 
     @property
@@ -76,3 +93,13 @@ class Project:
             except OSError:
                 raise ProjectError(f"another command starts or ends {self.folder}; wait for it") from None
             yield
+
+
+def own_address() -> str:
+    """This machine's on the network by which it reaches others; no packet is sent. Its name where it reaches none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # an address for documentation, which nobody has
+        except OSError:
+            return socket.gethostname()
+        return str(probe.getsockname()[0])

@@ -10,9 +10,11 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from edge_client.wire.invitation import Invitation
 from server.cli.common import say, show_json
 from server.cli.connection import Access, Administrator, part
 from server.cli.job import job_line
+from server.control.invitations import as_lines
 from server.errors import ProjectError
 from server.project.export import Recipe
 from server.project.folder import Project
@@ -56,6 +58,8 @@ def up(
     name = job["name"]
     screen.say(f"[green]✓[/green] Job {name} {'is running' if new else 'is ' + job['state']}")
     screen.say(f"\nA device joins by\n  {join_line(home, token)}\n{escape(_reach(home))}")
+    if home.is_reached and screen.console.is_terminal:
+        screen.say(escape(as_lines(Invitation(home.outer_url, token))))
     try:
         if not detach and (trial or running.names != [SERVER]):
             job = _watched(home, name, screen)
@@ -137,11 +141,12 @@ def _dashboard(home: Project) -> str:
 
 
 def join_line(home: Project, token: str) -> str:
-    return f"spry join --server {home.url} --token {token} --data my.jsonl"
+    ca = f" --ca {Path(home.file.server.tls_cert).name}" if home.file.server.tls_cert else ""
+    return f"spry join --server {home.outer_url} --token {token}{ca} --data my.jsonl"
 
 
 def _reach(home: Project) -> str:
-    if home.file.server.host in ("127.0.0.1", "localhost", "::1"):
+    if not home.is_reached:
         return "on this machine; for others set host, and tls_cert or plain_http, under [server] in spry.toml"
     return "on any machine that reaches it; the token is secret"
 

@@ -1,5 +1,6 @@
 """A device that took part in a round of a language model's job writes by what it has."""
 
+import io
 import json
 
 import pytest
@@ -8,13 +9,17 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from edge_client.bundle.folder import Bundle
+from edge_client.client.generation import Conversation, Writer
 from edge_client.client.predictions import find_job, kept_weights
 from edge_client.commands import cli
+from edge_client.data.templates import Template
 from edge_client.errors import SpryError
+from edge_client.generation.generator import Wish
 from tests.edge_client.conftest import TEXTS
 
 ROWS = [{"text": text} for text in TEXTS]
 PROMPT = "the ice is"
+TEMPLATE = "{% for m in messages %}{{ m.content }}{{ '.' if m.role == 'user' else ';' }}{% endfor %}"
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +39,9 @@ def speaking(exporting, tmp_path_factory):
     folder = tmp_path_factory.mktemp("speaking")
     torch.manual_seed(5)
     LlamaForCausalLM(config).save_pretrained(folder / "model")
-    PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<end>", pad_token="<end>").save_pretrained(
-        folder / "model"
-    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<end>", pad_token="<end>")
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder / "model")
     return exporting(folder / "bundle", source=str(folder / "model"), task="causal-lm", batches=(4,), generate=40)
 
 
@@ -49,7 +54,7 @@ def taught(fleet, speaking):
     return client
 
 
-def of_peft(speaking, weights, count: int) -> str:
+def of_peft(speaking, weights, count: int, prompt: str = PROMPT) -> str:
     """What transformers and PEFT go on with, from the same weights."""
     from peft import PeftModel, set_peft_model_state_dict
 
@@ -57,7 +62,7 @@ def of_peft(speaking, weights, count: int) -> str:
     model = PeftModel.from_pretrained(LlamaForCausalLM.from_pretrained(base).eval(), str(speaking / "adapter")).eval()
     set_peft_model_state_dict(model, {name: torch.from_numpy(value) for name, value in weights.items()})
     tokenizer = Bundle.open(speaking).tokenizer()
-    ids = torch.tensor([tokenizer.encode(PROMPT).ids])
+    ids = torch.tensor([tokenizer.encode(prompt, add_special_tokens=False).ids])
     found = model.generate(
         input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False, pad_token_id=0
     )
@@ -106,3 +111,52 @@ def test_a_bundle_that_does_not_generate_says_so(fleet, trainable):
     client.run(rounds=1)
     with pytest.raises(SpryError, match="the bundle of topics has no programs that generate text: export it with"):
         client.generate("the ice")
+
+
+# --- conversations ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # transformers about itself
+def test_a_conversation_is_what_the_template_makes_of_it(fleet, taught, speaking, capsys, monkeypatch):
+    weights = kept_weights(*find_job(taught.store, None), Bundle.open(speaking), personal=True)
+    first = of_peft(speaking, weights, 5, "be;it is.")
+    second = of_peft(speaking, weights, 5, f"be;it is.{first};the ice.")
+    monkeypatch.setattr("sys.stdin", io.StringIO("it is\n\n  the ice \n"))
+    home = ["--home", str(fleet.folder / "home")]
+    assert cli.run(["chat", "--personal", "--system", "be", "--max-tokens", "5", *home]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{first}\n{second}\n"
+    assert said.err == ""
+
+
+def test_a_long_conversation_forgets_what_was_first(taught):
+    wish = Wish(max_tokens=6)
+    with Writer(taught.store) as writer:
+        talk = Conversation(writer, "be")
+        for _ in range(6):
+            assert "".join(talk.answer("it is a train", wish))
+            assert len(writer.tokens(talk.messages[:-1])) + 6 <= writer.length
+        assert talk.forgotten > 0
+        assert talk.forgotten % 2 == 0
+        assert talk.messages[0] == {"role": "system", "content": "be"}
+        before = list(talk.messages)
+        with pytest.raises(SpryError, match="the bundle holds 40 of prompt and answer"):
+            talk.answer("it " * 60, wish)
+        assert talk.messages == before[:1], "what made no room either is forgotten"
+
+
+def test_an_answer_that_is_cut_short_is_kept_as_far_as_it_came(taught):
+    with Writer(taught.store) as writer:
+        talk = Conversation(writer)
+        pieces = talk.answer("it is", Wish(max_tokens=8))
+        began = next(pieces)
+        pieces.close()
+        assert talk.messages[-1] == {"role": "assistant", "content": began}
+        assert "".join(talk.answer("the ice", Wish(max_tokens=4)))
+
+
+def test_a_model_without_a_template_does_not_converse(taught):
+    with Writer(taught.store) as writer:
+        writer.template = Template()
+        with pytest.raises(SpryError, match="has no chat template: go on with a text by `spry generate`"):
+            Conversation(writer)

@@ -4,7 +4,7 @@ import pytest
 
 from server.errors import ProjectError
 from server.project.file import DataPart, JobPart, ModelPart, ProjectFile, ServerPart, read, written
-from server.project.folder import Project
+from server.project.folder import Project, own_address
 
 FILE = ProjectFile(
     model=ModelPart("package:some", labels=('say "yes"', "a, b", "grün\t")),
@@ -69,10 +69,21 @@ def test_one_command_at_a_time(tmp_path):
     ("server", "url"),
     [
         (ServerPart(host="0.0.0.0", port=1), "http://127.0.0.1:1"),
-        (ServerPart(host="::1", port=2, tls_cert="c", tls_key="k"), "https://[::1]:2"),
+        (ServerPart(host="::2", port=2, tls_cert="c", tls_key="k"), "https://[::2]:2"),
         (ServerPart(host="box.lan"), "http://box.lan:8000"),
     ],
 )
 def test_the_address_for_this_machine(tmp_path, server, url):
     (tmp_path / "spry.toml").write_text(written(ProjectFile(model=FILE.model, job=FILE.job, server=server), {}))
-    assert Project(tmp_path).url == url
+    project = Project(tmp_path)
+    assert project.url == url
+    assert project.is_reached
+    if server.host == "0.0.0.0":
+        assert project.outer_url == f"http://{own_address()}:1" != url
+    else:
+        assert project.outer_url == url
+
+
+def test_a_project_is_for_this_machine_unless_its_file_says_otherwise(tmp_path):
+    (tmp_path / "spry.toml").write_text(written(FILE, {}))
+    assert not Project(tmp_path).is_reached

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -62,7 +63,7 @@ def test_settings_of_this_process_do_not_go_along(running, tmp_path, monkeypatch
     monkeypatch.setenv("SPRY_DATA_DIR", str(tmp_path / "elsewhere"))
     waiting(running, "one", tmp_path)
     pid = json.loads((tmp_path / "running.json").read_text())["one"]["pid"]
-    environment = open(f"/proc/{pid}/environ", "rb").read()  # noqa: SIM115, PTH123
+    environment = Path(f"/proc/{pid}/environ").read_bytes()
     assert b"SPRY_DATA_DIR" not in environment
 
 
