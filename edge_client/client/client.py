@@ -19,7 +19,7 @@ import httpx
 
 from edge_client import __version__
 from edge_client.data.columns import Columns
-from edge_client.data.examples import BadRows
+from edge_client.data.examples import BadRows, Examples
 from edge_client.data.local import OwnData
 from edge_client.data.sources import Row
 from edge_client.errors import ServerError, SpryError, StoreError, Unauthorized, Unreachable, WrongResults
@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from edge_client.tasks.task import Prediction, Text
 
 _USUAL = Columns()
+_LOOKED_AT = 200
+"""Examples whose length is counted, at most."""
+_MOST_CUT = 0.2
+"""The share of the examples that may be cut without a word."""
 
 
 @dataclass
@@ -132,6 +136,7 @@ class Client:
         self._bench: tuple[tuple[str, str], Workbench] | None = None
         self._rows = 0
         self._loaded = False
+        self._looked: tuple[str, int, str] | None = None
         self._step_seconds: float | None = None
         self._resident: int | None = None
         where = Path(ca) if ca is not None else None
@@ -255,6 +260,7 @@ class Client:
             examples, held_back = self._data.fitting(
                 bench.manifest.model, bench.kind.fields, bench.check(), bench.template, converses=bench.kind.converses
             )
+            self._tell_of_long(bench, task, examples)
             from edge_client.training.round import Participation
 
             part = Participation(
@@ -266,6 +272,18 @@ class Client:
             job.finish()
             return Receipt(0.0)
         return self._send(task, job)
+
+    def _tell_of_long(self, bench: Workbench, task: Task, examples: Examples) -> None:
+        """Once for the same rows and room: how many of some of them are cut, where it is more than a few."""
+        room = task.training.length
+        if (looked := (task.bundle, room, examples.fingerprint)) == self._looked:
+            return
+        self._looked = looked
+        some = [examples[index].texts for index in range(0, len(examples), -(-len(examples) // _LOOKED_AT))]
+        long = sum(length > room for length in bench.encoder(1, room).lengths(some))
+        if long > _MOST_CUT * len(some):
+            what = f"{long} of {len(some)} examples looked at have more than the {room} tokens that the job reads"
+            self._tell(Event("warning", f"{what}; the rest of each is left out"))
 
     def _send(self, task: Task, job: JobStore) -> Receipt:
         receipt = self.server.send_update(task.id, job.update() or b"")

@@ -87,6 +87,14 @@ class TextEncoder:
         finally:
             self._cut_long()
 
+    def lengths(self, texts: Sequence[str | tuple[str, str]]) -> list[int]:
+        """How many tokens texts, or pairs of them, would have with room for all."""
+        self._tokenizer.no_truncation()
+        try:
+            return [len(encoding.ids) for encoding in self._tokenizer.encode_batch(list(texts))]
+        finally:
+            self._cut_long()
+
     def opens(self, token: int) -> bool:
         """Whether a token is one that a tokenizer puts before texts."""
         added = self._tokenizer.get_added_tokens_decoder().get(token)

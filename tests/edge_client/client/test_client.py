@@ -428,6 +428,18 @@ def test_skipped_rows_are_told(fleet, bundle):
     assert "rows left out: line 8: is not JSON" in fleet.told("warning")[-1].message
 
 
+def test_rows_that_the_job_cuts_are_told_once_with_their_number(fleet, bundle):
+    fleet.job(bundle, rounds=2)
+    room = fleet.state()["settings"]["training"]["length"]
+    rows = [{"text": "it is " * (room if number % 3 == 0 else 1), "label": number % 3} for number in range(12)]
+    fleet.client(rows).run(rounds=2)
+    told = [event.message for event in fleet.told("warning")]
+    assert len(told) == 1
+    assert f"have more than the {room} tokens that the job reads" in told[0]
+    long, looked = int(told[0].split()[0]), int(told[0].split()[2])
+    assert 0 < long < looked <= 12
+
+
 def test_prediction_needs_a_job(fleet):
     with pytest.raises(StoreError, match="holds no job yet"):
         fleet.client().predict(["it"])
