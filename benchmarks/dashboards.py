@@ -20,6 +20,8 @@ import numpy as np
 from fleet import TOKEN, Server, machine, shape_of
 from load import Device, enrol, in_groups
 
+from edge_client import keys
+
 MOST_MB = 150.0
 
 
@@ -53,7 +55,7 @@ async def highest(server: Server, seconds: float) -> tuple[float, float]:
 
 async def measure(server: Server, options: argparse.Namespace, job: str, token: str) -> dict[str, float]:
     devices = [Device(number) for number in range(options.devices)]
-    await in_groups([enrol(device, server.port, token) for device in devices], 20)
+    await in_groups([enrol(device, server.port, token, keys.make()) for device in devices], 20)
     before, alone = await highest(server, options.seconds)
     over = asyncio.Event()
     pages = [asyncio.create_task(listen(server.port, job, over)) for _ in range(options.pages)]

@@ -26,6 +26,8 @@ import psutil
 from fleet import Server, machine, shape_of
 from load import Device, canned_update, enrol, take_part
 
+from edge_client import keys
+
 FLAT = "tasks", "refusals", "traffic", "versions", "scalars"
 MEMORY_GROWTH = 1.1
 ROWS_GROWTH = 1.5
@@ -55,7 +57,7 @@ async def spoil(device: Device, over: asyncio.Event) -> None:
 async def run(server: Server, options: argparse.Namespace, token: str) -> list[Figures]:
     devices = [Device(number) for number in range(options.devices + 1)]
     for device in devices:
-        await enrol(device, server.port, token)
+        await enrol(device, server.port, token, keys.make())
     over, canned, seen = asyncio.Event(), canned_update(options.bundle), Counter[str]()
     started, figures = time.monotonic(), list[Figures]()
     fleet = [asyncio.create_task(take_part(device, canned, over, seen)) for device in devices[1:]]

@@ -24,7 +24,7 @@ from export.check.quantized import dequantized_weights, tied_weights
 from export.check.reference import Reference
 from export.dual.generation import CHUNK, generation_programs
 from export.dual.programs import Program, ProgramBuilder, input_name, kinds
-from export.errors import ExportError
+from export.errors import ExportError, VerificationFailed
 from export.graph.bottlenecks import mark_bottlenecks
 from export.graph.capture import Captured, capture
 from export.graph.flops import count_flops
@@ -97,24 +97,46 @@ def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m
     with tempfile.TemporaryDirectory() if options.cache is None else nullcontext(str(options.cache)) as cache:
         Path(cache).mkdir(parents=True, exist_ok=True)
         processors = _processors(chain, options)
-        jobs = _jobs(chain, processors, options)
-        with progress.stage("lower", len(jobs)):
-            results = lower_all(jobs, Path(cache), options.workers, _telling(progress))
-            _refuse_fallbacks(results, options)
-        with pack.staging(options.out) as folder:
-            manifest = _assemble(folder, loaded, adapted, chain, results, processors, options)
-            if options.verify_directions:
-                manifest = _verified(folder, manifest, loaded, adapted, chain, options, progress)
-            if options.measure:
-                manifest = _measured(folder, manifest, Path(cache), progress)
-            pack.write_manifest(folder, manifest)
-            if options.sign is not None:
-                signature.sign(folder, read_secret(options.sign))
+        parts = loaded, adapted, chain, processors
+        try:
+            manifest = _written(*parts, options, Path(cache), progress)
+        except VerificationFailed as error:
+            if not all(processors[runtime] for runtime in error.runtimes):
+                raise
+            manifest = _written(*parts, options, Path(cache), progress, fine=True)
         if options.cache is not None:
             prune(options.cache, CACHE_LIMIT)
     if options.archive:
         with progress.stage("archive"):
             pack.write_archive(options.out, options.archive_path)
+    return manifest
+
+
+def _written(
+    loaded: Loaded,
+    adapted: Adapted,
+    chain: DifferentiatedModel,
+    processors: Mapping[str, str],
+    options: ExportOptions,
+    cache: Path,
+    progress: Progress,
+    *,
+    fine: bool = False,
+) -> m.Manifest:
+    """The whole bundle in its place, or nothing; `fine`: the form of int8 products that is as exact as it can be."""
+    jobs = _jobs(chain, processors, options, fine=fine)
+    with progress.stage("lower, in two digits" if fine else "lower", len(jobs)):
+        results = lower_all(jobs, cache, options.workers, _telling(progress))
+        _refuse_fallbacks(results, options)
+    with pack.staging(options.out) as folder:
+        manifest = _assemble(folder, loaded, adapted, chain, results, processors, options)
+        if options.verify_directions:
+            manifest = _verified(folder, manifest, loaded, adapted, chain, options, progress)
+        if options.measure:
+            manifest = _measured(folder, manifest, cache, progress)
+        pack.write_manifest(folder, manifest)
+        if options.sign is not None:
+            signature.sign(folder, read_secret(options.sign))
     return manifest
 
 
@@ -202,7 +224,9 @@ def _processors(chain: DifferentiatedModel, options: ExportOptions) -> dict[str,
     return {name: processor_for(name, options.processor, options.precision, programs) for name in options.runtimes}
 
 
-def _jobs(chain: DifferentiatedModel, processors: Mapping[str, str], options: ExportOptions) -> list[SegmentLowering]:
+def _jobs(
+    chain: DifferentiatedModel, processors: Mapping[str, str], options: ExportOptions, *, fine: bool
+) -> list[SegmentLowering]:
     tied = tied_weights(chain.programs)
     return [
         SegmentLowering(
@@ -213,6 +237,7 @@ def _jobs(chain: DifferentiatedModel, processors: Mapping[str, str], options: Ex
             _needed(chain.stored, shaped),
             tied,
             processor=processors[runtime],
+            fine=fine,
             low_memory=bool(options.low_memory),
         )
         for runtime in options.runtimes

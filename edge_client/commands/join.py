@@ -77,7 +77,7 @@ def join(
 
     Example: spry join --server https://spry.example.org --token T --data my.jsonl --only-charging --hours 22-6
     """
-    where, token = _invited(invitation, server, token)
+    where, token = invited(invitation, server, token)
     conditions = Conditions(
         only_charging=only_charging,
         unmetered_only=unmetered_only,
@@ -120,7 +120,7 @@ def join(
         raise typer.Exit(FAILED)
 
 
-def _invited(invitation: str | None, server: str | None, token: str | None) -> tuple[str, str | None]:
+def invited(invitation: str | None, server: str | None, token: str | None) -> tuple[str, str | None]:
     """Where to enrol and with what: an invitation says both."""
     if invitation is not None:
         invited = invitation_in(invitation)

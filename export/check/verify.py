@@ -24,7 +24,7 @@ from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.stepper import Step, Stepper
 from export.adapt.wrapping import Adapted
 from export.check.reference import Reference
-from export.errors import ExportError
+from export.errors import VerificationFailed
 from export.model.loading import Loaded
 from export.model.samples import sample_inputs
 
@@ -214,6 +214,7 @@ def refuse_failures(checks: list[Check]) -> None:
     failed = [check for check in checks if not check.passed]
     if failed:
         lines = "; ".join(f"{c.runtime} {c.precision}: {c.what} is {c.value:.2g}, bound {c.bound:g}" for c in failed)
-        raise ExportError(
-            f"verification failed: {lines}; nothing was written (does --quantize none pass? then quantize less)"
+        raise VerificationFailed(
+            f"verification failed: {lines}; nothing was written (does --quantize none pass? then quantize less)",
+            frozenset(check.runtime for check in failed),
         )

@@ -51,6 +51,8 @@ class SegmentLowering:
     stored: Mapping[str, Tensor]
     tied: tuple[str, ...] = ()
     processor: str = ""
+    fine: bool = False
+    """Whether int8 products are as exact as they can be, at twice their price."""
     low_memory: bool = False
     """Whether its weights, which are mapped, are let go behind each use."""
 
@@ -163,7 +165,7 @@ def _worker_count(jobs: Sequence[SegmentLowering], asked: int) -> int:
 
 
 def _lower(job: SegmentLowering, key: Path) -> LoweredSegment:
-    target = lowering(job.runtime, job.processor)
+    target = lowering(job.runtime, job.processor, fine=job.fine)
     lowered = target.lower(job.segment, job.programs, job.stored, job.precision, tied=job.tied)
     job.done()
     key.parent.mkdir(parents=True, exist_ok=True)
@@ -211,7 +213,15 @@ def file_sha256(path: Path) -> str:
 def _key(job: SegmentLowering) -> str:
     """A hash of all that decides the result: graphs, weights, options, libraries, and this project's own code."""
     digest = hashlib.sha256(_code_version().encode())
-    options = job.runtime, job.precision, job.segment, job.tied, job.processor, lowering(job.runtime).versions()
+    options = (
+        job.runtime,
+        job.precision,
+        job.segment,
+        job.tied,
+        job.processor,
+        job.fine,
+        lowering(job.runtime).versions(),
+    )
     digest.update(repr(options).encode())
     for shaped in job.programs:
         digest.update(f"{shaped.name}{shaped.program.outputs}{shaped.program.graph.graph}".encode())

@@ -94,8 +94,8 @@ class Lowering(Protocol):
 class ForProcessors(Protocol):
     """A lowering whose int8 products are not the same for all processors."""
 
-    def on(self, processor: Processor) -> Lowering:
-        """The lowering for one of them."""
+    def on(self, processor: Processor, *, fine: bool = False) -> Lowering:
+        """The lowering for one of them; `fine` for models that it is too coarse for."""
         ...
 
     def fastest(self, programs: Sequence[Shaped]) -> Processor:
@@ -103,14 +103,16 @@ class ForProcessors(Protocol):
         ...
 
 
-def lowering(runtime: str, processor: str = "") -> Lowering:
-    """The lowering of a runtime of the table, for a processor where it is asked for one."""
+def lowering(runtime: str, processor: str = "", *, fine: bool = False) -> Lowering:
+    """The lowering of a runtime of the table, for a processor where it is asked for one, and as fine as it can."""
     where = RUNTIMES[runtime].lowering or f"export.lower.{runtime}.lowering:LOWERING"
     try:
         resolved: Lowering = resolve_name(where)
     except ModuleNotFoundError as error:
         raise ExportError(f"the target {runtime} needs {error.name}: {install_command('export')}") from error
-    return resolved.on(processor) if processor and isinstance(resolved, ForProcessors) else resolved  # type: ignore[arg-type]
+    if not processor or not isinstance(resolved, ForProcessors):
+        return resolved
+    return resolved.on(processor, fine=fine)  # type: ignore[arg-type]
 
 
 def processor_for(

@@ -15,6 +15,7 @@ from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import FILE_NAME
 from edge_client.runtimes.processors import exact, this_processor
 from export.errors import ExportError
+from export.pipeline import Silent
 from tests.benchmarks import script
 from tests.conftest import LABELS
 
@@ -190,6 +191,30 @@ def test_int8_is_for_the_processor_that_is_named_or_measured(exporting, tmp_path
     files = {name: (tmp_path / name / "onnx/block.0/weights.bin").read_bytes() for name in made_for}
     assert files["avx2"] != files["amx"]
     assert same(tmp_path / "avx2", exporting(tmp_path / "again", processor="avx2", **quick))
+
+
+class Stages(Silent):
+    def __init__(self) -> None:
+        self.told = []
+
+    def stage(self, name: str, steps: int = 0):
+        self.told.append(name)
+        return super().stage(name, steps)
+
+
+def test_a_model_that_one_digit_is_too_coarse_for_gets_two(exporting, tmp_path):
+    """Large weights at random make a product's rounding large at the end of six blocks."""
+    config = transformers.BertConfig(vocab_size=100, hidden_size=64, num_hidden_layers=6, num_attention_heads=2,
+                                     intermediate_size=64, initializer_range=0.2)  # fmt: skip
+    torch.manual_seed(0)
+    transformers.BertModel(config).save_pretrained(tmp_path / "model")
+    stages = Stages()
+    options = {"source": str(tmp_path / "model"), "precision": "int8", "cache": None}
+    manifest = Bundle.open(exporting(tmp_path / "out", progress=stages, **options)).manifest
+    assert [name for name in stages.told if name.startswith("lower")] == ["lower", "lower, in two digits"]
+    (jvp,) = [check for check in manifest.verification if check.what.startswith("jvp")]
+    assert 0 < jvp.value < 0.01
+    assert not list(tmp_path.glob(".out*"))
 
 
 @pytest.mark.no_cover

@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 import typer
 
 from edge_client.commands.cli import installed, load, missing_extra
+from edge_client.commands.join import invited
 from edge_client.errors import SpryError
 from edge_client.format import parse_bytes
 from edge_client.store.files import make_folder, write
@@ -109,9 +110,14 @@ def understood(what: str, args: list[str]) -> Wanted:
         raise missing_extra(entry, error) or error from error
     context = command.make_context(f"spry {what}", list(args))
     words: list[str] = []
+    if what == "join":
+        where, token = invited(*(context.params[name] for name in ("invitation", "server", "token")))
+        context.params |= {"invitation": None, "server": where, "token": token}
+        words += ["--server", where]
     for option in command.params:
         value = context.params.get(option.name)
-        if value is None or option.name == "token" or context.get_parameter_source(option.name).name == "DEFAULT":
+        told = value is None or option.name in ("token", "server")
+        if told or context.get_parameter_source(option.name).name == "DEFAULT":
             continue
         if option.name in paths:
             value = context.params[option.name] = Path(os.path.abspath(value))  # noqa: PTH100 -- a link stays one

@@ -16,7 +16,7 @@ from edge_client.runtimes.processors import Processor
 from export.graph.slots import slot_of
 from export.lower.onnx.encoding import encoding_of
 from export.lower.onnx.graph import WeightFile
-from export.lower.onnx.processors import ANYWHERE, PRODUCTS, fastest
+from export.lower.onnx.processors import ANYWHERE, FINE, PRODUCTS, fastest
 from export.lower.onnx.translate import SegmentWeights, Translator
 from export.lower.target import Lowered, Precision, ProgramEntry, Shaped
 
@@ -28,11 +28,11 @@ _TIED = "onnx/tied"
 class OnnxLowering:
     """See `export.lower.target.ForProcessors`."""
 
-    def __init__(self, processor: Processor = ANYWHERE) -> None:
-        self.products = PRODUCTS[processor]
+    def __init__(self, processor: Processor = ANYWHERE, *, fine: bool = False) -> None:
+        self.products = FINE[PRODUCTS[processor]] if fine else PRODUCTS[processor]
 
-    def on(self, processor: Processor) -> OnnxLowering:
-        return OnnxLowering(processor)
+    def on(self, processor: Processor, *, fine: bool = False) -> OnnxLowering:
+        return OnnxLowering(processor, fine=fine)
 
     def fastest(self, programs: Sequence[Shaped]) -> Processor:
         return fastest(programs)

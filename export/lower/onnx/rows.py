@@ -3,13 +3,15 @@
 What enters a product is rounded to 8 bits with a scale of its own for each token, and for each token's tangent. A few
 channels of a transformer's hidden state are ten times larger than the rest, and that one scale has to reach them: the
 input is turned first, by a small orthogonal matrix within groups of its channels, and the weight with it. Large numbers
-then spread over their group, and x R (W R)' is x W'.
+then spread over their group, and x R (W R)' is x W'. Where that is too coarse for a model, what is left of the input is
+rounded once more, in a second digit with a product of its own.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 from typing import ClassVar
 
 import numpy as np
@@ -20,6 +22,9 @@ from export.graph.slots import value_of
 from export.lower.onnx.encodings import MIDDLE, Floats, decode_rows, encode_rows, group_of, hadamard, signed
 from export.lower.onnx.frozen import Frozen
 from export.lower.onnx.graph import MICROSOFT, Array, Graph, Operand, WeightReference
+
+Digits = Sequence[tuple[str, str]]
+"""Of what enters a product: numbers and their rows' scales, the coarse ones first."""
 
 _MIDDLE = np.array(MIDDLE, np.uint8)
 _TINY = 1e-20
@@ -33,6 +38,8 @@ class Rows8(Frozen):
     middle: ClassVar[Array] = _MIDDLE
     """What stands for zero in the weight."""
     suffix: ClassVar[str] = "u8"
+    digits: ClassVar[int] = 1
+    """Of what enters a product, 8 bits each."""
 
     @classmethod
     def rounded(cls, weight: Floats) -> Floats:
@@ -56,7 +63,7 @@ class Rows8(Frozen):
     def linear(self, graph: Graph, x: fx.Node) -> str:
         """Of values and tangents stacked alike, since each row has a scale of its own."""
         weight, scales = (graph.external(reference) for reference in self._encoded())
-        rows = _rounded_once(graph, x)
+        rows = _rounded_once(graph, x, self.digits)
         product = self._product(graph, rows, weight, scales, turn=self.rows)
         return _shaped(graph, product, (*value_of(x).shape[:-1], self.out))
 
@@ -64,16 +71,18 @@ class Rows8(Frozen):
         """Likewise, once each output channel's scale is in the gradient."""
         weight, scales = (graph.external(reference) for reference in self._encoded())
         shape = value_of(gradient).shape
-        rows = _rounded(graph, graph.op("Mul", gradient, scales), shape)
+        rows = _rounded(graph, graph.op("Mul", gradient, scales), shape, self.digits)
         product = self._product(graph, rows, weight, 1.0, turn=not self.rows)
         return _turned(graph, product, (*shape[:-1], self.columns))
 
-    def _product(self, graph: Graph, rows: tuple[str, str], weight: str, scales: Operand, *, turn: bool) -> str:
+    def _product(self, graph: Graph, digits: Digits, weight: str, scales: Operand, *, turn: bool) -> str:
         if turn:
             weight = graph.op("Transpose", weight, perm=[1, 0])
-        numbers, row_scales = rows
-        operands = (numbers, weight, 1.0, scales, _MIDDLE, self.middle)
-        return graph.op("Mul", graph.op("MatMulIntegerToFloat", *operands, domain=MICROSOFT), row_scales)
+        products: list[str] = []
+        for numbers, row_scales in digits:
+            operands = (numbers, weight, 1.0, scales, _MIDDLE, self.middle)
+            products.append(graph.op("Mul", graph.op("MatMulIntegerToFloat", *operands, domain=MICROSOFT), row_scales))
+        return reduce(lambda one, other: graph.op("Add", one, other), products)
 
     def embedding(self, graph: Graph, ids: fx.Node) -> str:
         weight, scales = (graph.external(reference) for reference in self._encoded())
@@ -96,30 +105,47 @@ class SignedRows8(Rows8):
         return signed(numbers)
 
 
+class FineRows8(Rows8):
+    """Two digits: nearly as exact as the weight, for twice the products."""
+
+    digits = 2
+
+
+class FineSignedRows8(SignedRows8):
+    """The same where the processor adds products of unsigned and signed bytes in 32 bits."""
+
+    digits = 2
+
+
 class Table8(Rows8):
     """A table that is only looked up, as it is."""
 
     turned = False
 
 
-def _rounded_once(graph: Graph, x: fx.Node) -> tuple[str, str]:
+def _rounded_once(graph: Graph, x: fx.Node, digits: int) -> Digits:
     """What enters, turned; several products share it."""
     key = "rows", graph.name(x)
     if key not in graph.notes:
         shape = value_of(x).shape
-        graph.notes[key] = _rounded(graph, _turned(graph, x, shape), shape)
-    rounded: tuple[str, str] = graph.notes[key]
+        graph.notes[key] = _rounded(graph, _turned(graph, x, shape), shape, digits)
+    rounded: Digits = graph.notes[key]
     return rounded
 
 
-def _rounded(graph: Graph, x: Operand, shape: Sequence[int]) -> tuple[str, str]:
-    """In 8 bits around 128 [rows, in], and the scale of each row [rows, 1]."""
+def _rounded(graph: Graph, x: Operand, shape: Sequence[int], digits: int) -> Digits:
+    """In 8 bits around 128 [rows, in], and the scale of each row [rows, 1]; of each digit."""
     count = math.prod(shape[:-1])
     rows = x if len(shape) == 2 else graph.reshape(x, (count, shape[-1]))
-    largest = graph.op("ReduceMax", graph.op("Abs", rows), graph.integers(-1), keepdims=0)
-    scale = graph.op("Mul", graph.op("Max", largest, _TINY), 1 / 127)
-    number = graph.op("QuantizeLinear", rows, scale, np.full(count, _MIDDLE), axis=0)
-    return number, graph.op("Unsqueeze", scale, graph.integers(-1))
+    middles, found = np.full(count, _MIDDLE), list[tuple[str, str]]()
+    for digit in range(digits):
+        largest = graph.op("ReduceMax", graph.op("Abs", rows), graph.integers(-1), keepdims=0)
+        scale = graph.op("Mul", graph.op("Max", largest, _TINY), 1 / 127)
+        number = graph.op("QuantizeLinear", rows, scale, middles, axis=0)
+        found.append((number, graph.op("Unsqueeze", scale, graph.integers(-1))))
+        if digit < digits - 1:
+            rows = graph.op("Sub", rows, graph.op("DequantizeLinear", number, scale, middles, axis=0))
+    return found
 
 
 def _turned(graph: Graph, x: Operand, shape: Sequence[int]) -> str:

@@ -205,7 +205,10 @@ def test_random_tokens_where_there_is_no_tokenizer(architecture, task):
         assert (labels[:, 0] <= labels[:, 1]).all()
         assert (labels < mask.sum(1, keepdim=True)).all()
     elif task == "causal-lm":
-        assert (labels[mask] == inputs["input_ids"][mask]).all()
+        learnt = labels != IGNORED
+        assert (labels[learnt] == inputs["input_ids"][learnt]).all()
+        assert (learnt <= mask).all()
+        assert learnt.any(1).all()
         assert (labels[~mask] == IGNORED).all()
     else:
         assert labels.min() >= 0

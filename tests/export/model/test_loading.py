@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import BertForSequenceClassification
 
-from export.errors import ExportError
+from edge_client.errors import SpryError
 from export.model.loading import load
 from export.tasks.registry import MODEL_TASKS
 from tests.conftest import LABELS, VOCABULARY
@@ -119,7 +119,7 @@ def test_a_damaged_tokenizer_is_none(folder):
 
 
 def refused(source, task=CLASSIFY, **options):
-    with pytest.raises(ExportError) as caught:
+    with pytest.raises(SpryError) as caught:
         load(str(source), task, LABELS, **options)
     text = str(caught.value)
     assert "\n" not in text

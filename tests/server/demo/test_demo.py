@@ -196,12 +196,12 @@ def test_a_damaged_bundle_is_not_taken(learned, tmp_path):
     before, _ = learned
     shutil.copytree(before.out, tmp_path / "demo")
     folder = DemoFolder(tmp_path / "demo")
-    recipe = (tmp_path / "demo" / "bundle.recipe").read_text()
-    assert folder.has_bundle(recipe)
-    assert not folder.has_bundle(recipe + " --rank 2")
+    recipe = (tmp_path / "demo" / "bundle.recipe").read_text().split(" ")
+    assert folder.recipe.made(recipe)
+    assert not folder.recipe.made([*recipe, "--rank", "2"])
     file = next(path for path in folder.bundle.rglob("*.onnx"))
     file.write_bytes(file.read_bytes()[:-1])
-    assert not folder.has_bundle(recipe)
+    assert not folder.recipe.made(recipe)
 
 
 def test_unknown_modes_are_refused(tmp_path):

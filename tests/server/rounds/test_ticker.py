@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.cli.job import _line
+from server.cli.job import job_line
 from server.rounds.ticker import Ticker
 from tests.server.rounds.test_rounds import AVERAGE, play
 
@@ -42,7 +42,7 @@ def test_a_job_that_cannot_go_on_is_set_aside_and_may_go_on_later(server, jobs, 
     assert f"{jobs} is missing or damaged" in one["reason"]
     assert server.job("two")["version"] == 1
     assert 'spry_jobs{state="set-aside"} 1.0' in server.call("GET", "/metrics").text
-    assert f"one: set-aside ({one['reason']}; when that is mended: spry job resume), 0 of 3 rounds" in _line(one)
+    assert f"one: set-aside ({one['reason']}; when that is mended: spry job resume), 0 of 3 rounds" in job_line(one)
     deed = server.call("GET", "/v1/audit").json()[0]
     assert (deed["actor"], deed["action"], deed["subject"]) == ("server", "job-set-aside", one["id"])
 
