@@ -88,7 +88,7 @@ def verdict(figures: list[Figures]) -> dict[str, bool]:
     """Which are flat.
 
     Of a table its highest count: rows come one by one and are tidied away many at once, so that a middle one says where
-    in that cycle the looks fell. What is kept is of the last seconds, so a machine that has become less busy keeps more.
+    in that cycle the looks fell. What is kept is of the last seconds: a machine that has become less busy keeps more.
     """
     before, after = map(statistics.median, quarters(figures, "descriptors"))
     flat = {"descriptors": after <= before + DESCRIPTORS_GROWTH}
