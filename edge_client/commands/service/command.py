@@ -116,8 +116,7 @@ def understood(what: str, args: list[str]) -> Wanted:
         words += ["--server", where]
     for option in command.params:
         value = context.params.get(option.name)
-        told = value is None or option.name in ("token", "server")
-        if told or context.get_parameter_source(option.name).name == "DEFAULT":
+        if value is None or option.name in _TOLD or context.get_parameter_source(option.name).name == "DEFAULT":
             continue
         if option.name in paths:
             value = context.params[option.name] = Path(os.path.abspath(value))  # noqa: PTH100 -- a link stays one
@@ -125,6 +124,10 @@ def understood(what: str, args: list[str]) -> Wanted:
                 raise ServiceError(f"{option.opts[0]} names {value}, which does not exist: correct it")
         words += [option.opts[0]] if value is True else [option.opts[0], str(value)]
     return Wanted(what, tuple(words), dict(context.params))
+
+
+_TOLD = "token", "server"
+"""Options that stand elsewhere in the unit, or nowhere."""
 
 
 def _paths(function: Callable[..., object]) -> set[str]:

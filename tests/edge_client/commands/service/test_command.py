@@ -83,6 +83,15 @@ def test_what_the_unit_runs_is_the_command(tmp_path):
     assert "--max-memory" in done.stdout
 
 
+def test_a_device_that_was_invited(spry, tmp_path):
+    """The token of the line beside a QR code stands in no unit, which everybody may read."""
+    line = f"spry://join?server={URL}&token=a-secret"
+    code, unit, _ = spry("join", line, "--data", str(tmp_path / "my data.jsonl"), "--print", "--run-as", "daemon")
+    assert code == 0
+    assert f"join --server {URL} --data" in unit
+    assert "a-secret" not in unit
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
