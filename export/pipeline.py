@@ -225,7 +225,7 @@ def _processors(chain: DifferentiatedModel, options: ExportOptions) -> dict[str,
 
 
 def _jobs(
-    chain: DifferentiatedModel, processors: Mapping[str, str], options: ExportOptions, *, fine: bool
+    chain: DifferentiatedModel, processors: Mapping[str, str], options: ExportOptions, *, fine: bool = False
 ) -> list[SegmentLowering]:
     tied = tied_weights(chain.programs)
     return [

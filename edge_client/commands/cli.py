@@ -55,7 +55,7 @@ SUBCOMMANDS = {
     "join": Subcommand("Take part in a server's rounds with this device's data."),
     "predict": Subcommand("Predict by the weights that this device has."),
     "generate": Subcommand("Go on with a text by the weights that this device has."),
-    "chat": Subcommand("Talk with a language model by the weights that this device has."),
+    "chat": Subcommand("Talk with a model by the weights that this device has."),
     "doctor": Subcommand("Check this machine, and the way to a server."),
     "install-service": Subcommand("Let systemd run `spry join` or `spry serve`."),
     "export": Subcommand("Turn a Hugging Face model into a bundle for devices.", "export"),
