@@ -71,7 +71,7 @@ class Server:
             "--no-access-log",
         ]
         self.process = Process(command, self.folder / "server.log", **environment)
-        processes.wait_for_server(self.url, self.process)
+        processes.wait_for_server(self.url, lambda: self.process.check("the server"), self.process.log)
 
     def kill(self) -> None:
         self.process.kill()

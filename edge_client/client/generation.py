@@ -87,26 +87,16 @@ class Conversation:
         self._writer = writer
 
     def answer(self, said: str, wish: Wish) -> Iterator[str]:
-        """Piece by piece; what cannot be answered is refused, and not kept."""
+        """Piece by piece; the oldest messages but the system's make room. What cannot be answered changes nothing."""
         wish.check()
-        self.messages.append({"role": "user", "content": said})
-        try:
-            pieces = self._writer.write(self._fitting(wish), wish)
-        except BaseException:
-            self.messages.pop()
-            raise
+        messages = [*self.messages, {"role": "user", "content": said}]
+        room = self._writer.length - (wish.max_tokens or self._writer.length // _ANSWER)
+        while len(tokens := self._writer.tokens(messages)) > room and len(messages) > self._kept + 1:
+            del messages[self._kept : self._kept + 2]  # a question and its answer
+        pieces = self._writer.write(tokens, wish)
+        self.forgotten += len(self.messages) + 1 - len(messages)
+        self.messages = messages
         return self._kept_whole(pieces)
-
-    def _fitting(self, wish: Wish) -> list[int]:
-        """The tokens of the newest messages that leave room for an answer; the system's stays, and the last."""
-        room = wish.max_tokens or self._writer.length // _ANSWER
-        tokens = self._writer.tokens(self.messages)
-        while len(tokens) + room > self._writer.length and len(self.messages) > self._kept + 1:
-            turn = self.messages[self._kept : self._kept + 2]  # a question and its answer
-            del self.messages[self._kept : self._kept + len(turn)]
-            self.forgotten += len(turn)
-            tokens = self._writer.tokens(self.messages)
-        return tokens
 
     def _kept_whole(self, pieces: Iterator[str]) -> Iterator[str]:
         said: list[str] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,24 +11,16 @@ import typer
 from edge_client.client.generation import Conversation, Writer
 from edge_client.commands.generate import SamplingOptions
 from edge_client.commands.options.groups import grouped
+from edge_client.commands.options.kept import KeptOptions
 from edge_client.errors import SpryError
 from edge_client.generation.generator import Wish
-from edge_client.store.jobs import Store, default_home
 
 
 @grouped
 def command(
     sampling: SamplingOptions,
+    kept: KeptOptions,
     system: Annotated[str, typer.Option(help="What the model is told before all else.")] = "",
-    home: Annotated[Path | None, typer.Option(help="Where `spry join` keeps everything.")] = None,
-    server: Annotated[
-        str | None, typer.Option(help="Whose job; not needed by a device with one server.", envvar="SPRY_SERVER")
-    ] = None,
-    job: Annotated[str | None, typer.Option(help="Name or id; the job taken part in last when left out.")] = None,
-    personal: Annotated[
-        bool, typer.Option("--personal", help="By the adapter that this device trained last, not the global one.")
-    ] = False,
-    threads: Annotated[int, typer.Option(min=0, help="Threads for the runtime; 0 leaves the number to it.")] = 0,
 ) -> None:
     """Talk with a model by the newest weights that this device has; Ctrl-D ends it.
 
@@ -38,9 +29,7 @@ def command(
     Example: spry chat --personal --temperature 0.7
     """
     sampling.wish.check()
-    folder = home or default_home()
-    store = Store(folder, server) if server else Store.only(folder)
-    with Writer(store, job=job, personal=personal, threads=threads) as writer:
+    with Writer(kept.store, job=kept.job, personal=kept.personal, threads=kept.threads) as writer:
         conversation = Conversation(writer, system)
         watched, told = sys.stdin.isatty(), 0
         for line in _lines(watched):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -11,9 +10,9 @@ import typer
 
 from edge_client.client.generation import generate
 from edge_client.commands.options.groups import OptionGroup, grouped
+from edge_client.commands.options.kept import KeptOptions
 from edge_client.generation.generator import Wish
 from edge_client.generation.sampler import Sampling
-from edge_client.store.jobs import Store, default_home
 
 
 @dataclass(frozen=True)
@@ -46,24 +45,14 @@ class SamplingOptions(OptionGroup):
 def command(
     prompt: Annotated[str, typer.Argument(help="What the text begins with.")],
     sampling: SamplingOptions,
-    home: Annotated[Path | None, typer.Option(help="Where `spry join` keeps everything.")] = None,
-    server: Annotated[
-        str | None, typer.Option(help="Whose job; not needed by a device with one server.", envvar="SPRY_SERVER")
-    ] = None,
-    job: Annotated[str | None, typer.Option(help="Name or id; the job taken part in last when left out.")] = None,
-    personal: Annotated[
-        bool, typer.Option("--personal", help="By the adapter that this device trained last, not the global one.")
-    ] = False,
-    threads: Annotated[int, typer.Option(min=0, help="Threads for the runtime; 0 leaves the number to it.")] = 0,
+    kept: KeptOptions,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON at the end: the prompt and its text.")] = False,
 ) -> None:
     """Go on with a text by the newest weights that this device has, word by word.
 
     Example: spry generate "The committee met on Tuesday" --max-tokens 40 --temperature 0.8 --top-p 0.9
     """
-    folder = home or default_home()
-    store = Store(folder, server) if server else Store.only(folder)
-    pieces = generate(store, prompt, sampling.wish, job=job, personal=personal, threads=threads)
+    pieces = generate(kept.store, prompt, sampling.wish, job=kept.job, personal=kept.personal, threads=kept.threads)
     if as_json:
         row = {"prompt": prompt, "text": "".join(pieces)}
         typer.echo(msgspec.json.format(msgspec.json.encode(row), indent=1).decode())

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from edge_client.errors import DataError
 
 from .conversations import FIELDS, form_of
-from .sources import Located, Row, Source
+from .sources import USUAL, Located, Row, Source
 
 Fields = dict[str, tuple[str, ...]]
 """Of each field that a device reads, the columns that it is made of."""
@@ -73,7 +73,7 @@ def fields_of(
 def known_names(asked: Columns) -> set[str]:
     """Of the columns that a device's rows may have their texts in."""
     usual = {name for first, _ in _TEXTS for name in first.split("+")}
-    return usual | {name for columns in asked for name in columns.split("+") if name}
+    return {*USUAL, *usual} | {name for columns in asked for name in columns.split("+") if name}
 
 
 def for_device(source: Source, wanted: Sequence[str], asked: Columns, *, converses: bool) -> Source:

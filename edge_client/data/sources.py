@@ -52,7 +52,7 @@ class Source:
         return None
 
 
-USUAL = "text", "question"
+USUAL = "text", "question", "messages", "prompt"
 """Columns of which rows have one at least, by the names that tasks read."""
 
 
@@ -140,7 +140,7 @@ class CsvSource(FileSource):
         known: columns of which a header has one at least; any line may be a header when there are none.
     """
 
-    def __init__(self, path: Path, known: Collection[str] = ("text", "question", "messages", "prompt")) -> None:
+    def __init__(self, path: Path, known: Collection[str] = USUAL) -> None:
         super().__init__(path)
         self._known = set(known)
         self._header: list[str] = []

@@ -57,7 +57,7 @@ class DemoFleet:
         settings = {"SPRY_RETRY_SECONDS": "1", "SPRY_TICK_SECONDS": "0.1", "SPRY_ENROLMENTS_PER_MINUTE": "10000"}
         arguments = "serve", "--port", str(port), "--data", str(folder.server)
         self._server = processes.start(folder.logs / "server.log", *arguments, **settings)
-        wait_for_server(self.url, self._server)
+        wait_for_server(self.url, lambda: self._server.check("the server"), self._server.log)
         self.token = (folder.server / ADMIN_TOKEN_FILE).read_text().strip()
         self.admin = Administrator(Access(self.url, self.token))
         self._publisher = keys.make()  # of this run alone: TorchScript runs from signed bundles only

@@ -9,8 +9,7 @@ from pathlib import Path
 from edge_client.bundle.folder import Bundle
 from edge_client.errors import SpryError
 from edge_client.store import files
-from server.processes import Processes
-from server.project.running import last_line
+from server.processes import Processes, last_line
 from server.screen import Screen
 
 _LOOK = 0.3

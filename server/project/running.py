@@ -14,6 +14,7 @@ import msgspec
 
 from edge_client.store import files
 from server.errors import ProjectError
+from server.processes import last_line
 
 _GRACE = 20.0
 """Seconds that a process has to end by itself."""
@@ -84,14 +85,6 @@ class Running:
 
     def _keep(self) -> None:
         files.write(self._path, msgspec.json.encode(self._known))
-
-
-def last_line(log: Path) -> str:
-    with suppress(OSError):
-        lines = log.read_text(errors="replace").strip().splitlines()
-        if lines:
-            return lines[-1].removeprefix("error: ")
-    return "it said nothing"
 
 
 def _send(pid: int, number: signal.Signals) -> None:

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import random
-import time
 from pathlib import Path
-
-import httpx
 
 from edge_client import keys
 from edge_client.commands.keys import write_key
 from edge_client.store import files
 from server.cli.serve import check_free
 from server.errors import ProjectError
+from server.processes import wait_for_server
 from server.project.folder import Project
 from server.project.running import Running
 
 SERVER = "server"
-_START = 60.0
-"""Seconds that a server has to answer."""
 _OFTEN = "SPRY_RETRY_SECONDS", "2"
 """Trial devices are near; they may ask often."""
 
@@ -42,23 +38,11 @@ def start_server(project: Project, running: Running) -> bool:
         arguments += ["--tls-cert", str(project.path(part.tls_cert)), "--tls-key", str(project.path(part.tls_key))]
     if part.plain_http:
         arguments.append("--plain-http")
+    log = project.logs / "server.log"
     settings = {f"SPRY_{name.upper()}": str(value) for name, value in part.settings.items()}
-    running.start(SERVER, project.logs / "server.log", *arguments, **{_OFTEN[0]: _OFTEN[1]} | settings)
-    _wait(project, running)
+    running.start(SERVER, log, *arguments, **{_OFTEN[0]: _OFTEN[1]} | settings)
+    wait_for_server(project.url, lambda: running.check(SERVER), log)
     return True
-
-
-def _wait(project: Project, running: Running) -> None:
-    until = time.monotonic() + _START
-    while time.monotonic() < until:
-        running.check(SERVER)
-        try:
-            if httpx.get(f"{project.url}/healthz", verify=False).is_success:  # noqa: S501 -- whether it is there at all
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.1)
-    raise ProjectError(f"the server gave no answer at {project.url} within {_START:.0f} s (see {project.logs})")
 
 
 def start_devices(project: Project, running: Running, count: int, token: str) -> None:

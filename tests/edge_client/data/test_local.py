@@ -62,3 +62,9 @@ def test_examples_of_one_class_are_told_with_their_number(fitting):
 def test_a_row_that_lacks_its_text_is_told_with_its_place(fitting):
     with pytest.raises(DataError, match="the data, row 20: has no text; its fields are label"):
         fitting([{"text": text, "label": label} for text, label in PAIRS[:19]] + [{"label": "no"}])
+
+
+def test_a_table_of_prompts_and_completions_is_no_table_without_a_header(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("prompt,completion\nhow are you,fine\n")
+    assert OwnData(path).count() == 1

@@ -1,0 +1,34 @@
+"""Options of commands that use what this device has learned: of which job, and by which weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edge_client.commands.options.groups import OptionGroup
+from edge_client.store.jobs import Store, default_home
+
+
+@dataclass(frozen=True)
+class KeptOptions(OptionGroup):
+    """What `spry join` keeps."""
+
+    title = "The model"
+
+    home: Annotated[Path | None, typer.Option(help="Where `spry join` keeps everything.")] = None
+    server: Annotated[
+        str | None, typer.Option(help="Whose job; not needed by a device with one server.", envvar="SPRY_SERVER")
+    ] = None
+    job: Annotated[str | None, typer.Option(help="Name or id; the job taken part in last when left out.")] = None
+    personal: Annotated[
+        bool, typer.Option("--personal", help="By the adapter that this device trained last, not the global one.")
+    ] = False
+    threads: Annotated[int, typer.Option(min=0, help="Threads for the runtime; 0 leaves the number to it.")] = 0
+
+    @property
+    def store(self) -> Store:
+        folder = self.home or default_home()
+        return Store(folder, self.server) if self.server else Store.only(folder)
