@@ -44,13 +44,13 @@ class Access(NamedTuple):
     @classmethod
     def of(cls, url: str | None, token: str | None, ca: Path | None, data: Path | None = None) -> Access:
         """Options first, then variables, then this folder's project; a server here keeps its token in its data."""
-        project = Project.around(Path.cwd())
-        named = url or os.environ.get(SERVER_VARIABLE)
+        named, token = url or os.environ.get(SERVER_VARIABLE), token or os.environ.get(TOKEN_VARIABLE)
+        project = None if named and token else Project.around(Path.cwd())  # whoever says all needs no file to be right
         url = checked_address(named or (project.url if project else DEFAULT_SERVER))
         own = project.admin_token if project and url == project.url else None
         if data is not None:
             own = data / ADMIN_TOKEN
-        token = token or os.environ.get(TOKEN_VARIABLE) or _local_token(own)
+        token = token or _local_token(own)
         if ca is None and project and own and project.file.server.tls_cert:
             ca = project.path(project.file.server.tls_cert)
         if not token:

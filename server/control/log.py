@@ -18,7 +18,7 @@ _DEEDS = {
     "job-ended": "ended it",
     "job-set-aside": "set it aside",
 }
-_TOLD = ("loss", "accuracy", "accuracy_global", "accuracy_personal")
+_TOLD = ("loss", "accuracy", "accuracy_global", "accuracy_personal", "f1", "exact_match", "perplexity")
 
 
 class LogView(BaseModel):

@@ -128,3 +128,11 @@ def test_a_port_that_is_taken_is_told(told, project, tmp_path):
     refused = told("up", "--project", folder)
     assert refused.code == 2
     assert "cannot listen on 127.0.0.1, port" in refused.err
+
+
+def test_a_broken_project_is_in_nobodys_way_who_names_server_and_token(told, project, tmp_path, monkeypatch):
+    (tmp_path / "spry.toml").write_text("[model")
+    monkeypatch.chdir(tmp_path)
+    assert "cannot be read" in told("job", "list").err
+    named = "--server", project.url, "--admin-token", project.admin_token.read_text().strip()
+    assert told("job", "list", *named).code == 0
