@@ -19,7 +19,7 @@ import httpx
 
 from edge_client import __version__
 from edge_client.data.columns import Columns
-from edge_client.data.examples import BadRows, Examples
+from edge_client.data.examples import BadRows
 from edge_client.data.local import OwnData
 from edge_client.data.sources import Row
 from edge_client.errors import ServerError, SpryError, StoreError, Unauthorized, Unreachable, WrongResults
@@ -35,16 +35,13 @@ from edge_client.wire.protocol import CheckIn, DeviceKey, Enrolled, Enrolment, R
 from edge_client.wire.server import Server
 
 from .conditions import Conditions
+from .fitness import Fitness
 from .waits import Waits
 
 if TYPE_CHECKING:
     from edge_client.tasks.task import Prediction, Text
 
 _USUAL = Columns()
-_LOOKED_AT = 200
-"""Examples whose length is counted, at most."""
-_MOST_CUT = 0.2
-"""The share of the examples that may be cut without a word."""
 
 
 @dataclass
@@ -130,13 +127,13 @@ class Client:
         self._publisher = read_public(str(trust)) if trust is not None else self.store.publisher() or named
         require_publisher(self.runtimes, self._publisher)
         self._data = OwnData(data, bad_rows=bad_rows, holdout=holdout, columns=columns, tell=on_event)
+        self._fitness = Fitness(self._data, job, on_event)
         self._tell = on_event
         self._on_idle = on_idle
         self._waits = Waits(pause, on_event, self.unload, self._hand_over)
         self._bench: tuple[tuple[str, str], Workbench] | None = None
         self._rows = 0
         self._loaded = False
-        self._looked: tuple[str, int, str] | None = None
         self._step_seconds: float | None = None
         self._resident: int | None = None
         where = Path(ca) if ca is not None else None
@@ -240,9 +237,11 @@ class Client:
                 step_seconds=self._step_seconds,
                 resident_bytes=self._most_memory(),
                 low_memory=self.conditions.low_memory,
+                unfit=self._fitness.look(self.server),
             )
         )
         if answer.task is None:
+            done.failures += self._fitness.fits_none
             self._waits.wait(answer.wait, answer.reason)
             return False
         task, job = answer.task, self.store.job(answer.task.job)
@@ -260,7 +259,7 @@ class Client:
             examples, held_back = self._data.fitting(
                 bench.manifest.model, bench.kind.fields, bench.check(), bench.template, converses=bench.kind.converses
             )
-            self._tell_of_long(bench, task, examples)
+            self._fitness.tell_of_long(bench, task, examples)
             from edge_client.training.round import Participation
 
             part = Participation(
@@ -272,18 +271,6 @@ class Client:
             job.finish()
             return Receipt(0.0)
         return self._send(task, job)
-
-    def _tell_of_long(self, bench: Workbench, task: Task, examples: Examples) -> None:
-        """Once for the same rows and room: how many of some of them are cut, where it is more than a few."""
-        room = task.training.length
-        if (looked := (task.bundle, room, examples.fingerprint)) == self._looked:
-            return
-        self._looked = looked
-        some = [examples[index].texts for index in range(0, len(examples), -(-len(examples) // _LOOKED_AT))]
-        long = sum(length > room for length in bench.encoder(1, room).lengths(some))
-        if long > _MOST_CUT * len(some):
-            what = f"{long} of {len(some)} examples looked at have more than the {room} tokens that the job reads"
-            self._tell(Event("warning", f"{what}; the rest of each is left out"))
 
     def _send(self, task: Task, job: JobStore) -> Receipt:
         receipt = self.server.send_update(task.id, job.update() or b"")

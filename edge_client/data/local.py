@@ -12,10 +12,12 @@ from edge_client.events import Event, Tell, silent
 
 from .columns import Columns, for_device, known_names, names_in
 from .examples import BadRows, Check, Example, Examples, examples_for
-from .sources import Row, count_rows, open_data
+from .sources import BadRow, Row, UnknownLabel, count_rows, open_data
 from .templates import Template
 
 _USUAL = Columns()
+_NAMED = 3
+"""Labels that are told one by one."""
 
 
 class OwnData:
@@ -53,6 +55,40 @@ class OwnData:
         if not rows:
             raise DataError(f"{self._source.name} has no example; it is empty")
         return rows
+
+    def stamp(self) -> object:
+        """Another value when the rows may have changed."""
+        return None if self._source is None else self._source.stamp()
+
+    def misfit(self, fields: Sequence[str], check: Check) -> str:
+        """How many rows are no examples of a job, and why; empty where it can train on these rows.
+
+        Args:
+            fields: what a row of its task calls its parts.
+            check: what makes an example of a row.
+        """
+        assert self._source is not None  # it was counted
+        labels, others, count = Counter[str](), Counter[str](), 0
+        for _, _, row, broken in for_device(self._source, fields, self._columns, converses=False).rows():
+            count += 1
+            try:
+                if row is None:
+                    raise BadRow(broken)
+                check(row)
+            except UnknownLabel as error:
+                labels[error.label] += 1
+            except BadRow as error:
+                others[str(error)] += 1
+        bad = labels.total() + others.total()
+        if not bad or (self._bad_rows == "skip" and bad < count):
+            return ""
+        parts = []
+        if labels:
+            named = ", ".join(f"{label!r} ({times})" for label, times in labels.most_common(_NAMED))
+            more = f" and {len(labels) - _NAMED} more" if len(labels) > _NAMED else ""
+            parts = [f"{labels.total()} of {count} rows have a label that it does not know: {named}{more}"]
+        parts += [f"{times} of {count} rows: {why}" for why, times in others.most_common(1)]
+        return "; ".join(parts)
 
     def fitting(
         self, model: ModelSpec, fields: Sequence[str], check: Check, template: Template, *, converses: bool

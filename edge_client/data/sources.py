@@ -26,6 +26,20 @@ class BadRow(Exception):
     """Why a row cannot be used."""
 
 
+class UnknownLabel(BadRow):
+    """A row's label is none of the job's.
+
+    Args:
+        label: what it is.
+        known: what the job has.
+    """
+
+    def __init__(self, label: object, known: Collection[str]) -> None:
+        self.label = str(label)[:80]
+        names = ", ".join(known) or "none"
+        super().__init__(f"unknown label {self.label!r}; the job's labels are {names} (or 0 to {len(known) - 1})")
+
+
 class Located(NamedTuple):
     """A row that can be read, or why not."""
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from edge_client.arrays import Array
 from edge_client.data.batches import Labelled
 from edge_client.data.examples import Check, Example, text_of
-from edge_client.data.sources import BadRow, Row
+from edge_client.data.sources import BadRow, Row, UnknownLabel
 
 from .task import ACCURACY, Prediction, TaskType
 
@@ -86,5 +86,4 @@ def class_number(row: Row, numbers: Mapping[str, int]) -> int:
             value = int(value)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(numbers):
         return value
-    known = ", ".join(numbers) or "none"
-    raise BadRow(f"unknown label {str(value)[:80]!r}; the job's labels are {known} (or 0 to {len(numbers) - 1})")
+    raise UnknownLabel(value, numbers)

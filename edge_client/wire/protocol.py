@@ -6,6 +6,7 @@ Tensors travel as safetensors, scalars as the records of `edge_client.wire.scala
 
     POST /v1/devices                    Enrolment -> Enrolled
     PUT  /v1/device-key                 DeviceKey -> Enrolled
+    GET  /v1/open-jobs                  [OpenJob]: what the running jobs ask of rows
     POST /v1/check-in                   CheckIn -> CheckedIn: a task, or when to come back
     GET  /v1/bundles/{sha256}/{path}    a file of a bundle; the manifest's own sha256 names the bundle
     GET  /v1/jobs/{job}/weights?since=V safetensors: the parameters that changed after version V
@@ -152,6 +153,17 @@ class DeviceKey:
 
 
 @dataclass(frozen=True)
+class OpenJob:
+    """What a running job asks of a device's rows, to be told before a place is taken."""
+
+    job: str
+    job_name: str
+    task: str
+    labels: list[str]
+    """Its classes, where it has any."""
+
+
+@dataclass(frozen=True)
 class CheckIn:
     """What a device is and has at this moment."""
 
@@ -169,6 +181,8 @@ class CheckIn:
     """The most memory that its process has taken."""
     low_memory: bool = False
     """Whether it holds one program at a time."""
+    unfit: Annotated[dict[Name, Annotated[str, Len(1, 300)]], Len(0, 20)] = field(default_factory=dict[str, str])
+    """By the id of a job that its rows do not fit, why."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,18 @@ from edge_client.events import Event, Tell, silent
 from .addresses import checked_address, travels_open, trusted
 from .answers import Answer, Tensors, body_of, media_type, parsed, refusal, tensors_of
 from .proofs import Signing
-from .protocol import SAFETENSORS, VERSION, CheckedIn, CheckIn, DeviceKey, Enrolled, Enrolment, Failure, Receipt
+from .protocol import (
+    SAFETENSORS,
+    VERSION,
+    CheckedIn,
+    CheckIn,
+    DeviceKey,
+    Enrolled,
+    Enrolment,
+    Failure,
+    OpenJob,
+    Receipt,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -106,6 +117,15 @@ class Server:
 
     def check_in(self, message: CheckIn) -> CheckedIn:
         return self._message("POST", "/check-in", CheckedIn, message)
+
+    def open_jobs(self) -> list[OpenJob]:
+        """Those that run; none of a server of an earlier version."""
+        try:
+            return parsed(self._request("GET", "/open-jobs", limit=LARGE), list[OpenJob])
+        except ServerError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            return []
 
     def weights(self, job: str, since: int) -> Tensors | None:
         """What changed after a version; None when nothing did."""

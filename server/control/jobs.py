@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 
+from edge_client.wire.protocol import OpenJob
 from server.errors import Refusal
 from server.jobs.completion import complete
 from server.jobs.job import ENDED, RUNNING, Job, JobState
@@ -62,6 +63,12 @@ def create_job(store: Store, name: str, bundle: str, settings: JobSettings, by: 
         metrics.add_before(connection, job.id, known)
         store.audit(connection, by, "job-created", job.id, name)
     return find_job(store, job.id)
+
+
+def asked_of_rows(store: Store) -> list[OpenJob]:
+    """What the running jobs ask of a device's rows."""
+    running = [(job, store.bundles.manifest(job.bundle).model) for job in jobs.list_jobs(store, RUNNING)]
+    return [OpenJob(job.id, job.name, model.task, list(model.labels)) for job, model in running]
 
 
 def set_state(store: Store, name: str, state: JobState, by: str, reason: str = "") -> Job:

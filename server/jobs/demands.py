@@ -18,6 +18,8 @@ def unsuited(job: Job, manifest: Manifest, check_in: CheckIn) -> str | None:
         return f"{job.name} takes no devices on battery"
     if job.settings.unmetered_only and check_in.metered:
         return f"{job.name} takes no devices on a metered network"
+    if (why := check_in.unfit.get(job.id)) is not None:
+        return f"this device's rows do not fit {job.name}: {why}"
     return None
 
 

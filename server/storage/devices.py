@@ -148,7 +148,7 @@ def note_check_ins(
                 "runtimes": check_in.runtimes, "memory_bytes": check_in.memory_bytes, "power": check_in.power,
                 "metered": check_in.metered, "examples": check_in.examples, "job": check_in.job,
                 "step_seconds": check_in.step_seconds, "resident_bytes": check_in.resident_bytes,
-                "low_memory": check_in.low_memory,
+                "low_memory": check_in.low_memory, "unfit": check_in.unfit,
             },
         }
         for device, (time, check_in) in seen.items()

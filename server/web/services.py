@@ -115,7 +115,8 @@ def address(request: Request) -> str:
 
 
 UseServices = Annotated[Services, Depends(services)]
-Device = Annotated[rows.Device, Depends(once(device))]
+ADevice = Depends(once(device))
+Device = Annotated[rows.Device, ADevice]
 SignedBody = Depends(signed_body)
 Asking = Annotated[Known, Depends(once(asking))]
 Viewer = Depends(once(viewer))

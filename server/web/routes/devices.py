@@ -9,15 +9,16 @@ from annotated_types import Ge, Gt, Le, Len
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict
 
-from edge_client.wire.protocol import CheckedIn, CheckIn, DeviceKey, Enrolled, Enrolment
+from edge_client.wire.protocol import CheckedIn, CheckIn, DeviceKey, Enrolled, Enrolment, OpenJob
 from server.control import credentials, history
 from server.control import devices as fleet
 from server.control.devices import DeviceView
 from server.control.history import DeviceHistory
 from server.control.invitations import as_svg, check_address, invite
+from server.control.jobs import asked_of_rows
 from server.web.admission import Route
 from server.web.bodies import takes
-from server.web.services import ByAdmin, ByOperator, Device, SignedBody, UseServices, Viewer, address
+from server.web.services import ADevice, ByAdmin, ByOperator, Device, SignedBody, UseServices, Viewer, address
 
 router = APIRouter(prefix="/v1", tags=["devices"], route_class=Route)
 
@@ -133,6 +134,12 @@ def write_note(services: UseServices, by: ByOperator, device: str, wanted: Note)
 def revoke_device(services: UseServices, by: ByAdmin, device: str) -> None:
     """Revoke a device: nothing more is taken from it."""
     credentials.revoke_device(services.store, device, by)
+
+
+@router.get("/open-jobs", dependencies=[ADevice])
+def open_jobs(services: UseServices) -> list[OpenJob]:
+    """What the running jobs ask of a device's rows; it looks at them before it takes a place."""
+    return asked_of_rows(services.store)
 
 
 @router.post("/check-in", dependencies=[SignedBody])

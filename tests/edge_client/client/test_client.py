@@ -66,6 +66,8 @@ def test_a_task_is_trained_as_it_says_whatever_others_of_its_job_said(stage, tra
     for number, asked in enumerate([{}, {"estimator": "mixed"}, {"estimator": "exact"}, {"estimator": "mixed"}]):
         task = changed(id=f"task-{number}", bundle=name, units=[0, 3], cut=1, **asked)
         stage.problem(404, "http")  # it takes no key in place of the secret
+        if not number:
+            stage.answer([])  # no job is open, as far as it tells
         stage.answer({"task": asdict(task), "wait": 0.0, "reason": ""})
         stage.answer({"wait": 0.0, "repeated": False})
         client.run(once=True)
@@ -287,16 +289,19 @@ def test_a_long_wait_may_end_the_process(fleet, bundle, monkeypatch):
     waits: list[float] = []
     path.write_text("nonsense")
 
+    def unfit() -> list[str]:
+        return [event.message for event in fleet.told("warning") if "do not fit" in event.message]
+
     def pause(seconds: float) -> None:  # until the second round, which the server may take its time to open
         waits.append(seconds)
-        if fleet.told("failed"):
+        if unfit():
             raise Killed
         fleet.pause(seconds)
 
     with pytest.raises(Killed):
         fleet.client(path, token=False, pause=pause).run(idle=Idle(7.0, idle[0].reason, idle[0].rows))
     assert waits[0] == 7.0
-    assert "is not JSON" in fleet.told("failed")[0].message
+    assert "1 of 1 rows: is not JSON" in unfit()[0]
     assert len(fleet.told("uploaded")) == 1
 
 
@@ -349,9 +354,27 @@ def test_data_that_does_not_fit_a_job_leaves_the_others(fleet, bundle, exporting
     fleet.job(bundle, name="fit", rounds=1)
     client = fleet.client(rows)
     assert client.run(rounds=1).rounds == 1
-    failed = fleet.told("failed")
-    if failed:  # the server may have offered the fitting job first
-        assert "unknown label 'maybe'; the job's labels are good, bad" in failed[0].message
+    assert not fleet.told("failed")
+    (told,) = (event.message for event in fleet.told("warning") if "fit" in event.message)
+    count = len(rows)
+    why = f"{count} of {count} rows have a label that it does not know: 'maybe' ({count})"
+    assert told == f"these rows do not fit unfit: {why}; its labels are good, bad"
+
+
+def test_rows_that_fit_no_job_take_no_place(fleet, exporting):
+    """Before a bundle is fetched; the operator hears why, and rows that are corrected are looked at again."""
+    path = fleet.folder / "my.jsonl"
+    path.write_text("".join(json.dumps({**row, "label": "may\nbe"}) + "\n" for row in fleet.rows))
+    fleet.job(fleet.upload(exporting(batches=(4,), labels=("good", "bad"))), rounds=1)
+    done = fleet.client(path).run(once=True)
+    assert (done.rounds, done.failures) == (0, 1)
+    assert not fleet.told("task") and not list((fleet.folder / "home").rglob("manifest.json"))
+    count = len(fleet.rows)
+    why = f"{count} of {count} rows have a label that it does not know: 'may\\nbe' ({count})"
+    assert fleet.told("waiting")[-1].message.startswith(f"this device's rows do not fit topics: {why}")
+    fleet.until(lambda: any(why in line for line in fleet.call("GET", "/v1/jobs/topics/advice").json()))
+    path.write_text("".join(json.dumps({**row, "label": "good"}) + "\n" for row in fleet.rows))
+    assert fleet.client(path, token=False).run(rounds=1).rounds == 1
 
 
 def test_a_job_of_the_users_choice(fleet, bundle):

@@ -64,6 +64,16 @@ def test_a_row_that_lacks_its_text_is_told_with_its_place(fitting):
         fitting([{"text": text, "label": label} for text, label in PAIRS[:19]] + [{"label": "no"}])
 
 
+def test_rows_that_are_no_examples_are_counted_by_label():
+    rows = [{"text": "a", "label": label} for label in ("no", "so", "so", "maybe", "yes", "a", "b")] + [{"label": "no"}]
+    check = TASK_TYPES["seq-cls"].check(NAMES)
+    misfit = OwnData(rows).misfit(TASK_TYPES["seq-cls"].fields, check)
+    named = "5 of 8 rows have a label that it does not know: 'so' (2), 'maybe' (1), 'a' (1) and 1 more"
+    assert misfit == f"{named}; 1 of 8 rows: has no text; its fields are label"
+    assert OwnData(rows, bad_rows="skip").misfit(TASK_TYPES["seq-cls"].fields, check) == ""
+    assert OwnData(rows[:1]).misfit(TASK_TYPES["seq-cls"].fields, check) == ""
+
+
 def test_a_table_of_prompts_and_completions_is_no_table_without_a_header(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("prompt,completion\nhow are you,fine\n")
