@@ -10,11 +10,13 @@ import pytest
 import torch
 
 from export.adapt.wrapping import adapt
+from export.chain import Parts, differentiate
 from export.errors import ExportError
 from export.lower import lowering as jobs
 from export.model.loading import load
 from export.options import ExportOptions
-from export.pipeline import Silent, _differentiate, _jobs
+from export.pipeline import _jobs
+from export.progress import Silent
 from export.tasks.registry import MODEL_TASKS
 
 
@@ -24,7 +26,7 @@ def work(model_folder, tmp_path_factory):
     options = ExportOptions(str(model_folder), tmp_path_factory.mktemp("none") / "out", batches=(2,), lengths=(6,))
     loaded = load(options.source, MODEL_TASKS["seq-cls"], options.labels)
     adapted = adapt(loaded, options.adapter, options.seed)
-    return _jobs(_differentiate(loaded, adapted, options, Silent()), {"onnx": ""}, options)
+    return _jobs(Parts(options, loaded, adapted, differentiate(loaded, adapted, options, Silent()), {"onnx": ""}))
 
 
 def lower(work, cache, workers=1):
