@@ -368,7 +368,8 @@ def test_rows_that_fit_no_job_take_no_place(fleet, exporting):
     fleet.job(fleet.upload(exporting(batches=(4,), labels=("good", "bad"))), rounds=1)
     done = fleet.client(path).run(once=True)
     assert (done.rounds, done.failures) == (0, 1)
-    assert not fleet.told("task") and not list((fleet.folder / "home").rglob("manifest.json"))
+    assert not fleet.told("task")
+    assert not list((fleet.folder / "home").rglob("manifest.json"))
     count = len(fleet.rows)
     why = f"{count} of {count} rows have a label that it does not know: 'may\\nbe' ({count})"
     assert fleet.told("waiting")[-1].message.startswith(f"this device's rows do not fit topics: {why}")
