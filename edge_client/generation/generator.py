@@ -58,6 +58,11 @@ class Generator:
             raise ProgramInputError(f"the prompt has no tokens: {prompt!r}; begin the text, and the model goes on")
         return tokens
 
+    def plain(self, text: str) -> str:
+        """A text without the special tokens that are written in it."""
+        ids: list[int] = list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return self._tokenizer.decode(ids, skip_special_tokens=True)
+
     def tokens(self, prompt: Sequence[int], wish: Wish) -> Iterator[int]:
         """The tokens that follow, without the one that ends the text."""
         left = self._room(len(prompt), wish.max_tokens)

@@ -42,7 +42,7 @@ def create_job(store: Store, name: str, bundle: str, settings: JobSettings, by: 
         if not store.blobs.has(settings.held_out):
             what = f"held-out examples {settings.held_out[:12]}… are not on the server"
             raise Refusal(409, "incomplete", f"{what}: PUT them first")
-        known = check_held_out(store, bundle, settings.held_out)
+        known = check_held_out(store, bundle, settings.held_out, answers=bool(settings.evaluate_answers))
     job = Job(
         id=secrets.token_hex(4),
         name=name,

@@ -49,6 +49,9 @@ class JobSettings(BaseModel):
     evaluate_every: Annotated[int, Ge(1)] = Field(
         default=1, description="Rounds between evaluations of held-out examples."
     )
+    evaluate_answers: Annotated[int, Ge(0), Le(10_000)] = Field(
+        default=0, description="Held-out rows whose answers a language model writes in full at each evaluation."
+    )
     device_evaluation: Annotated[int, Ge(0)] = Field(
         default=0, description="Rounds between evaluations on devices; 0: never."
     )
@@ -100,6 +103,8 @@ class JobSettings(BaseModel):
                 )
         if (self.target or self.patience) and not (self.held_out or self.device_evaluation):
             raise ValueError("target and patience need an accuracy: give held_out examples or device_evaluation")
+        if self.evaluate_answers and not self.held_out:
+            raise ValueError("evaluate_answers needs questions with known answers: give held_out examples")
         return self
 
     @property

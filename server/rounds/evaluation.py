@@ -13,6 +13,9 @@ from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import examples_for
 from edge_client.data.sources import JsonlSource
 from edge_client.data.templates import Template
+from edge_client.generation.answers import asked_by, scores_of
+from edge_client.generation.decoder import Decoder
+from edge_client.generation.generator import Generator
 from edge_client.runtimes.runtime import available, command_for, open_runtime, unasked
 from edge_client.step.stepper import Stepper
 from edge_client.tasks.registry import task_named
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(store: Store, job: Job, weights: Weights) -> dict[str, float]:
-    """The task's scores, where the job has held-out examples: accuracy, exact match and F1, or perplexity."""
+    """The task's scores on the job's held-out examples: accuracy, exact match and F1, or perplexity and answers'."""
     assert job.settings.held_out is not None
     bundle = store.bundles.open(job.bundle)
     manifest, training = bundle.manifest, job.settings.training
@@ -43,7 +46,13 @@ def evaluate(store: Store, job: Job, weights: Weights) -> dict[str, float]:
             return stepper.forward(batch.tokens, batch.labels, values).logits
 
         (score,) = judged(logits, examples, encoder, task_named(manifest.model.task), [weights])
-    return _figures(task_named(manifest.model.task), score)
+        written: dict[str, float] = {}
+        if most := job.settings.evaluate_answers:
+            assert manifest.generation is not None  # the job was made on such a bundle
+            decoder = Decoder(manifest, runtime, name, weights)
+            generator = Generator(decoder, bundle.tokenizer(), manifest.generation.ends)
+            written = scores_of(generator, examples, most)
+    return _figures(task_named(manifest.model.task), score) | written
 
 
 def task_of(store: Store, job: Job) -> TaskType:
@@ -111,17 +120,38 @@ def runtime_for(store: Store, bundle: str) -> str:
     return usable[0]
 
 
-def check_held_out(store: Store, bundle: str, held_out: str) -> dict[str, float]:
+def check_held_out(store: Store, bundle: str, held_out: str, *, answers: bool = False) -> dict[str, float]:
     """Refuse examples that no evaluation could read, when the job is made; gives what a guess would score on them.
+
+    With `answers`, those that ask nothing too, and a bundle that cannot write.
 
     Whoever always guesses the most frequent class is right in the share `majority`. What a head alone would score is
     not known here: the server has nothing to train one on.
     """
     runtime_for(store, bundle)
     examples = _held_out(store, bundle, held_out)
+    if answers:
+        _require_answers(store, bundle, examples)
     if not task_named(store.bundles.manifest(bundle).model.task).has_classes:
         return {}
     return {"majority": max(Counter(example.label for example in examples).values()) / len(examples)}
+
+
+def _require_answers(store: Store, bundle: str, examples: Examples) -> None:
+    if store.bundles.manifest(bundle).generation is None:
+        raise Refusal(
+            422,
+            "invalid",
+            "evaluate_answers needs programs that generate text: export the bundle with --task causal-lm --generate "
+            "512, or leave evaluate_answers at 0",
+        )
+    if not any(map(asked_by, examples)):
+        raise Refusal(
+            422,
+            "invalid",
+            "evaluate_answers needs held-out rows that ask something (messages, or prompt and completion), these "
+            "have text alone: give such rows, or leave evaluate_answers at 0",
+        )
 
 
 def _held_out(store: Store, bundle: str, held_out: str) -> Examples:

@@ -1,8 +1,10 @@
 """A device that took part in a round of a language model's job writes by what it has."""
 
+import hashlib
 import io
 import json
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -14,8 +16,10 @@ from edge_client.client.predictions import find_job, kept_weights
 from edge_client.commands import cli
 from edge_client.data.templates import Template
 from edge_client.errors import SpryError
+from edge_client.generation.answers import rouge_l
 from edge_client.generation.generator import Wish
-from tests.edge_client.conftest import TEXTS
+from edge_client.tasks.questions import exact_match
+from tests.edge_client.conftest import ADMIN, TEXTS
 
 ROWS = [{"text": text} for text in TEXTS]
 PROMPT = "the ice is"
@@ -160,3 +164,52 @@ def test_a_model_without_a_template_does_not_converse(taught):
         writer.template = Template()
         with pytest.raises(SpryError, match="has no chat template: go on with a text by `spry generate`"):
             Conversation(writer)
+
+
+# --- held-out answers, at the server ---
+
+
+def held_out(fleet, rows) -> str:
+    content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    name = hashlib.sha256(content).hexdigest()
+    fleet.call("PUT", f"/v1/held-out/{name}", content=content)
+    return name
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # transformers about itself
+def test_the_server_scores_answers_that_are_written_in_full(fleet, speaking):
+    """Half of the rows have what transformers writes as their known answer, and others are asked nothing."""
+    weights = Bundle.open(speaking).initial_adapter()
+    prompts = ["the ice is", "a train on", "the lake", "it is"]
+    room = [40 - len(Bundle.open(speaking).tokenizer().encode(prompt).ids) for prompt in prompts]
+    written = [of_peft(speaking, weights, count, prompt) for prompt, count in zip(prompts, room, strict=True)]
+    rows = [
+        {"prompt": prompt, "completion": answer if place % 2 else f"{answer} and more"}
+        for place, (prompt, answer) in enumerate(zip(prompts, written, strict=True))
+    ]
+    name = held_out(fleet, [*rows, {"text": "no question"}])
+    still = {"learning_rate": 1e-20}
+    fleet.job(fleet.upload(speaking), rounds=1, training=still, held_out=name, evaluate_answers=4)
+    fleet.client(ROWS).run(rounds=1)
+    found = fleet.ended()["metrics"]
+    known = [row["completion"] for row in rows]
+    assert found["exact_match"] == np.mean(
+        [exact_match(one, [right]) for one, right in zip(written, known, strict=True)]
+    )
+    assert found["rouge_l"] == pytest.approx(np.mean(list(map(rouge_l, written, known))), abs=1e-6)
+    assert found["exact_match"] >= 0.5
+    assert found["perplexity"] > 1
+
+
+def test_answers_that_nobody_could_write_are_refused(fleet, speaking, bundle):
+    rows = [{"text": "no question"}]
+    body = {"name": "job", "bundle": fleet.upload(speaking), "settings": {"evaluate_answers": 2}}
+    refused = fleet.http.post("/v1/jobs", json=body, headers=ADMIN)
+    assert "evaluate_answers needs questions with known answers" in refused.json()["detail"]
+    body["settings"] |= {"held_out": held_out(fleet, rows), "training": {"batch": 4, "length": 8}}
+    refused = fleet.http.post("/v1/jobs", json=body, headers=ADMIN)
+    assert "needs held-out rows that ask something" in refused.json()["detail"]
+    body |= {"bundle": fleet.upload(bundle)}
+    body["settings"]["held_out"] = held_out(fleet, [{"text": "the ice", "label": "no"}])
+    refused = fleet.http.post("/v1/jobs", json=body, headers=ADMIN)
+    assert "evaluate_answers needs programs that generate text" in refused.json()["detail"]
