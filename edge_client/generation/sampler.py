@@ -7,8 +7,8 @@ probabilities come to `top_p`.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Collection
+import secrets
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from edge_client.arrays import Floats
 from edge_client.errors import ProgramInputError
+
+_WORD = 1 << 64
 
 
 @dataclass(frozen=True)
@@ -45,13 +47,32 @@ class Sampling:
             raise ProgramInputError(f"repetition_penalty must be above 0 (1: none), got {self.repetition_penalty:g}")
 
 
+class SplitMix:
+    """Vigna's SplitMix64, which Java has too: the same seed draws the same text there. For text, not for secrets."""
+
+    def __init__(self, seed: int) -> None:
+        self._state = seed % _WORD
+
+    def words(self) -> Iterator[int]:
+        """64 bits each, without end."""
+        while True:
+            self._state = (self._state + 0x9E3779B97F4A7C15) % _WORD
+            mixed = (self._state ^ self._state >> 30) * 0xBF58476D1CE4E5B9 % _WORD
+            mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB % _WORD
+            yield mixed ^ mixed >> 31
+
+    def next(self) -> float:
+        """From 0 to less than 1."""
+        return (next(self.words()) >> 11) * 2.0**-53
+
+
 class Sampler:
     """Chooses tokens one after the other."""
 
     def __init__(self, sampling: Sampling) -> None:
         sampling.check()
         self.sampling = sampling
-        self._random = random.Random(sampling.seed)  # noqa: S311 -- text, not secrets
+        self._random = SplitMix(secrets.randbits(64) if sampling.seed is None else sampling.seed)
 
     def choose(self, logits: Floats, seen: Collection[int]) -> int:
         """The next token by the logits of the whole vocabulary, behind the tokens that were seen."""
@@ -60,7 +81,7 @@ class Sampler:
             return int(scores.argmax())
         shares = probabilities(scores)
         total = np.cumsum(shares, dtype=np.float64)
-        place = int(np.searchsorted(total, self._random.random() * float(total[-1]), side="right"))
+        place = int(np.searchsorted(total, self._random.next() * float(total[-1]), side="right"))
         return min(place, int(np.flatnonzero(shares)[-1]))
 
 

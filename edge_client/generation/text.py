@@ -51,7 +51,7 @@ class Detokenizer:
 
 
 class StopWords:
-    """Lets text pass up to the first of some words, wherever tokens divide it."""
+    """Lets text pass up to the first of some words, wherever tokens divide it: the one that is whole first."""
 
     def __init__(self, words: Sequence[str]) -> None:
         if not all(words):
@@ -64,10 +64,10 @@ class StopWords:
     def add(self, piece: str) -> str:
         """What is certainly before any stop word."""
         text = self._held + piece
-        places = [place for word in self._words if (place := text.find(word)) >= 0]
-        if places:
+        met = [(place + len(word), place) for word in self._words if (place := text.find(word)) >= 0]
+        if met:
             self.met, self._held = True, ""
-            return text[: min(places)]
+            return text[: min(met)[1]]
         kept = self._beginning(text)
         self._held = text[len(text) - kept :]
         return text[: len(text) - kept]

@@ -7,8 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM
 
 from edge_client.bundle.folder import Bundle
 from edge_client.client.generation import Conversation, Writer
@@ -20,33 +19,15 @@ from edge_client.generation.answers import rouge_l
 from edge_client.generation.generator import Wish
 from edge_client.tasks.questions import exact_match
 from tests.edge_client.conftest import ADMIN, TEXTS
+from tests.speaking import exported
 
 ROWS = [{"text": text} for text in TEXTS]
 PROMPT = "the ice is"
-TEMPLATE = "{% for m in messages %}{{ m.content }}{{ '.' if m.role == 'user' else ';' }}{% endfor %}"
 
 
 @pytest.fixture(scope="module")
 def speaking(exporting, tmp_path_factory):
-    """A Llama of two blocks that writes by bytes, and its bundle."""
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), special_tokens=["<end>"]
-    )
-    backend.train_from_iterator(TEXTS, trainer)
-    config = LlamaConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=64,
-        vocab_size=backend.get_vocab_size(), max_position_embeddings=64, initializer_range=0.3, eos_token_id=0,
-        bos_token_id=None, pad_token_id=0,
-    )  # fmt: skip
-    folder = tmp_path_factory.mktemp("speaking")
-    torch.manual_seed(5)
-    LlamaForCausalLM(config).save_pretrained(folder / "model")
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<end>", pad_token="<end>")
-    tokenizer.chat_template = TEMPLATE
-    tokenizer.save_pretrained(folder / "model")
-    return exporting(folder / "bundle", source=str(folder / "model"), task="causal-lm", batches=(4,), generate=40)
+    return exported(exporting, tmp_path_factory.mktemp("speaking"), TEXTS)
 
 
 @pytest.fixture

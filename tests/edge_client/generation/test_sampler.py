@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edge_client.errors import SpryError
-from edge_client.generation.sampler import Sampler, Sampling, probabilities, processed
+from edge_client.generation.sampler import Sampler, Sampling, SplitMix, probabilities, processed
 
 VOCABULARY = 50
 
@@ -86,3 +86,11 @@ def test_what_has_no_meaning_is_refused(options, message):
     with pytest.raises(SpryError) as refused:
         Sampler(Sampling(**options))
     assert message in str(refused.value)
+
+
+def test_splitmix_gives_the_published_numbers():
+    """Of Vigna's own splitmix64.c, from the seed 1234567."""
+    words = SplitMix(1234567).words()
+    assert [next(words) for _ in range(5)] == [
+        6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821,
+    ]  # fmt: skip

@@ -30,7 +30,8 @@ DONE, FAILED = b"\0", b"\1"
 def main(folder: Path, name: str) -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
-    programs = {key(program): program for program in manifests.read(folder / "manifest.json").runtimes[name].programs}
+    spec = manifests.read(folder / "manifest.json").runtimes[name]
+    programs = {key(program): program for program in spec.all_programs}
     with open_runtime(name, folder, threads=1) as runtime:
         while asked := sys.stdin.buffer.read(1):
             (length,) = struct.unpack("<H", read(sys.stdin.buffer, 2))

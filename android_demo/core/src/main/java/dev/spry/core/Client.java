@@ -13,6 +13,8 @@ import dev.spry.core.bundle.Bundle;
 import dev.spry.core.bundle.Keys;
 import dev.spry.core.data.Example;
 import dev.spry.core.data.Source;
+import dev.spry.core.generation.Generator;
+import dev.spry.core.generation.Wish;
 import dev.spry.core.store.Job;
 import dev.spry.core.store.JobStore;
 import dev.spry.core.store.Store;
@@ -392,5 +394,17 @@ public final class Client implements Closeable {
     /** Predictions by the newest global weights that this device has, or by those that it trained itself. */
     public List<Prediction> predict(List<Example> texts, boolean personal) throws IOException {
         return new Predictor(store, chosen.engine).predict(chosen.job, texts, personal);
+    }
+
+    /** What a language model goes on with, piece by piece as it comes, by the weights that `predict` takes. */
+    public void generate(String prompt, Wish wish, boolean personal, Generator.Pieces pieces) throws IOException {
+        Trained trained = new Trained(store, chosen.job, personal);
+        if (trained.bundle.manifest.generation == null) {
+            throw new BundleException("the bundle of " + trained.about.name + " has no programs that generate text: "
+                    + "export it with --task causal-lm --generate 512, and make a job of that");
+        }
+        try (Workbench bench = new Workbench(trained.bundle, trained.about.bundle, chosen.engine)) {
+            new Generator(bench.manifest, bench.tokenizer, bench.runner, trained.weights).text(prompt, wish, pieces);
+        }
     }
 }

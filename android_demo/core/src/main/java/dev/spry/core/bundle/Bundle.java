@@ -90,7 +90,7 @@ public final class Bundle {
 
     private static Set<String> needed(RuntimeSpec runtime) {
         Set<String> found = new HashSet<>(runtime.files);
-        for (ProgramSpec program : runtime.programs) {
+        for (ProgramSpec program : runtime.allPrograms()) {
             found.add(program.file);
         }
         return found;

@@ -57,6 +57,8 @@ public final class Manifest {
     public final int padTokenId;
     public final Map<String, RuntimeSpec> runtimes;
     public final List<FileSpec> files;
+    /** What programs that generate text can hold; null where there are none. */
+    public final Generation generation;
 
     private Manifest(JSONObject json) throws JSONException {
         madeBy = json.getString("made_by");
@@ -72,6 +74,7 @@ public final class Manifest {
         padTokenId = json.getInt("pad_token_id");
         runtimes = runtimes(json.getJSONObject("runtimes"));
         files = Json.list(json.getJSONArray("files"), FileSpec::new);
+        generation = json.isNull("generation") ? null : new Generation(json.getJSONObject("generation"));
     }
 
     /** The manifest in a file. */
@@ -210,7 +213,7 @@ public final class Manifest {
         }
         for (Map.Entry<String, RuntimeSpec> runtime : runtimes.entrySet()) {
             require(where, "files", paths, "runtime " + runtime.getKey(), runtime.getValue().files);
-            for (ProgramSpec program : runtime.getValue().programs) {
+            for (ProgramSpec program : runtime.getValue().allPrograms()) {
                 String owner = "program " + program.name();
                 require(where, "segments", names, owner, Collections.singletonList(program.segment));
                 require(where, "files", paths, owner, Collections.singletonList(program.file));

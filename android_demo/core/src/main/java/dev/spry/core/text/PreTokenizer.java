@@ -217,11 +217,16 @@ interface PreTokenizer {
 
         /** What a token's spelling says; bytes that are half a character become the sign for it. */
         static String read(String token) {
+            return new String(bytes(token), StandardCharsets.UTF_8);
+        }
+
+        /** What a token's spelling stands for. */
+        static byte[] bytes(String token) {
             byte[] bytes = new byte[token.length()];
             for (int i = 0; i < bytes.length; i++) {
                 bytes[i] = (byte) byteOf(token.charAt(i));
             }
-            return new String(bytes, StandardCharsets.UTF_8);
+            return bytes;
         }
 
         private static int byteOf(int character) {

@@ -6,9 +6,11 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 
 import org.json.JSONArray;
 import org.json.JSONException;
@@ -30,6 +32,8 @@ public final class Tokenizer {
     private final AddedTokens given;
     private final AddedTokens normalized;
     private final Map<Integer, String> names = new HashMap<>();
+    private final Set<Integer> added = new HashSet<>();
+    private final Set<Integer> special = new HashSet<>();
     private final boolean byteLevel;
 
     private Tokenizer(JSONObject json) throws JSONException {
@@ -37,9 +41,9 @@ public final class Tokenizer {
         preTokenizer = PreTokenizer.of(json.optJSONObject("pre_tokenizer"));
         model = WordModel.of(json.getJSONObject("model"));
         postProcessor = new PostProcessor(json.optJSONObject("post_processor"));
-        JSONArray added = json.isNull("added_tokens") ? new JSONArray() : json.getJSONArray("added_tokens");
-        given = new AddedTokens(added, false, normalizer);
-        normalized = new AddedTokens(added, true, normalizer);
+        JSONArray extra = json.isNull("added_tokens") ? new JSONArray() : json.getJSONArray("added_tokens");
+        given = new AddedTokens(extra, false, normalizer);
+        normalized = new AddedTokens(extra, true, normalizer);
         byteLevel = model instanceof ByteLevelBpe;
         if (byteLevel && !String.valueOf(json.opt("pre_tokenizer")).contains("ByteLevel")) {
             throw unknown("BPE", "of characters", "BPE of bytes, with the pre-tokenizer ByteLevel");
@@ -49,8 +53,13 @@ public final class Tokenizer {
             String token = tokens.next();
             names.put(vocabulary.getInt(token), token);
         }
-        for (int i = 0; i < added.length(); i++) {
-            names.put(added.getJSONObject(i).getInt("id"), added.getJSONObject(i).getString("content"));
+        for (int i = 0; i < extra.length(); i++) {
+            JSONObject one = extra.getJSONObject(i);
+            names.put(one.getInt("id"), one.getString("content"));
+            added.add(one.getInt("id"));
+            if (one.optBoolean("special")) {
+                special.add(one.getInt("id"));
+            }
         }
     }
 
@@ -100,6 +109,19 @@ public final class Tokenizer {
     /** What a token says. */
     public String text(int id) {
         return byteLevel ? PreTokenizer.ByteLevel.read(token(id)) : token(id);
+    }
+
+    /** Whether tokens are pieces of a text's bytes. */
+    public boolean spellsBytes() {
+        return byteLevel;
+    }
+
+    /** What a token adds to a text, where tokens spell bytes; nothing of a special one. */
+    public byte[] bytes(int id) {
+        if (special.contains(id)) {
+            return new byte[0];
+        }
+        return added.contains(id) ? token(id).getBytes(StandardCharsets.UTF_8) : PreTokenizer.ByteLevel.bytes(token(id));
     }
 
     private Encoding.Builder tokens(String text) {

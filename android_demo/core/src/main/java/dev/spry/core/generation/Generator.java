@@ -1,0 +1,112 @@
+package dev.spry.core.generation;
+
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+
+import dev.spry.core.BundleException;
+import dev.spry.core.ProgramInputException;
+import dev.spry.core.ProgramRunner;
+import dev.spry.core.Tensor;
+import dev.spry.core.bundle.Manifest;
+import dev.spry.core.text.Tokenizer;
+
+/** Text that follows a prompt, as it comes; what two prompts begin with alike is read once. */
+public final class Generator {
+    private final Decoder decoder;
+    private final Tokenizer tokenizer;
+    private final Set<Integer> ends;
+    private final List<Integer> read = new ArrayList<>();
+
+    /** Hears each piece of a text. */
+    public interface Pieces {
+        /** False ends the text here. */
+        boolean said(String piece);
+    }
+
+    public Generator(Manifest manifest, Tokenizer tokenizer, ProgramRunner runner, Map<String, Tensor> weights) {
+        decoder = new Decoder(manifest, runner, weights);
+        this.tokenizer = tokenizer;
+        ends = manifest.generation.ends;
+        if (!tokenizer.spellsBytes()) {
+            throw new BundleException("the bundle's tokenizer spells words, not bytes: this app writes no text with it");
+        }
+    }
+
+    /** Tells the text that follows, piece by piece. */
+    public void text(String prompt, Wish wish, Pieces pieces) throws IOException {
+        wish.check();
+        List<Integer> tokens = encoded(prompt);
+        int left = room(tokens.size(), wish.maxTokens);
+        Sampler sampler = new Sampler(wish.sampling);
+        Detokenizer words = new Detokenizer(tokenizer);
+        StopWords stops = new StopWords(wish.stop);
+        List<Integer> pending = unread(tokens);
+        for (; left > 0; left--) {
+            int token = sampler.choose(reading(pending), tokens);
+            if (ends.contains(token)) {
+                break;
+            }
+            if (!told(stops.add(words.add(token)), pieces) || stops.met()) {
+                return;
+            }
+            tokens.add(token);
+            pending = Collections.singletonList(token);
+        }
+        told(stops.add(words.flush()) + stops.flush(), pieces);
+    }
+
+    private static boolean told(String piece, Pieces pieces) {
+        return piece.isEmpty() || pieces.said(piece);
+    }
+
+    private List<Integer> encoded(String prompt) {
+        List<Integer> tokens = new ArrayList<>();
+        for (int id : tokenizer.encode(prompt, null, Integer.MAX_VALUE).ids) {
+            tokens.add(id);
+        }
+        while (!tokens.isEmpty() && ends.contains(tokens.get(tokens.size() - 1))) {
+            tokens.remove(tokens.size() - 1);
+        }
+        if (tokens.isEmpty()) {
+            throw new ProgramInputException(
+                    "the prompt has no tokens: '" + prompt + "'; begin the text, and the model goes on");
+        }
+        return tokens;
+    }
+
+    /** How many tokens may follow a prompt. */
+    private int room(int prompt, int wanted) {
+        int room = decoder.length + 1 - prompt; // the last is told, and read by nobody
+        String has = "the prompt has " + prompt + " tokens";
+        if (room <= 1) {
+            throw new ProgramInputException(has + ", the bundle holds " + decoder.length
+                    + " of prompt and answer: shorten it, or export with a larger --generate");
+        }
+        if (wanted > room) {
+            throw new ProgramInputException(has + " and " + wanted + " more are asked for, the bundle holds "
+                    + decoder.length + ": ask for fewer, shorten the prompt, or export with a larger --generate");
+        }
+        return wanted == 0 ? room : wanted;
+    }
+
+    /** What of a prompt was not read; the last token always, as what follows it is asked. */
+    private List<Integer> unread(List<Integer> prompt) {
+        int same = 0;
+        while (same < Math.min(read.size(), prompt.size() - 1) && read.get(same).equals(prompt.get(same))) {
+            same++;
+        }
+        decoder.keep(same);
+        read.subList(same, read.size()).clear();
+        return new ArrayList<>(prompt.subList(same, prompt.size()));
+    }
+
+    private float[] reading(List<Integer> tokens) throws IOException {
+        float[] logits = decoder.read(tokens);
+        read.addAll(tokens);
+        return logits;
+    }
+}

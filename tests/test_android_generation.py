@@ -1,0 +1,93 @@
+"""The Android library's texts beside Python's, by the same bundle: greedy and drawn, cut by stop words and ends."""
+
+import json
+import random
+import subprocess
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from edge_client.bundle.folder import Bundle
+from edge_client.generation.decoder import Decoder
+from edge_client.generation.generator import Generator, Wish
+from edge_client.generation.sampler import Sampling
+from edge_client.runtimes.runtime import open_runtime
+from tests import android
+from tests.speaking import exported
+
+TEXTS = ["the ice is on the lake", "it is a train", "größer als 3 €", "no ice, no train!", "氷 🚆"]
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory) -> str:
+    return android.classpath(tmp_path_factory.mktemp("classes"))
+
+
+@pytest.fixture(scope="module")
+def speaking(exporting, tmp_path_factory):
+    return exported(exporting, tmp_path_factory.mktemp("speaking"), TEXTS)
+
+
+def asked() -> list[dict]:
+    """Prompts that share their beginning, and every way to choose a token."""
+    drawn = random.Random()
+    prompts = ["the ice", "the ice is", "the ice is on it", "größer", "氷", "no train", "the"]
+    ways = [
+        {},
+        {"repetition_penalty": 1.3},
+        {"temperature": 1.0},
+        {"temperature": 0.7, "top_k": 20},
+        {"temperature": 1.4, "top_p": 0.9},
+        {"temperature": 1.1, "top_k": 60, "top_p": 0.8, "repetition_penalty": 0.8},
+    ]
+    cases = [{"prompt": prompt, "seed": drawn.randrange(2**62)} | way for prompt in prompts for way in ways]
+    cases += [{"prompt": "the ice", "stop": [stop], "max_tokens": 20} for stop in ("e", "ic", "zz", " ")]
+    return [*cases, {"prompt": "the ice", "pieces": 3}]
+
+
+def written(generator: Generator, case: dict) -> str:
+    names = "temperature", "top_k", "top_p", "repetition_penalty", "seed"
+    sampling = Sampling(**{name: case[name] for name in names if name in case})
+    return "".join(generator.text(case["prompt"], Wish(sampling, case.get("max_tokens"), tuple(case.get("stop", ())))))
+
+
+def test_the_same_text_as_python_writes(speaking, classes, tmp_path):
+    bundle, cases, rng = Bundle.open(speaking), asked(), np.random.default_rng()
+    weights = {
+        name: value + 0.1 * rng.standard_normal(value.shape, np.float32)
+        for name, value in bundle.initial_adapter().items()
+    }
+    save_file(weights, tmp_path / "weights.safetensors")
+    (tmp_path / "cases.json").write_text(json.dumps(cases))
+    command = android.java(classes, "dev.spry.core.generation.GenerateMain", speaking, "onnx", tmp_path)
+    done = subprocess.run(command, env=android.environment(), capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "texts.json").read_text(encoding="utf-8"))
+    with open_runtime("onnx", bundle.folder, threads=1) as runtime:
+        decoder = Decoder(bundle.manifest, runtime, "onnx", weights)
+        generator = Generator(decoder, bundle.tokenizer(), bundle.manifest.generation.ends)
+        expected = [written(generator, case) for case in cases]
+    assert len(set(expected)) > 20
+    for case, ours, theirs in zip(cases, found, expected, strict=True):
+        if "pieces" in case:  # left early
+            assert theirs.startswith(ours), case
+            assert 3 <= len(ours) < len(theirs)
+        else:
+            assert ours == theirs, case
+
+
+def test_what_cannot_be_written_is_refused_in_words(speaking, classes, tmp_path):
+    save_file(Bundle.open(speaking).initial_adapter(), tmp_path / "weights.safetensors")
+    command = android.java(classes, "dev.spry.core.generation.GenerateMain", speaking, "onnx", tmp_path)
+    for case, why in [
+        ({"prompt": ""}, "the prompt has no tokens"),
+        ({"prompt": "the ice " * 40}, "the bundle holds 40 of prompt and answer: shorten it"),
+        ({"prompt": "the", "max_tokens": 400}, "400 more are asked for, the bundle holds 40"),
+        ({"prompt": "the", "temperature": -1}, "temperature must be 0"),
+        ({"prompt": "the", "stop": [""]}, "a stop word must have a character at least"),
+    ]:
+        (tmp_path / "cases.json").write_text(json.dumps([case]))
+        done = subprocess.run(command, env=android.environment(), capture_output=True, text=True, check=False)
+        assert done.returncode
+        assert why in done.stderr
