@@ -1,0 +1,80 @@
+"""An adapter as plain LoRA: two thin factors beside a layer's weight, whatever it was trained as.
+
+What is trained between or before frozen factors is folded into them already (`edge_client.bundle.adapters`); TinyLoRA's
+few numbers are folded here. Other adapters move what no product of thin factors can say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from edge_client.arrays import Array
+from server.errors import Refusal
+from server.formats.learned import Learned
+
+PEFT_PREFIX = "base_model.model."
+_FIRST, _SECOND = ".lora_A.weight", ".lora_B.weight"
+_INSTEAD = "take the format peft, or merged"
+
+
+class Factors(NamedTuple):
+    """The change of a layer's weight: `scale * out @ into`."""
+
+    into: Array
+    """[rank, features that come in]"""
+    out: Array
+    """[features that go out, rank]"""
+    scale: float
+
+    @property
+    def rank(self) -> int:
+        return len(self.into)
+
+
+def lora_factors(learned: Learned) -> dict[str, Factors]:
+    """By the layer's name in the model; of all that was trained, or it is refused."""
+    if head := learned.bundle.manifest.head:
+        raise Refusal(
+            409, "invalid",
+            f"this job trained a task layer ({head[0].name.removeprefix(PEFT_PREFIX)}), and a GGUF adapter has no place "
+            f"for one: {_INSTEAD}",
+        )  # fmt: skip
+    folded = dict(_tiny(learned) if learned.adapter.config["peft_type"] == "TINYLORA" else _plain(learned))
+    if not folded:
+        raise Refusal(
+            409, "invalid",
+            f"an adapter of --peft {learned.adapter.method} {_why(learned)}, which is no product of thin factors, and a "
+            f"GGUF adapter is a LoRA: {_INSTEAD}",
+        )  # fmt: skip
+    return folded
+
+
+def _why(learned: Learned) -> str:
+    if learned.adapter.config["peft_type"] == "IA3":
+        return "scales what goes into layers or comes out of them"
+    if any(name.endswith(".bias") for name in learned.tensors):
+        return "moves the model's biases"
+    return "moves weights in a way of its own"
+
+
+def _plain(learned: Learned) -> Iterator[tuple[str, Factors]]:
+    config, tensors = learned.adapter.config, learned.tensors
+    for name, into in tensors.items():
+        if name.endswith(_FIRST):
+            layer, out = name.removesuffix(_FIRST), tensors[name.removesuffix(_FIRST) + _SECOND]
+            over = len(into) ** (0.5 if config.get("use_rslora") else 1.0)
+            yield layer.removeprefix(PEFT_PREFIX), Factors(into, out, config["lora_alpha"] / over)
+
+
+def _tiny(learned: Learned) -> Iterator[tuple[str, Factors]]:
+    """TinyLoRA's numbers, each of which moves a fixed square between the weight's own singular vectors."""
+    tensors: Mapping[str, Array] = learned.tensors
+    for unit in learned.bundle.manifest.units:
+        layer = f"{PEFT_PREFIX}{unit.name}.tinylora"
+        (numbers,) = unit.parameters
+        square = np.einsum("i,ijk->jk", tensors[numbers.name], tensors[f"{layer}_P"])
+        into = np.asarray(square @ tensors[f"{layer}_A"], np.float32)
+        yield unit.name, Factors(into, tensors[f"{layer}_B"], 1.0)
