@@ -17,6 +17,9 @@ from server.formats.learned import Learned
 
 PEFT_PREFIX = "base_model.model."
 _FIRST, _SECOND = ".lora_A.weight", ".lora_B.weight"
+_TINY = "tinylora_v"
+_FOLDED = ".lora_A.", ".lora_B.", _TINY
+"""What is trained of adapters that fold."""
 _INSTEAD = "take the format peft, or merged"
 
 
@@ -42,22 +45,22 @@ def lora_factors(learned: Learned) -> dict[str, Factors]:
             f"this job trained a task layer ({head[0].name.removeprefix(PEFT_PREFIX)}), and a GGUF adapter has no place "
             f"for one: {_INSTEAD}",
         )  # fmt: skip
-    folded = dict(_tiny(learned) if learned.adapter.config["peft_type"] == "TINYLORA" else _plain(learned))
-    if not folded:
+    trained = [parameter.name for unit in learned.bundle.manifest.units for parameter in unit.parameters]
+    other = [name for name in trained if not any(part in name for part in _FOLDED)]
+    if other:
         raise Refusal(
             409, "invalid",
-            f"an adapter of --peft {learned.adapter.method} {_why(learned)}, which is no product of thin factors, and a "
+            f"an adapter of --peft {learned.adapter.method} {_why(other[0])}, which is no product of thin factors, and a "
             f"GGUF adapter is a LoRA: {_INSTEAD}",
         )  # fmt: skip
-    return folded
+    return dict(_tiny(learned) if _TINY in trained[0] else _plain(learned))
 
 
-def _why(learned: Learned) -> str:
-    if learned.adapter.config["peft_type"] == "IA3":
+def _why(name: str) -> str:
+    """Of one of its parameters."""
+    if ".ia3_" in name:
         return "scales what goes into layers or comes out of them"
-    if any(name.endswith(".bias") for name in learned.tensors):
-        return "moves the model's biases"
-    return "moves weights in a way of its own"
+    return "moves the model's biases" if name.endswith(".bias") else "moves weights in a way of its own"
 
 
 def _plain(learned: Learned) -> Iterator[tuple[str, Factors]]:
