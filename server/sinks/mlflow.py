@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,44 +26,49 @@ _PATIENCE = 5.0
 class MLflow(Sink):
     """The run is known again by a tag; its experiment is `spry`, or what MLFLOW_EXPERIMENT_NAME says."""
 
-    example = "http://localhost:5000"
-
     def __init__(self, where: str, curves: Curves) -> None:
         super().__init__(where, curves)
         _require_answer(where)
         if "://" not in where:
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # whoever names a folder wants one
         try:
-            from mlflow.exceptions import MlflowException
             from mlflow.tracking import MlflowClient
         except ImportError as error:
             raise RuntimeMissing("the sink mlflow", "mlflow", str(error)) from None
-        try:
+        with self._told():
             self._client = MlflowClient(tracking_uri=where or None)
             self._run = self._found() or self._made()
+
+    @contextmanager
+    def _told(self) -> Generator[None, None, None]:
+        """What MLflow refuses, or what its kind of store needs and is not installed, in a line."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            yield
         except (MlflowException, ImportError) as error:
             first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            raise SinkError(f"MLflow does not take runs at {where} ({first}); give a server's address, or a folder") from None
+            raise SinkError(
+                f"MLflow takes no curves at {self.where} ({first}); give the address of a server that runs, or a folder"
+            ) from None
 
     def known(self) -> set[tuple[int, str]]:
-        return {key for name in self._names for key in self._steps(name)}
-
-    @property
-    def _names(self) -> Sequence[str]:
-        return [*self._client.get_run(self._id).data.metrics]
-
-    def _steps(self, name: str) -> Iterator[tuple[int, str]]:
-        yield from ((metric.step, name) for metric in self._client.get_metric_history(self._id, name))
+        with self._told():
+            names = self._client.get_run(self._id).data.metrics
+            histories = {name: self._client.get_metric_history(self._id, name) for name in names}
+        return {(metric.step, name) for name, history in histories.items() for metric in history}
 
     def add(self, points: Sequence[Point]) -> None:
         from mlflow.entities import Metric
 
         metrics = [Metric(point.name, point.value, int(point.time * 1000), point.round) for point in points]
-        for some in _portions(metrics, _METRICS):
-            self._client.log_batch(self._id, metrics=some)
+        with self._told():
+            for some in _portions(metrics, _METRICS):
+                self._client.log_batch(self._id, metrics=some)
 
     def end(self) -> None:
-        self._client.set_terminated(self._id)
+        with self._told():
+            self._client.set_terminated(self._id)
 
     @property
     def _id(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from edge_client import plugins
 from edge_client.errors import SpryError
@@ -49,9 +49,6 @@ class Sink(ABC):
         where: what stands behind the sink's name in `--to NAME:WHERE`.
         curves: whose they are.
     """
-
-    example: ClassVar[str]
-    """A `where`, for help and messages."""
 
     def __init__(self, where: str, curves: Curves) -> None:
         self.where = where

@@ -21,8 +21,6 @@ _HEADER, _CHECKSUM = struct.Struct("<Q4x"), 4
 class TensorBoard(Sink):
     """Each call adds a file: TensorBoard reads all of a folder as one run."""
 
-    example = "runs/"
-
     def __init__(self, where: str, curves: Curves) -> None:
         super().__init__(where, curves)
         try:
