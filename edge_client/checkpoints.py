@@ -51,15 +51,15 @@ def require_hub(name: str) -> None:
     """Say at once that a name cannot be looked up, unless the hub's library has it from before."""
     if _kept(name) or os.environ.get("HF_HUB_OFFLINE"):
         return
-    if why := hub_silence():
+    if silent := silent_hub():
         raise NoCheckpoint(
-            f"{name} is no folder here, and {why}; "
+            f"{name} is no folder here, and the hub {silent} cannot be reached; "
             "give a folder with config.json and model.safetensors, or package:NAME"
         )
 
 
-def hub_silence() -> str:
-    """Why the hub does not answer; empty where it does."""
+def silent_hub() -> str:
+    """The hub that does not answer, and why; empty where it does."""
     import httpx
 
     hub = os.environ.get("HF_ENDPOINT") or _HUB
@@ -67,7 +67,7 @@ def hub_silence() -> str:
         httpx.head(hub, timeout=_PATIENCE)
     except httpx.HTTPError as error:
         where = urlsplit(hub).hostname or hub
-        return f"the hub {where} cannot be reached ({str(error) or type(error).__name__})"
+        return f"{where} ({str(error) or type(error).__name__})"
     return ""
 
 

@@ -95,9 +95,7 @@ def _check(form: str, model: str | None) -> None:
         raise AdminError(f"--model is the base that --format {MERGED} merges with, on this machine: give both or none")
 
 
-def save(
-    administrator: Administrator, job: str, out: Path, form: str, model: str | None, version: int | None
-) -> Taken:
+def save(administrator: Administrator, job: str, out: Path, form: str, model: str | None, version: int | None) -> Taken:
     """What nothing has trained yet is taken by its number alone, and told to be so."""
     taken = take(administrator, job, "peft" if form == MERGED else form, version)
     if not taken.trained and version is None:

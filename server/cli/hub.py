@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edge_client.checkpoints import hub_silence
+from edge_client.checkpoints import silent_hub
 from server.cli.connection import AdminError
 
 
@@ -18,9 +18,10 @@ def push_folder(folder: Path, repository: str, message: str, *, private: bool) -
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
     except ImportError as error:
         raise AdminError(f"a push needs the hub's client ({error}): pip install huggingface_hub") from None
-    if why := hub_silence():
+    if silent := silent_hub():
         raise AdminError(
-            f"{why}, so nothing is pushed: download it, and `hf upload {repository} FOLDER` where it can be reached"
+            f"the hub {silent} cannot be reached, so nothing is pushed: download it, and where it can be reached "
+            f"`hf upload {repository} FOLDER`"
         )
     api = HfApi()
     try:

@@ -20,7 +20,6 @@ _FIRST, _SECOND = ".lora_A.weight", ".lora_B.weight"
 _TINY = "tinylora_v"
 _FOLDED = ".lora_A.", ".lora_B.", _TINY
 """What is trained of adapters that fold."""
-_INSTEAD = "take the format peft, or merged"
 
 
 class Factors(NamedTuple):
@@ -39,20 +38,24 @@ class Factors(NamedTuple):
 
 def lora_factors(learned: Learned) -> dict[str, Factors]:
     """By the layer's name in the model; of all that was trained, or it is refused."""
-    if head := learned.bundle.manifest.head:
+    method, manifest = learned.adapter.method, learned.bundle.manifest
+    if manifest.head:
+        layer = manifest.head[0].name.removeprefix(PEFT_PREFIX)
         raise Refusal(
-            409, "invalid",
-            f"this job trained a task layer ({head[0].name.removeprefix(PEFT_PREFIX)}), and a GGUF adapter has no place "
-            f"for one: {_INSTEAD}",
-        )  # fmt: skip
-    trained = [parameter.name for unit in learned.bundle.manifest.units for parameter in unit.parameters]
+            409,
+            "invalid",
+            f"this job trained a task layer ({layer}), and a GGUF adapter has no place for one: "
+            "take the format peft, or merged",
+        )
+    trained = [parameter.name for unit in manifest.units for parameter in unit.parameters]
     other = [name for name in trained if not any(part in name for part in _FOLDED)]
     if other:
         raise Refusal(
-            409, "invalid",
-            f"an adapter of --peft {learned.adapter.method} {_why(other[0])}, which is no product of thin factors, and a "
-            f"GGUF adapter is a LoRA: {_INSTEAD}",
-        )  # fmt: skip
+            409,
+            "invalid",
+            f"an adapter of --peft {method} {_why(other[0])}, and a GGUF adapter is products of thin factors alone: "
+            "take the format peft, or merged",
+        )
     return dict(_tiny(learned) if _TINY in trained[0] else _plain(learned))
 
 

@@ -104,7 +104,9 @@ def _require_answer(where: str) -> None:
         httpx.get(where, timeout=_PATIENCE)
     except httpx.HTTPError as error:
         why = str(error) or type(error).__name__
-        raise SinkError(f"no MLflow server answers at {where} ({why}); is it running, and is the address right?") from None
+        raise SinkError(
+            f"no MLflow server answers at {where} ({why}); is it running, and is the address right?"
+        ) from None
 
 
 def _portions(all_: Sequence[T], size: int) -> Iterator[Any]:

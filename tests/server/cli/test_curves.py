@@ -34,7 +34,9 @@ def test_after_the_fact_and_again(ok, wrong, taken_part, tmp_path, monkeypatch):
     assert ends[2] > ends[1] > 1e9  # each at its round's end
     ok("job", "export", taken_part, "--to", f"mlflow:{runs}")
     assert {key: value for key, (value, _) in in_mlflow(runs, taken_part).items()} == told
-    assert "--to takes one of mlflow, tensorboard and a place" in wrong("job", "export", taken_part, "--to", "nowhere:x")
+    assert "--to takes one of mlflow, tensorboard and a place" in wrong(
+        "job", "export", taken_part, "--to", "nowhere:x"
+    )
 
 
 def test_a_job_that_runs_is_followed_to_its_end(ok, spry, address, job, tmp_path):

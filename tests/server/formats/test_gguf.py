@@ -1,5 +1,7 @@
 """LoRA adapters for llama.cpp: read back by the library of the format, and by llama.cpp itself where it is built."""
 
+from random import randrange
+
 import numpy as np
 import pytest
 
@@ -17,7 +19,7 @@ NAMES = {
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory):
-    return base("llama", tmp_path_factory.mktemp("models") / "llama", seed=int.from_bytes(np.random.bytes(3)))
+    return base("llama", tmp_path_factory.mktemp("models") / "llama", seed=randrange(1 << 24))
 
 
 def read(content: bytes, tmp_path):
@@ -41,9 +43,11 @@ def changes_in(reader) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_adapter_that_folds_is_the_same_change_of_the_same_layers(method, llama, tmp_path):
-    taught = Taught(llama, tmp_path, method, seed=int.from_bytes(np.random.bytes(3)), targets=tuple(NAMES))
+    taught = Taught(llama, tmp_path, method, seed=randrange(1 << 24), targets=tuple(NAMES))
     reader = read(gguf_adapter(taught.learned), tmp_path)
-    told = {name: reader.get_field(name).contents() for name in ("general.type", "general.architecture", "adapter.type")}
+    told = {
+        name: reader.get_field(name).contents() for name in ("general.type", "general.architecture", "adapter.type")
+    }
     assert told == {"general.type": "adapter", "general.architecture": "llama", "adapter.type": "lora"}
     expected = {}
     for layer, change in taught.changes().items():
@@ -59,7 +63,7 @@ def test_every_adapter_that_folds_is_the_same_change_of_the_same_layers(method, 
 
 
 def test_a_scale_is_told(llama, tmp_path):
-    taught = Taught(llama, tmp_path, "lora", seed=int.from_bytes(np.random.bytes(3)), rank=3, alpha=7.0)
+    taught = Taught(llama, tmp_path, "lora", seed=randrange(1 << 24), rank=3, alpha=7.0)
     content = gguf_adapter(taught.learned)
     reader = read(content, tmp_path)
     assert reader.get_field("adapter.lora.alpha").contents() == 7.0
@@ -69,7 +73,9 @@ def test_a_scale_is_told(llama, tmp_path):
     assert gguf_adapter(taught.learned) == content  # the same bytes for the same version
 
 
-@pytest.mark.parametrize(("method", "why"), [("ia3", "scales what goes into layers"), ("bitfit", "moves the model's biases")])
+@pytest.mark.parametrize(
+    ("method", "why"), [("ia3", "scales what goes into layers"), ("bitfit", "moves the model's biases")]
+)
 def test_what_does_not_fold_is_refused(method, why, tmp_path):
     folder = base("qwen2", tmp_path / "model", seed=1)  # whose queries have biases
     with pytest.raises(Refusal, match=f"--peft {method} {why}.*take the format peft, or merged"):
@@ -88,10 +94,13 @@ def test_a_model_that_nobody_checked_is_refused(tmp_path):
 
 def llama_logits(model, adapter, ids) -> np.ndarray:
     llama_cpp = pytest.importorskip(
-        "llama_cpp", reason="llama-cpp-python is not built here: pip install llama-cpp-python takes minutes of a compiler"
+        "llama_cpp",
+        reason="llama-cpp-python is not built here: pip install llama-cpp-python takes minutes of a compiler",
     )
     lora = {} if adapter is None else {"lora_path": str(adapter)}
-    told = llama_cpp.Llama(str(model), n_ctx=64, logits_all=True, verbose=False, n_threads=1, n_batch=64, type_k=0, type_v=0, **lora)
+    told = llama_cpp.Llama(
+        str(model), n_ctx=64, logits_all=True, verbose=False, n_threads=1, n_batch=64, type_k=0, type_v=0, **lora
+    )
     try:
         told.eval(ids)
         return np.array(told.scores[: len(ids)])
@@ -99,10 +108,12 @@ def llama_logits(model, adapter, ids) -> np.ndarray:
         told.close()
 
 
-@pytest.mark.parametrize(("kind", "method"), [*((kind, "lora") for kind in CONFIGS), *(("llama", m) for m in METHODS[1:])])
+@pytest.mark.parametrize(
+    ("kind", "method"), [*((kind, "lora") for kind in CONFIGS), *(("llama", m) for m in METHODS[1:])]
+)
 def test_llama_cpp_computes_what_peft_does(kind, method, tmp_path):
     pytest.importorskip("llama_cpp", reason="llama-cpp-python is not built here: its compiler takes minutes")
-    seed = int.from_bytes(np.random.bytes(3))
+    seed = randrange(1 << 24)
     folder = base(kind, tmp_path / "model", seed)
     file = whole(folder, tmp_path / "base.gguf")
     taught = Taught(folder, tmp_path, method, seed)

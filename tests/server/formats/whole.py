@@ -67,14 +67,20 @@ def _add_tensors(writer, model, gguf) -> None:
     for name, value in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        value = value.numpy()
-        layer = name.split(".")[-2]
-        if kind == "gpt2" and layer in ("c_attn", "c_proj", "c_fc") and value.ndim == 2:
-            value = value.T
-        if kind == "gemma3_text" and "norm" in name:
-            value = value + 1
-        if architecture.pairs and layer in ("q_proj", "k_proj"):
-            value = turned(value, config.num_attention_heads if layer == "q_proj" else config.num_key_value_heads)
         called = known.get_name(name, try_suffixes=(".weight", ".bias"))
         assert called, name
-        writer.add_tensor(called, np.ascontiguousarray(value, np.float32))
+        writer.add_tensor(
+            called, np.ascontiguousarray(_laid_out(name, value.numpy(), config, pairs=architecture.pairs))
+        )
+
+
+def _laid_out(name: str, value: np.ndarray, config, *, pairs: bool) -> np.ndarray:
+    """What llama.cpp keeps in another way than transformers."""
+    layer = name.split(".")[-2]
+    if config.model_type == "gpt2" and layer in ("c_attn", "c_proj", "c_fc") and value.ndim == 2:
+        return value.T
+    if config.model_type == "gemma3_text" and "norm" in name:
+        return value + 1
+    if pairs and layer in ("q_proj", "k_proj"):
+        return turned(value, config.num_attention_heads if layer == "q_proj" else config.num_key_value_heads)
+    return value
