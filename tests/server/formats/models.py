@@ -30,7 +30,9 @@ _SHAPE = {
     "intermediate_size": 96, "max_position_embeddings": 64, "initializer_range": 0.2,
 }  # fmt: skip
 CONFIGS = {
-    "gemma3_text": lambda **words: Gemma3TextConfig(**_SHAPE, head_dim=16, layer_types=["full_attention"] * 2, **words),
+    "gemma3_text": lambda **words: Gemma3TextConfig(
+        **_SHAPE, head_dim=16, query_pre_attn_scalar=16, layer_types=["full_attention"] * 2, **words
+    ),
     "gpt2": lambda **words: GPT2Config(
         n_embd=64, n_layer=BLOCKS, n_head=4, n_positions=64, initializer_range=0.2, **words
     ),
