@@ -125,6 +125,7 @@ def _merge(administrator: Administrator, taken: Taken, model: str, out: Path) ->
 
     entry = installed()["merge"]
     told = taken.manifest(administrator).model
+    out.absolute().parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.absolute().parent) as beside:
         adapter, merged = Path(beside) / "adapter", Path(beside) / "merged"
         taken.write(adapter)

@@ -29,6 +29,7 @@ class MLflow(Sink):
     def __init__(self, where: str, curves: Curves) -> None:
         super().__init__(where, curves)
         _require_answer(where)
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would tell its makers of each run
         if "://" not in where:
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # whoever names a folder wants one
         try:
