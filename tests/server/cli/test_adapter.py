@@ -139,7 +139,7 @@ class Hub(BaseHTTPRequestHandler):
             self._answer({}, 200)
 
     def do_GET(self):
-        self._answer({"siblings": [], "sha": "0", "id": "me/news"})
+        self._answer({"siblings": [], "sha": "0", "id": "me/news"}, 404 if "taken" in self.path else 200)
 
     def _answer(self, told, status=200):
         content = json.dumps(told).encode()
