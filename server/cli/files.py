@@ -7,7 +7,7 @@ import json
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from edge_client.bundle import manifest as manifests
 from edge_client.bundle.manifest import FILE_NAME, Manifest
@@ -43,7 +43,7 @@ class Taken(NamedTuple):
 
 def take(administrator: Administrator, job: str, form: str, version: int | None = None) -> Taken:
     """The newest version when none is named."""
-    parameters: dict[str, object] = {"format": form} | ({} if version is None else {"version": version})
+    parameters: dict[str, Any] = {"format": form} | ({} if version is None else {"version": version})
     content = administrator.bytes(f"/v1/jobs/{part(job)}/adapter", **parameters)
     if not zipfile.is_zipfile(io.BytesIO(content)):
         raise AdminError("the server sent no adapter; is --server right?")

@@ -74,9 +74,11 @@ def _found(template: Template) -> Turns | None:
 def _pieces(template: Template, roles: Sequence[str], *, asks: bool) -> list[str] | None:
     """What is written around the messages; None where the template refuses them or writes one not once."""
     text = _rendered(template, [_message(role, mark) for role, mark in zip(roles, _MARKS, strict=False)], asks=asks)
+    if text is None:
+        return None
     pieces = list[str]()
     for mark in _MARKS[: len(roles)]:
-        before, found, text = (text or "").partition(mark)
+        before, found, text = text.partition(mark)
         if not found or mark in text:
             return None
         pieces.append(before)

@@ -6,13 +6,10 @@ import struct
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from edge_client.errors import RuntimeMissing
 from server.sinks.sink import Curves, Point, Sink, SinkError
-
-if TYPE_CHECKING:
-    from tensorboardX.proto.event_pb2 import Event
 
 _HEADER, _CHECKSUM = struct.Struct("<Q4x"), 4
 """A record's length with its checksum; then the record, and a checksum of that."""
@@ -39,8 +36,8 @@ class TensorBoard(Sink):
 
     def add(self, points: Sequence[Point]) -> None:
         from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto.event_pb2 import Event
-        from tensorboardX.proto.summary_pb2 import Summary
+        from tensorboardX.proto.event_pb2 import Event  # type: ignore[attr-defined]
+        from tensorboardX.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
 
         writer = EventsWriter(str(self.folder / "events"), f".{time.time_ns()}")  # two files a second have two names
         try:
@@ -51,10 +48,10 @@ class TensorBoard(Sink):
             writer.close()
 
 
-def _events(file: Path) -> Iterator[Event]:
+def _events(file: Path) -> Iterator[Any]:
     """Up to where a writer was cut off."""
     from google.protobuf.message import DecodeError
-    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.proto.event_pb2 import Event  # type: ignore[attr-defined]
 
     content, at = file.read_bytes(), 0
     while at + _HEADER.size <= len(content):
