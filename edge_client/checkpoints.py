@@ -51,6 +51,15 @@ def require_hub(name: str) -> None:
     """Say at once that a name cannot be looked up, unless the hub's library has it from before."""
     if _kept(name) or os.environ.get("HF_HUB_OFFLINE"):
         return
+    if silent := silent_hub():
+        raise NoCheckpoint(
+            f"{name} is no folder here, and the hub {silent} cannot be reached; "
+            "give a folder with config.json and model.safetensors, or package:NAME"
+        )
+
+
+def silent_hub() -> str:
+    """The hub that does not answer, and why; empty where it does."""
     import httpx
 
     hub = os.environ.get("HF_ENDPOINT") or _HUB
@@ -58,10 +67,8 @@ def require_hub(name: str) -> None:
         httpx.head(hub, timeout=_PATIENCE)
     except httpx.HTTPError as error:
         where = urlsplit(hub).hostname or hub
-        raise NoCheckpoint(
-            f"{name} is no folder here, and the hub {where} cannot be reached ({str(error) or type(error).__name__}); "
-            "give a folder with config.json and model.safetensors, or package:NAME"
-        ) from None
+        return f"{where} ({str(error) or type(error).__name__})"
+    return ""
 
 
 def _kept(name: str) -> bool:

@@ -42,9 +42,10 @@ ADAPTERS = EntryGroup("spry.adapters", "adapter", "export.adapt.adapter.Adapter"
 ESTIMATORS = EntryGroup("spry.estimators", "estimator", "edge_client.training.estimators.Estimator")
 AGGREGATIONS = EntryGroup("spry.aggregations", "aggregation", "edge_client.training.aggregations.Aggregation")
 MEANS = EntryGroup("spry.means", "mean", "server.means.rule.Rule")
+SINKS = EntryGroup("spry.sinks", "sink", "server.sinks.sink.Sink")
 SIMULATION = EntryGroup("spry.simulation", "simulation's model", "server.simulation.compute.learner.Exporter")
 
-GROUPS = COMMANDS, CHECKS, BENCHES, BASELINES, RUNTIMES, ADAPTERS, ESTIMATORS, AGGREGATIONS, MEANS, SIMULATION
+GROUPS = COMMANDS, CHECKS, BENCHES, BASELINES, RUNTIMES, ADAPTERS, ESTIMATORS, AGGREGATIONS, MEANS, SINKS, SIMULATION
 
 
 @cache

@@ -39,6 +39,7 @@ SLOW = (
     "tests/export/test_generation.py",
     "tests/export/test_rows.py",
     "tests/server/attacks/",
+    "tests/server/formats/test_gguf.py",
     "tests/server/simulation/compare/test_report.py",
     "tests/server/simulation/test_browser.py",
     "tests/server/test_logs.py",

@@ -41,7 +41,10 @@ def test_every_option_of_a_command_is_documented(name):
     assert not missing, f"spry {name}: describe {sorted(missing)} in README.md or docs/"
 
 
-FOREIGN = r"(?:sudo |~/spry/bin/)?(?:pip|make|openssl|journalctl|scp|curl|npm|docker|systemctl)\b"
+FOREIGN = (
+    r"(?:sudo |~/spry/bin/)?(?:pip|make|openssl|journalctl|scp|curl|npm|docker|systemctl|llama-cli|tensorboard"
+    r"|python convert_hf\w+\.py)\b"
+)
 """Programs whose options are their own, in a line of a block or between backticks."""
 
 

@@ -67,7 +67,7 @@ SUBCOMMANDS = {
     "token": Subcommand("Make and revoke enrolment tokens.", "server"),
     "access": Subcommand("Let people use a server, each in a role.", "server"),
     "devices": Subcommand("Show and revoke devices.", "server"),
-    "adapter": Subcommand("Download what a job has learned, as a PEFT adapter.", "server"),
+    "adapter": Subcommand("Take what a job has learned, in formats that others load.", "server"),
     "merge": Subcommand("Merge an adapter into its base model.", "export"),
     "simulate": Subcommand("Train a fleet of virtual clients on this machine.", "simulate"),
     "backup": Subcommand("Copy a server's data to a file while it runs.", "server"),

@@ -1,36 +1,53 @@
-"""`spry adapter`: what a job has learned, as a PEFT adapter."""
+"""`spry adapter`: what a job has learned, in the formats that others load."""
 
 from __future__ import annotations
 
-import io
-import zipfile
+import json
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from server.cli.common import CaOption, NameArgument, ServerOption, TokenOption, connect
-from server.cli.connection import AdminError, Administrator, part
+from server.cli.common import CaOption, JsonOption, NameArgument, ServerOption, TokenOption, connect, say, show_json
+from server.cli.connection import AdminError, Administrator
+from server.cli.files import Taken, take
+from server.cli.hub import push_folder
+from server.formats.registry import FORMATS, MERGED
+
+_LOADED = {
+    "peft": "load it with PeftModel.from_pretrained(base, {out!r}), or `spry merge` it",
+    "gguf": "llama-cli -m base.gguf --lora {out}/adapter.gguf, or `ollama create NAME -f {out}/Modelfile`",
+    MERGED: "load it with AutoModel…from_pretrained({out!r})",
+}
+FormatOption = Annotated[str, typer.Option("--format", help=f"The format: {', '.join((*FORMATS, MERGED))}.")]
+ModelOption = Annotated[
+    str | None, typer.Option(help=f"The base model, as it was given to `spry export`; for {MERGED}.")
+]
+VersionOption = Annotated[int | None, typer.Option(help="An earlier version; the newest when left out.")]
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
 
 
 @app.callback()
 def group() -> None:
-    """Adapters: what a job has learned."""  # an app of one command would take `download` for its argument
+    """Adapters: what a job has learned."""
 
 
 @app.command()
 def download(
     job: NameArgument,
-    out: Annotated[Path, typer.Option(help="The adapter's folder.")],
-    version: Annotated[int | None, typer.Option(help="An earlier version; the newest when left out.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder for it.")],
+    form: FormatOption = "peft",
+    model: ModelOption = None,
+    version: VersionOption = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the adapter at --out.")] = False,
     server: ServerOption = None,
     admin_token: TokenOption = None,
     ca: CaOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Write a folder that `PeftModel.from_pretrained` loads.
+    """Write what was learned: for PEFT, for llama.cpp and Ollama (gguf), or the whole model with it (merged).
 
     Example: spry adapter download news --out adapter/
     """
@@ -38,21 +55,86 @@ def download(
         raise AdminError(f"{out} is not a folder; choose another --out")
     if out.is_dir() and any(out.iterdir()) and not overwrite:
         raise AdminError(f"{out} exists; choose another --out or give --overwrite")
+    _check(form, model)
     with connect(server, admin_token, ca) as administrator:
-        save_adapter(administrator, job, out, version)
-    typer.echo(f"{out}: load it with PeftModel.from_pretrained(base, {str(out)!r}), or `spry merge` it")
+        taken = save(administrator, job, out, form, model, version)
+    if as_json:
+        show_json({"out": str(out), "format": form, "version": taken.version, "trained": taken.trained})
+    else:
+        say(f"{out}: {_LOADED[form].format(out=str(out).rstrip('/'))}")
 
 
-def save_adapter(administrator: Administrator, job: str, out: Path, version: int | None = None) -> None:
-    """Each file appears whole or not at all."""
-    parameters = {} if version is None else {"version": version}
-    content = administrator.bytes(f"/v1/jobs/{part(job)}/adapter", **parameters)
-    if not zipfile.is_zipfile(io.BytesIO(content)):
-        raise AdminError("the server sent no adapter; is --server right?")
-    out.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        for entry in archive.infolist():
-            target = out / Path(entry.filename).name
-            partial = target.with_name(f".{target.name}.partial")
-            partial.write_bytes(archive.read(entry))
-            partial.replace(target)
+@app.command()
+def push(
+    job: NameArgument,
+    to: Annotated[str, typer.Option(help="The repository on the hub, as in my-name/news-adapter.")],
+    form: FormatOption = "peft",
+    model: ModelOption = None,
+    version: VersionOption = None,
+    private: Annotated[bool, typer.Option("--private", help="Nobody else sees a repository that is made.")] = False,
+    server: ServerOption = None,
+    admin_token: TokenOption = None,
+    ca: CaOption = None,
+) -> None:
+    """Download it, and upload it to a hub by the hub's own client.
+
+    Example: spry adapter push news --to my-name/news-adapter
+    """
+    _check(form, model)
+    with tempfile.TemporaryDirectory(prefix="spry-push-") as folder:
+        with connect(server, admin_token, ca) as administrator:
+            taken = save(administrator, job, Path(folder), form, model, version)
+        say(push_folder(Path(folder), to, f"{job}, version {taken.version}", private=private))
+
+
+def _check(form: str, model: str | None) -> None:
+    """Before anything is asked of a server."""
+    if form not in (*FORMATS, MERGED):
+        raise AdminError(f"--format must be one of {', '.join((*FORMATS, MERGED))}, got {form!r}")
+    if (form == MERGED) != (model is not None):
+        raise AdminError(f"--model is the base that --format {MERGED} merges with, on this machine: give both or none")
+
+
+def save(administrator: Administrator, job: str, out: Path, form: str, model: str | None, version: int | None) -> Taken:
+    """What nothing has trained yet is taken by its number alone, and told to be so."""
+    taken = take(administrator, job, "peft" if form == MERGED else form, version)
+    if not taken.trained and version is None:
+        raise AdminError(
+            f"job {job} has learned nothing yet: wait for its first round (spry job show {job} --follow), or take what "
+            "it starts from with --version 0"
+        )
+    if not taken.trained:
+        typer.secho("version 0 is what the job starts from: it changes nothing yet", err=True)
+    if model is None:
+        taken.write(out)
+    else:
+        _merge(administrator, taken, model, out)
+    return taken
+
+
+def save_adapter(administrator: Administrator, job: str, out: Path) -> None:
+    """The newest, for PEFT."""
+    take(administrator, job, "peft").write(out)
+
+
+def _merge(administrator: Administrator, taken: Taken, model: str, out: Path) -> None:
+    """By `spry merge`, with the task and the labels of the job's bundle."""
+    from edge_client.commands.cli import installed, missing_extra
+    from edge_client.data.templates import Template
+    from server.formats.ollama import modelfile
+
+    entry = installed()["merge"]
+    told = taken.manifest(administrator).model
+    out.absolute().parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.absolute().parent) as beside:
+        adapter, merged = Path(beside) / "adapter", Path(beside) / "merged"
+        taken.write(adapter)
+        try:
+            entry.load()(adapter, model, merged, told.task, json.dumps(told.labels))
+        except ImportError as error:
+            raise missing_extra(entry, error) or error from None
+        if told.task == "causal-lm":
+            (merged / "Modelfile").write_text(modelfile(".", None, Template.beside(merged), base=told.name))
+        out.mkdir(exist_ok=True)
+        for file in merged.iterdir():
+            file.replace(out / file.name)

@@ -30,6 +30,7 @@ from server.cli.common import (
     transfer,
 )
 from server.cli.connection import AdminError, Administrator, part
+from server.cli.curves import export
 from server.jobs.options import PresetOption, RoundOptions, SettingsOptions, TrainingOptions
 from server.jobs.presets import PRESETS, merged, preset_for, start_of
 
@@ -44,6 +45,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
 )
+app.command()(export)
 
 
 @dataclass(frozen=True)

@@ -1,33 +1,37 @@
-"""A job's weights as a PEFT adapter."""
+"""A job's weights as a .zip of files in one of the formats."""
 
 from __future__ import annotations
 
 import io
-import json
 import zipfile
-from pathlib import PurePosixPath
 
-from safetensors.numpy import load_file, save
+from safetensors.numpy import load_file
 
 from edge_client.bundle.adapters import folded
+from server.errors import Refusal
+from server.formats.learned import Learned, Version
+from server.formats.registry import FORMATS, MERGED
 from server.jobs.job import Job
 from server.storage.store import Store
 
 _TIME = (1980, 1, 1, 0, 0, 0)
 
 
-def adapter_archive(store: Store, job: Job, version: int) -> bytes:
-    """A .zip with the same bytes for the same version; what PEFT wants beside the weights comes from the bundle."""
+def adapter_archive(store: Store, job: Job, version: int, form: str = "peft") -> bytes:
+    """A .zip with the same bytes for the same version, and in it `spry.json`, which says what it is."""
+    if form == MERGED:
+        raise Refusal(
+            409, "invalid",
+            "a server has no base model to merge with: merge where the base is, by `spry adapter download "
+            f"{job.name} --format merged --model BASE --out merged/`",
+        )  # fmt: skip
+    if form not in FORMATS:
+        raise Refusal(422, "invalid", f"format must be one of {', '.join((*FORMATS, MERGED))}, got {form!r}")
     bundle = store.bundles.open(job.bundle)
     initial = load_file(bundle.folder / bundle.manifest.adapter.file)
     tensors = folded(initial | store.models.load(job, version).result)
-    config = json.dumps(bundle.manifest.adapter.config, indent=2, sort_keys=True)
-    name = PurePosixPath(bundle.manifest.adapter.file).name
-    files = {
-        name: save(dict(sorted(tensors.items())), {"format": "pt"}),
-        "adapter_config.json": config.encode() + b"\n",
-        "spry.json": json.dumps({"job": job.name, "version": version, "bundle": job.bundle}, indent=2).encode() + b"\n",
-    }
+    learned = Learned(Version(job.name, version, job.bundle), bundle, tensors)
+    files = {**FORMATS[form](learned), "spry.json": learned.described()}
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as file:
         for path, content in files.items():

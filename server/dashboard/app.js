@@ -3,7 +3,7 @@
 import { Stream, token } from "./api.js";
 import { showAssignment } from "./assignment.js";
 import { Charts } from "./charts.js";
-import { startDownload } from "./download.js";
+import { showLearned, startDownload } from "./download.js";
 import { closeCompare, openCompare, refreshCompare, startCompare } from "./compare.js";
 import { closeDevice, openDevice, refreshDevice, startDevice } from "./device.js";
 import { showDevices, startDevices } from "./devices.js";
@@ -164,6 +164,7 @@ function drawn() {
   const told = accuracy == null ? "" : `, ${percent(accuracy)}`;
   if (page().name === "job") document.title = `${shown.name}: ${count(shown.done)} of ${count(shown.settings.rounds)}${told} · SPRY`;
   if (parts.job) showJob(shown, details);
+  if (parts.list) showLearned(shown);
   if (parts.charts) {
     charts ??= new Charts($("charts"));
     charts.show(shown, details);

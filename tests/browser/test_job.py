@@ -32,6 +32,16 @@ def test_settings_log_and_the_adapter_of_a_job(tab, site, tmp_path):
     assert waiting.value.suggested_filename.startswith("told-")
     with zipfile.ZipFile(waiting.value.path()) as archive:
         assert {"adapter_config.json", "adapter_model.safetensors"} <= set(archive.namelist())
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="Download for PEFT").click()
+    assert re.fullmatch(r"told-\d+\.zip", waiting.value.suggested_filename)
+    page.get_by_role("button", name="Download for llama.cpp and Ollama").click()
+    expect(page.locator("#learned-error")).to_contain_text("trained a task layer (classifier")
+    one.wrong.clear()  # the browser's own line about the answer
+    page.get_by_text("The whole model, merged").click()
+    expect(page.locator("#merge-command")).to_have_text(
+        "spry adapter download told --format merged --model BASE --out merged/"
+    )
     page.get_by_role("button", name="Pause").click()
     expect(page.locator("#advice")).to_contain_text(
         "It is paused: no device is given a part until somebody resumes it."
@@ -50,6 +60,8 @@ def test_a_job_that_waits_says_what_to_do(tab, fresh):
     page = one.page
     expect(page.locator("#advice")).to_contain_text("no device that is enrolled is suitable and here: enrol one")
     expect(page.locator("#advice code")).to_have_text("spry devices list")
+    expect(page.locator("#learned-text")).to_have_text("Nothing yet: the first round is not done.")
+    expect(page.get_by_role("button", name="Download adapter")).to_be_disabled()
     page.locator("#advice-card").get_by_role("link", name="Enrol devices").click()
     expect(page.get_by_role("heading", name="Make a token")).to_be_visible()
 

@@ -17,6 +17,7 @@ from server.simulation.compare.convergence import INTERVAL
 from server.simulation.compare.measures import SCORES
 from server.simulation.compare.page import MADE_BY, ReportPage, html, markdown
 from server.simulation.compare.runs import find_runs
+from server.simulation.compare.sent import send_runs
 from server.simulation.compare.tables import Table, compact, overview, unfinished
 
 
@@ -46,12 +47,18 @@ def report(
     interval: Annotated[
         int, typer.Option(min=2, help="Rounds between two looks of the paper's rule of convergence.")
     ] = INTERVAL,
+    to: Annotated[
+        str | None, typer.Option(help="Send the curves there, as `spry job export` does, and compare nothing.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Put simulated runs beside each other: scores, costs and learning curves, over seeds.
 
     Example: spry report runs/ --out report.html
     """
+    if to is not None:
+        _send(runs, to, as_json=as_json)
+        return
     chosen = _format(out, form) if out else None
     compared = compare(find_runs(runs), interval)
     written = _write(ReportPage.of(compared, title, interval), out, chosen) if out and chosen else []
@@ -61,6 +68,14 @@ def report(
         typer.echo(f"{', '.join(map(str, written))}: {sum(len(group.rows) for group in compared.groups)} rows")
     else:
         _print(compared, interval)
+
+
+def _send(runs: list[Path], to: str, *, as_json: bool) -> None:
+    sent = send_runs(find_runs(runs), to)
+    if as_json:
+        show_json({"to": to, "sent": sent})
+    else:
+        typer.echo(f"{sent} new points are in {to}")
 
 
 def as_builtins(compared: Comparison) -> dict[str, Any]:

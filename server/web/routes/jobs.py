@@ -155,12 +155,19 @@ def read_advice(services: UseServices, job: str) -> list[str]:
 
 
 @router.get("/{job}/adapter", dependencies=[Viewer], response_class=Response)
-def adapter(services: UseServices, job: str, version: Annotated[int | None, Query(ge=0, lt=2**31)] = None) -> Response:
-    """The adapter as a .zip of the folder that `PeftModel.from_pretrained` loads."""
+def adapter(
+    services: UseServices,
+    job: str,
+    version: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
+    form: Annotated[str, Query(alias="format", max_length=20)] = "peft",
+) -> Response:
+    """What was learned, as a .zip: for `PeftModel.from_pretrained` (peft), or for llama.cpp and Ollama (gguf)."""
     known = find_job(services.store, job)
     chosen = known.version if version is None else version
-    headers = {VERSION_HEADER: str(chosen), "Content-Disposition": f'attachment; filename="{known.id}-{chosen}.zip"'}
-    return Response(adapter_archive(services.store, known, chosen), media_type="application/zip", headers=headers)
+    content = adapter_archive(services.store, known, chosen, form)
+    name = f"{known.id}-{chosen}.zip" if form == "peft" else f"{known.id}-{chosen}-{form}.zip"
+    headers = {VERSION_HEADER: str(chosen), "Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(content, media_type="application/zip", headers=headers)
 
 
 @router.get("/{job}/events", dependencies=[Viewer], response_class=StreamingResponse)

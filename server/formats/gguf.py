@@ -1,0 +1,123 @@
+"""A LoRA adapter as llama.cpp loads it (`--lora`), and with it whatever is built on llama.cpp."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from edge_client.arrays import Array
+from edge_client.data.templates import Template
+from edge_client.errors import RuntimeMissing
+from server.errors import Refusal
+from server.formats.factors import Factors, lora_factors
+from server.formats.learned import Learned
+from server.formats.ollama import modelfile
+
+if TYPE_CHECKING:
+    from gguf import GGUFWriter, TensorNameMap
+
+ADAPTER, BASE = "adapter.gguf", "base.gguf"
+"""The base model's file is its owner's to make: llama.cpp has a converter."""
+
+
+class Architecture(NamedTuple):
+    """How llama.cpp calls a kind of model, and lays out its attention."""
+
+    name: str
+    pairs: bool = False
+    """It turns neighbouring features by a position's angle, where transformers turns those half a head apart."""
+
+
+ARCHITECTURES = {
+    "gemma3_text": Architecture("gemma3"),
+    "gpt2": Architecture("gpt2"),
+    "llama": Architecture("llama", pairs=True),
+    "mistral": Architecture("llama", pairs=True),
+    "qwen2": Architecture("qwen2"),
+    "qwen3": Architecture("qwen3"),
+}
+"""By transformers' `model_type`."""
+
+
+def gguf_files(learned: Learned) -> Mapping[str, bytes]:
+    """The adapter, and what Ollama needs to put it on its base."""
+    template = Template.of(learned.bundle)
+    return {
+        ADAPTER: gguf_adapter(learned),
+        "Modelfile": modelfile(f"./{BASE}", f"./{ADAPTER}", template, base=learned.model.name).encode(),
+    }
+
+
+def gguf_adapter(learned: Learned) -> bytes:
+    """The bytes of the file."""
+    factors = lora_factors(learned)
+    architecture = _architecture(learned)
+    try:
+        import gguf
+    except ImportError as error:
+        raise RuntimeMissing("the format gguf", "gguf", str(error)) from None
+    known = gguf.get_tensor_name_map(_number(gguf, architecture.name), learned.model.blocks)
+    alpha = max(one.scale * one.rank for one in factors.values())
+    with tempfile.TemporaryDirectory(prefix="spry-gguf-") as folder:
+        path = Path(folder) / ADAPTER
+        writer = gguf.GGUFWriter(path, architecture.name)
+        writer.add_type(gguf.GGUFType.ADAPTER)
+        writer.add_name(f"{learned.version.job}, version {learned.version.number}")
+        writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
+        writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, alpha)
+        for layer, one in factors.items():
+            _add(writer, _called(known, layer), _laid_out(learned, architecture, layer, one), alpha)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path.read_bytes()
+
+
+def _architecture(learned: Learned) -> Architecture:
+    kind = learned.model_config["model_type"]
+    if kind not in ARCHITECTURES:
+        raise Refusal(
+            409, "invalid",
+            f"GGUF adapters are made for {', '.join(ARCHITECTURES)}, and this job's model is a {kind}: take the format "
+            "merged, and llama.cpp's converter for the whole model",
+        )  # fmt: skip
+    return ARCHITECTURES[kind]
+
+
+def _number(gguf: Any, name: str) -> Any:
+    return next(number for number, of in gguf.MODEL_ARCH_NAMES.items() if of == name)
+
+
+def _called(known: TensorNameMap, layer: str) -> str:
+    name = known.get_name(f"{layer}.weight", try_suffixes=(".weight",))
+    if name is None:
+        raise Refusal(409, "invalid", f"llama.cpp has no name for the layer {layer}: take the format merged")
+    return name
+
+
+def _add(writer: GGUFWriter, name: str, factors: Factors, alpha: float) -> None:
+    """The reader scales by alpha over rank: whatever differs from that goes into the second factor."""
+    own = factors.scale * factors.rank / alpha
+    writer.add_tensor(f"{name}.lora_a", np.ascontiguousarray(factors.into, np.float32))
+    writer.add_tensor(f"{name}.lora_b", np.ascontiguousarray(factors.out * np.float32(own), np.float32))
+
+
+def _laid_out(learned: Learned, architecture: Architecture, layer: str, factors: Factors) -> Factors:
+    """Queries and keys in the order in which llama.cpp has this architecture's."""
+    kind, config = layer.rpartition(".")[2], learned.model_config
+    if not architecture.pairs or kind not in ("q_proj", "k_proj"):
+        return factors
+    heads = config["num_attention_heads"]
+    if kind == "k_proj":
+        heads = config.get("num_key_value_heads") or heads
+    return factors._replace(out=neighbours(factors.out, heads))
+
+
+def neighbours(rows: Array, heads: int) -> Array:
+    """Rows of each head, of which those half a head apart come to stand beside each other."""
+    return rows.reshape(heads, 2, -1, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)

@@ -1,0 +1,57 @@
+"""A job's curves sent elsewhere, while it runs and when it has ended."""
+
+import json
+import threading
+
+import pytest
+
+from edge_client.client.client import Client
+from tests.server.cli.conftest import ROWS
+from tests.server.sinks.test_sinks import in_mlflow, in_tensorboard
+
+
+def metrics(ok, job: str) -> dict:
+    import os
+
+    import httpx
+
+    headers = {"Authorization": f"Bearer {os.environ['SPRY_ADMIN_TOKEN']}"}
+    rows = httpx.get(f"{os.environ['SPRY_SERVER']}/v1/jobs/{job}/metrics", headers=headers).raise_for_status().json()
+    return {(row["round"], row["name"]): pytest.approx(row["value"], rel=1e-6) for row in rows}
+
+
+def test_after_the_fact_and_again(ok, wrong, taken_part, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    boards, runs = tmp_path / "boards", tmp_path / "runs"
+    told = metrics(ok, taken_part)
+    assert {name for _, name in told} >= {"loss", "reports", "seconds"}
+    to = "job", "export", taken_part, "--to", f"tensorboard:{boards}"
+    assert ok(*to) == f"{len(told)} new points of {taken_part} are in tensorboard:{boards}\n"
+    assert json.loads(ok(*to, "--json")) == {"to": f"tensorboard:{boards}", "sent": 0, "state": "ended"}
+    found = in_tensorboard(boards / taken_part)
+    assert {key: value for key, (value, _) in found.items()} == told
+    ends = {number: end for (number, name), (_, end) in found.items() if name == "loss"}
+    assert ends[2] > ends[1] > 1e9  # each at its round's end
+    ok("job", "export", taken_part, "--to", f"mlflow:{runs}")
+    assert {key: value for key, (value, _) in in_mlflow(runs, taken_part).items()} == told
+    assert "--to takes one of mlflow, tensorboard and a place" in wrong(
+        "job", "export", taken_part, "--to", "nowhere:x"
+    )
+
+
+def test_a_job_that_runs_is_followed_to_its_end(ok, spry, address, job, tmp_path):
+    token = json.loads(ok("token", "create", "--json"))["token"]
+
+    def take_part():
+        client = Client(address, token, ROWS, home=tmp_path / "home", job=job["name"], name="pi", holdout=0, threads=1)
+        client.run(rounds=2)
+        client.close()
+
+    device = threading.Thread(target=take_part)
+    device.start()
+    done = spry("job", "export", job["name"], "--to", f"tensorboard:{tmp_path}", "--follow", "--json")
+    device.join()
+    assert (done.code, json.loads(done.out)["state"]) == (0, "ended"), done.err
+    told = metrics(ok, job["name"])
+    assert max(number for number, _ in told) == 2
+    assert {key: value for key, (value, _) in in_tensorboard(tmp_path / job["name"]).items()} == told
