@@ -7,7 +7,8 @@ TORCH ?= $(shell grep '^torch==' constraints.txt)
 VENV ?= .venv
 ARGS ?=
 
-IN := PATH="$(abspath $(VENV))/bin:$$PATH"
+# Images often keep Python from writing bytecode: every process would compile its libraries anew, torch's in 7 s.
+IN := PYTHONDONTWRITEBYTECODE= PATH="$(abspath $(VENV))/bin:$$PATH"
 # Bytecode of what is never imported would be a tenth of the environment.
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile
 # The demo loads little of what these two ask for: without pandas, scikit-learn, scipy and coremltools it works too.
