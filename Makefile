@@ -78,4 +78,5 @@ $(VENV)/demo.done: pyproject.toml $(VENV)/torch.done | python-as-asked
 $(VENV)/all.done: pyproject.toml $(VENV)/torch.done | python-as-asked
 	@echo 'Installing everything, tests included: with torch 2.5 GB on disk'
 	@$(PIP) --editable '.[all]' --constraint $(VENV)/torch.done
+	@$(IN) python -c 'import export.pipeline, server.app' 2>/dev/null || true # bytecode, once for all processes
 	@touch $(VENV)/demo.done $@
