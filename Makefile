@@ -7,7 +7,8 @@ TORCH ?= $(shell grep '^torch==' constraints.txt)
 VENV ?= .venv
 ARGS ?=
 
-IN := PATH="$(abspath $(VENV))/bin:$$PATH"
+# Images often keep Python from writing bytecode: every process would compile its libraries anew, torch's in 7 s.
+IN := PYTHONDONTWRITEBYTECODE= PATH="$(abspath $(VENV))/bin:$$PATH"
 # Bytecode of what is never imported would be a tenth of the environment.
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile
 # The demo loads little of what these two ask for: without pandas, scikit-learn, scipy and coremltools it works too.
@@ -77,4 +78,5 @@ $(VENV)/demo.done: pyproject.toml $(VENV)/torch.done | python-as-asked
 $(VENV)/all.done: pyproject.toml $(VENV)/torch.done | python-as-asked
 	@echo 'Installing everything, tests included: with torch 2.5 GB on disk'
 	@$(PIP) --editable '.[all]' --constraint $(VENV)/torch.done
+	@$(IN) python -c 'import export.pipeline, server.app' 2>/dev/null || true # bytecode, once for all processes
 	@touch $(VENV)/demo.done $@

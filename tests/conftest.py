@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import string
+import sys
 import threading
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from tests.untraced import follow_no_library
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports the hub's client: no test needs the network
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run in parallel processes already
+# Images often keep Python from writing bytecode: each command that a test starts would compile its libraries anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 if threading.current_thread() is threading.main_thread():
     # A job in a shell's background ignores Ctrl-C and passes that on to the commands that tests start.

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.export.graph_signature import InputKind
+from torch.fx import config as tracing
 
 from export.graph.editing import share_equal_nodes
 from export.graph.rewrites import rewrite
@@ -22,6 +23,7 @@ from export.graph.slots import STORED, Role, Slot, slot_of, value_of
 from export.tasks.task import ModelTask
 
 aten = torch.ops.aten
+tracing.do_not_emit_stack_traces = True  # nobody reads where a node was made; to find it is a quarter of a capture
 
 
 @dataclass

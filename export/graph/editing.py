@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ def trace(
     """
     mode = FakeTensorMode()
     fakes = [_fake(mode, value) for _, value in inputs]
-    decompositions: Any = core_aten_decompositions() if below_autograd else None
+    decompositions = _core() if below_autograd else None
     with mode:
         tracer = make_fx(function, decomposition_table=decompositions, pre_dispatch=not below_autograd)
         graph_module = tracer(*fakes)
@@ -40,6 +41,12 @@ def trace(
         node.meta["slot"] = slot
     clean(graph_module)
     return graph_module
+
+
+@cache
+def _core() -> dict[Any, Callable[..., Any]]:
+    """To the core set; torch goes through all operators there are to list these, longer than a small program takes."""
+    return dict(core_aten_decompositions())
 
 
 def _fake(mode: FakeTensorMode, value: Tensor) -> Tensor:

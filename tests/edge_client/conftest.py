@@ -1,6 +1,5 @@
 """A bundle to train on, a task over it, a server whose devices are clients in this process, and one that stumbles."""
 
-import hashlib
 import itertools
 import threading
 import time
@@ -11,11 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from edge_client.bundle import manifest as manifests
-from edge_client.bundle.manifest import FILE_NAME
 from edge_client.client.client import Client
 from edge_client.events import Event
 from edge_client.wire.protocol import ServerOptimizers, Task, Training
+from tests.arrivals import arrive
 from tests.edge_client.stage import Stage
 
 ADMIN = {"Authorization": "Bearer an-administrator-of-these-tests"}
@@ -95,10 +93,7 @@ class Fleet:
         return response
 
     def upload(self, folder: Path) -> str:
-        name = hashlib.sha256((folder / FILE_NAME).read_bytes()).hexdigest()
-        for path in [FILE_NAME, *(file.path for file in manifests.read(folder / FILE_NAME).files)]:
-            self.call("PUT", f"/v1/bundles/{name}/{path}", content=(folder / path).read_bytes())
-        return name
+        return arrive(self.app.state.services.store, folder)
 
     def job(self, bundle: str, name: str = "topics", training: dict | None = None, **settings) -> dict:
         """A job whose first round is open: a client that looks once is offered its task."""

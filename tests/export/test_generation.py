@@ -1,6 +1,7 @@
 """Programs that generate: the tokens that transformers' own `generate` gives, from the same weights."""
 
 import hashlib
+from functools import cache
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ PROMPTS = (1, 5, 32, 40)
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
+    @cache
     def save(architecture: str, **changes):
         config_class, options = CONFIGS[architecture]
         tokens = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
@@ -39,10 +41,15 @@ def saved(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def exported(exporting, saved):
-    def export(architecture: str, *, model=None, **options):
-        base = model or saved(architecture)
-        options = {"generate": LENGTH, "cuts": None} | options
-        return base, exporting(source=str(base), task="causal-lm", **options)
+    """A model and its bundle, once for all tests that ask for the same."""
+
+    @cache
+    def made(architecture: str, options: tuple):
+        return saved(architecture), exporting(source=str(saved(architecture)), task="causal-lm", **dict(options))
+
+    def export(architecture: str, **options):
+        options = {"generate": LENGTH, "cuts": None, "precision": "none", "runtimes": ("onnx",)} | options
+        return made(architecture, tuple(sorted(options.items())))
 
     return export
 
@@ -89,7 +96,7 @@ def check_tokens(base, folder, runtime: str, seed: int) -> None:
     pytest.param("qwen3", "torchscript", marks=pytest.mark.no_cover),
 ])  # fmt: skip
 def test_greedy_tokens_are_those_of_transformers(exported, architecture, runtime):
-    base, folder = exported(architecture, runtimes=(runtime,), cuts=1 if runtime == "torchscript" else None)
+    base, folder = exported(architecture, runtimes=(runtime,), cuts=None if runtime == "onnx" else 1)
     check_tokens(base, folder, runtime, seed=len(architecture) * 7)
 
 
@@ -99,9 +106,9 @@ def llama(exported):
 
 
 @pytest.mark.parametrize("precision", ["none", "int8", "int4"])
-def test_weights_are_stored_once_for_training_and_generation(exporting, exported, precision, capsys):
-    base, folder = exported("llama", precision=precision)
-    without = exporting(source=str(base), task="causal-lm", cuts=None, precision=precision)
+def test_weights_are_stored_once_for_training_and_generation(exported, precision, capsys):
+    _, folder = exported("llama", precision=precision)
+    _, without = exported("llama", precision=precision, generate=0)
     weights = [
         {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(one.rglob("*.bin"))}
         for one in (folder, without)
@@ -114,8 +121,8 @@ def test_weights_are_stored_once_for_training_and_generation(exporting, exported
     assert f"{LENGTH} tokens of prompt and answer" in capsys.readouterr().out
 
 
-def test_a_bundle_without_generation_is_as_it_was(exporting, saved):
-    manifest = Bundle.open(exporting(source=str(saved("llama")), task="causal-lm")).manifest
+def test_a_bundle_without_generation_is_as_it_was(exported):
+    manifest = Bundle.open(exported("llama", generate=0)[1]).manifest
     assert manifest.generation is None
     assert all(not spec.generation for spec in manifest.runtimes.values())
     with pytest.raises(SpryError, match="no programs that generate text with onnx: export it with --task causal-lm"):

@@ -1,6 +1,5 @@
 """A real server in this process, and what an administrator and devices do with it over HTTP."""
 
-import hashlib
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -9,10 +8,9 @@ import pytest
 from safetensors.numpy import load, save
 from starlette.testclient import TestClient
 
-from edge_client.bundle import manifest as manifests
-from edge_client.bundle.manifest import FILE_NAME
 from server.app import create_app
 from server.settings import Settings
+from tests.arrivals import arrive
 
 ADMIN = "an-administrator-of-these-tests"
 
@@ -34,11 +32,7 @@ class Server:
         return response
 
     def upload(self, folder: Path) -> str:
-        name = hashlib.sha256((folder / FILE_NAME).read_bytes()).hexdigest()
-        files = [FILE_NAME, *(file.path for file in manifests.read(folder / FILE_NAME).files)]
-        for path in files:
-            self.call("PUT", f"/v1/bundles/{name}/{path}", 204, content=(folder / path).read_bytes())
-        return name
+        return arrive(self.store, folder)
 
     def create_job(self, bundle: str, name: str = "job", **settings) -> dict:
         training = {"batch": 2, "length": 8} | settings.pop("training", {})

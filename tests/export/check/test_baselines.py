@@ -62,14 +62,16 @@ def test_a_missing_library_is_one_line(tiny, monkeypatch):
 
 
 @pytest.mark.no_cover
-def test_what_does_not_work_says_why_and_the_rest_goes_on(tiny, tmp_path):
+def test_what_does_not_work_says_why_and_the_rest_goes_on(tiny, tmp_path, monkeypatch):
+    first = BASELINES[:1]  # each of them would open the same broken model in a process of its own
+    monkeypatch.setattr(baselines, "BASELINES", first)
     folder = shutil.copytree(tiny, tmp_path / "bundle")
     config = folder / "model_config.json"
     config.write_text('{"model_type": "no-such-model"}'.ljust(config.stat().st_size))
     rows = [*measure(folder, 2, 8, 1, 1)]
     assert [(row["runtime"], row["step"]) for row in rows] == [
         *((runtime, step) for runtime in (STOCK_ONNX, STOCK_EXECUTORCH) for step in (STOCK_FP32, STOCK_INT8)),
-        *((EAGER, name) for name in BASELINES),
+        *((EAGER, name) for name in first),
     ]
     assert all("\n" not in row["skipped"] for row in rows)
     assert all(row["skipped"].startswith("does not export: ") for row in rows[:4])
