@@ -148,11 +148,12 @@ def test_a_device_of_an_earlier_version_is_upgraded(fleet, monkeypatch, lost):
 def test_a_server_of_an_earlier_version_goes_on_by_the_secret(stage, tmp_path):
     client = Client(stage.address, data=[{"text": "a", "label": 0}], home=tmp_path, patience=5)
     client.store.save_identity(Enrolled("d-1", "secret"))
-    stage.problem(404, "http")
+    stage.problem(404, "http")  # it takes no keys
+    stage.problem(404, "http")  # nor does it tell what its jobs ask of rows
     stage.answer({"wait": 0.0, "reason": "no job"})
     client.run(once=True)
     client.close()
-    assert [headers["Authorization"] for _, _, headers, _ in stage.seen] == ["Bearer d-1.secret"] * 2
+    assert [headers["Authorization"] for _, _, headers, _ in stage.seen] == ["Bearer d-1.secret"] * 3
     assert client.store.identity() == Enrolled("d-1", "secret")
 
 
