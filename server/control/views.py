@@ -167,7 +167,7 @@ def _newest_round(store: Store, job: Job) -> NewestRoundView | None:
         number=round_.number,
         state=round_.state,
         iteration=round_.iteration,
-        wanted=job.settings.per_round if over else wanted(store, job, round_),
+        wanted=job.settings.complete if over else wanted(store, job, round_),
         training=counts.get("open", 0),
         reported=reported,
         deadline=round_.deadline,
