@@ -65,6 +65,18 @@ def counts(staleness: Sequence[int]) -> dict[str, dict[str, int]]:
     return {"stale": {str(versions): count for versions, count in counted}} if counted else {}
 
 
+def in_words(stale: Mapping[str, int]) -> str:
+    """What people are told of a round's updates; nothing where rounds wait for their clients."""
+    told = [f"{count} with weights {_versions(int(old))} old" for old, count in stale.items() if int(old)]
+    newest = [f"{stale['0']} with the newest weights"] if "0" in stale else []
+    count = sum(stale.values())
+    return f"of {count} update{'' if count == 1 else 's'} {', '.join([*newest, *told])}" if count else ""
+
+
+def _versions(count: int) -> str:
+    return f"{count} version{'' if count == 1 else 's'}"
+
+
 # --- a device's part -------------------------------------------------------------------------------------------------
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from server.simulation.compute.work import Worker
 from server.simulation.plan import Plan, plan_for
-from server.simulation.run.fleet import Fleet, RunState
+from server.simulation.run.fleet import Fleet
 from server.simulation.run.run import simulate
+from server.simulation.run.state import RunState
 from server.storage.models import Model
 
 SMALL_LORA = {"method": "lora", "rank": 1, "last_blocks": 0}
