@@ -98,10 +98,9 @@ class JobSettings(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> JobSettings:
         training = self.training
-        wanted = "buffer" if self.is_buffered else "per_round"
         if self.minimum is not None and self.minimum > self.complete:
+            wanted = "buffer" if self.is_buffered else "per_round"
             raise ValueError(f"minimum is {self.minimum}, more than {wanted} {self.complete}: lower it")
-        self._check_schedule()
         if training.mode == "iteration":
             known = training.estimator in ESTIMATORS  # or it was, when the job was made
             if known and not issubclass(kind_of(training), ScalarEstimator):
@@ -119,11 +118,12 @@ class JobSettings(BaseModel):
             raise ValueError("evaluate_answers needs questions with known answers: give held_out examples")
         return self
 
-    def _check_schedule(self) -> None:
+    @model_validator(mode="after")
+    def _scheduled(self) -> JobSettings:
         if not self.is_buffered:
             if self.buffer is not None:
                 raise ValueError("buffer is of schedule buffered: set schedule=buffered, or leave it out")
-            return
+            return self
         if self.training.mode == "iteration":
             raise ValueError("in mode iteration devices take each step together: schedule buffered needs mode epoch")
         if getattr(self, "secure_aggregation", False):
@@ -141,6 +141,7 @@ class JobSettings(BaseModel):
                 f"keep is {self.keep}, and updates may begin with weights {self.max_staleness} versions old: raise it "
                 "above max_staleness"
             )
+        return self
 
     @property
     def is_buffered(self) -> bool:

@@ -39,6 +39,8 @@ def small(
     *,
     guided: int = 0,
     aggregation: str = "mean",
+    speeds: float = 1.0,
+    settings: dict | None = None,
     **training,
 ) -> Plan:
     """Twelve clients of which eight take part, in two groups."""
@@ -46,8 +48,9 @@ def small(
         method=method, preset="default", model=str(model), data=str(data), seed=seed, clients=12, alpha=1.0,
         columns={"text": "", "pair": "", "label": ""},
         adapter={**SMALL_LORA, "examples": str(data / "test.jsonl") if guided else ""}, guided=guided,
+        speeds=speeds,
         settings={"per_round": 8, "rounds": rounds, "aggregation": aggregation,
-                  "training": {"batch": 8, "length": 8, "iterations": 2} | training},
+                  "training": {"batch": 8, "length": 8, "iterations": 2} | training} | (settings or {}),
     )  # fmt: skip
 
 
