@@ -107,7 +107,7 @@ def carry_over(connection: Connection, job: Job, number: int, now: float) -> Non
         return
     most = job.settings.max_staleness
     why = f"the weights it began with are more than {most} versions old (max_staleness)"
-    inflight.end_stale(connection, job.id, job.version - most, why, now)
+    inflight.end_stale(connection, job.id, job.version - most, reason=why, now=now)
     inflight.carry_over(connection, job.id, number)
 
 
@@ -118,7 +118,7 @@ def give_up_overdue(store: Store, job: Job) -> None:
             return
     why = f"it took longer than the {job.settings.deadline:g} s of the job's deadline"
     with store.database.write() as connection:
-        inflight.end_overdue(connection, job.id, why, store.now())
+        inflight.end_overdue(connection, job.id, reason=why, now=store.now())
     store.turn += 1
 
 

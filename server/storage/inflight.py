@@ -13,7 +13,7 @@ def carry_over(connection: Connection, job: str, number: int) -> None:
     connection.execute(update(tasks).where(tasks.c.job == job, tasks.c.state == "open").values(round=number))
 
 
-def end_stale(connection: Connection, job: str, oldest: int, reason: str, now: float) -> None:
+def end_stale(connection: Connection, job: str, oldest: int, *, reason: str, now: float) -> None:
     """Those that began with a version before the oldest."""
     stale = tasks.c.job == job, tasks.c.state == "open", tasks.c.base < oldest
     connection.execute(update(tasks).where(*stale).values(state="expired", ended=now, reason=reason))
@@ -25,7 +25,7 @@ def are_overdue(connection: Connection, job: str, now: float) -> bool:
     return connection.scalar(query) is not None
 
 
-def end_overdue(connection: Connection, job: str, reason: str, now: float) -> None:
+def end_overdue(connection: Connection, job: str, *, reason: str, now: float) -> None:
     overdue = tasks.c.job == job, tasks.c.state == "open", tasks.c.until <= now
     connection.execute(update(tasks).where(*overdue).values(state="expired", ended=now, reason=reason))
 
