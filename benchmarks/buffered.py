@@ -23,8 +23,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 from fleet import TOKEN, Client, Server, machine, read_rows, shape_of, write_rows
+from poison import shares
 from pydantic import SecretStr
 from sqlalchemy import select
 
@@ -33,7 +33,6 @@ from server.rounds.evaluation import evaluate
 from server.settings import Settings
 from server.simulation.compute.crews import Alone
 from server.simulation.compute.work import Worker
-from server.simulation.data.split import Kinds, by_mix
 from server.simulation.plan import plan_for
 from server.simulation.run.fleet import Fleet
 from server.simulation.run.state import RunState
@@ -47,15 +46,6 @@ LAST = 3
 """Evaluations of the synchronous job that say what there is to reach."""
 Curve = list[tuple[float, float]]
 """Seconds, or simulated time, and the accuracy then."""
-
-
-def shares(options: argparse.Namespace) -> list[list[dict[str, Any]]]:
-    """Each device's rows."""
-    rows = read_rows(options.data / "train.jsonl", options.clients * options.examples)
-    names = sorted({str(row["label"]) for row in rows})
-    kinds = Kinds(tuple(names), np.array([names.index(str(row["label"])) for row in rows]))
-    split = by_mix(kinds, options.clients, options.alpha, options.seed)
-    return [[rows[int(row)] for row in split.of(client)] for client in range(options.clients)]
 
 
 def settings_of(options: argparse.Namespace, schedule: str) -> dict[str, Any]:
