@@ -302,11 +302,40 @@ def test_a_crash_before_the_next_round_loses_nothing(serving, bundle):
         assert server.job()["version"] == 2
 
 
+def test_people_are_told_with_which_weights_updates_began(server, bundle_name):
+    """On the round, and in the job's log; a round that waits for its clients says nothing of it."""
+    fast, slow = begin(server, bundle_name, 2, per_round=2, buffer=1)
+    start, slow_task = newest(server), slow.task()
+    sent(fast, fast.task(), moved(start, 0.1))
+    server.advance()
+    sent(slow, slow_task, moved(start, 0.1))
+    server.advance()
+    words = ["of 1 update 1 with the newest weights", "of 1 update 1 with weights 1 version old", ""]
+    assert [round_["began"] for round_ in rounds_of(server)] == words
+    told = [line["text"] for line in server.call("GET", "/v1/jobs/job/log").json() if line["kind"] == "round"]
+    assert sorted(text.rpartition("; ")[2] for text in told) == sorted(words[:2])
+    server.create_job(bundle_name, name="waits", per_round=1)
+    server.advance()
+    task = fast.task(job="waits")
+    fast.send(task, fast.update(task))
+    server.advance()
+    rounds = server.call("GET", "/v1/jobs/waits/rounds").json()
+    assert [round_["began"] for round_ in rounds] == ["", ""]
+    assert "staleness" not in server.job("waits")["metrics"]
+
+
 # --- pure ------------------------------------------------------------------------------------------------------------
 
 
 def test_what_is_left_falls_with_the_root():
     assert [late.share(staleness) for staleness in (0, 3, 8)] == [1, 1 / 2, 1 / 3]
+
+
+def test_words_for_many_updates():
+    assert late.in_words({}) == ""
+    told = late.in_words({"0": 5, "1": 2, "12": 1})
+    parts = "5 with the newest weights", "2 with weights 1 version old", "1 with weights 12 versions old"
+    assert told == f"of 8 updates {', '.join(parts)}"
 
 
 def test_places_of_units_given_out_least_come_first():
