@@ -5,8 +5,9 @@
 
 The same devices by schedule `synchronous` and `buffered`; the slowest takes ten times as long for a step as the
 fastest, the others lie between, evenly by ratio. In the simulator by its clock; with `--bundle` on a real server with
-`spry join` in processes of their own, which sleep after each step, in proportion to what it took (`--step` at least). The accuracy to reach is what the synchronous job has at its end, as a mean of its last evaluations; it is
-looked for when each job has it first. What was measured before is read: the same command goes on where it stopped.
+`spry join` in processes of their own, which sleep after each step in proportion to what it took (`--step` at least).
+The accuracy to reach is what the synchronous job has at its end, as a mean of its last evaluations; it is looked for
+when each job has it first. What was measured before is read: the same command goes on where it stopped.
 """
 
 from __future__ import annotations
