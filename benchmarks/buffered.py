@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -146,12 +146,11 @@ def curve_of(folder: Path, held_out: str, started: float, most: int) -> Curve:
     """What versions of the weights are good for, measured when nobody waits for it."""
     store = Store(Settings(data_dir=folder / "data", admin_token=SecretStr(TOKEN)))
     job = find_job(store, "late")
-    measured = find_job(store, "late").settings.model_copy(update={"held_out": held_out})
+    asked = replace(job, settings=job.settings.model_copy(update={"held_out": held_out}))
     with store.database.read() as connection:
         query = select(rounds.c.version, rounds.c.closed).where(rounds.c.job == job.id, rounds.c.state == "done")
         closed = {version + 1: at - started for version, at in connection.execute(query.order_by(rounds.c.number))}
     every = -(-len(closed) // most)
-    asked = type(job)(**vars(job) | {"settings": measured})
     return [
         (at, evaluate(store, asked, store.models.load(job, version).result)["accuracy"])
         for version, at in closed.items()

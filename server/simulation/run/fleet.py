@@ -166,7 +166,7 @@ class Fleet:
         return mean_of_updates(start, updates, self.settings, self.manifest, known), traffic
 
     def _trained(
-        self, members: Sequence[Member], bases: Mapping[int, Weights], last_change: Weights, guide: Weights
+        self, members: Sequence[Member], bases: Mapping[int, Weights], last_change: Mapping[str, Any], guide: Weights
     ) -> list[Trained]:
         """Each from the weights that it began with: those with the same ones compute together."""
         versions = sorted({member.task.version for member in members})
