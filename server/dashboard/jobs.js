@@ -133,18 +133,21 @@ function showRound(job, rounds) {
     `${count(round.reported)} of ${count(round.wanted)} reported` +
     (step ? " in this iteration" : `, ${count(round.training)} training`);
   bar.setAttribute("aria-valuetext", said);
-  const told = roundText(job, round, said, rounds.get(round.number));
+  const told = roundText(job, round, said, rounds);
   text($("round-text"), told);
   countDown(job);
 }
 
-function roundText(job, round, said, row) {
+function roundText(job, round, said, rounds) {
+  const row = rounds.get(round.number);
   if (round.state === "failed") return `It failed: ${row?.result?.reason ?? "too few reports"}.`;
   if (round.state === "done") return `Done with ${plural(row?.result?.reports ?? round.reported, "report")}.`;
   if (job.state === "set-aside") return `${said}. The job is set aside: no device is given a part.`;
   if (round.state === "closing") return `${said}. The server averages and evaluates.`;
   if (job.state === "paused") return `${said}. The job is paused: no device is given a part.`;
-  return round.training + round.reported ? `${said}.` : "It waits for devices; its time runs from the first one on.";
+  const [last] = [...rounds.values()].filter((one) => one.began).sort((one, other) => other.number - one.number);
+  const began = last ? ` Updates of round ${count(last.number)} began: ${last.began}.` : "";
+  return round.training + round.reported ? `${said}.${began}` : "It waits for devices; its time runs from the first one on.";
 }
 
 /** The time that the round has left, told every second. */

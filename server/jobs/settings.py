@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Len, Lt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -32,6 +32,16 @@ class JobSettings(BaseModel):
     )
     over_selection: Annotated[float, Ge(1), Le(10)] = Field(
         default=1.2, description="Clients invited for each update wanted."
+    )
+    schedule: Literal["synchronous", "buffered"] = Field(
+        default="synchronous",
+        description="Whether a round waits for its own clients, or takes what comes, late updates too.",
+    )
+    buffer: Annotated[int, Ge(1), Le(100_000)] | None = Field(
+        default=None, description="Schedule buffered: updates that complete a round; half of per_round."
+    )
+    max_staleness: Annotated[int, Ge(0), Le(1_000_000)] = Field(
+        default=20, description="Schedule buffered: by how many versions the weights an update began with may be old."
     )
     minimum: Annotated[int, Ge(1)] | None = Field(
         default=None, description="Updates without which a round fails; half, of per_round or of the devices there are."
@@ -88,8 +98,9 @@ class JobSettings(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> JobSettings:
         training = self.training
-        if self.minimum is not None and self.minimum > self.per_round:
-            raise ValueError(f"minimum is {self.minimum}, more than per_round {self.per_round}: lower it")
+        if self.minimum is not None and self.minimum > self.complete:
+            wanted = "buffer" if self.is_buffered else "per_round"
+            raise ValueError(f"minimum is {self.minimum}, more than {wanted} {self.complete}: lower it")
         if training.mode == "iteration":
             known = training.estimator in ESTIMATORS  # or it was, when the job was made
             if known and not issubclass(kind_of(training), ScalarEstimator):
@@ -107,9 +118,48 @@ class JobSettings(BaseModel):
             raise ValueError("evaluate_answers needs questions with known answers: give held_out examples")
         return self
 
+    @model_validator(mode="after")
+    def _scheduled(self) -> JobSettings:
+        if not self.is_buffered:
+            if self.buffer is not None:
+                raise ValueError("buffer is of schedule buffered: set schedule=buffered, or leave it out")
+            return self
+        if self.training.mode == "iteration":
+            raise ValueError("in mode iteration devices take each step together: schedule buffered needs mode epoch")
+        if getattr(self, "secure_aggregation", False):
+            raise ValueError(
+                "secure_aggregation adds up the updates of one round's clients, and schedule buffered takes those of "
+                "several: leave one of them out"
+            )
+        if self.complete > self.per_round:
+            raise ValueError(
+                f"buffer is {self.buffer}, more than the per_round {self.per_round} devices that train at a time: "
+                "lower it"
+            )
+        if self.keep is not None and self.keep <= self.max_staleness:
+            raise ValueError(
+                f"keep is {self.keep}, and updates may begin with weights {self.max_staleness} versions old: raise it "
+                "above max_staleness"
+            )
+        return self
+
+    @property
+    def is_buffered(self) -> bool:
+        """Whether updates count in the round in which they come, not in that which they were asked for."""
+        return self.schedule == "buffered"
+
+    @property
+    def complete(self) -> int:
+        """Updates that complete a round."""
+        if not self.is_buffered:
+            return self.per_round
+        return self.buffer or (self.per_round + 1) // 2
+
     @property
     def places(self) -> int:
-        """Devices invited to a round."""
+        """Devices invited to a round; where it takes what comes, those at work beside those that have reported."""
+        if self.is_buffered:
+            return self.per_round + self.complete
         return math.ceil(self.per_round * self.over_selection)
 
     def slots(self, units: int, places: int) -> list[RoundSlot]:

@@ -57,9 +57,9 @@ def present(store: Store, job: Job, round_: Round) -> int:
 def wants(store: Store, job: Job, round_: Round) -> str | None:
     """What a round lacks that wants more clients than there are devices, and what to do about it."""
     here, settings = _lately(store, job, round_), job.settings
-    if here >= settings.per_round:
+    if here >= settings.complete:
         return None
-    wanted = f"round {round_.number} wants {settings.per_round} client{'s' if settings.per_round > 1 else ''}"
+    wanted = f"round {round_.number} wants {settings.complete} client{'s' if settings.complete > 1 else ''}"
     if not here:
         return f"{wanted}, no device that is enrolled is suitable and here: enrol one, or look at `spry devices list`"
     devices_here = "1 device is" if here == 1 else f"{here} devices are"
@@ -96,7 +96,7 @@ def _awaited(store: Store, connection: Connection, job: Job, round_: Round) -> I
     """Those that could take a place of the round and have none; who let tasks expire is not waited for."""
     places = parts.places(connection, round_)
     members = {place.device for place in places}
-    free = _free(store, job, places)
+    free = free_slots(store, job, places)
     for device in devices.heard_since(connection, away_before(store)):
         if device.id in members or _obstacle(store, job, free, device) is not None:
             continue
@@ -109,7 +109,7 @@ def idlers(store: Store, job: Job, round_: Round) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     with store.database.read() as connection:
         places = parts.places(connection, round_)
-        free = _free(store, job, places)
+        free = free_slots(store, job, places)
         for device in devices.heard_since(connection, away_before(store)) if free else ():
             if device.id in {place.device for place in places}:
                 continue
@@ -123,7 +123,7 @@ def why_idle(store: Store, job: Job, round_: Round, device: Device) -> str | Non
     with store.database.read() as connection:
         if parts.has_accepted(connection, round_, device.id):
             return f"it has done its part of round {round_.number}, which waits for others"
-        return _why_idle(store, connection, job, _free(store, job, parts.places(connection, round_)), device)
+        return _why_idle(store, connection, job, free_slots(store, job, parts.places(connection, round_)), device)
 
 
 def _why_idle(store: Store, connection: Connection, job: Job, free: list[RoundSlot], device: Device) -> str | None:
@@ -133,10 +133,12 @@ def _why_idle(store: Store, connection: Connection, job: Job, free: list[RoundSl
     return why
 
 
-def _free(store: Store, job: Job, places: list[parts.Place]) -> list[RoundSlot]:
-    """The places of a round that nobody has."""
+def free_slots(store: Store, job: Job, places: list[parts.Place]) -> list[RoundSlot]:
+    """The places of a round that nobody has; none where as many devices are at work as may be."""
     taken = {place.slot for place in places if place.is_live}
     settings = job.settings
+    if settings.is_buffered and sum(place.state == "open" for place in places) >= settings.per_round:
+        return []
     slots = settings.slots(len(store.bundles.manifest(job.bundle).units), settings.places)
     return [slot for slot in slots if slot.number not in taken]
 

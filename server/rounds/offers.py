@@ -17,7 +17,8 @@ from server.errors import Refusal
 from server.jobs.assignment import Fit, RoundSlot, choose
 from server.jobs.demands import is_wanted, unsuited
 from server.jobs.job import PAUSED, RUNNING, Job
-from server.rounds.fleet import is_to_measure, needs_of
+from server.rounds import late
+from server.rounds.fleet import free_slots, is_to_measure, needs_of
 from server.rounds.pace import most_passes
 from server.storage import devices, parts, rounds
 from server.storage.jobs import find_job, list_jobs
@@ -42,6 +43,7 @@ class OpenRound:
 
     job: Job
     number: int
+    version: int
     opened: float
     places: int
     """Of the round, taken or free."""
@@ -61,7 +63,7 @@ class OpenRound:
     @property
     def following(self) -> Reason:
         """When the next one opens."""
-        wanted = self.job.settings.per_round
+        wanted = self.job.settings.complete
         return f"the next opens when {wanted} have reported, or all that there are, or at this one's deadline"
 
 
@@ -186,16 +188,16 @@ class Offers:
                 return None
             known = parts.places(connection, newest)
             before = parts.count_in(connection, job.id, [newest.number - 1])[newest.number - 1].get("accepted", 0)
-        units = len(self._store.bundles.manifest(job.bundle).units)
-        places = job.settings.slots(units, job.settings.places)
-        taken = {place.slot for place in known if place.is_live}
+            given = late.given(connection, newest) if job.settings.is_buffered else None
+        free, per_round = free_slots(self._store, job, known), job.settings.per_round
         return OpenRound(
             job=job,
             number=newest.number,
+            version=newest.version,
             opened=newest.opened,
-            places=len(places),
-            free=[slot for slot in places if slot.number not in taken],
-            first=in_turn(newest.number, before, job.settings.per_round),
+            places=job.settings.places,
+            free=free,
+            first=in_turn(newest.number, before, per_round) if given is None else late.in_turn(free, given, per_round),
             done=frozenset(place.device for place in known if place.state == "accepted"),
         )
 
@@ -224,6 +226,7 @@ class Offers:
                 units=fit.units, cut=fit.cut, batch=fit.batch, runtime=fit.runtime,
                 way=_apart(fit.training, job.settings.training),
                 state="open", reason="", created=self._store.now(), declared=check_in.examples or None,
+                **late.terms(job, open_round.version, self._store.now()),
             )  # fmt: skip
             try:
                 with self._store.database.write() as connection:
@@ -303,6 +306,9 @@ class Offers:
             return _has_done(open_round)
         if (why := self._sits_out(connection, job, current, device)) is not None:
             return why
+        if job.settings.is_buffered and late.are_enough(connection, current, job.settings.per_round):
+            self._store.turn += 1
+            return _is_full(open_round)
         parts.add(connection, part)
         if current.started is None:
             rounds.start_clock(connection, current, now, now + job.settings.deadline)
@@ -334,7 +340,8 @@ class Offers:
     def _task(self, job: Job, part: Part, current: Round) -> Task:
         """A part and its round as a message."""
         settings = job.settings
-        left = (current.deadline or self._store.now() + settings.deadline) - self._store.now()
+        left = (part.until or current.deadline or self._store.now() + settings.deadline) - self._store.now()
+        version = late.begun_with(part, current)
         every = settings.device_evaluation
         return Task(
             id=part.id,
@@ -346,14 +353,14 @@ class Offers:
             cut=part.cut,
             bundle=job.bundle,
             runtime=part.runtime,
-            version=current.version,
+            version=version,
             iteration=current.iteration,
             seconds=max(0.0, left),
             training=part.training(settings.training),
             optimizers=settings.optimizers,
             batch=part.batch,
             evaluate=bool(every) and part.round % every == 0,
-            measure=is_to_measure(self._store, job, part.slot, current.version),
+            measure=is_to_measure(self._store, job, part.slot, version),
         )
 
     # --- what devices said ---

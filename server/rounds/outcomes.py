@@ -28,6 +28,7 @@ from server.means.units import WEIGHT_BOUND, combined, in_words
 from server.rounds import features
 from server.rounds.aggregation import Holder, Mean, bounded_scalars, weights_of
 from server.rounds.counts import scalars_held_to
+from server.rounds.late import aged
 from server.rounds.outliers import Norms, beyond, sizes, usual_in, usual_sizes
 from server.storage.models import Model, moved, repeated
 from server.storage.rows import Part, Reported, Round
@@ -49,6 +50,8 @@ class Contribution:
     report: Report
     tensors: Callable[[], Mapping[str, Any]]
     """Read when it is their turn."""
+    staleness: int | None = None
+    """How many versions ago it began, in a job whose rounds take what comes."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,9 @@ class Outcome:
     odd: tuple[tuple[str, str], ...] = ()
     """Parts whose reports count, by a mean that they cannot move far, and what is far from the others' in them."""
 
+    staleness: tuple[int, ...] = ()
+    """Of each report that counts, in a job whose rounds take what comes."""
+
     @property
     def is_finite(self) -> bool:
         """Whether its weights, and what the next step starts from, are all numbers."""
@@ -75,7 +81,7 @@ def aggregate(store: Store, job: Job, round_: Round, reported: Sequence[Reported
     manifest, settings = store.bundles.manifest(job.bundle), job.settings
     if settings.training.mode == "epoch":
         start = store.models.load(job, round_.version)
-        updates = [_contribution(store, one.part, settings.training) for one in reported]
+        updates = [_contribution(store, job, one.part, start) for one in reported]
         with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is looked at before it is published
             return mean_of_updates(start, updates, settings, manifest, usual_in(store.database, job.id, round_.number))
     start = store.models.load(job, job.version)
@@ -104,11 +110,30 @@ def _earlier(store: Store, job: Job) -> list[Participant]:
     return [client for record in records for client in record.participants]
 
 
-def _contribution(store: Store, part: Part, of_job: Training) -> Contribution:
+def _contribution(store: Store, job: Job, part: Part, start: Model) -> Contribution:
     sent = part.sent
     assert sent is not None  # it was accepted
-    tensors = partial(store.blobs.tensors, sent.sha256)
-    return Contribution(part.id, part.units, part.training(of_job), sent.norms, sent.report, tensors)
+    update = Contribution(
+        part=part.id,
+        units=part.units,
+        training=part.training(job.settings.training),
+        norms=sent.norms,
+        report=sent.report,
+        tensors=partial(store.blobs.tensors, sent.sha256),
+    )
+    return update if part.base is None else late_one(update, part.base, start, partial(store.models.load, job))
+
+
+def late_one(update: Contribution, base: int, start: Model, load: Callable[[int], Model]) -> Contribution:
+    """An update as it counts for the weights at the start, whatever version of them it began with."""
+    staleness = start.version - base
+    if not staleness:
+        return replace(update, staleness=0)
+
+    def tensors() -> Mapping[str, Any]:
+        return aged(update.tensors(), load(base).weights, start.weights, staleness)
+
+    return replace(update, tensors=tensors, staleness=staleness)
 
 
 def mean_of_updates(
@@ -126,7 +151,15 @@ def mean_of_updates(
     holders = [Holder(_clarity(update, manifest), update.report.examples) for update in taken]
     come = (_plain if settings.aggregation == PLAIN else _robust)(start, taken, holders, settings, manifest)
     start, change = _by_features(come.start, come.change, come.told, reports, settings, manifest)
-    return Outcome(moved(start, change, settings, manifest), change, reports, refused=tuple(refused), odd=come.odd)
+    staleness = tuple(update.staleness for update in taken if update.staleness is not None)
+    return Outcome(
+        moved(start, change, settings, manifest),
+        change,
+        reports,
+        refused=tuple(refused),
+        odd=come.odd,
+        staleness=staleness,
+    )
 
 
 class _Come(NamedTuple):

@@ -13,6 +13,7 @@ from edge_client.wire.protocol import Receipt
 from edge_client.wire.scalars import ScalarError, decode_report, largest_report
 from server.errors import Refusal, not_found
 from server.jobs.job import Job
+from server.rounds import late
 from server.rounds.counts import check_derivatives, held_to
 from server.rounds.features import unlikely
 from server.rounds.fleet import is_to_measure
@@ -35,6 +36,7 @@ class Reports:
     def largest_update(self, device: str, task: str) -> int:
         """How many bytes an update may have, before any of it is read."""
         part = self._part(device, task)
+        late.require_no_closing(self._store, part)
         job = find_job(self._store, part.job)
         return largest(self._store.bundles.manifest(job.bundle), part.units)
 
@@ -63,7 +65,7 @@ class Reports:
         update = read_update(partial, manifest, part.units)
         _check_moments(update.moments, manifest)
         with self._store.database.read() as connection:
-            version = rounds.find(connection, job.id, part.round).version
+            version = late.begun_with(part, rounds.find(connection, job.id, part.round))
         start = self._store.models.load(job, version).weights
         report = held_to(update.report, part.declared, job.settings.training, manifest)
         if not is_to_measure(self._store, job, part.slot, version):
@@ -159,13 +161,18 @@ class Reports:
 
     def _lock_open_round(self, connection: Connection, part: Part) -> Round:
         """The round stays open until this transaction ends."""
+        if part.base is not None:
+            part = parts.find(connection, part.id) or part  # the next round may have taken it over meanwhile
         current = rounds.lock_open(connection, part.job, part.round)
         if current is None:
+            late.wait_for_next(part)
             raise self._over(part)
         return current
 
     def _refuse(self, part: Part, refusal: Refusal) -> None:
         """Count it; what a device got wrong itself costs it the task, so that another can have the place."""
+        if refusal.status == late.BUSY:
+            return
         with self._store.database.write() as connection:
             if refusal.status == 422:
                 parts.end(connection, part, "refused", refusal.detail, self._store.now())

@@ -17,9 +17,9 @@ from typing import Any
 from sqlalchemy import Connection
 
 from edge_client.wire.scalars import encode_record
-from server.jobs.job import RUNNING, Job
+from server.jobs.job import PAUSED, RUNNING, Job
 from server.means.registry import PLAIN
-from server.rounds import claims
+from server.rounds import claims, late
 from server.rounds.aggregation import bounded
 from server.rounds.claims import Claim
 from server.rounds.evaluation import evaluate, on_devices, task_of
@@ -49,7 +49,10 @@ def _advance(store: Store, job: Job) -> bool:
     with store.database.read() as connection:
         round_ = rounds.newest(connection, job.id)
     if round_ is None or round_.state in ("done", "failed"):
-        return job.state == RUNNING and _open(store, job)
+        goes_on = job.state == RUNNING or (job.settings.is_buffered and job.state == PAUSED)
+        return goes_on and _open(store, job)
+    if round_.state == "open" and job.settings.is_buffered:
+        late.give_up_overdue(store, job)
     if round_.state == "open" and not _is_due(store, job, round_):
         return False
     claim = claims.claim(store, round_)
@@ -83,21 +86,23 @@ def _open(store: Store, job: Job) -> bool:
         moved_on = jobs.next_round(connection, job)
         if moved_on:
             rounds.add(connection, job, number, store.now())
+            late.carry_over(connection, job, number, store.now())
     if moved_on:
         log.info("job %s: round %d is open", job.name, number, extra={"job": job.name, "round": number})
     return moved_on
 
 
 def _is_due(store: Store, job: Job, round_: Round) -> bool:
-    """Complete, out of time, or with nobody left to wait for."""
-    if round_.deadline is not None and store.now() >= round_.deadline:
+    """Complete, out of time, or with nobody left to wait for; a buffered one never for nothing."""
+    overdue = round_.deadline is not None and store.now() >= round_.deadline
+    if overdue and not job.settings.is_buffered:
         return True
     with store.database.read() as connection:
         count = _count(connection, job, round_)
     if count >= wanted(store, job, round_):
         return True
     enough = round_.iteration == 0 and count >= (job.settings.minimum or 1)
-    return enough and all_have_reported(store, job, round_, count)
+    return enough and (overdue or all_have_reported(store, job, round_, count))
 
 
 def _count(connection: Connection, job: Job, round_: Round) -> int:
@@ -110,7 +115,7 @@ def wanted(store: Store, job: Job, round_: Round) -> int:
     """How many reports complete it: in later iterations, of all who reported in the one before and are still here."""
     before = store.models.records(job, job.version - 1) if round_.iteration else []
     if not before:
-        return job.settings.per_round
+        return job.settings.complete
     with store.database.read() as connection:
         here = parts.open_seeds(connection, round_)
     return max(1, sum(participant.seed in here for participant in before[0].participants))
@@ -118,9 +123,9 @@ def wanted(store: Store, job: Job, round_: Round) -> int:
 
 def _fewest(store: Store, job: Job, round_: Round, reported: int) -> int:
     """Reports without which the round fails: those of half of the devices where it wants more than there are."""
-    if round_.iteration > 0:
-        return 1
     settings = job.settings
+    if round_.iteration > 0 or settings.is_buffered:
+        return 1
     if settings.minimum is not None or reported >= settings.fewest:
         return settings.fewest
     return min(settings.fewest, max(1, (present(store, job, round_) + 1) // 2))
@@ -246,10 +251,12 @@ def _end_round(
 ) -> None:
     now = store.now()
     counted = {} if job.settings.aggregation == PLAIN else {"outliers": len({one["device"] for one in odd})}
+    counted |= late.mean(outcome.staleness)
     known = {**known, **counted, "seconds": now - (round_.started or now), "refused": len(outcome.refused)}
     for part, why in outcome.refused:
         parts.refuse_accepted(connection, part, why)
-    _close(connection, job, round_, "done", {**known, "outlying": list(odd)} if odd else known, now)
+    told: dict[str, Any] = {"outlying": list(odd)} if odd else {}
+    _close(connection, job, round_, "done", {**known, **told, **late.counts(outcome.staleness)}, now)
     metrics.add(connection, round_, known)
     done = job.done + 1
     jobs.set_done(connection, job.id, done)
@@ -263,7 +270,8 @@ def _close(
     rounds.close(connection, round_, state, result, now)
     if job.settings.training.mode == "iteration":
         parts.accept_reporters(connection, round_, now)
-    parts.expire(connection, round_, reason="the round was closed without it", now=now)
+    if not job.settings.is_buffered:
+        parts.expire(connection, round_, reason="the round was closed without it", now=now)
 
 
 def _fail(store: Store, job: Job, round_: Round, claim: Claim, why: str) -> None:

@@ -46,6 +46,9 @@ class MethodOptions(OptionGroup):
     able: Annotated[
         float, typer.Option(min=0, max=1, help="Estimator auto: the share of clients that can hold an exact step.")
     ] = 1.0
+    speeds: Annotated[
+        float, typer.Option(min=1, help="How many times as long the slowest client takes as the fastest, simulated.")
+    ] = 1.0
     guided: Annotated[
         int, typer.Option(min=0, help="So many of the K directions are gradients of --examples, not random.")
     ] = 0

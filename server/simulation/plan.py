@@ -56,6 +56,8 @@ class Plan(BaseModel):
     able: Annotated[float, Ge(0), Le(1)] = 1.0
     """The share of clients that can hold an exact step through all blocks, where the estimator is `auto`; the others
     go back through one."""
+    speeds: Annotated[float, Ge(1), Le(1e6)] = 1.0
+    """How many times as long the slowest client takes as the fastest."""
     guided: Annotated[int, Ge(0)] = 0
     """So many directions are gradients of the examples at hand, instead of random."""
     settings: JobSettings
@@ -63,6 +65,18 @@ class Plan(BaseModel):
     @property
     def kind(self) -> Method:
         return method_named(self.method)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether a simulated clock runs."""
+        return self.speeds > 1 or self.settings.is_buffered
+
+    @model_validator(mode="after")
+    def _can_be_late(self) -> Plan:
+        if self.settings.is_buffered and (self.guided or self.kind.estimator is not None or self.kind.variance_bound):
+            what = "--guided" if self.guided else f"method {self.method}"
+            raise ValueError(f"{what} is about rounds that wait for their clients: leave out schedule=buffered")
+        return self
 
     @model_validator(mode="after")
     def _can_differ(self) -> Plan:

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, Select, func, insert, or_, select, update
 
 from server.errors import not_found
-from server.jobs.job import ENDED, RUNNING, SET_ASIDE, Job, JobState
+from server.jobs.job import ENDED, SET_ASIDE, Job, JobState
 from server.jobs.settings import JobSettings
 from server.storage.store import Store
 from server.storage.tables import bundles, jobs, rounds, tasks
@@ -89,10 +89,10 @@ def end(connection: Connection, job: str, reason: str, now: float) -> None:
 
 
 def next_round(connection: Connection, job: Job) -> bool:
-    """Count a round more, if the job still runs and no other worker has."""
+    """Count a round more, if the job is still in its state and no other worker has."""
     moved = (
         update(jobs)
-        .where(jobs.c.id == job.id, jobs.c.round == job.round, jobs.c.state == RUNNING)
+        .where(jobs.c.id == job.id, jobs.c.round == job.round, jobs.c.state == job.state)
         .values(round=job.round + 1)
     )
     return bool(connection.execute(moved).rowcount)

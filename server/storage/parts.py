@@ -16,6 +16,8 @@ _MOST_NORMS = 300
 """Whose median says as much as that of all."""
 _MOST_MISSED = 8
 """More in a row say nothing more."""
+_TIME_IS_UP = func.coalesce(tasks.c.until, rounds.c.deadline)
+"""Of a part."""
 
 # --- looked up -------------------------------------------------------------------------------------------------------
 
@@ -199,7 +201,7 @@ def last_trouble(connection: Connection, job: str, device: str, since: float) ->
 def missed(connection: Connection, device: str) -> Missed:
     """Of a device's newest parts, those that ran out of their round's time one after the other."""
     query = (
-        select(tasks.c.state, tasks.c.ended, rounds.c.deadline)
+        select(tasks.c.state, tasks.c.ended, _TIME_IS_UP)
         .join(rounds, and_(rounds.c.job == tasks.c.job, rounds.c.number == tasks.c.round))
         .where(tasks.c.device == device, tasks.c.state != "open")
         .order_by(tasks.c.created.desc())
@@ -215,7 +217,7 @@ def missed(connection: Connection, device: str) -> Missed:
 
 def last_timed(connection: Connection, job: str, device: str) -> Part | None:
     """A device's newest part of a job that says how long one takes: an accepted one, or one that took too long."""
-    too_long = and_(tasks.c.state == "expired", tasks.c.ended >= rounds.c.deadline)
+    too_long = and_(tasks.c.state == "expired", tasks.c.ended >= _TIME_IS_UP)
     query = (
         select(tasks)
         .join(rounds, and_(rounds.c.job == tasks.c.job, rounds.c.number == tasks.c.round))

@@ -72,6 +72,10 @@ class Part:
     """The examples that the device had when it took the part; None where it did not tell."""
     way: dict[str, Any] | None = None
     """The settings of its training that are not the job's: what its device can hold."""
+    base: int | None = None
+    """The version of the weights that it began with, in a job whose rounds take what comes; None: its round's."""
+    until: float | None = None
+    """When its own time is up, in such a job; None: its round's deadline."""
 
     def training(self, of_job: Training) -> Training:
         """How its device trains."""

@@ -19,7 +19,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA = 3
+SCHEMA = 4
 """Raise it with every column, table or index that comes: a database of an earlier version is given them."""
 schema = MetaData()
 
@@ -134,6 +134,8 @@ tasks = Table(
     Column("declared", BigInteger),  # examples that the device had when it took the task; null: it did not tell
     Column("way", JSON),  # settings of its training that are not the job's; null: all are
     Column("sole", Boolean),  # its device has no other place of the round; null in rounds of earlier versions
+    Column("base", Integer),  # schedule buffered: the version its device began with; null: its round's
+    Column("until", Float),  # schedule buffered: when its own time is up; null: its round's deadline
     Index("tasks_of_round", "job", "round"),
     Index("tasks_of_device", "device", "created"),
     # A slot is one live device's, and a device has one task at a time, however many workers hand them out.

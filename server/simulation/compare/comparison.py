@@ -72,6 +72,14 @@ class MethodRow(msgspec.Struct, frozen=True):
         shared = sorted(set.intersection(*map(set, points)))
         return [(number, Spread.of([values[number] for values in points])) for number in shared]
 
+    def curve_by_clock(self, field: str) -> list[tuple[float, Spread]]:
+        """The same over simulated time instead of the rounds."""
+        clocks = [dict(run.points("clock")) for run in self.runs]
+        curve = self.curve(field)
+        if not all(number in clock for clock in clocks for number, _ in curve):
+            return []
+        return [(fmean(clock[number] for clock in clocks), spread) for number, spread in curve]
+
     def curve_by_passes(self, field: str) -> list[tuple[float, Spread]]:
         """The same over the forward passes of a device instead of the rounds."""
         spent = [run.spent() for run in self.runs]
@@ -184,6 +192,7 @@ def describe(config: Config) -> dict[str, str]:
     for name in ("clients", "per_round", "rounds", "arithmetic", "differences", "variance_bound", "device"):
         described[name.replace("_", " ")] = _text(getattr(config, name))
     described["guided"] = _text(config.guided or None)
+    described["speeds"] = _text(config.speeds if config.speeds > 1 else None)
     described |= {f"data: {name}": _text(getattr(config.data, name)) for name in ("classes", "examples", "test")}
     return described | settings
 

@@ -19,6 +19,7 @@ CURVES = "curves.svg"
 DASHES = ("", "6 2", "1.5 1.5", "7 2 1.5 2", "4 1.5 1 1.5 1 1.5")
 """As in SVG: lengths of strokes and gaps."""
 ROUNDS, PASSES = "round", "forward passes of a device"
+CLOCK = "simulated time, in forward passes of the fastest client"
 _HALF, _WHOLE = 17, 40
 """Letters of a label that fit into half a legend's width, and into all of it."""
 
@@ -119,7 +120,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     axes.tick_params(length=0)
     if panel.over == ROUNDS:
         axes.locator_params(axis="x", integer=True)
-    else:  # a step of one method takes a hundred times what another's does
+    elif panel.over == PASSES:  # a step of one method takes a hundred times what another's does
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter("{x:g}")

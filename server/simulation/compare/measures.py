@@ -50,6 +50,8 @@ def metrics(interval: int) -> list[Measure]:
         Measure("seconds_to_95", "seconds to 95 %", "time", "seconds", _seconds_to_share),
         Measure("converged_round", "converged in round", "time", "number",
                lambda run: converged_round(_main(run), interval)),
+        Measure("clock", "simulated time", "time", "number", lambda run: last(run.points("clock"))),
+        Measure("staleness", "versions late", "time", "number", lambda run: _mean(run, "staleness")),
         Measure("step_seconds", "seconds a step", "time", "seconds", lambda run: _mean(run, "step_seconds")),
         Measure("bytes_up", "bytes up", "cost", "bytes", partial(_per_client, field="bytes_up")),
         Measure("bytes_down", "bytes down", "cost", "bytes", partial(_per_client, field="bytes_down")),

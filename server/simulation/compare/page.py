@@ -10,7 +10,7 @@ from typing import NamedTuple
 from edge_client.pictures import style_sheet
 from edge_client.tasks.task import ACCURACY
 from server.simulation.compare.comparison import Comparison, RunGroup
-from server.simulation.compare.curves import PASSES, Line, Panel, draw
+from server.simulation.compare.curves import CLOCK, PASSES, Line, Panel, draw
 from server.simulation.compare.scores import MAIN_SCORES, PERSONAL, SCORES
 from server.simulation.compare.tables import (
     MARK,
@@ -129,13 +129,17 @@ def _charts(group: RunGroup, labels: Sequence[str], before: int) -> list[Chart]:
 
 
 def _panels(name: str, lines: Sequence[Line], group: RunGroup, score: str) -> list[Panel]:
-    """A score over the rounds, and over what a device computes for it where each row tells."""
-    by_rounds = Panel(f"{name}, %", lines)
-    curves = {row.label: row.curve_by_passes(score) for row in group.rows}
-    if not all(curves[line.label] for line in lines):
-        return [by_rounds]
-    priced = [line._replace(points=curves[line.label]) for line in lines]
-    return [by_rounds, Panel(f"{name}, %", priced, over=PASSES)]
+    """A score over the rounds; over what a device computes for it, and over simulated time, where each row tells."""
+    panels = [Panel(f"{name}, %", lines)]
+    over = {
+        PASSES: {row.label: row.curve_by_passes(score) for row in group.rows},
+        CLOCK: {row.label: row.curve_by_clock(score) for row in group.rows},
+    }
+    for axis, curves in over.items():
+        if all(curves[line.label] for line in lines):
+            told = [line._replace(points=curves[line.label]) for line in lines]
+            panels.append(Panel(f"{name}, %", told, over=axis))
+    return panels
 
 
 def _many(number: int, what: str) -> str:

@@ -68,6 +68,7 @@ class Config(msgspec.Struct, frozen=True):
     differences: str | None = None
     variance_bound: float | None = None
     guided: int = 0
+    speeds: float = 1.0
     device: str | None = None
     settings: dict[str, Any] = {}
     """The job's."""
@@ -91,6 +92,9 @@ class RoundLine(msgspec.Struct, frozen=True):
     device_passes: float | None = None
     """Those of all steps, and of what is measured beside them."""
     step_seconds: float | None = None
+    clock: float | None = None
+    """Simulated time until its end."""
+    staleness: float | None = None
     scores: dict[str, float | None] = {}
     """Those that the round was evaluated for."""
 

@@ -23,7 +23,7 @@ from edge_client.data.sources import open_data
 from edge_client.data.templates import Template
 from edge_client.tasks.registry import task_named
 from edge_client.tasks.task import Score
-from edge_client.training.epoch import Judged, TrainingState, evaluate, report, train, update
+from edge_client.training.epoch import Judged, TrainingState, evaluate, report, steps_in, train, update
 from edge_client.training.estimators import DirectedEstimator, Estimate, Estimator, ScalarEstimator
 from edge_client.training.features import NOTHING, Moments, measured
 from edge_client.training.personal import personal
@@ -100,6 +100,10 @@ class Worker:
             return Trained(own, told, estimator.spread.variance)
 
         return run_together(self.learner, [member.task for member in members], work)
+
+    def steps(self, members: Sequence[Member]) -> list[int]:
+        """How many each takes in a round."""
+        return [steps_in(member.task.training, len(self._batches(*member))) for member in members]
 
     def report(
         self, members: Sequence[Member], weights: Weights, iteration: int, last_change: Weights, guide: Weights

@@ -32,6 +32,8 @@ class Purpose(IntEnum):
     MIXES = 2
     OFFSETS = 3
     SAMPLE = 4
+    SPEEDS = 5
+    TURNS = 6
 
 
 def order(count: int, seed: int, purpose: Purpose, number: int = 0) -> Order:

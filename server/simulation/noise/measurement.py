@@ -34,7 +34,7 @@ from server.simulation.data.population import Population, sampled
 from server.simulation.noise.choice import Choice, expected_noise, noise_at_bottleneck
 from server.simulation.noise.rows import NoiseRow, NoiseSample, cosine, row
 from server.simulation.plan import Plan
-from server.simulation.run.fleet import task_of
+from server.simulation.run.tasks import task_of
 
 Vector = NDArray[np.float64]
 Vectors = dict[int, Vector]

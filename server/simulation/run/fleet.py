@@ -12,51 +12,41 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from edge_client.arrays import Weights
-from edge_client.bundle.chain import cut_for
 from edge_client.bundle.manifest import Manifest
 from edge_client.tasks.registry import task_named
 from edge_client.tasks.task import combined
-from edge_client.training.estimators import kind_of
 from edge_client.training.features import without_moments
 from edge_client.wire.protocol import Report, Task, Training
 from edge_client.wire.scalars import Participant, decode_report
 from server.errors import SimulationError
-from server.jobs.assignment import RoundSlot
 from server.jobs.completion import complete
 from server.jobs.settings import JobSettings
 from server.means.registry import PLAIN
+from server.rounds import late
 from server.rounds.features import is_asked
-from server.rounds.offers import seed_of
-from server.rounds.outcomes import Contribution, Outcome, mean_of_updates, step_of_scalars
+from server.rounds.outcomes import Contribution, Outcome, late_one, mean_of_updates, step_of_scalars
 from server.rounds.outliers import norms, usual
 from server.simulation.compute.crews import Crew
 from server.simulation.compute.work import Member, Trained, rows_together
 from server.simulation.data.population import sampled
 from server.simulation.methods.guided import drawing_along, guide_in, in_state
 from server.simulation.plan import Plan
+from server.simulation.run.clock import Clock, slowness
 from server.simulation.run.costs import mean_passes
 from server.simulation.run.device import DeviceMemory
+from server.simulation.run.overlap import Overlap
+from server.simulation.run.state import RunState
+from server.simulation.run.tasks import task_of
 from server.simulation.run.traffic import RoundTraffic
 from server.storage.models import Model
 
-JOB = "simulation"
 SCORED_TOGETHER = 256
 """Test examples of one call to a worker."""
-
-
-@dataclass(frozen=True)
-class RunState:
-    """Where a simulation stands: all that the next round needs."""
-
-    model: Model
-    round: int = 0
-    last_change: Mapping[str, Any] | None = None
-    """The weights' in the last round, where a method looks at it."""
 
 
 class Fleet:
@@ -76,12 +66,24 @@ class Fleet:
         if plan.guided:
             _check_shares(self.settings, len(manifest.units))
         self._memory = DeviceMemory(costs, manifest, self.settings.training) if costs else None
+        slow = slowness(clients, plan.speeds, plan.seed)
+        self._clock = Clock(crew, manifest, plan.kind.estimator_of, slow) if plan.is_timed else None
+        self._overlap = (
+            Overlap(self.settings, manifest, clients, plan.seed, self._clock, self._way)
+            if self._clock is not None and self.settings.is_buffered
+            else None
+        )
 
     def play(self, state: RunState) -> tuple[RunState, dict[str, Any]]:
         """The next round, and what is known of it."""
         started, number = time.monotonic(), state.round + 1
         evaluated = number % self.settings.evaluate_every == 0 or number == self.settings.rounds
-        members = self._members(number, evaluate=evaluated and self.plan.personal)
+        personal = evaluated and self.plan.personal
+        if self._overlap is not None:
+            members, following = self._overlap.gathered(state, evaluate=personal)
+        else:
+            members = self._members(number, evaluate=personal)
+            following = self._waited_for(state, members)
         if self.settings.training.mode == "epoch":
             outcome, traffic = self._epoch(members, state)
         else:
@@ -89,7 +91,7 @@ class Fleet:
         figures = _told(outcome)
         if self.settings.aggregation != PLAIN:
             figures["outliers"] = len({part for part, _ in outcome.odd})
-        following = RunState(outcome.model, number, self._change(state, outcome))
+        following = replace(following, model=outcome.model, round=number, last_change=self._change(state, outcome))
         trained = time.monotonic() - started
         if evaluated:
             figures |= self.scores(outcome.model.result)
@@ -102,6 +104,7 @@ class Fleet:
         return following, {
             "round": number,
             "seconds": round(seconds, 3),
+            **({} if self._clock is None else {"clock": round(following.clock, 1)}),
             **figures,
             **traffic.totals(),
             **costs,
@@ -137,32 +140,59 @@ class Fleet:
         size = max(1, rows_together(self.plan) // self.settings.training.batch)
         return [list(members[start : start + size]) for start in range(0, len(members), size)]
 
+    def _waited_for(self, state: RunState, members: Sequence[Member]) -> RunState:
+        """When the slowest of a round's clients is done."""
+        if self._clock is None:
+            return state
+        return replace(state, clock=state.clock + max(self._clock.seconds(members)))
+
     # --- train, aggregate ---
 
     def _epoch(self, members: Sequence[Member], state: RunState) -> tuple[Outcome, RoundTraffic]:
         start = self._with_guide(state.model)
         guide = guide_in(start.optimizer)
-        given = start.weights | in_state(guide)
-        calls = [(group, start.weights, state.last_change or {}, guide) for group in self._groups(members)]
-        trained: list[Trained] = [one for group in self._crew.call("train", calls) for one in group]
+        bases = {**state.bases, start.version: start.weights}
+        trained = self._trained(members, bases, state.last_change or {}, guide)
         bound = self._bound(trained)
         updates = [
-            Contribution(
-                member.task.id,
-                tuple(member.task.units),
-                member.task.training,
-                norms(without_moments(one.update), start.weights, self._head, self.manifest.units),
-                Report(**one.report),
-                lambda one=one: one.update,
-            )
+            self._contribution(member, one, start, bases)
             for member, one in zip(members, trained, strict=True)
             if one.variance <= bound
         ]
         traffic = RoundTraffic(self.manifest, self.settings.training)
         for member, one in zip(members, trained, strict=True):
-            traffic.epoch(member.task, one, given)
+            traffic.epoch(member.task, one, bases[member.task.version] | in_state(guide))
         known = usual([update.norms for update in updates])
         return mean_of_updates(start, updates, self.settings, self.manifest, known), traffic
+
+    def _trained(
+        self, members: Sequence[Member], bases: Mapping[int, Weights], last_change: Mapping[str, Any], guide: Weights
+    ) -> list[Trained]:
+        """Each from the weights that it began with: those with the same ones compute together."""
+        versions = sorted({member.task.version for member in members})
+        alike = [[member for member in members if member.task.version == version] for version in versions]
+        groups = [group for own in alike for group in self._groups(own)]
+        calls = [(group, bases[group[0].task.version], last_change, guide) for group in groups]
+        found = {
+            member.task.id: one
+            for group, results in zip(groups, self._crew.call("train", calls), strict=True)
+            for member, one in zip(group, results, strict=True)
+        }
+        return [found[member.task.id] for member in members]
+
+    def _contribution(self, member: Member, one: Trained, start: Model, bases: Mapping[int, Weights]) -> Contribution:
+        base = member.task.version
+        update = Contribution(
+            member.task.id,
+            tuple(member.task.units),
+            member.task.training,
+            norms(without_moments(one.update), bases[base], self._head, self.manifest.units),
+            Report(**one.report),
+            lambda: one.update,
+        )
+        if not self.settings.is_buffered:
+            return update
+        return late_one(update, base, start, lambda version: Model(version, bases[version], {}))
 
     def _with_guide(self, model: Model) -> Model:
         """The same weights, with a guide made at them where the plan has one."""
@@ -239,40 +269,6 @@ def _ways(plan: Plan, settings: JobSettings, manifest: Manifest) -> tuple[Traini
     return ways[0], ways[-2:][0]
 
 
-def task_of(
-    settings: JobSettings,
-    manifest: Manifest,
-    number: int,
-    slot: RoundSlot,
-    way: Training | None = None,
-    *,
-    evaluate: bool = False,
-    measure: bool = False,
-) -> Task:
-    """A client's part in a round, as a server gives it out."""
-    training = way or settings.training
-    units = kind_of(training).joined(manifest, training, slot.units)
-    return Task(
-        id=f"{number}-{slot.number}",
-        job=JOB,
-        job_name=JOB,
-        round=number,
-        seed=seed_of(settings.seed or 0, number, slot.number),
-        units=list(units),
-        cut=cut_for(manifest, units),
-        bundle="",
-        runtime="",
-        version=number - 1,
-        iteration=0,
-        seconds=0.0,
-        training=training,
-        optimizers=settings.optimizers,
-        batch=settings.training.batch,
-        evaluate=evaluate,
-        measure=measure,
-    )
-
-
 def _told(outcome: Outcome) -> dict[str, Any]:
     reports = outcome.reports
     examples = sum(report.examples for report in reports)
@@ -284,4 +280,4 @@ def _told(outcome: Outcome) -> dict[str, Any]:
     held_back = sum(report.held_back for report in reports)
     if held_back:
         figures["accuracy_personal"] = round(sum(report.right_personal for report in reports) / held_back, 6)
-    return figures
+    return figures | late.mean(outcome.staleness)

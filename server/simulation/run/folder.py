@@ -24,12 +24,12 @@ from safetensors.numpy import save
 
 from edge_client.bundle.names import under, within
 from server.errors import SimulationError
-from server.simulation.run.fleet import RunState
+from server.simulation.run.state import RunState, Underway
 from server.storage.models import Model
 
 _OURS = {"checkpoint", ".config.json.partial"}
 """What there is before `config.json`."""
-_WEIGHTS, _OPTIMIZER, _CHANGE = "weights/", "optimizer/", "change/"
+_WEIGHTS, _OPTIMIZER, _CHANGE, _BASE = "weights/", "optimizer/", "change/", "base/"
 _NOTED = "noted"
 
 
@@ -113,7 +113,16 @@ class RunFolder:
         except (SafetensorError, OSError) as error:
             raise SimulationError(f"{self._checkpoint} cannot be read ({error}); remove {self.path}") from None
         weights, optimizer, change = (within(tensors, part) for part in (_WEIGHTS, _OPTIMIZER, _CHANGE))
-        return RunState(Model(noted["version"], weights, optimizer), noted["round"], change or None)
+        return RunState(
+            Model(noted["version"], weights, optimizer),
+            noted["round"],
+            change or None,
+            clock=noted.get("clock", 0.0),
+            underway=tuple(Underway(*one) for one in noted.get("underway", [])),
+            bases={version: within(tensors, f"{_BASE}{version}/") for version in noted.get("bases", [])},
+            given={int(slot): count for slot, count in noted.get("given", {}).items()},
+            drawn=noted.get("drawn", 0),
+        )
 
     def save(self, state: RunState, line: Mapping[str, Any]) -> None:
         """A round is over: its line first, then the state that says so."""
@@ -123,7 +132,12 @@ class RunFolder:
             os.fsync(file.fileno())
         tensors = under(_WEIGHTS, state.model.weights) | under(_OPTIMIZER, state.model.optimizer)
         tensors |= under(_CHANGE, state.last_change or {})
-        noted = {"round": state.round, "version": state.model.version}
+        for version, weights in state.bases.items():
+            tensors |= under(f"{_BASE}{version}/", weights)
+        noted = {
+            "round": state.round, "version": state.model.version, "clock": state.clock, "underway": state.underway,
+            "bases": list(state.bases), "given": state.given, "drawn": state.drawn,
+        }  # fmt: skip
         _write(self._checkpoint, save(tensors, {_NOTED: json.dumps(noted)}))  # several keys would get a random order
 
     def lines(self) -> list[dict[str, Any]]:

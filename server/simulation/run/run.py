@@ -18,8 +18,9 @@ from server.simulation.compare.scores import PERSONAL
 from server.simulation.compute.crews import Engine, open_crew
 from server.simulation.compute.work import Worker
 from server.simulation.plan import Plan
-from server.simulation.run.fleet import Fleet, RunState
+from server.simulation.run.fleet import Fleet
 from server.simulation.run.folder import RunFolder
+from server.simulation.run.state import RunState
 from server.storage.models import Model
 
 TRAFFIC = ("bytes_up", "bytes_down", "numbers_up", "numbers_down", "numbers_down_own")

@@ -22,6 +22,7 @@ from server.control.views import JobView, MetricView, RefusalView, RoundView, Tr
 from server.errors import Refusal
 from server.jobs.job import ENDED, PAUSED, RUNNING, Job
 from server.jobs.settings import JobSettings
+from server.rounds.late import as_begun
 from server.rounds.weights import steps_since, weights_since
 from server.storage.jobs import find_job, list_jobs
 from server.storage.store import Store
@@ -205,7 +206,7 @@ _TENSORS: dict[int | str, dict[str, Any]] = {
 @router.get("/{job}/weights", responses=_TENSORS, response_class=Response)
 def weights(services: UseServices, device: Device, job: str, since: Version = -1) -> Response:
     """The parameters that moved after a version; all of them, with the optimizer's state, in mode iteration."""
-    known = find_job(services.store, job)
+    known = as_begun(services.store, find_job(services.store, job), device.id)
     headers = {VERSION_HEADER: str(known.version)}
     if since == known.version:
         return Response(status_code=204, headers=headers)

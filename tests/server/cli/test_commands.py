@@ -14,7 +14,7 @@ from edge_client.commands import cli
 from edge_client.format import size
 from edge_client.wire.invitation import invitation_in
 from server.cli.connection import Access, Administrator
-from server.cli.job import outliers_in
+from server.cli.job import began_in, outliers_in
 from tests.server.cli.conftest import ROWS
 
 # --- jobs ---
@@ -138,6 +138,12 @@ def test_outliers_are_named_those_first_that_were_most_often():
         "  d2 (roof) in 1; in round 3 its head goes 4.0 times as far",
     ]
     assert outliers_in([{"number": 1, "result": {}}]) == []
+
+
+def test_the_newest_round_says_how_old_its_updates_were():
+    rounds = [{"number": 3, "began": ""}, {"number": 2, "began": "of 1 update …"}, {"number": 1, "began": "of 2 …"}]
+    assert began_in(rounds) == ["updates began, in round 2: of 1 update …"]
+    assert began_in(rounds[:1]) == []
 
 
 def test_a_bundle_is_named_with_its_job(ok, tiny):

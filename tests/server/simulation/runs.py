@@ -6,8 +6,9 @@ from pathlib import Path
 
 from server.simulation.compute.work import Worker
 from server.simulation.plan import Plan, plan_for
-from server.simulation.run.fleet import Fleet, RunState
+from server.simulation.run.fleet import Fleet
 from server.simulation.run.run import simulate
+from server.simulation.run.state import RunState
 from server.storage.models import Model
 
 SMALL_LORA = {"method": "lora", "rank": 1, "last_blocks": 0}
@@ -38,6 +39,8 @@ def small(
     *,
     guided: int = 0,
     aggregation: str = "mean",
+    speeds: float = 1.0,
+    settings: dict | None = None,
     **training,
 ) -> Plan:
     """Twelve clients of which eight take part, in two groups."""
@@ -45,8 +48,9 @@ def small(
         method=method, preset="default", model=str(model), data=str(data), seed=seed, clients=12, alpha=1.0,
         columns={"text": "", "pair": "", "label": ""},
         adapter={**SMALL_LORA, "examples": str(data / "test.jsonl") if guided else ""}, guided=guided,
+        speeds=speeds,
         settings={"per_round": 8, "rounds": rounds, "aggregation": aggregation,
-                  "training": {"batch": 8, "length": 8, "iterations": 2} | training},
+                  "training": {"batch": 8, "length": 8, "iterations": 2} | training} | (settings or {}),
     )  # fmt: skip
 
 

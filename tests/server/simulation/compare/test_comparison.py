@@ -372,3 +372,18 @@ def test_a_curve_over_what_a_device_computes(tmp_path):
     assert [place for place, _ in spry.curve_by_passes("accuracy")] == [2 * (2 + 6) / 2, 4 * (2 + 6) / 2]
     assert [spread for _, spread in spry.curve_by_passes("accuracy")] == [s for _, s in spry.curve("accuracy")]
     assert other.curve_by_passes("accuracy") == []
+
+
+def test_a_curve_over_simulated_time_is_that_of_the_seeds_clocks(tmp_path):
+    """Rows whose lines have no clock have none; a fleet of other speeds is another row."""
+    for seed, pace in ((0, 10.0), (1, 30.0)):
+        lines = [{**line, "clock": pace * line["round"], "staleness": 1.5} for line in rounds(4, every=2)]
+        write_run(tmp_path / f"late-{seed}", config(seed=seed, speeds=10.0), lines)
+    write_run(tmp_path / "alike", config(), rounds(4, every=2))
+    (group,) = compare(find_runs([tmp_path])).groups
+    late, alike = sorted(group.rows, key=lambda row: -len(row.runs))
+    assert [place for place, _ in late.curve_by_clock("accuracy")] == [40, 80]
+    assert [spread for _, spread in late.curve_by_clock("accuracy")] == [s for _, s in late.curve("accuracy")]
+    assert alike.curve_by_clock("accuracy") == []
+    assert (late.figures["clock"].mean, late.figures["staleness"].mean) == (80, 1.5)
+    assert "speeds 10" in late.label

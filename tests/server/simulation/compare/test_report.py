@@ -111,15 +111,19 @@ def test_a_single_row_makes_a_page_too(tmp_path):
     assert "Settings that differ" not in text
 
 
-def test_accuracy_stands_over_forward_passes_where_every_run_tells_them(tmp_path):
-    told = [{**line, "device_passes": 120.0} for line in rounds(10)]
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [("device_passes", "forward passes of a device"), ("clock", "simulated time, in forward passes")],
+)
+def test_accuracy_stands_over_passes_and_time_where_every_run_tells_them(field, words, tmp_path):
+    told = [{**line, field: 120.0 * line["round"]} for line in rounds(10)]
     write_run(tmp_path / "runs" / "spry", config(clients=50), told)
     out = tmp_path / "report.md"
     assert report(tmp_path / "runs", out=out) == 0
-    assert "forward passes of a device" in (tmp_path / "report-1.svg").read_text()
+    assert words in (tmp_path / "report-1.svg").read_text()
     write_run(tmp_path / "runs" / "fedavg", config(method="fedavg", clients=50), rounds(10))
     assert report(tmp_path / "runs", out=out) == 0
-    assert "forward passes of a device" not in (tmp_path / "report-1.svg").read_text()
+    assert words not in (tmp_path / "report-1.svg").read_text()
 
 
 def test_a_run_without_an_evaluation_makes_a_page_without_charts(tmp_path):

@@ -14,7 +14,8 @@ from server.simulation.compute.guide import orthonormal
 from server.simulation.compute.work import Worker
 from server.simulation.methods.guided import drawing_along
 from server.simulation.plan import plan_for
-from server.simulation.run.fleet import Fleet, RunState
+from server.simulation.run.fleet import Fleet
+from server.simulation.run.state import RunState
 from server.storage.models import Model
 from tests.server.simulation.runs import SMALL_LORA
 

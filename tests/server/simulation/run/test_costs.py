@@ -10,7 +10,8 @@ from server.simulation.compute.work import Worker
 from server.simulation.methods.methods import METHODS
 from server.simulation.plan import plan_for
 from server.simulation.run.costs import Shape, client_work, in_tables, numbers_down, numbers_up, server_work
-from server.simulation.run.fleet import Fleet, RunState
+from server.simulation.run.fleet import Fleet
+from server.simulation.run.state import RunState
 from server.storage.models import Model
 from tests.server.simulation.runs import SMALL_LORA
 

@@ -19,6 +19,7 @@ CASES = {
     "weights": ("spry", {}),
     "numbers": ("spry", {"mode": "iteration"}),
     "what is usual": ("spry", {"aggregation": "trimmed"}),
+    "late updates": ("spry", {"settings": {"schedule": "buffered", "buffer": 2}, "speeds": 10.0}),
     "the last change": ("fwdllm+", {}),
     "a guide": ("fedfgd", {"mode": "iteration", "head": "exact", "directions": 4, "guided": 3}),
 }

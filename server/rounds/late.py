@@ -1,0 +1,164 @@
+"""Schedule buffered: a round takes the updates that come while it is open, of tasks of earlier rounds too.
+
+After Nguyen et al., Federated learning with buffered asynchronous aggregation (2022). So many updates complete a round
+and move the weights. Tasks that devices are still at work on go over to the next round, with the version of the weights
+that they began with: an open task always belongs to the open round, and an accepted update to the round that averages
+it, so that all else is as in a round that waits for its own clients. An update is the difference from the weights that
+its device began with; the older these are, the less of it counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection
+
+from edge_client.arrays import Weights
+from server.errors import Refusal
+from server.jobs.assignment import RoundSlot
+from server.jobs.job import Job
+from server.storage import inflight, parts, rounds
+from server.storage.rows import Part, Round
+from server.storage.store import Store
+
+BUSY = 503
+"""A device repeats what it is answered with this: its finished update waits while a round is being closed."""
+_AGAIN = 1.0
+"""Seconds."""
+_LOOKED_AT = 8
+"""Rounds in which it is counted what has been given out."""
+
+# --- an update that comes late ---------------------------------------------------------------------------------------
+
+
+def share(staleness: int) -> float:
+    """What is left of an update that began so many versions ago."""
+    return 1.0 / math.sqrt(1.0 + staleness)
+
+
+def aged(update: Mapping[str, Any], base: Weights, start: Weights, staleness: int) -> dict[str, Any]:
+    """An update as one of the weights at the start: its difference from those it began with, and less of it.
+
+    In 64 bits, so that what is taken away and added again costs none. What it tells beside weights stays.
+    """
+    left = share(staleness)
+
+    def moved(name: str, value: Any) -> Any:
+        return start[name].astype(np.float64) + left * (value.astype(np.float64) - base[name])
+
+    return {name: moved(name, value) if name in start else value for name, value in update.items()}
+
+
+def mean(staleness: Sequence[int]) -> dict[str, float]:
+    """The metric; none where rounds wait for their clients."""
+    return {"staleness": sum(staleness) / len(staleness)} if staleness else {}
+
+
+def counts(staleness: Sequence[int]) -> dict[str, dict[str, int]]:
+    """How many updates began how many versions ago, as a round's result has it: keys of JSON are texts."""
+    counted = sorted(Counter(staleness).items())
+    return {"stale": {str(versions): count for versions, count in counted}} if counted else {}
+
+
+def in_words(stale: Mapping[str, int]) -> str:
+    """What people are told of a round's updates; nothing where rounds wait for their clients."""
+    told = [f"{count} with weights {_versions(int(old))} old" for old, count in stale.items() if int(old)]
+    newest = [f"{stale['0']} with the newest weights"] if "0" in stale else []
+    count = sum(stale.values())
+    return f"of {count} update{'' if count == 1 else 's'} {', '.join([*newest, *told])}" if count else ""
+
+
+def _versions(count: int) -> str:
+    return f"{count} version{'' if count == 1 else 's'}"
+
+
+# --- a device's part -------------------------------------------------------------------------------------------------
+
+
+def terms(job: Job, version: int, now: float) -> dict[str, Any]:
+    """What a part has of its own where it may outlive its round."""
+    return {"base": version, "until": now + job.settings.deadline} if job.settings.is_buffered else {}
+
+
+def begun_with(part: Part, round_: Round) -> int:
+    """The version that a part's device starts from."""
+    return round_.version if part.base is None else part.base
+
+
+def as_begun(store: Store, job: Job, device: str) -> Job:
+    """The job as of the version that a device's open task starts from: the weights may have moved since."""
+    if not job.settings.is_buffered:
+        return job
+    with store.database.read() as connection:
+        part = parts.find_open(connection, device)
+    if part is None or part.job != job.id or part.base is None:
+        return job
+    return replace(job, version=part.base)
+
+
+def carry_over(connection: Connection, job: Job, number: int, now: float) -> None:
+    """Open parts go over to a round that opens; those whose weights have become too old end."""
+    if not job.settings.is_buffered:
+        return
+    most = job.settings.max_staleness
+    why = f"the weights it began with are more than {most} versions old (max_staleness)"
+    inflight.end_stale(connection, job.id, job.version - most, reason=why, now=now)
+    inflight.carry_over(connection, job.id, number)
+
+
+def give_up_overdue(store: Store, job: Job) -> None:
+    """End the parts whose own time is up: their places go to others."""
+    with store.database.read() as connection:
+        if not inflight.are_overdue(connection, job.id, store.now()):
+            return
+    why = f"it took longer than the {job.settings.deadline:g} s of the job's deadline"
+    with store.database.write() as connection:
+        inflight.end_overdue(connection, job.id, reason=why, now=store.now())
+    store.turn += 1
+
+
+# --- while a round is closed -----------------------------------------------------------------------------------------
+
+
+def require_no_closing(store: Store, part: Part) -> None:
+    """Before an update is read that could not be taken now."""
+    if part.base is None or part.state != "open":
+        return
+    with store.database.read() as connection:
+        is_open = rounds.find_open(connection, part.job, part.round) is not None
+    if not is_open:
+        wait_for_next(part)
+
+
+def wait_for_next(part: Part) -> None:
+    """Have a device send again what the next round takes, where its task goes over to that."""
+    if part.base is not None and part.state == "open":
+        why = f"round {part.round} is being closed: the next one takes the update"
+        raise Refusal(BUSY, "busy", why, retry_after=_AGAIN)
+
+
+# --- places ----------------------------------------------------------------------------------------------------------
+
+
+def are_enough(connection: Connection, round_: Round, most: int) -> bool:
+    """Whether no more devices may be at work."""
+    return inflight.count_open(connection, round_) >= most
+
+
+def given(connection: Connection, round_: Round) -> Mapping[int, int]:
+    """How often each place was given out lately, and not given back."""
+    return inflight.count_given(connection, round_.job, round_.number - _LOOKED_AT)
+
+
+def in_turn(free: Sequence[RoundSlot], given: Mapping[int, int], groups: int) -> frozenset[int]:
+    """The places to fill first: of the units that were given out least, lest those of slow devices go untrained."""
+    of_group = Counter[int]()
+    for slot, count in given.items():
+        of_group[slot % groups] += count
+    least = min((of_group[slot.number % groups] for slot in free), default=0)
+    return frozenset(slot.number for slot in free if of_group[slot.number % groups] == least)
