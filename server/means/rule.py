@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,9 @@ class Rule:
     """Where it is the mean of changes that are shortened as wholes: how long one may be, by sizes [holders] and
     weights; none is left of those that are `FAR` times as long. Mode iteration has such rules alone, as derivatives can
     be made smaller and no more."""
+    judge: Callable[[Numbers], Mapping[int, float]] | None = None
+    """Where devices are left out whole: who goes against the others, and by what cosine, of what each of three or more
+    has said in all of its rounds [devices, numbers]."""
 
 
 def weighted_mean(changes: Numbers, weights: Numbers) -> Numbers:

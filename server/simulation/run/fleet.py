@@ -154,6 +154,7 @@ class Fleet:
                 norms(without_moments(one.update), start.weights, self._head, self.manifest.units),
                 Report(**one.report),
                 lambda one=one: one.update,
+                str(member.client),
             )
             for member, one in zip(members, trained, strict=True)
             if one.variance <= bound

@@ -1,0 +1,97 @@
+"""The mean of the devices that agree: a minority that goes against all others together is left out.
+
+Devices with true labels pull the weights to where all of them want them, each by its own part; at worst, where one
+knows nothing of what the other knows, they have nothing to say to each other. Devices that lie pull against the others
+and, if they lie alike, along with each other. So the devices are parted in two where the two sides disagree most, by
+the sum of products between what they said; and the smaller side is left out if that sum is further below zero than
+chance has it. Between honest devices, whatever their shares of the classes, hardly a parting has a sum below zero.
+
+What a device said is a sum over its rounds: once a fleet has learned, an honest device's change is what is peculiar to
+it, and a round by itself would part the honest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from server.means.rule import FEWEST, Numbers, Rule, sizes_of, weighted_mean
+
+STARTS = 32
+"""Partings that a search begins with."""
+def opposed(said: Numbers) -> dict[int, float]:
+    """Who is on the smaller side of the parting, by the cosine with what the other side said together."""
+    devices, numbers = said.shape
+    if devices < FEWEST:
+        return {}
+    products = said @ said.T
+    away = parted(products)
+    if between(products, away) >= -by_chance(devices, numbers) * float(np.median(np.diag(products))):
+        return {}
+    others = said[~away].sum(0)
+    lengths = np.maximum(sizes_of(said) * float(np.sqrt(others @ others)), np.finfo(np.float64).tiny)
+    cosines = said @ others / lengths
+    return {int(place): float(cosines[place]) for place in np.flatnonzero(away & (cosines < -1 / np.sqrt(numbers)))}
+
+
+def by_chance(devices: int, numbers: int) -> float:
+    """More than the least sum of all partings of independent devices is below zero, at a length of one.
+
+    Of products with a spread of 1/sqrt(numbers) that is 0.38 devices^(3/2) times the spread (half of the ground state
+    of a spin glass); of many devices in few numbers what they have along one direction comes to 0.16 devices^2/numbers.
+    """
+    return 0.5 * devices**1.5 / numbers**0.5 + 0.2 * devices**2 / numbers
+
+
+def between(products: Numbers, away: NDArray[np.bool_]) -> float:
+    """The sum of products between two sides."""
+    return float(products[away][:, ~away].sum())
+
+
+def parted(products: Numbers) -> NDArray[np.bool_]:
+    """The smaller side, less than half, of that parting whose sum is the least; nobody where none is below zero.
+
+    The best of partings that no single device can better by changing sides: finding the best of all takes for ever.
+    """
+    apart = products - np.diag(np.diag(products))
+    best, least = np.zeros(len(products), bool), 0.0
+    for away in _starts(apart):
+        settled = _settled(apart, away)
+        if (found := between(apart, settled)) < least:
+            best, least = settled, found
+    return best
+
+
+def _starts(apart: Numbers) -> Iterator[NDArray[np.bool_]]:
+    """Those who agree least with all others, one by one; and the sides of the direction in which sides differ most."""
+    count = len(apart)
+    sums = apart.sum(1)
+    for place in np.argsort(sums, kind="stable")[:STARTS]:
+        yield np.arange(count) == place
+    direction = np.linalg.eigh(np.diag(sums) - apart)[1][:, 0]
+    rank = np.argsort(direction, kind="stable")
+    for ends in (rank, rank[::-1]):
+        yield np.isin(np.arange(count), ends[: (count - 1) // 2])
+
+
+def _settled(apart: Numbers, away: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Devices change sides one by one, whoever lowers the sum most, until nobody does; one at least stays away."""
+    away, most = away.copy(), (len(apart) - 1) // 2
+    sides = np.where(away, 1.0, -1.0)
+    worse = (apart @ sides) * sides  # by how much the sum grows if a device changes sides
+    tolerance = 1e-12 * float(np.abs(apart).sum())
+    while True:
+        count = int(away.sum())
+        barred = away if count == 1 else ~away if count >= most else np.zeros(len(away), bool)
+        place = int(np.argmin(np.where(barred, np.inf, worse)))
+        if barred[place] or worse[place] >= -tolerance:
+            return away
+        away[place] = not away[place]
+        worse -= 2 * apart[place] * sides * sides[place]
+        worse[place] *= -1
+        sides[place] *= -1
+
+
+AGREEING = Rule(weighted_mean, judge=opposed)

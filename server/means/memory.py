@@ -1,0 +1,67 @@
+"""What devices said in all of their rounds, which a rule may judge them by.
+
+A sum for each device, kept in the server's state with the weights: a server that was killed goes on with the same bits.
+In a round none says more than the median device does, however far it goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from edge_client.arrays import Weights
+from edge_client.bundle.names import SAID, within
+from server.means.rule import Numbers, middle, sizes_of
+
+MOST_NUMBERS = 2048
+"""Of a device: of more, sums of some, with signs that are drawn once for all, which keep products on average."""
+KEPT_DEVICES = 1000
+"""Those that were heard last."""
+
+
+class Heard(NamedTuple):
+    """What a round leaves."""
+
+    away: Mapping[int, float]
+    """Who is left out, by places, and how much it agrees with the others: a cosine."""
+    state: Weights
+    """What all devices said so far, as the state keeps it."""
+
+
+def heard(
+    judge: Callable[[Numbers], Mapping[int, float]],
+    state: Weights,
+    version: int,
+    devices: Sequence[str],
+    said: Numbers,
+) -> Heard:
+    """A round's devices, by what each says in it [devices, numbers] and said before."""
+    before, sums = within(state, SAID), _bounded(said)
+    for place, device in enumerate(devices):
+        if device in before:
+            sums[place] += before[device][:-1]
+    known = ((device, own) for device, own in zip(devices, sums, strict=True) if device)
+    now = {device: np.append(own, version).astype(np.float32) for device, own in known}
+    last = sorted((before | now).items(), key=lambda one: (-one[1][-1], one[0]))[:KEPT_DEVICES]
+    return Heard(judge(sums), {SAID + device: own for device, own in last})
+
+
+def _bounded(said: Numbers) -> Numbers:
+    sizes = sizes_of(said)
+    most = middle(sizes, np.ones(len(sizes)))
+    return said * np.minimum(1.0, most / np.maximum(sizes, np.finfo(np.float64).tiny))[:, None]
+
+
+def shortened(said: Numbers) -> Numbers:
+    """In no more numbers than are kept of a device."""
+    devices, numbers = said.shape
+    if numbers <= MOST_NUMBERS:
+        return said
+    drawn = np.random.Philox(key=0).random_raw(numbers)  # the same in every version of numpy
+    place, sign = (drawn % MOST_NUMBERS).astype(np.int64), np.where(drawn >> 63, 1.0, -1.0)
+    found = np.zeros((devices, MOST_NUMBERS))
+    for device, own in enumerate(said):
+        found[device] = np.bincount(place, own * sign, MOST_NUMBERS)
+    return found
