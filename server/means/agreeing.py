@@ -19,21 +19,50 @@ from numpy.typing import NDArray
 
 from server.means.rule import FEWEST, Numbers, Rule, sizes_of, weighted_mean
 
+Places = NDArray[np.bool_]
+"""Of devices: who is away from the others."""
 STARTS = 32
 """Partings that a search begins with."""
-def opposed(said: Numbers) -> dict[int, float]:
-    """Who is on the smaller side of the parting, by the cosine with what the other side said together."""
-    devices, numbers = said.shape
-    if devices < FEWEST:
-        return {}
-    products = said @ said.T
-    away = parted(products)
-    if between(products, away) >= -by_chance(devices, numbers) * float(np.median(np.diag(products))):
-        return {}
+
+
+def opposed(said: Numbers, before: Places) -> dict[int, float]:
+    """Who goes against the others, by the cosine with what these said together; `before` went against them already.
+
+    As long as those do they are parted first: once a fleet has learned its honest devices say little more, and liars
+    that nobody followed ever more, of which others must not be judged. Then the rest is parted again.
+    """
+    devices = len(said)
+    products, away, found = said @ said.T, np.zeros(devices, bool), np.zeros(devices, bool)
+    most = (devices - 1) // 2
+    while not away.all() and (left := most - int(away.sum())) > 0:
+        inside = np.flatnonzero(~away)
+        found = _against(products[np.ix_(inside, inside)], said.shape[1], left, before[inside])
+        if not found.any():
+            break
+        away[inside[found]] = True
+    return _cosines(said, away)
+
+
+def _against(products: Numbers, numbers: int, most: int, before: Places) -> Places:
+    """The side that is parted off; nobody where chance may have it."""
+    nobody = np.zeros(len(products), bool)
+    if len(products) < FEWEST:
+        return nobody
+    least = -by_chance(len(products), numbers) * float(np.median(np.diag(products)))
+    if before.any() and before.sum() <= most:
+        same = settled(products, before, most)
+        if between(products, same) < least:
+            return same
+    found = parted(products, most)
+    return found if between(products, found) < least else nobody
+
+
+def _cosines(said: Numbers, away: Places) -> dict[int, float]:
+    """Of those who are away, as far as they go against the others by themselves."""
     others = said[~away].sum(0)
     lengths = np.maximum(sizes_of(said) * float(np.sqrt(others @ others)), np.finfo(np.float64).tiny)
     cosines = said @ others / lengths
-    return {int(place): float(cosines[place]) for place in np.flatnonzero(away & (cosines < -1 / np.sqrt(numbers)))}
+    return {int(place): float(cosines[place]) for place in np.flatnonzero(away & (cosines < -1 / said.shape[1] ** 0.5))}
 
 
 def by_chance(devices: int, numbers: int) -> float:
@@ -45,40 +74,38 @@ def by_chance(devices: int, numbers: int) -> float:
     return 0.5 * devices**1.5 / numbers**0.5 + 0.2 * devices**2 / numbers
 
 
-def between(products: Numbers, away: NDArray[np.bool_]) -> float:
+def between(products: Numbers, away: Places) -> float:
     """The sum of products between two sides."""
     return float(products[away][:, ~away].sum())
 
 
-def parted(products: Numbers) -> NDArray[np.bool_]:
-    """The smaller side, less than half, of that parting whose sum is the least; nobody where none is below zero.
+def parted(products: Numbers, most: int) -> Places:
+    """The side, of so many at most, of that parting whose sum is the least; nobody where none is below zero.
 
     The best of partings that no single device can better by changing sides: finding the best of all takes for ever.
     """
-    apart = products - np.diag(np.diag(products))
     best, least = np.zeros(len(products), bool), 0.0
-    for away in _starts(apart):
-        settled = _settled(apart, away)
-        if (found := between(apart, settled)) < least:
-            best, least = settled, found
+    for start in _starts(products, most):
+        away = settled(products, start, most)
+        if (found := between(products, away)) < least:
+            best, least = away, found
     return best
 
 
-def _starts(apart: Numbers) -> Iterator[NDArray[np.bool_]]:
+def _starts(products: Numbers, most: int) -> Iterator[Places]:
     """Those who agree least with all others, one by one; and the sides of the direction in which sides differ most."""
-    count = len(apart)
-    sums = apart.sum(1)
+    apart = products - np.diag(np.diag(products))
+    places, sums = np.arange(len(apart)), apart.sum(1)
     for place in np.argsort(sums, kind="stable")[:STARTS]:
-        yield np.arange(count) == place
-    direction = np.linalg.eigh(np.diag(sums) - apart)[1][:, 0]
-    rank = np.argsort(direction, kind="stable")
+        yield places == place
+    rank = np.argsort(np.linalg.eigh(np.diag(sums) - apart)[1][:, 0], kind="stable")
     for ends in (rank, rank[::-1]):
-        yield np.isin(np.arange(count), ends[: (count - 1) // 2])
+        yield np.isin(places, ends[:most])
 
 
-def _settled(apart: Numbers, away: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def settled(products: Numbers, away: Places, most: int) -> Places:
     """Devices change sides one by one, whoever lowers the sum most, until nobody does; one at least stays away."""
-    away, most = away.copy(), (len(apart) - 1) // 2
+    apart, away = products - np.diag(np.diag(products)), away.copy()
     sides = np.where(away, 1.0, -1.0)
     worse = (apart @ sides) * sides  # by how much the sum grows if a device changes sides
     tolerance = 1e-12 * float(np.abs(apart).sum())

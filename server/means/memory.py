@@ -6,17 +6,19 @@ In a round none says more than the median device does, however far it goes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from edge_client.arrays import Weights
 from edge_client.bundle.names import SAID, within
-from server.means.rule import Numbers, middle, sizes_of
+from server.means.rule import Judge, Numbers, middle, sizes_of
 
 MOST_NUMBERS = 2048
 """Of a device: of more, sums of some, with signs that are drawn once for all, which keep products on average."""
+_SUM, _LEFT_OUT, _VERSION = slice(-2), -2, -1
+"""Of what is kept of a device: its sum, whether it was left out when it was heard last, and of which version."""
 KEPT_DEVICES = 1000
 """Those that were heard last."""
 
@@ -30,22 +32,22 @@ class Heard(NamedTuple):
     """What all devices said so far, as the state keeps it."""
 
 
-def heard(
-    judge: Callable[[Numbers], Mapping[int, float]],
-    state: Weights,
-    version: int,
-    devices: Sequence[str],
-    said: Numbers,
-) -> Heard:
+def heard(judge: Judge, state: Weights, version: int, devices: Sequence[str], said: Numbers) -> Heard:
     """A round's devices, by what each says in it [devices, numbers] and said before."""
     before, sums = within(state, SAID), _bounded(said)
+    left_out = np.zeros(len(devices), bool)
     for place, device in enumerate(devices):
         if device in before:
-            sums[place] += before[device][:-1]
-    known = ((device, own) for device, own in zip(devices, sums, strict=True) if device)
-    now = {device: np.append(own, version).astype(np.float32) for device, own in known}
-    last = sorted((before | now).items(), key=lambda one: (-one[1][-1], one[0]))[:KEPT_DEVICES]
-    return Heard(judge(sums), {SAID + device: own for device, own in last})
+            sums[place] += before[device][_SUM]
+            left_out[place] = before[device][_LEFT_OUT] > 0
+    away = judge(sums, left_out)
+    now = {
+        device: np.array([*own, place in away, version], np.float32)
+        for place, (device, own) in enumerate(zip(devices, sums, strict=True))
+        if device
+    }
+    last = sorted((before | now).items(), key=lambda one: (-one[1][_VERSION], one[0]))[:KEPT_DEVICES]
+    return Heard(away, {SAID + device: own for device, own in last})
 
 
 def _bounded(said: Numbers) -> Numbers:

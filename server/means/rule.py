@@ -16,6 +16,11 @@ FAR = 3.0
 """Times the usual length: whoever goes further is named, and where changes are shortened left out."""
 
 
+Judge = Callable[[Numbers, NDArray[np.bool_]], Mapping[int, float]]
+"""Who goes against the others, by places and cosines, of what each has said in all of its rounds [devices, numbers],
+and of who was left out the last time."""
+
+
 @dataclass(frozen=True)
 class Rule:
     """A mean of holders' changes."""
@@ -27,9 +32,8 @@ class Rule:
     """Where it is the mean of changes that are shortened as wholes: how long one may be, by sizes [holders] and
     weights; none is left of those that are `FAR` times as long. Mode iteration has such rules alone, as derivatives can
     be made smaller and no more."""
-    judge: Callable[[Numbers], Mapping[int, float]] | None = None
-    """Where devices are left out whole: who goes against the others, and by what cosine, of what each of three or more
-    has said in all of its rounds [devices, numbers]."""
+    judge: Judge | None = None
+    """Where devices are left out whole."""
 
 
 def weighted_mean(changes: Numbers, weights: Numbers) -> Numbers:
