@@ -111,7 +111,7 @@ def settled(products: Numbers, away: Places, most: int) -> Places:
     tolerance = 1e-12 * float(np.abs(apart).sum())
     while True:
         count = int(away.sum())
-        barred = away if count == 1 else ~away if count >= most else np.zeros(len(away), bool)
+        barred = (away & (count == 1)) | (~away & (count >= most))
         place = int(np.argmin(np.where(barred, np.inf, worse)))
         if barred[place] or worse[place] >= -tolerance:
             return away
