@@ -1,7 +1,9 @@
 """What devices said in all of their rounds, which a rule may judge them by.
 
 A sum for each device, kept in the server's state with the weights: a server that was killed goes on with the same bits.
-In a round none says more than the median device does, however far it goes.
+In a round none says more than the median device does, however far it goes. A round counts by how far it moves the
+fleet, squared: once a fleet has learned, what its devices still say is what each of them alone would have, and the
+honest contradict each other.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ from server.means.rule import Judge, Numbers, middle, sizes_of
 
 MOST_NUMBERS = 2048
 """Of a device: of more, sums of some, with signs that are drawn once for all, which keep products on average."""
-_SUM, _LEFT_OUT, _VERSION = slice(-2), -2, -1
-"""Of what is kept of a device: its sum, whether it was left out when it was heard last, and of which version."""
+_MORE = 3
+_SUM, _LEFT_OUT, _FURTHEST, _VERSION = slice(-_MORE), -3, -2, -1
+"""Of what is kept of a device: its sum, whether it was left out when it was heard last, how far a round had moved the
+fleet at most by then, squared, and of which version that round was."""
 KEPT_DEVICES = 1000
 """Those that were heard last."""
 
@@ -34,20 +38,32 @@ class Heard(NamedTuple):
 
 def heard(judge: Judge, state: Weights, version: int, devices: Sequence[str], said: Numbers) -> Heard:
     """A round's devices, by what each says in it [devices, numbers] and said before."""
-    before, sums = within(state, SAID), _bounded(said)
-    left_out = np.zeros(len(devices), bool)
+    before, sums = _known(state, said.shape[1]), _bounded(said)
+    left_out = np.array([device in before and before[device][_LEFT_OUT] > 0 for device in devices], bool)
+    moved = _moved(sums if left_out.all() else sums[~left_out])
+    furthest = max([moved, *(float(own[_FURTHEST]) for own in before.values())])
+    sums *= moved / furthest if furthest > 0 else 0.0
     for place, device in enumerate(devices):
         if device in before:
             sums[place] += before[device][_SUM]
-            left_out[place] = before[device][_LEFT_OUT] > 0
     away = judge(sums, left_out)
     now = {
-        device: np.array([*own, place in away, version], np.float32)
+        device: np.array([*own, place in away, furthest, version], np.float32)
         for place, (device, own) in enumerate(zip(devices, sums, strict=True))
         if device
     }
     last = sorted((before | now).items(), key=lambda one: (-one[1][_VERSION], one[0]))[:KEPT_DEVICES]
     return Heard(away, {SAID + device: own for device, own in last})
+
+
+def _known(state: Weights, numbers: int) -> Weights:
+    """What is kept of devices that spoke of the same: before any features were told it was of units."""
+    return {device: own for device, own in within(state, SAID).items() if len(own) == numbers + _MORE}
+
+
+def _moved(said: Numbers) -> float:
+    mean = said.mean(0)
+    return float(mean @ mean)
 
 
 def _bounded(said: Numbers) -> Numbers:
