@@ -37,23 +37,28 @@ class Heard(NamedTuple):
 
 
 def heard(judge: Judge, state: Weights, version: int, devices: Sequence[str], said: Numbers) -> Heard:
-    """A round's devices, by what each says in it [devices, numbers] and said before."""
-    before, sums = _known(state, said.shape[1]), _bounded(said)
-    left_out = np.array([device in before and before[device][_LEFT_OUT] > 0 for device in devices], bool)
-    moved = _moved(sums if left_out.all() else sums[~left_out])
+    """A round's devices, by what each says in it [devices, numbers] and said before, among all that are known.
+
+    So few liars stay few in a round in which they happen to be many.
+    """
+    before, now = _known(state, said.shape[1]), _bounded(said)
+    everybody = [*devices, *sorted(before.keys() - set(devices))]
+    left_out = np.array([device in before and before[device][_LEFT_OUT] > 0 for device in everybody], bool)
+    believed = ~left_out[: len(devices)]
+    moved = _moved(now[believed] if believed.any() else now)
     furthest = max([moved, *(float(own[_FURTHEST]) for own in before.values())])
-    sums *= moved / furthest if furthest > 0 else 0.0
-    for place, device in enumerate(devices):
-        if device in before:
-            sums[place] += before[device][_SUM]
+    now *= moved / furthest if furthest > 0 else 0.0
+    sums = np.stack([before[device][_SUM] if device in before else np.zeros(len(now[0])) for device in everybody])
+    sums[: len(devices)] += now
     away = judge(sums, left_out)
-    now = {
-        device: np.array([*own, place in away, furthest, version], np.float32)
-        for place, (device, own) in enumerate(zip(devices, sums, strict=True))
+    known = {
+        device: np.array([*own, place in away, furthest, version if place < len(devices) else before[device][_VERSION]])
+        for place, (device, own) in enumerate(zip(everybody, sums, strict=True))
         if device
     }
-    last = sorted((before | now).items(), key=lambda one: (-one[1][_VERSION], one[0]))[:KEPT_DEVICES]
-    return Heard(away, {SAID + device: own for device, own in last})
+    last = sorted(known.items(), key=lambda one: (-one[1][_VERSION], one[0]))[:KEPT_DEVICES]
+    here = {place: cosine for place, cosine in away.items() if place < len(devices)}
+    return Heard(here, {SAID + device: own.astype(np.float32) for device, own in last})
 
 
 def _known(state: Weights, numbers: int) -> Weights:

@@ -25,9 +25,7 @@ def test_a_minority_that_goes_the_other_way_by_hand():
     away = parted(products, 2)
     assert list(away) == [False, False, False, True, True]
     assert between(products, away) == -9 * 3 * 2
-    assert by_chance(5, 400) == pytest.approx(
-        0.5 * 5**1.5 / 20 + 0.2 * 25 / 400
-    )
+    assert by_chance(5, 400) == pytest.approx(0.5 * 5**1.5 / 20 + 0.2 * 25 / 400)
     assert opposed(said, nobody(said)) == {3: pytest.approx(-0.6), 4: pytest.approx(-0.6)}
 
 
