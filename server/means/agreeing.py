@@ -25,7 +25,7 @@ STARTS = 32
 """Partings that a search begins with."""
 
 
-def opposed(said: Numbers, before: Places) -> dict[int, float]:
+def opposed(said: Numbers, before: Places, freedom: float) -> dict[int, float]:
     """Who goes against the others, by the cosine with what these said together; `before` went against them already.
 
     As long as those do they are parted first: once a fleet has learned its honest devices say little more, and liars
@@ -36,19 +36,19 @@ def opposed(said: Numbers, before: Places) -> dict[int, float]:
     most = (devices - 1) // 2
     while not away.all() and (left := most - int(away.sum())) > 0:
         inside = np.flatnonzero(~away)
-        found = _against(products[np.ix_(inside, inside)], said.shape[1], left, before[inside])
+        found = _against(products[np.ix_(inside, inside)], freedom, left, before[inside])
         if not found.any():
             break
         away[inside[found]] = True
-    return _cosines(said, away)
+    return _cosines(said, away, freedom)
 
 
-def _against(products: Numbers, numbers: int, most: int, before: Places) -> Places:
+def _against(products: Numbers, freedom: float, most: int, before: Places) -> Places:
     """The side that is parted off; nobody where chance may have it."""
     nobody = np.zeros(len(products), bool)
     if len(products) < FEWEST:
         return nobody
-    least = -by_chance(len(products), numbers) * float(np.median(np.diag(products)))
+    least = -by_chance(len(products), freedom) * float(np.median(np.diag(products)))
     if before.any() and before.sum() <= most:
         same = settled(products, before, most)
         if between(products, same) < least:
@@ -57,21 +57,21 @@ def _against(products: Numbers, numbers: int, most: int, before: Places) -> Plac
     return found if between(products, found) < least else nobody
 
 
-def _cosines(said: Numbers, away: Places) -> dict[int, float]:
+def _cosines(said: Numbers, away: Places, freedom: float) -> dict[int, float]:
     """Of those who are away, as far as they go against the others by themselves."""
     others = said[~away].sum(0)
     lengths = np.maximum(sizes_of(said) * float(np.sqrt(others @ others)), np.finfo(np.float64).tiny)
     cosines = said @ others / lengths
-    return {int(place): float(cosines[place]) for place in np.flatnonzero(away & (cosines < -1 / said.shape[1] ** 0.5))}
+    return {int(place): float(cosines[place]) for place in np.flatnonzero(away & (cosines < -1 / freedom**0.5))}
 
 
-def by_chance(devices: int, numbers: int) -> float:
+def by_chance(devices: int, freedom: float) -> float:
     """More than the least sum of all partings of independent devices is below zero, at a length of one.
 
-    Of products with a spread of 1/sqrt(numbers) that is 0.38 devices^(3/2) times the spread (half of the ground state
-    of a spin glass); of many devices in few numbers what they have along one direction comes to 0.16 devices^2/numbers.
+    That is 0.38 devices^(3/2) times the spread of their products (half of the ground state of a spin glass); of many
+    devices with little freedom what they have along one direction comes to 0.16 devices^2/freedom.
     """
-    return 0.5 * devices**1.5 / numbers**0.5 + 0.2 * devices**2 / numbers
+    return 0.5 * devices**1.5 / freedom**0.5 + 0.2 * devices**2 / freedom
 
 
 def between(products: Numbers, away: Places) -> float:

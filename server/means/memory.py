@@ -1,8 +1,8 @@
 """What devices said in all of their rounds, which a rule may judge them by.
 
 A sum for each device, kept in the server's state with the weights: a server that was killed goes on with the same bits.
-In a round none says more than the median device does, however far it goes. A round counts by how far it moves the
-fleet, squared: once a fleet has learned, what its devices still say is what each of them alone would have, and the
+In a round none says more than the median device does, however far it goes. A round counts by how far it moves the fleet
+as a whole, squared: once a fleet has learned, what its devices still say is what each of them alone would have, and the
 honest contradict each other.
 """
 
@@ -36,12 +36,21 @@ class Heard(NamedTuple):
     """What all devices said so far, as the state keeps it."""
 
 
-def heard(judge: Judge, state: Weights, version: int, devices: Sequence[str], said: Numbers) -> Heard:
-    """A round's devices, by what each says in it [devices, numbers] and said before, among all that are known.
+class Voices(NamedTuple):
+    """What devices say in a round."""
+
+    said: Numbers
+    """[devices, numbers]"""
+    freedom: float
+    """In so many numbers independent devices would be as far apart."""
+
+
+def heard(judge: Judge, state: Weights, version: int, devices: Sequence[str], voices: Voices) -> Heard:
+    """A round's devices, by what each says in it and said before, among all that are known.
 
     So few liars stay few in a round in which they happen to be many.
     """
-    before, now = _known(state, said.shape[1]), _bounded(said)
+    before, now = _known(state, voices.said.shape[1]), _bounded(voices.said)
     everybody = [*devices, *sorted(before.keys() - set(devices))]
     left_out = np.array([device in before and before[device][_LEFT_OUT] > 0 for device in everybody], bool)
     believed = ~left_out[: len(devices)]
@@ -50,7 +59,7 @@ def heard(judge: Judge, state: Weights, version: int, devices: Sequence[str], sa
     now *= moved / furthest if furthest > 0 else 0.0
     sums = np.stack([before[device][_SUM] if device in before else np.zeros(len(now[0])) for device in everybody])
     sums[: len(devices)] += now
-    away = judge(sums, left_out)
+    away = judge(sums, left_out, voices.freedom)
     known = {
         device: np.array([*own, place in away, furthest, version if place < len(devices) else before[device][_VERSION]])
         for place, (device, own) in enumerate(zip(everybody, sums, strict=True))
@@ -67,8 +76,9 @@ def _known(state: Weights, numbers: int) -> Weights:
 
 
 def _moved(said: Numbers) -> float:
+    """The square of the mean, beyond half of what it is of devices that have nothing in common."""
     mean = said.mean(0)
-    return float(mean @ mean)
+    return max(0.0, float(mean @ mean) - float(np.square(said).sum()) / len(said) ** 2 / 2)
 
 
 def _bounded(said: Numbers) -> Numbers:
@@ -77,14 +87,14 @@ def _bounded(said: Numbers) -> Numbers:
     return said * np.minimum(1.0, most / np.maximum(sizes, np.finfo(np.float64).tiny))[:, None]
 
 
-def shortened(said: Numbers) -> Numbers:
+def shortened(voices: Voices) -> Voices:
     """In no more numbers than are kept of a device."""
-    devices, numbers = said.shape
+    devices, numbers = voices.said.shape
     if numbers <= MOST_NUMBERS:
-        return said
+        return voices
     drawn = np.random.Philox(key=0).random_raw(numbers)  # the same in every version of numpy
     place, sign = (drawn % MOST_NUMBERS).astype(np.int64), np.where(drawn >> 63, 1.0, -1.0)
     found = np.zeros((devices, MOST_NUMBERS))
-    for device, own in enumerate(said):
+    for device, own in enumerate(voices.said):
         found[device] = np.bincount(place, own * sign, MOST_NUMBERS)
-    return found
+    return Voices(found, 1 / (1 / voices.freedom + 1 / MOST_NUMBERS))

@@ -16,9 +16,10 @@ FAR = 3.0
 """Times the usual length: whoever goes further is named, and where changes are shortened left out."""
 
 
-Judge = Callable[[Numbers, NDArray[np.bool_]], Mapping[int, float]]
-"""Who goes against the others, by places and cosines, of what each has said in all of its rounds [devices, numbers],
-and of who was left out the last time."""
+Judge = Callable[[Numbers, NDArray[np.bool_], float], Mapping[int, float]]
+"""Who goes against the others, by places and cosines, of what each has said in all of its rounds [devices, numbers], of
+who was left out the last time, and of the freedom of what is said: independent ones have products with a spread of
+1/sqrt(freedom), at a length of one."""
 
 
 @dataclass(frozen=True)

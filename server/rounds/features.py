@@ -116,17 +116,32 @@ def _solved(rows: Numbers, products: Array, mean: Numbers) -> Numbers:
     return _turned(rows, products, mean, 1.0) / _spread(products, mean)
 
 
+def freedom_of(state: Weights) -> float:
+    """In how many directions of the same size rows vary as much as whitened features do."""
+    products, mean = state[PRODUCTS], state[MEAN].astype(np.float64)
+    values = _correlation(products, mean)[0]
+    left = values / (values + RIDGE)
+    return float(left.sum() ** 2 / max(float((left**2).sum()), np.finfo(np.float64).tiny))
+
+
 def _turned(rows: Numbers, products: Array, mean: Numbers, power: float) -> Numbers:
     """Rows in units of each feature's own spread, through a power of the inverse of what is left of the covariance."""
-    width, spread = rows.shape[1], _spread(products, mean)
+    values, vectors = _correlation(products, mean)
+    eased = (values + RIDGE) ** power
+    rows = rows / _spread(products, mean)
+    return rows / eased if vectors is None else rows @ ((vectors / eased) @ vectors.T)
+
+
+def _correlation(products: Array, mean: Numbers) -> tuple[Numbers, Numbers | None]:
+    """Eigenvalues and vectors of the covariance in units of features' own spread; of variances alone no vectors."""
+    width, spread = len(mean), _spread(products, mean)
     if len(products) == width:
-        return rows / spread / (1 + RIDGE) ** power
+        return np.ones(width), None
     covariance = np.zeros((width, width))
     covariance[np.triu_indices(width)] = products
     covariance = covariance + np.triu(covariance, 1).T
     values, vectors = np.linalg.eigh(covariance / np.outer(spread, spread))
-    eased = (np.maximum(values, 0.0) + RIDGE) ** power  # what devices tell need not be a covariance
-    return (rows / spread) @ ((vectors / eased) @ vectors.T)
+    return np.maximum(values, 0.0), vectors  # what devices tell need not be a covariance
 
 
 def _spread(products: Array, mean: Numbers) -> Numbers:

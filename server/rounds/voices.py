@@ -17,20 +17,27 @@ import numpy as np
 
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import FeatureSpec, Manifest, Parameter
-from server.means.memory import shortened
+from server.means.memory import Voices, shortened
 from server.means.rule import Numbers, middle, sizes_of
-from server.rounds.features import whitened
+from server.rounds.features import freedom_of, whitened
+
+FREEDOM_OF_PART = 32
+"""Of a unit's changes: they are products of few vectors, and go along few of them."""
 
 
 def voices(
     start: Weights, moments: Weights, updates: Sequence[Mapping[str, Array]], manifest: Manifest, *, measured: bool
-) -> Numbers:
-    """Of each update [updates, numbers], by moments that are known of features."""
+) -> Voices:
+    """Of each update, by moments that are known of features."""
     spec = manifest.features
     if measured and spec is not None:
-        return shortened(_of_head(start, moments, updates, spec))
+        said = _of_head(start, moments, updates, spec)
+        rows = max(len(start[spec.weight]) - 1, 1)  # errors of an example sum to nothing
+        return shortened(Voices(said, rows * freedom_of(moments)))
     parts = [unit.parameters for unit in manifest.units] or [manifest.head]
-    return shortened(np.concatenate([_of_part(start, updates, parameters) for parameters in parts], 1))
+    said = np.concatenate([_of_part(start, updates, parameters) for parameters in parts], 1)
+    freedom = sum(min(FREEDOM_OF_PART, sum(one.size for one in parameters)) for parameters in parts)
+    return shortened(Voices(said, float(freedom)))
 
 
 def _of_head(start: Weights, moments: Weights, updates: Sequence[Mapping[str, Array]], spec: FeatureSpec) -> Numbers:

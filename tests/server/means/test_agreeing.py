@@ -5,13 +5,18 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from server.means.agreeing import between, by_chance, opposed, parted, settled
+from server.means.agreeing import between, by_chance, parted, settled
+from server.means.agreeing import opposed as opposed_of
 
 NUMBERS, CLASSES = 60, 4
 
 
 def rows(*values):
     return np.array(values, np.float64)
+
+
+def opposed(said, before, freedom=None):
+    return opposed_of(said, before, freedom or said.shape[1])
 
 
 def nobody(said):

@@ -5,11 +5,16 @@ import pytest
 
 from edge_client.bundle.names import SAID
 from server.means.agreeing import opposed
-from server.means.memory import KEPT_DEVICES, MOST_NUMBERS, heard, shortened
+from server.means.memory import KEPT_DEVICES, MOST_NUMBERS, Voices, shortened
+from server.means.memory import heard as heard_of
 
 
-def nobody(sums, left_out):
+def nobody(sums, left_out, freedom):
     return {}
+
+
+def heard(judge, state, version, devices, said):
+    return heard_of(judge, state, version, devices, Voices(said, said.shape[1]))
 
 
 def rows(*values):
@@ -27,22 +32,22 @@ def test_sums_are_by_device_and_none_says_more_than_the_median():
     second = heard(nobody, first.state, 1, ["c", "a", "d"], rows([3, 0], [3, 0], [3, 0]))
     for device, told in (("c", [3, -2]), ("a", [4, 0]), ("b", [2, 0]), ("d", [3, 0])):
         np.testing.assert_allclose(sum_of(second.state, device), told, rtol=1e-6)
-    third = heard(nobody, second.state, 2, ["a", "b"], rows([0, 1], [0, 1]))  # 1 where it was 9 at most
-    np.testing.assert_allclose(sum_of(third.state, "a"), [4, 1 / 9], rtol=1e-6)
+    third = heard(nobody, second.state, 2, ["a", "b"], rows([0, 1], [0, 1]))  # 1 - 1/4 of 9 - 3/2
+    np.testing.assert_allclose(sum_of(third.state, "a"), [4, 0.1], rtol=1e-6)
 
 
 def test_who_was_left_out_is_told_to_the_rule_and_does_not_say_how_far_a_round_goes():
     asked = []
 
-    def last(sums, left_out):
+    def last(sums, left_out, freedom):
         asked.append(list(left_out))
         return {len(sums) - 1: -0.5}
 
-    said = rows([1, 0], [1, 0], [-1, 0])
-    first = heard(last, {}, 0, ["a", "b", "c"], said)
-    assert first.away == {2: -0.5}
-    second = heard(last, first.state, 1, ["c", "a", "b"], said[[2, 0, 1]])
-    assert asked == [[False] * 3, [True, False, False]]
+    said = rows([1, 0], [1, 0], [1, 0], [-1, 0])
+    first = heard(last, {}, 0, ["a", "b", "c", "d"], said)
+    assert first.away == {3: -0.5}
+    second = heard(last, first.state, 1, ["d", "a", "b", "c"], said[[3, 0, 1, 2]])
+    assert asked == [[False] * 4, [True, False, False, False]]
     np.testing.assert_allclose(sum_of(second.state, "a"), [2, 0])
 
 
@@ -70,7 +75,7 @@ def test_rounds_after_which_a_fleet_stands_still_part_no_honest_devices():
         found = heard(opposed, state, number, [str(device) for device in range(10)], said)
         state, left_out, plain = found.state, left_out + len(found.away), plain + said
     assert left_out == 0
-    assert opposed(plain, np.zeros(10, bool)), "a plain sum would have parted them"
+    assert opposed(plain, np.zeros(10, bool), 50), "a plain sum would have parted them"
 
 
 def test_devices_that_are_unknown_are_judged_by_their_round_alone():
@@ -100,10 +105,13 @@ def test_those_who_were_heard_last_are_kept():
 def test_fewer_numbers_keep_products():
     rng = np.random.default_rng()
     said = rng.normal(size=(6, 20_000)) + 0.5
-    found = shortened(said)
+    found, freedom = shortened(Voices(said, 20_000))
     assert found.shape == (6, MOST_NUMBERS)
+    assert freedom == pytest.approx(MOST_NUMBERS / (1 + MOST_NUMBERS / 20_000))
     whole, few = said @ said.T, found @ found.T
     scale = np.sqrt(np.outer(np.diag(whole), np.diag(whole)))
     assert np.abs(few - whole).max() / scale.max() == pytest.approx(0, abs=6 / MOST_NUMBERS**0.5)
-    np.testing.assert_array_equal(shortened(said[:, :MOST_NUMBERS]), said[:, :MOST_NUMBERS])
-    np.testing.assert_allclose(shortened(2 * said - said[[1, 2, 3, 4, 5, 0]]), 2 * found - found[[1, 2, 3, 4, 5, 0]])
+    again = shortened(Voices(2 * said - said[[1, 2, 3, 4, 5, 0]], 20_000)).said
+    np.testing.assert_allclose(again, 2 * found - found[[1, 2, 3, 4, 5, 0]], atol=1e-9)
+    little = Voices(said[:, :MOST_NUMBERS], 7)
+    assert shortened(little) is little

@@ -47,10 +47,10 @@ def test_how_many_examples_a_class_has_says_nothing(manifest, start, rows):
     change, errors = rng.normal(size=shape), rng.normal(size=shape[0])
     one = sent(start, spec, change, np.zeros(shape[0]))
     other = sent(start, spec, change + np.outer(errors, mean), errors)
-    said = voices(start, known(rows), [one, other], manifest, measured=True)
+    said = voices(start, known(rows), [one, other], manifest, measured=True).said
     np.testing.assert_allclose(said[0], said[1], atol=1e-3 * np.abs(said).max())
     bare = msgspec.structs.replace(manifest, features=msgspec.structs.replace(spec, bias=""))
-    said = voices(start, known(rows), [one, other], bare, measured=True)
+    said = voices(start, known(rows), [one, other], bare, measured=True).said
     np.testing.assert_allclose(said[0], said[1], atol=1e-2 * np.abs(said).max())
 
 
@@ -66,7 +66,7 @@ def test_a_product_is_how_much_a_step_lowers_anothers_loss(manifest, start, rows
         weight, bias = errors.T @ rows, errors.sum(0)
         gradients.append((weight, bias))
         updates.append(sent(start, spec, weight, bias))
-    one, other = voices(start, moments, updates, manifest, measured=True)
+    one, other = voices(start, moments, updates, manifest, measured=True).said
     (weight, bias), (theirs, their_bias) = gradients
     step = features._solved(weight - np.outer(bias, mean), moments[features.PRODUCTS], mean)
     lowered = float((step * (theirs - np.outer(their_bias, mean))).sum())
@@ -78,7 +78,7 @@ def test_variances_alone_are_enough(manifest, start, rows):
     moments = known(rows)
     variances = {**moments, features.PRODUCTS: features._diagonal(moments[features.PRODUCTS], rows.shape[1])}
     change = np.random.default_rng().normal(size=start[spec.weight].shape)
-    (said,) = voices(start, variances, [sent(start, spec, change, 0 * change[:, 0])], manifest, measured=True)
+    (said,) = voices(start, variances, [sent(start, spec, change, 0 * change[:, 0])], manifest, measured=True).said
     spread = np.sqrt(variances[features.PRODUCTS])
     usual = np.sqrt(np.mean(spread**2 + rows.mean(0) ** 2))
     expected = change / np.maximum(spread, features.LEAST_SPREAD * usual) / (1 + features.RIDGE) ** 0.5
@@ -95,7 +95,7 @@ def test_without_features_units_speak_as_loud_as_each_other_and_only_of_what_the
             for one in manifest.units[unit].parameters:
                 own[one.name] = start[one.name] + (scale[unit] * rng.normal(size=one.shape)).astype(np.float32)
         updates.append({**own, **{one.name: start[one.name] + 100 for one in manifest.head}})
-    said = voices(start, {}, updates, manifest, measured=False)
+    said = voices(start, {}, updates, manifest, measured=False).said
     products = said @ said.T
     assert products[0, 2] == pytest.approx(0, abs=1e-12)
     assert 0.3 < products[0, 0] < 3
