@@ -57,7 +57,7 @@ def test_few_liars_of_a_fleet_are_few_where_most_of_a_round_are_they():
     truth = rng.normal(size=80)
     said = np.where(np.arange(12) < 9, 1.0, -1.0)[:, None] * truth + rng.normal(size=(12, 80))
     state = {}
-    for places in (range(6), range(3, 9), range(6, 12)):
+    for places in ([0, 1, 2, 3, 4, 9], [4, 5, 6, 7, 8, 10], [0, 2, 4, 6, 8, 11]):
         state = heard(opposed, state, 0, [names[place] for place in places], said[places]).state
     found = heard(opposed, state, 1, names[8:], said[8:])
     assert found.away.keys() == {1, 2, 3}

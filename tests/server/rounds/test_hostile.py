@@ -213,7 +213,7 @@ def test_weights_that_are_not_finite_are_never_published(server, bundle_name):
         np.testing.assert_array_equal(value, before[name])
 
 
-RULES = ["clipped", "trimmed", "median"]
+RULES = ["agreeing", "clipped", "trimmed", "median"]
 
 
 def lying(server, rule, **settings):
@@ -234,7 +234,9 @@ def lying(server, rule, **settings):
 AS_IT_IS = {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}}
 
 
-@pytest.mark.parametrize(("rule", "moved"), [("mean", -0.08), ("clipped", 0.1), ("trimmed", 0.1), ("median", 0.1)])
+@pytest.mark.parametrize(
+    ("rule", "moved"), [("mean", -0.08), ("agreeing", 0.1), ("clipped", 0.1), ("trimmed", 0.1), ("median", 0.1)]
+)
 def test_three_liars_of_ten(server, bundle_name, rule, moved):
     server.bundle = bundle_name
     _, found = lying(server, rule)

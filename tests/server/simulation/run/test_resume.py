@@ -19,6 +19,7 @@ CASES = {
     "weights": ("spry", {}),
     "numbers": ("spry", {"mode": "iteration"}),
     "what is usual": ("spry", {"aggregation": "trimmed"}),
+    "what devices said": ("spry", {"aggregation": "agreeing"}),
     "the last change": ("fwdllm+", {}),
     "a guide": ("fedfgd", {"mode": "iteration", "head": "exact", "directions": 4, "guided": 3}),
 }
