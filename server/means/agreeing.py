@@ -40,7 +40,7 @@ def opposed(said: Numbers, before: Places, freedom: float) -> dict[int, float]:
         if not found.any():
             break
         away[inside[found]] = True
-    return _cosines(said, away, freedom)
+    return _themselves(said, products, away, freedom)
 
 
 def _against(products: Numbers, freedom: float, most: int, before: Places) -> Places:
@@ -57,12 +57,13 @@ def _against(products: Numbers, freedom: float, most: int, before: Places) -> Pl
     return found if between(products, found) < least else nobody
 
 
-def _cosines(said: Numbers, away: Places, freedom: float) -> dict[int, float]:
-    """Of those who are away, as far as they go against the others by themselves."""
+def _themselves(said: Numbers, products: Numbers, away: Places, freedom: float) -> dict[int, float]:
+    """Of those who are away, who goes against the others by itself too: against two at least, as one may be the liar."""
     others = said[~away].sum(0)
     lengths = np.maximum(sizes_of(said) * float(np.sqrt(others @ others)), np.finfo(np.float64).tiny)
-    cosines = said @ others / lengths
-    return {int(place): float(cosines[place]) for place in np.flatnonzero(away & (cosines < -1 / freedom**0.5))}
+    cosines, against = said @ others / lengths, (products[:, ~away] < 0).sum(1)
+    alone = away & (cosines < -1 / freedom**0.5) & (against >= FEWEST - 1)
+    return {int(place): float(cosines[place]) for place in np.flatnonzero(alone)}
 
 
 def by_chance(devices: int, freedom: float) -> float:

@@ -52,6 +52,13 @@ def test_two_cannot_tell_and_half_of_four_are_no_minority():
     assert len(opposed(said, nobody(said))) <= 1
 
 
+def test_of_two_who_share_what_nobody_else_has_none_is_left_out():
+    said = np.zeros((6, 300))
+    said[:4, 0] = 1
+    said[4:, 1] = 1, -1
+    assert not opposed(said, nobody(said))
+
+
 def test_a_still_fleet_has_no_minority():
     assert not opposed(np.zeros((6, 9)), np.zeros(6, bool))
 
