@@ -58,7 +58,7 @@ def _against(products: Numbers, freedom: float, most: int, before: Places) -> Pl
 
 
 def _themselves(said: Numbers, products: Numbers, away: Places, freedom: float) -> dict[int, float]:
-    """Of those who are away, who goes against the others by itself too: against two at least, as one may be the liar."""
+    """Of those who are away, who goes against the others by itself too: against two at least, as one may lie."""
     others = said[~away].sum(0)
     lengths = np.maximum(sizes_of(said) * float(np.sqrt(others @ others)), np.finfo(np.float64).tiny)
     cosines, against = said @ others / lengths, (products[:, ~away] < 0).sum(1)
