@@ -32,9 +32,8 @@ def opposed(said: Numbers, before: Places, freedom: float) -> dict[int, float]:
     that nobody followed ever more, of which others must not be judged. Then the rest is parted again.
     """
     devices = len(said)
-    products, away, found = said @ said.T, np.zeros(devices, bool), np.zeros(devices, bool)
-    most = (devices - 1) // 2
-    while not away.all() and (left := most - int(away.sum())) > 0:
+    products, away, most = said @ said.T, np.zeros(devices, bool), (devices - 1) // 2
+    while (left := most - int(away.sum())) > 0:
         inside = np.flatnonzero(~away)
         found = _against(products[np.ix_(inside, inside)], freedom, left, before[inside])
         if not found.any():
@@ -114,7 +113,7 @@ def settled(products: Numbers, away: Places, most: int) -> Places:
         count = int(away.sum())
         barred = (away & (count == 1)) | (~away & (count >= most))
         place = int(np.argmin(np.where(barred, np.inf, worse)))
-        if barred[place] or worse[place] >= -tolerance:
+        if barred[place] or not worse[place] < -tolerance:
             return away
         away[place] = not away[place]
         worse -= 2 * apart[place] * sides * sides[place]

@@ -22,7 +22,9 @@ MOST_NUMBERS = 2048
 _MORE = 3
 _SUM, _LEFT_OUT, _FURTHEST, _VERSION = slice(-_MORE), -3, -2, -1
 """Of what is kept of a device: its sum, whether it was left out when it was heard last, how far a round had moved the
-fleet at most by then, squared, and of which version that round was."""
+fleet at most by then, and of which version that round was."""
+_LARGEST = 1e30
+"""What fits in 32 bits, as does a sum of some."""
 KEPT_DEVICES = 1000
 """Those that were heard last."""
 
@@ -56,8 +58,11 @@ def heard(judge: Judge, state: Weights, version: int, devices: Sequence[str], vo
     believed = ~left_out[: len(devices)]
     moved = _moved(now[believed] if believed.any() else now)
     furthest = max([moved, *(float(own[_FURTHEST]) for own in before.values())])
-    now *= moved / furthest if furthest > 0 else 0.0
-    sums = np.stack([before[device][_SUM] if device in before else np.zeros(len(now[0])) for device in everybody])
+    now *= (moved / furthest) ** 2 if furthest > 0 else 0.0
+    sums = np.zeros((len(everybody), now.shape[1]))
+    for place, device in enumerate(everybody):
+        if device in before:
+            sums[place] = before[device][_SUM]
     sums[: len(devices)] += now
     away = judge(sums, left_out, voices.freedom)
     known = {
@@ -67,7 +72,7 @@ def heard(judge: Judge, state: Weights, version: int, devices: Sequence[str], vo
     }
     last = sorted(known.items(), key=lambda one: (-one[1][_VERSION], one[0]))[:KEPT_DEVICES]
     here = {place: cosine for place, cosine in away.items() if place < len(devices)}
-    return Heard(here, {SAID + device: own.astype(np.float32) for device, own in last})
+    return Heard(here, {SAID + device: np.clip(own, -_LARGEST, _LARGEST).astype(np.float32) for device, own in last})
 
 
 def _known(state: Weights, numbers: int) -> Weights:
@@ -76,9 +81,9 @@ def _known(state: Weights, numbers: int) -> Weights:
 
 
 def _moved(said: Numbers) -> float:
-    """The square of the mean, beyond half of what it is of devices that have nothing in common."""
+    """How long the mean is, beyond half of its square of devices that have nothing in common."""
     mean = said.mean(0)
-    return max(0.0, float(mean @ mean) - float(np.square(said).sum()) / len(said) ** 2 / 2)
+    return max(0.0, float(mean @ mean) - float(np.square(said).sum()) / len(said) ** 2 / 2) ** 0.5
 
 
 def _bounded(said: Numbers) -> Numbers:

@@ -89,6 +89,14 @@ def test_a_still_round_leaves_sums_as_they_are():
     assert not np.isnan(sum_of(heard(nobody, {}, 0, ["a"], np.zeros((1, 2))).state, "a")).any()
 
 
+def test_the_largest_numbers_there_are_stay_numbers():
+    rng, state = np.random.default_rng(), {}
+    for number in range(3):
+        found = heard(opposed, state, number, [str(device) for device in range(5)], 3e38 * rng.normal(size=(5, 40)))
+        state = found.state
+        assert all(np.isfinite(own).all() for own in state.values())
+
+
 def test_what_was_of_something_else_is_forgotten():
     first = heard(nobody, {}, 0, ["a", "b"], np.ones((2, 5)))
     assert {len(own) for own in heard(nobody, first.state, 1, ["a"], np.ones((1, 3))).state.values()} == {3 + 3}
