@@ -5,16 +5,15 @@
 
 3 of 10 devices send -5 times their update (`negated`), or train on labels that are turned round (`flipped`). Beside
 them `honest`, the fleet in which nobody lies, and `without`, the fleet without the three, by the plain mean. In the
-simulator; with `--bundle` on a real server, whose devices are clients in this process. The same command goes on where
-it stopped.
+simulator; with `--bundle` on a real server, with a process for each device. The same command goes on where it stopped.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -22,15 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fleet import TOKEN, machine, read_rows, shape_of, write_rows
-from safetensors import safe_open
-from safetensors.numpy import save
+from fleet import SPRY, Client, Server, machine, read_rows, shape_of, write_rows
 
 from edge_client.arrays import Weights
 from edge_client.bundle.names import FEATURES
-from edge_client.client.client import Client
 from edge_client.commands.options.adapter import AdapterOptions
-from server.cli.connection import Access, Administrator
 from server.means.registry import MEANS, PLAIN
 from server.simulation.compute.crews import Alone
 from server.simulation.compute.work import Worker
@@ -38,7 +33,6 @@ from server.simulation.data.split import Kinds, by_mix
 from server.simulation.plan import plan_for
 from server.simulation.run.fleet import Fleet
 from server.simulation.run.state import RunState
-from server.storage.jobs import find_job
 from server.storage.models import Model
 
 FACTOR = -5.0
@@ -138,57 +132,36 @@ def simulated(options: argparse.Namespace, kind: str, rule: str, folder: Path) -
 # --- on a real server ------------------------------------------------------------------------------------------------
 
 
-class RealServer:
-    """The application under uvicorn, in a thread of this process."""
-
-    def __init__(self, folder: Path) -> None:
-        import uvicorn
-
-        from server.app import create_app
-        from server.settings import Settings
-
-        own = {"tick_seconds": 0.05, "retry_seconds": 0.2, "enrolments_per_minute": 1000}
-        self.app = create_app(Settings.model_validate({"data_dir": folder / "data", "admin_token": TOKEN, **own}))
-        self._server = uvicorn.Server(uvicorn.Config(self.app, port=0, log_level="error", lifespan="on"))
-        self._thread = threading.Thread(target=self._server.run)
-        self._thread.start()
-        while not self._server.started:
-            time.sleep(0.01)
-        self.url = f"http://127.0.0.1:{self._server.servers[0].sockets[0].getsockname()[1]}"
-
-    def administrator(self) -> Administrator:
-        return Administrator(Access(self.url, TOKEN))
-
-    def weights(self, job: str) -> Weights:
-        store = self.app.state.services.store
-        found = find_job(store, job)
-        return store.models.load(found, found.version).weights
-
-    def stop(self) -> None:
-        self._server.should_exit = True
-        self._thread.join()
+LIAR = [sys.executable, __file__]
+"""In the place of `spry`."""
 
 
-def lie(client: Client, server: RealServer) -> None:
-    """From now on the client sends the opposite of what it found."""
-    send = client.server.send_update
+def lie() -> None:
+    """`spry join` of a device that sends the opposite of what it found."""
+    from edge_client.commands import cli
+    from edge_client.store.jobs import JobStore
+    from edge_client.training import round as part
 
-    def sent(task: str, data: bytes) -> Any:
-        with tempfile.NamedTemporaryFile() as file:
-            Path(file.name).write_bytes(data)
-            with safe_open(file.name, "np") as update:
-                said = update.metadata()
-                tensors = {name: update.get_tensor(name) for name in update.keys()}  # noqa: SIM118 -- not a dictionary
-        return send(task, save(lied(server.weights("poison"), tensors), said))
+    weights_of, save_update, start = part.current, JobStore.save_update, dict[str, Any]()
 
-    client.server.send_update = sent  # type: ignore[method-assign] -- what it is to lie
+    def current(*where: Any) -> Any:
+        found = weights_of(*where)
+        start.update(found.weights)
+        return found
+
+    def save(store: JobStore, tensors: Weights, report: Any) -> None:
+        save_update(store, lied(start, tensors), report)
+
+    part.current, JobStore.save_update = current, save
+    cli.main()
 
 
 def served(options: argparse.Namespace, kind: str, rule: str, folder: Path) -> dict[str, Any]:
+    """Server and clients in processes of their own."""
     parts = fleet_of(options, kind)
-    honest = options.clients - options.liars
     held_out = write_rows(folder / "held-out.jsonl", read_rows(options.data / "test.jsonl", options.test_examples))
-    server, clients = RealServer(folder), list[Client]()
+    server = Server(folder / "server", tick_seconds=0.05, retry_seconds=0.2)
+    clients = list[Client]()
     try:
         with server.administrator() as admin:
             settings = settings_of(options, rule, len(parts)) | {"over_selection": 1, "deadline": 900}
@@ -202,22 +175,19 @@ def served(options: argparse.Namespace, kind: str, rule: str, folder: Path) -> d
             token = admin.post("/v1/tokens", {"uses": len(parts)})["token"]
             for number, part in enumerate(parts):
                 home = folder / f"client-{number}"
-                client = Client(server.url, token, part, home=home, threads=1, holdout=0.0, name=f"device-{number}",
-                                pause=lambda seconds: time.sleep(min(seconds, 0.2)))  # fmt: skip
-                if kind == "negated" and number >= honest:
-                    lie(client, server)
-                clients.append(client)
-            running = [threading.Thread(target=client.run, kwargs={"rounds": options.rounds}) for client in clients]
-            for thread in running:
-                thread.start()
-            for thread in running:
-                thread.join()
+                rows = write_rows(home / "rows.jsonl", part)
+                lies = kind == "negated" and number >= options.clients - options.liars
+                more = "--holdout", "0", "--name", f"device-{number}", "--rounds", str(options.rounds)
+                clients.append(Client(server, home, rows, token, *more, spry=LIAR if lies else SPRY))
             while (job := admin.get("/v1/jobs/poison"))["state"] == "running":
-                time.sleep(0.1)
+                for client in clients:
+                    if client.running or client.process.returncode:
+                        client.check("a client")
+                time.sleep(0.2)
             rounds = admin.get("/v1/jobs/poison/rounds", limit=200)
     finally:
         for client in clients:
-            client.close()
+            client.stop()
         server.stop()
     named = [one["name"] for row in rounds for one in (row["result"] or {}).get("outlying", [])]
     counts = {name: named.count(name) for name in sorted(set(named))}
@@ -282,4 +252,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    lie() if sys.argv[1:2] == ["join"] else main()

@@ -125,10 +125,11 @@ def test_learning(tiny, data):
 
 def test_poison_in_the_simulator_and_on_a_server(tiny, model_folder, data, tmp_path):
     few = "--clients", 4, "--liars", 1, "--examples", 8, "--rounds", 1, "--test-examples", 8
-    options = "--data", data, "--out", tmp_path, "--rules", "trimmed", "--json", *few
+    options = "--data", data, "--out", tmp_path, "--rules", "trimmed,agreeing", "--json", *few
     own = "--model", model_folder, "--batch", 4, "--length", 8
     for found in (json.loads(ran("poison", *options, *more)) for more in (own, ("--bundle", tiny))):
-        assert list(found) == ["without mean", *(f"{kind} trimmed" for kind in ("honest", "negated", "flipped"))]
+        cases = [f"{kind} {rule}" for rule in ("trimmed", "agreeing") for kind in FLEETS]
+        assert list(found) == ["without mean", *cases]
         assert found["negated trimmed"]["outliers"] > 0
     assert found["negated trimmed"]["named"]["device-3"] == 1
     again = json.loads(ran("poison", *options, *own))
@@ -148,6 +149,19 @@ def test_slow_devices_in_the_simulator_and_on_a_server(tiny, model_folder, data,
         "four updates that come beat three times the slowest"
     )
     assert "of the synchronous job's time" in ran("buffered", *options, *own) or found["ratio"] is None
+
+
+def test_heads_over_splits(model_folder, data, tmp_path):
+    few = "--clients", 5, "--liars", 1, "--examples", 8, "--rounds", 2, "--test-examples", 8, "--seeds", 1, "--json"
+    options = "--data", data, "--out", tmp_path, "--model", model_folder, "--batch", 4, "--length", 8
+    found = json.loads(ran("heads", *options, "--alphas", "10", "--rules", "agreeing", *few))
+    assert list(found) == [f"alpha 10 {case}" for case in ("without mean", *(f"{k} agreeing" for k in FLEETS))]
+    assert all(0 <= one["accuracy"] <= 1 for one in found.values())
+    assert found["alpha 10 negated agreeing"]["liars"] > 0
+    assert json.loads(ran("heads", *options, "--alphas", "10", "--rules", "agreeing", *few)) == found
+
+
+FLEETS = "honest", "negated", "flipped"
 
 
 def test_scalars(tiny, data):

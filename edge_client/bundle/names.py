@@ -32,6 +32,8 @@ FEATURES = "f:"
 in the state those of all."""
 SIZES = "n:"
 """How far a unit's newest holders went (`server.means.units`), which the server alone keeps."""
+SAID = "s:"
+"""What a device said so far, by its id (`server.means.memory`), which the server alone keeps."""
 REPEATED = (FIRST, SECOND)
 """What devices need of the server's state to take its steps themselves; it sends no other, and they take no other."""
 

@@ -14,6 +14,7 @@ from edge_client.commands.options.groups import OptionGroup
 from edge_client.training.estimators import ESTIMATORS
 from server.errors import SettingsError
 from server.jobs.presets import PRESETS
+from server.means.registry import MEANS
 
 PresetOption = Annotated[
     str | None, typer.Option(help=f"Where settings start from: {', '.join(PRESETS)}. Left out: what fits the adapter.")
@@ -35,6 +36,10 @@ class RoundOptions(OptionGroup):
     units_per_client: Annotated[
         int | None,
         typer.Option(min=0, help="Units of a client at least, 0: all. With more, more clients share each."),
+    ] = None
+    aggregation: Annotated[
+        str | None,
+        typer.Option(help=f"What updates come to: {', '.join(MEANS)}. Take agreeing where some devices may lie."),
     ] = None
     server_learning_rate: Annotated[float | None, typer.Option(help="The server's rate of the units.")] = None
     evaluate_every: Annotated[int | None, typer.Option(min=1, help="Rounds between evaluations.")] = None

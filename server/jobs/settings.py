@@ -72,7 +72,8 @@ class JobSettings(BaseModel):
         default=20.0, description="How often the median norm an update may have."
     )
     aggregation: Annotated[str, Len(1, 100)] = Field(
-        default="mean", description="What a unit's holders come to: mean, or one that few liars cannot move."
+        default="mean",
+        description="What a unit's holders come to: mean, or one that few liars cannot move, such as agreeing.",
     )
     weight_bound: Annotated[float, Ge(1)] = Field(
         default=4.0, description="How often the median of a unit's clients one of them may weigh at most."

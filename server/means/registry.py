@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edge_client import plugins
+from server.means.agreeing import AGREEING
 from server.means.clipped import CLIPPED
 from server.means.mean import MEAN
 from server.means.median import MEDIAN
@@ -18,5 +19,7 @@ def _fits(plugin: object) -> bool:
 
 
 MEANS = plugins.Registry[Rule](
-    plugins.MEANS, _fits, {PLAIN: MEAN, "clipped": CLIPPED, "trimmed": TRIMMED, "median": MEDIAN}
+    plugins.MEANS,
+    _fits,
+    {PLAIN: MEAN, "agreeing": AGREEING, "clipped": CLIPPED, "trimmed": TRIMMED, "median": MEDIAN},
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,12 @@ FAR = 3.0
 """Times the usual length: whoever goes further is named, and where changes are shortened left out."""
 
 
+Judge = Callable[[Numbers, NDArray[np.bool_], float], Mapping[int, float]]
+"""Who goes against the others, by places and cosines, of what each has said in all of its rounds [devices, numbers], of
+who was left out the last time, and of the freedom of what is said: independent ones have products with a spread of
+1/sqrt(freedom), at a length of one."""
+
+
 @dataclass(frozen=True)
 class Rule:
     """A mean of holders' changes."""
@@ -27,6 +33,8 @@ class Rule:
     """Where it is the mean of changes that are shortened as wholes: how long one may be, by sizes [holders] and
     weights; none is left of those that are `FAR` times as long. Mode iteration has such rules alone, as derivatives can
     be made smaller and no more."""
+    judge: Judge | None = None
+    """Where devices are left out whole."""
 
 
 def weighted_mean(changes: Numbers, weights: Numbers) -> Numbers:

@@ -174,3 +174,8 @@ def in_words(found: Sequence[Odd]) -> str:
         said.append(f"against the others (cosine {worst.cosine:.2f})")
     more = f", and so do {len(found) - 1} other parts" if len(found) > 1 else ""
     return f"its {worst.part} goes {' and '.join(said)}{more}"
+
+
+def against_in_words(cosine: float) -> str:
+    """What an operator is told of a device that a rule leaves out whole."""
+    return f"what it says goes against the others (cosine {cosine:.2f} over its rounds), and it is left out"

@@ -97,20 +97,57 @@ def stepped(change: Weights, state: Weights, spec: FeatureSpec, training: Traini
     return {**change, **moved}
 
 
+def whitened(weight: Numbers, bias: Numbers | None, state: Weights) -> Numbers:
+    """Changes of rows of the last layer about the features' mean, in units of their spread in every direction.
+
+    What is of the mean says how many examples a class has. A product of two of what is left is how much a step by the
+    one lowers the other's loss.
+    """
+    mean, products = state[MEAN].astype(np.float64), state[PRODUCTS]
+    if bias is not None:
+        return _turned(weight - np.outer(bias, mean), products, mean, 0.5)
+    found = _turned(np.vstack([weight, mean]), products + _packed(mean, len(products)), 0 * mean, 0.5)
+    rows, along = found[:-1], found[-1] / max(float(np.sqrt(found[-1] @ found[-1])), np.finfo(np.float64).tiny)
+    return rows - np.outer(rows @ along, along)
+
+
 def _solved(rows: Numbers, products: Array, mean: Numbers) -> Numbers:
     """Rows through the inverse of the features' covariance, in units of each feature's own spread."""
-    width = rows.shape[1]
-    variances = np.maximum(_diagonal(products, width).astype(np.float64), 0.0)
-    size = np.mean(variances + np.square(mean)) + np.finfo(np.float32).tiny
-    spread = np.sqrt(np.maximum(variances, LEAST_SPREAD**2 * size))
+    return _turned(rows, products, mean, 1.0) / _spread(products, mean)
+
+
+def freedom_of(state: Weights) -> float:
+    """In how many directions of the same size rows vary as much as whitened features do."""
+    products, mean = state[PRODUCTS], state[MEAN].astype(np.float64)
+    values = _correlation(products, mean)[0]
+    left = values / (values + RIDGE)
+    return float(left.sum() ** 2 / max(float((left**2).sum()), np.finfo(np.float64).tiny))
+
+
+def _turned(rows: Numbers, products: Array, mean: Numbers, power: float) -> Numbers:
+    """Rows in units of each feature's own spread, through a power of the inverse of what is left of the covariance."""
+    values, vectors = _correlation(products, mean)
+    eased = (values + RIDGE) ** power
+    rows = rows / _spread(products, mean)
+    return rows / eased if vectors is None else rows @ ((vectors / eased) @ vectors.T)
+
+
+def _correlation(products: Array, mean: Numbers) -> tuple[Numbers, Numbers | None]:
+    """Eigenvalues and vectors of the covariance in units of features' own spread; of variances alone no vectors."""
+    width, spread = len(mean), _spread(products, mean)
     if len(products) == width:
-        return rows / np.square(spread) / (1 + RIDGE)
+        return np.ones(width), None
     covariance = np.zeros((width, width))
     covariance[np.triu_indices(width)] = products
     covariance = covariance + np.triu(covariance, 1).T
     values, vectors = np.linalg.eigh(covariance / np.outer(spread, spread))
-    inverse = (vectors / (np.maximum(values, 0.0) + RIDGE)) @ vectors.T  # what devices tell need not be a covariance
-    return (rows / spread) @ inverse / spread
+    return np.maximum(values, 0.0), vectors  # what devices tell need not be a covariance
+
+
+def _spread(products: Array, mean: Numbers) -> Numbers:
+    variances = np.maximum(_diagonal(products, len(mean)).astype(np.float64), 0.0)
+    size = np.mean(variances + np.square(mean)) + np.finfo(np.float32).tiny
+    return np.sqrt(np.maximum(variances, LEAST_SPREAD**2 * size))
 
 
 def unlikely(moments: Moments, spec: FeatureSpec) -> str | None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest
+from edge_client.bundle.names import SAID
 from edge_client.gradient.drawing import Draw, step_directions
 from edge_client.training.estimators import kind_of
 from edge_client.training.features import Moments, moments_in
@@ -22,14 +23,17 @@ from edge_client.wire.protocol import Report, Training
 from edge_client.wire.scalars import Participant, ScalarReport, StepRecord, as_published, decode_report
 from server.jobs.job import Job
 from server.jobs.settings import JobSettings
+from server.means.memory import heard
 from server.means.registry import MEANS, PLAIN
+from server.means.rule import Rule
 from server.means.scalars import shortened_reports
-from server.means.units import WEIGHT_BOUND, combined, in_words
+from server.means.units import WEIGHT_BOUND, against_in_words, combined, in_words
 from server.rounds import features
 from server.rounds.aggregation import Holder, Mean, bounded_scalars, weights_of
 from server.rounds.counts import scalars_held_to
 from server.rounds.late import aged
 from server.rounds.outliers import Norms, beyond, sizes, usual_in, usual_sizes
+from server.rounds.voices import voices
 from server.storage.models import Model, moved, repeated
 from server.storage.rows import Part, Reported, Round
 from server.storage.store import Store
@@ -52,6 +56,8 @@ class Contribution:
     """Read when it is their turn."""
     staleness: int | None = None
     """How many versions ago it began, in a job whose rounds take what comes."""
+    device: str = ""
+    """Whose it is, by its id."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +126,7 @@ def _contribution(store: Store, job: Job, part: Part, start: Model) -> Contribut
         norms=sent.norms,
         report=sent.report,
         tensors=partial(store.blobs.tensors, sent.sha256),
+        device=part.device,
     )
     return update if part.base is None else late_one(update, part.base, start, partial(store.models.load, job))
 
@@ -189,12 +196,37 @@ def _robust(
 ) -> _Come:
     """All updates at once."""
     rule = MEANS.find(settings.aggregation)
-    weights = weights_of(holders, min(settings.weight_bound, WEIGHT_BOUND), manifest)
     tensors = [update.tensors() for update in taken]
-    found = combined(rule, start.weights, start.optimizer, tensors, weights, manifest)
     told = [moments_in(own, update.report.measured) for own, update in zip(tensors, taken, strict=True)]
-    odd = tuple((taken[holder].part, in_words(parts)) for holder, parts in sorted(found.odd.items()))
-    return _Come(replace(start, optimizer=start.optimizer | found.sizes), found.change, told, odd)
+    start, away = _heard(rule, start, taken, tensors, told, settings, manifest)
+    inside = [place for place in range(len(taken)) if place not in away]
+    weights = weights_of([holders[place] for place in inside], min(settings.weight_bound, WEIGHT_BOUND), manifest)
+    kept = [tensors[place] for place in inside]
+    found = combined(rule, start.weights, start.optimizer, kept, weights, manifest)
+    words = {inside[holder]: in_words(parts) for holder, parts in found.odd.items()}
+    words |= {place: against_in_words(cosine) for place, cosine in away.items()}
+    odd = tuple((taken[place].part, why) for place, why in sorted(words.items()))
+    state = start.optimizer | found.sizes
+    return _Come(replace(start, optimizer=state), found.change, [told[place] for place in inside], odd)
+
+
+def _heard(
+    rule: Rule,
+    start: Model,
+    taken: Sequence[Contribution],
+    tensors: Sequence[Mapping[str, Any]],
+    told: Sequence[Moments],
+    settings: JobSettings,
+    manifest: Manifest,
+) -> tuple[Model, Mapping[int, float]]:
+    """Who is left out of a rule that judges devices, and the model with what is known of them."""
+    if rule.judge is None or not taken:
+        return start, {}
+    moments = features.joined(start.optimizer, told)
+    said = voices(start.weights, moments, tensors, manifest, measured=settings.measures(manifest) and bool(moments))
+    found = heard(rule.judge, start.optimizer, start.version, [update.device for update in taken], said)
+    state = {name: value for name, value in start.optimizer.items() if not name.startswith(SAID)}
+    return replace(start, optimizer=state | found.state), found.away
 
 
 def _clarity(update: Contribution, manifest: Manifest) -> dict[int, float]:

@@ -189,6 +189,7 @@ class Fleet:
             norms(without_moments(one.update), bases[base], self._head, self.manifest.units),
             Report(**one.report),
             lambda: one.update,
+            device=str(member.client),
         )
         if not self.settings.is_buffered:
             return update

@@ -34,6 +34,7 @@ METHODS = {
     "numbers": ("spry", {"mode": "iteration", "iterations": 2, "head": "apart"}),
     "numbers and the head's gradient": ("spry", {"mode": "iteration", "iterations": 2, "head": "exact"}),
     "units that clients share": ("spry", {"directions": 2}, {"units_per_client": 2}),
+    "the mean of those who agree": ("spry", {"directions": 2}, {"units_per_client": 0, "aggregation": "agreeing"}),
     "a trimmed mean": ("spry", {"directions": 2}, {"units_per_client": 0, "aggregation": "trimmed"}),
     "a clipped mean of numbers": (
         "spry",

@@ -20,6 +20,7 @@ CASES = {
     "numbers": ("spry", {"mode": "iteration"}),
     "what is usual": ("spry", {"aggregation": "trimmed"}),
     "late updates": ("spry", {"settings": {"schedule": "buffered", "buffer": 2}, "speeds": 10.0}),
+    "what devices said": ("spry", {"aggregation": "agreeing"}),
     "the last change": ("fwdllm+", {}),
     "a guide": ("fedfgd", {"mode": "iteration", "head": "exact", "directions": 4, "guided": 3}),
 }

@@ -1,0 +1,63 @@
+"""What an update says, in numbers that can be compared between devices whose data differ.
+
+Of a model with a task layer whose features are measured that is the layer's change about the features' mean and in
+units of their spread: what a device's texts say of its classes. As it stands the change is of the mean for the most
+part, by which devices with different shares of the classes seem to contradict each other. All devices train the layer,
+whatever units they hold, so all can be compared.
+
+Otherwise it is the change of the units, each in units of what is usual in it. That says less: in the first round behind
+a layer of zeros, or where estimates are noisy, next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from edge_client.arrays import Array, Weights
+from edge_client.bundle.manifest import FeatureSpec, Manifest, Parameter
+from server.means.memory import Voices, shortened
+from server.means.rule import Numbers, middle, sizes_of
+from server.rounds.features import freedom_of, whitened
+
+FREEDOM_OF_PART = 32
+"""Of a unit's changes: they are products of few vectors, and go along few of them."""
+
+
+def voices(
+    start: Weights, moments: Weights, updates: Sequence[Mapping[str, Array]], manifest: Manifest, *, measured: bool
+) -> Voices:
+    """Of each update, by moments that are known of features."""
+    spec = manifest.features
+    if measured and spec is not None:
+        said = _of_head(start, moments, updates, spec)
+        rows = max(len(start[spec.weight]) - 1, 1)  # errors of an example sum to nothing
+        return shortened(Voices(said, rows * freedom_of(moments)))
+    parts = [unit.parameters for unit in manifest.units] or [manifest.head]
+    said = np.concatenate([_of_part(start, updates, parameters) for parameters in parts], 1)
+    freedom = sum(min(FREEDOM_OF_PART, sum(one.size for one in parameters)) for parameters in parts)
+    return shortened(Voices(said, float(freedom)))
+
+
+def _of_head(start: Weights, moments: Weights, updates: Sequence[Mapping[str, Array]], spec: FeatureSpec) -> Numbers:
+    weight = np.stack([_change(start, own, spec.weight) for own in updates])
+    bias = np.stack([_change(start, own, spec.bias) for own in updates]).reshape(-1) if spec.bias else None
+    rows = whitened(weight.reshape(-1, weight.shape[-1]), bias, moments)
+    return rows.reshape(len(updates), -1)
+
+
+def _of_part(start: Weights, updates: Sequence[Mapping[str, Array]], parameters: Sequence[Parameter]) -> Numbers:
+    """Nothing of those that do not hold it."""
+    found = np.zeros((len(updates), sum(parameter.size for parameter in parameters)))
+    holders = [place for place, own in enumerate(updates) if parameters[0].name in own]
+    for place in holders:
+        changes = [_change(start, updates[place], parameter.name).reshape(-1) for parameter in parameters]
+        found[place] = np.concatenate(changes)
+    sizes = sizes_of(found[holders])
+    usual = middle(sizes, np.ones(len(sizes))) if holders else 0.0
+    return found / usual if usual > 0 else found
+
+
+def _change(start: Weights, update: Mapping[str, Array], name: str) -> Numbers:
+    return update[name].astype(np.float64) - start[name]

@@ -1,0 +1,103 @@
+"""What updates say: nothing of shares of classes, and as much as steps do of each other's losses."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from edge_client.bundle import manifest as manifests
+from edge_client.bundle.manifest import FILE_NAME
+from edge_client.training.features import moments_of
+from server.rounds import features
+from server.rounds.voices import voices
+
+
+@pytest.fixture
+def manifest(bundle):
+    return manifests.read(bundle / FILE_NAME)
+
+
+@pytest.fixture
+def start(manifest):
+    rng = np.random.default_rng(1)
+    return {one.name: rng.normal(size=one.shape).astype(np.float32) for one in manifest.trained}
+
+
+@pytest.fixture
+def rows(start, manifest):
+    """Features with a mean beside which their spread is little, and that vary far more along some than along others."""
+    width = start[manifest.features.weight].shape[1]
+    rng = np.random.default_rng()
+    return (rng.normal(size=(400, width)) * np.geomspace(0.1, 3, width) + 5).astype(np.float32)
+
+
+def sent(start, spec, weight, bias):
+    own = {spec.weight: start[spec.weight] + weight.astype(np.float32)}
+    return {**start, **own, spec.bias: start[spec.bias] + bias.astype(np.float32)}
+
+
+def known(rows):
+    return features.joined({}, [moments_of(rows)])
+
+
+def test_how_many_examples_a_class_has_says_nothing(manifest, start, rows):
+    """Errors that are the same for all texts: the gradient is a product with the features' mean."""
+    spec, mean = manifest.features, rows.mean(0, dtype=np.float64)
+    rng = np.random.default_rng()
+    shape = start[spec.weight].shape
+    change, errors = rng.normal(size=shape), rng.normal(size=shape[0])
+    one = sent(start, spec, change, np.zeros(shape[0]))
+    other = sent(start, spec, change + np.outer(errors, mean), errors)
+    said = voices(start, known(rows), [one, other], manifest, measured=True).said
+    np.testing.assert_allclose(said[0], said[1], atol=1e-3 * np.abs(said).max())
+    bare = msgspec.structs.replace(manifest, features=msgspec.structs.replace(spec, bias=""))
+    said = voices(start, known(rows), [one, other], bare, measured=True).said
+    np.testing.assert_allclose(said[0], said[1], atol=1e-2 * np.abs(said).max())
+
+
+def test_a_product_is_how_much_a_step_lowers_anothers_loss(manifest, start, rows):
+    """The server's step by one device's gradient, times the gradient of another."""
+    spec = manifest.features
+    rng = np.random.default_rng()
+    moments = known(rows)
+    mean = moments[features.MEAN].astype(np.float64)
+    updates, gradients = [], []
+    for _ in range(2):
+        errors = rng.normal(size=(len(rows), start[spec.weight].shape[0])) / len(rows)
+        weight, bias = errors.T @ rows, errors.sum(0)
+        gradients.append((weight, bias))
+        updates.append(sent(start, spec, weight, bias))
+    one, other = voices(start, moments, updates, manifest, measured=True).said
+    (weight, bias), (theirs, their_bias) = gradients
+    step = features._solved(weight - np.outer(bias, mean), moments[features.PRODUCTS], mean)
+    lowered = float((step * (theirs - np.outer(their_bias, mean))).sum())
+    assert one @ other == pytest.approx(lowered, rel=1e-3, abs=1e-3 * float(np.sqrt((one @ one) * (other @ other))))
+
+
+def test_variances_alone_are_enough(manifest, start, rows):
+    spec = manifest.features
+    moments = known(rows)
+    variances = {**moments, features.PRODUCTS: features._diagonal(moments[features.PRODUCTS], rows.shape[1])}
+    change = np.random.default_rng().normal(size=start[spec.weight].shape)
+    (said,) = voices(start, variances, [sent(start, spec, change, 0 * change[:, 0])], manifest, measured=True).said
+    spread = np.sqrt(variances[features.PRODUCTS])
+    usual = np.sqrt(np.mean(spread**2 + rows.mean(0) ** 2))
+    expected = change / np.maximum(spread, features.LEAST_SPREAD * usual) / (1 + features.RIDGE) ** 0.5
+    np.testing.assert_allclose(said, expected.ravel(), rtol=2e-3, atol=1e-4)
+
+
+def test_without_features_units_speak_as_loud_as_each_other_and_only_of_what_they_hold(manifest, start):
+    rng = np.random.default_rng()
+    updates = []
+    for units in ([0], [0, 1], [1]):
+        scale = {0: 1.0, 1: 1000.0}
+        own = {}
+        for unit in units:
+            for one in manifest.units[unit].parameters:
+                own[one.name] = start[one.name] + (scale[unit] * rng.normal(size=one.shape)).astype(np.float32)
+        updates.append({**own, **{one.name: start[one.name] + 100 for one in manifest.head}})
+    said = voices(start, {}, updates, manifest, measured=False).said
+    products = said @ said.T
+    assert products[0, 2] == pytest.approx(0, abs=1e-12)
+    assert 0.3 < products[0, 0] < 3
+    assert 0.3 < products[2, 2] < 3
+    assert products[1, 1] == pytest.approx(products[0, 0] + products[2, 2], rel=0.5)
