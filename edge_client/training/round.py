@@ -19,6 +19,7 @@ from edge_client.store.jobs import Checkpoint, JobStore
 from edge_client.wire.protocol import Task
 from edge_client.wire.server import Server
 
+from .clipping import clipped, silent
 from .epoch import Judged, TrainingState, evaluate, report, steps_in, train, update
 from .estimators import Estimator, estimator_for
 from .features import NOTHING, Moments, measured
@@ -84,6 +85,8 @@ class Participation:
         moments = self._measured(passes, batches, start)
         own = update(self.task, self.bench.manifest, state)
         told = report(state, peak_bytes=peak(), judged=judged, measured=moments.rows)
+        if self.task.clip is not None:
+            own, told = clipped(start, own, self.task.clip), silent(told)
         self.store.save_personal(self.task.bundle, self.task.version, own_model)
         self.store.save_update(own | moments.tensors, told)
         return state.seconds / state.step

@@ -19,7 +19,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA = 3
+SCHEMA = 4
 """Raise it with every column, table or index that comes: a database of an earlier version is given them."""
 schema = MetaData()
 
@@ -214,6 +214,14 @@ traffic = Table(  # bytes of what devices sent and fetched
     Column("device", String(20), primary_key=True),
     Column("up", BigInteger, nullable=False),
     Column("down", BigInteger, nullable=False),
+)
+
+participations = Table(  # of devices in the published rounds of private jobs
+    "participations",
+    schema,
+    Column("job", ForeignKey("jobs.id"), primary_key=True),
+    Column("device", ForeignKey("devices.id"), primary_key=True),
+    Column("times", Integer, nullable=False),
 )
 
 audit = Table(
