@@ -21,6 +21,7 @@ _NEAR = 1e-3
 """Of the noise that is looked for; it is taken above."""
 
 
+@lru_cache(4096)
 def epsilon_of(noise: float, delta: float, times: int) -> float:
     """Of a device that took part so many times."""
     if not times:
