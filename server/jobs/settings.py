@@ -117,31 +117,31 @@ class JobSettings(BaseModel):
                     f"in mode iteration devices repeat the server's mean: aggregation {self.aggregation} needs mode "
                     "epoch; mean and clipped do not"
                 )
-        if self.is_private:
-            self._check_privacy()
         if (self.target or self.patience) and not (self.held_out or self.device_evaluation):
             raise ValueError("target and patience need an accuracy: give held_out examples or device_evaluation")
         if self.evaluate_answers and not self.held_out:
             raise ValueError("evaluate_answers needs questions with known answers: give held_out examples")
         return self
 
-    def _check_privacy(self) -> None:
-        """Whatever else leaves a device by its examples would be paid by no budget."""
-        if self.training.mode == "iteration":
+    @model_validator(mode="after")
+    def _payable(self) -> JobSettings:
+        """Whatever else leaves a private job's device by its examples would be paid by no budget."""
+        if self.is_private and self.training.mode == "iteration":
             raise ValueError(
                 "in mode iteration each client's derivatives are published, and noise in a sum hides none of them: "
                 "privacy_epsilon and privacy_noise need mode epoch"
             )
-        if self.aggregation != PLAIN:
+        if self.is_private and self.aggregation != PLAIN:
             raise ValueError(
-                f"privacy counts on a sum that each client moves by its clip alone: it needs aggregation mean, got "
-                f"{self.aggregation}"
+                f"a privacy budget counts on a sum that each client moves by its clip alone: it needs aggregation "
+                f"mean, got {self.aggregation}"
             )
-        if self.device_evaluation:
+        if self.is_private and self.device_evaluation:
             raise ValueError(
-                "what devices measure is not paid by privacy_epsilon: leave out device_evaluation and give held_out "
+                "what devices measure is paid by no privacy budget: leave out device_evaluation, and give held_out "
                 "examples"
             )
+        return self
 
     @property
     def is_private(self) -> bool:

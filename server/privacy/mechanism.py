@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.names import CLIP
-from edge_client.training.clipping import changes_of, length_of, shortened
+from edge_client.wire.clipping import changes_of, length_of, shortened
 from server.privacy.noise import Noise
 
 RATE = 0.2

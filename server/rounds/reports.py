@@ -8,8 +8,8 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from edge_client.bundle.manifest import Manifest
-from edge_client.training.clipping import silent
 from edge_client.training.features import Moments
+from edge_client.wire.clipping import silent
 from edge_client.wire.protocol import Receipt
 from edge_client.wire.scalars import ScalarError, decode_report, largest_report
 from server.errors import Refusal, not_found

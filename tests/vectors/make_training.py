@@ -40,10 +40,10 @@ from edge_client.bundle.manifest import (
 from edge_client.data.batches import shuffled
 from edge_client.errors import SpryError
 from edge_client.training.aggregations import AGGREGATIONS
-from edge_client.training.clipping import changes_of, clipped, length_of
 from edge_client.training.optimizers import local_step, server_step
 from edge_client.training.plan import plan_for, programs_of
 from edge_client.training.replay import replay
+from edge_client.wire.clipping import changes_of, clipped, length_of
 from edge_client.wire.protocol import ServerOptimizer, ServerOptimizers, Task, Training
 from edge_client.wire.scalars import Participant, ScalarReport, StepRecord, decode_records, encode_record
 

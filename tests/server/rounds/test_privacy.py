@@ -153,7 +153,7 @@ def test_a_round_that_two_close_is_paid_and_published_once(server, bundle_name, 
     ("settings", "said"),
     [
         ({"training": {"mode": "iteration"}}, "need mode epoch"),
-        ({"aggregation": "median"}, "it needs aggregation mean, got median"),
+        ({"aggregation": "median"}, "needs aggregation mean, got median"),
         ({"device_evaluation": 1}, "leave out device_evaluation"),
     ],
 )

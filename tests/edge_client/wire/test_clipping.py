@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from edge_client.training.clipping import changes_of, clipped, length_of, silent
+from edge_client.wire.clipping import changes_of, clipped, length_of, silent
 from edge_client.wire.protocol import Report
 
 

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_client.arrays import Array, Weights
-from edge_client.wire.protocol import Report
+
+from .protocol import Report
 
 Changes = dict[str, NDArray[np.float64]]
 
