@@ -32,7 +32,7 @@ from server.cli.common import (
 from server.cli.connection import AdminError, Administrator, part
 from server.cli.curves import export
 from server.jobs.options import PresetOption, RoundOptions, SettingsOptions, TrainingOptions
-from server.jobs.presets import PRESETS, merged, preset_for, start_of
+from server.jobs.presets import PRESETS, merged, preset_for, private_start, start_of
 
 _BESIDE = "exact_match", "perplexity"
 """Scores that some tasks have beside the one that is compared."""
@@ -119,7 +119,7 @@ def create_job(
         raise AdminError(f"--preset must be one of {', '.join(PRESETS)}, got {preset!r}")
     with Bundle.open(bundle, verify=False) as opened:
         start = preset or preset_for(opened.manifest.adapter.method, _training(given))
-        wanted = merged(start_of(opened.manifest, start), given)
+        wanted = merged(start_of(opened.manifest, start), private_start(given), given)
     if held_out is not None:
         wanted["held_out"] = administrator.upload_held_out(held_out)
     with transfer("uploading") as advance:
