@@ -20,7 +20,7 @@ def settled(settings: JobSettings) -> JobSettings:
     if not settings.is_private:
         return settings
     epsilon, delta, noise = settings.privacy_epsilon, settings.privacy_delta, settings.privacy_noise
-    times = settings.privacy_times or settings.rounds
+    times = min(settings.privacy_times or settings.rounds, settings.rounds)
     if noise is None:
         assert epsilon is not None  # a private job has one of them
         noise = noise_for(epsilon, delta, times)
