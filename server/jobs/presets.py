@@ -69,11 +69,13 @@ _PRIVATE: Mapping[str, Any] = {
     "training": {"learning_rate": 0.3, "head_learning_rate": 0.03},
     "optimizers": {
         "units": {"learning_rate": 0.003, "tau": 1e-8},
-        "head": {"kind": "fedyogi", "learning_rate": 0.05, "beta1": 0.5, "tau": 1e-8},
+        "head": {"kind": "fedyogi", "learning_rate": 0.03, "tau": 1e-8},
     },
+    "average": 0.9,
 }
 """Over any preset, where updates are clipped and noise is added: optimizers that make steps of a length of their own,
-for the head too, whose features are not measured then; and rates by which units and head have a share of the clip."""
+for the head too, whose features are not measured then; rates by which units and head have a share of the clip; and an
+average, in which noise cancels."""
 
 MOST_PASSES = 4.0
 """Of a step whose number of directions nobody names."""
