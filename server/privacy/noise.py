@@ -41,4 +41,4 @@ class Noise:
     def _uniform(self, count: int) -> NDArray[np.float64]:
         """Above 0, and 1 at most."""
         words = np.frombuffer(self._stream.update(bytes(8 * count)), "<u8")
-        return ((words >> (64 - _BITS)) + np.uint64(1)) * 2.0**-_BITS
+        return ((words >> (64 - _BITS)) + np.uint64(1)).astype(np.float64) * 2.0**-_BITS
