@@ -42,7 +42,12 @@ METHODS = {
     "a private mean, by noise that hides nothing": (
         "spry",
         {"directions": 2},
-        {"units_per_client": 0, "privacy_noise": 1e-3, "privacy_clip": 0.05},
+        {
+            "units_per_client": 0,
+            "privacy_noise": 1e-3,
+            "privacy_clip": 0.05,
+            "optimizers": {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}},
+        },
     ),
     "directions at bottlenecks": ("spry", {"directions": 2}, {"units_per_client": 2}, "bottleneck"),
     "numbers of differences": ("fedmezo", {"mode": "iteration", "iterations": 2, "sigma": 1e-2}),
