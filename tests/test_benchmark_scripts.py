@@ -164,6 +164,21 @@ def test_heads_over_splits(model_folder, data, tmp_path):
 FLEETS = "honest", "negated", "flipped"
 
 
+def test_privacy(model_folder, data, tmp_path):
+    """A fleet that sees its texts often remembers them, and not with a budget."""
+    fleet = "--clients", 8, "--per-round", 4, "--rounds", 2, "--members", 8, "--texts", 4, "--member-rounds", 30
+    training = {"estimator": "exact", "epochs": 4, "learning_rate": 0.3, "head_learning_rate": 0.3}
+    settings = {"measure_features": False, "units_per_client": 0, "training": training}
+    settings["optimizers"] = {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}}
+    options = "--data", data, "--out", tmp_path, "--model", model_folder, "--batch", 4, "--length", 8, "--json"
+    found = json.loads(ran("privacy", *options, *fleet, "--settings", json.dumps(settings)))
+    assert found["accuracy with"]["epsilon"] == pytest.approx(8.0, abs=0.05)
+    without, with_ = found["membership without"], found["membership with"]
+    assert without["attack"] - without["two_errors"] > 0.5
+    assert abs(with_["attack"] - 0.5) < with_["two_errors"] * 1.5
+    assert json.loads(ran("privacy", *options, *fleet)) == found
+
+
 def test_scalars(tiny, data):
     options = "--clients", 2, "--rounds", 1, "--iterations", 2
     assert "2 iterations of 2 clients" in ran("scalars", "--bundle", tiny, "--data", data, *options)

@@ -16,6 +16,7 @@ from edge_client.events import Event, Tell
 from edge_client.memory import peak_above_now
 from edge_client.step.passes import Passes
 from edge_client.store.jobs import Checkpoint, JobStore
+from edge_client.wire.clipping import clipped, silent
 from edge_client.wire.protocol import Task
 from edge_client.wire.server import Server
 
@@ -84,6 +85,8 @@ class Participation:
         moments = self._measured(passes, batches, start)
         own = update(self.task, self.bench.manifest, state)
         told = report(state, peak_bytes=peak(), judged=judged, measured=moments.rows)
+        if self.task.clip is not None:
+            own, told = clipped(start, own, self.task.clip), silent(told)
         self.store.save_personal(self.task.bundle, self.task.version, own_model)
         self.store.save_update(own | moments.tensors, told)
         return state.seconds / state.step

@@ -215,6 +215,9 @@ class Task:
     """Measure the global and the personal model on examples held back, and report."""
     measure: bool = False
     """Tell the moments of what reaches the head's last layer, beside the update (mode epoch)."""
+    clip: float | None = None
+    """How far the update may go as a whole, by its L2 norm, in a job with a privacy budget: a longer one is shortened,
+    and its report tells no loss and no number of examples."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from server.cli.common import (
 from server.cli.connection import AdminError, Administrator, part
 from server.cli.curves import export
 from server.jobs.options import PresetOption, RoundOptions, SettingsOptions, TrainingOptions
-from server.jobs.presets import PRESETS, merged, preset_for, start_of
+from server.jobs.presets import PRESETS, merged, preset_for, private_start, start_of
 
 _BESIDE = "exact_match", "perplexity"
 """Scores that some tasks have beside the one that is compared."""
@@ -90,6 +90,8 @@ def create(
         show_json(made.told)
     else:
         fitting = "" if preset or made.start == "default" else f" with --preset {made.start}, which fits its adapter"
+        for line in privacy_of(made.told):
+            typer.echo(line)
         typer.echo(
             f"job {name} ({made.told['id']}) is running{fitting}; follow it with `spry job show {name} --follow`"
         )
@@ -117,7 +119,7 @@ def create_job(
         raise AdminError(f"--preset must be one of {', '.join(PRESETS)}, got {preset!r}")
     with Bundle.open(bundle, verify=False) as opened:
         start = preset or preset_for(opened.manifest.adapter.method, _training(given))
-        wanted = merged(start_of(opened.manifest, start), given)
+        wanted = merged(start_of(opened.manifest, start), private_start(given), given)
     if held_out is not None:
         wanted["held_out"] = administrator.upload_held_out(held_out)
     with transfer("uploading") as advance:
@@ -185,7 +187,7 @@ def show(
         typer.echo("refused: " + ", ".join(f"{count} {code}" for code, count in sorted(standing["refused"].items())))
         for one in refusals:
             say(f"  round {one['round']}, {one['device']}, {ago(one['time'])}: {one['code']}: {one['detail']}")
-    for line in (*outliers_in(rounds), *began_in(rounds)):
+    for line in (*privacy_of(standing), *outliers_in(rounds), *began_in(rounds)):
         say(line)
     if lacks := (standing["progress"] or {}).get("lacks"):
         say(lacks)
@@ -267,6 +269,16 @@ def job_line(job: dict[str, Any]) -> str:
     scores = {name: _shown(job, name) for name in (job["score"], *_BESIDE)}
     parts += [f"{name.replace('_', ' ')} {shown}" for name, shown in scores.items() if shown]
     return "; ".join(parts)
+
+
+def privacy_of(job: Mapping[str, Any]) -> list[str]:
+    """What a private job costs a device, and what its devices keep to themselves."""
+    if not (told := job["privacy"]):
+        return []
+    most = f"{told['planned']:.2f} for a device in {told['times']} round{'' if told['times'] == 1 else 's'}, the most"
+    with_ = f"delta {told['delta']:g}, noise {told['noise']:.3g} clips"
+    silent = "  devices tell no losses, accuracies, features or numbers of examples, which no budget pays for"
+    return [f"privacy: epsilon {told['epsilon']:.2f} so far, {most} that there may be ({with_})", silent]
 
 
 def outliers_in(rounds: Sequence[dict[str, Any]]) -> list[str]:

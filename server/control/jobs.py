@@ -9,6 +9,7 @@ from server.errors import Refusal
 from server.jobs.completion import complete
 from server.jobs.job import ENDED, RUNNING, Job, JobState
 from server.jobs.settings import JobSettings
+from server.privacy.budget import settled
 from server.rounds.evaluation import check_held_out
 from server.storage import catalog, jobs, metrics
 from server.storage.jobs import find_job
@@ -47,7 +48,7 @@ def create_job(store: Store, name: str, bundle: str, settings: JobSettings, by: 
         id=secrets.token_hex(4),
         name=name,
         bundle=bundle,
-        settings=complete(settings, store.bundles.manifest(bundle)),
+        settings=settled(complete(settings, store.bundles.manifest(bundle))),
         state=RUNNING,
         reason="",
         version=0,

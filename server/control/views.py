@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic import BaseModel
+from sqlalchemy import Connection
 
 from server.control.outlook import ends_about
 from server.jobs.job import RUNNING, Job
 from server.jobs.settings import JobSettings
+from server.privacy.accountant import epsilon_of
 from server.rounds import fleet, late
 from server.rounds.evaluation import task_of
+from server.rounds.privacy import spent
 from server.rounds.rounds import wanted
 from server.storage import audit, metrics, parts, refusals, rounds, scalars, traffic
 from server.storage.rows import Round
@@ -32,6 +35,20 @@ class NewestRoundView(BaseModel):
     deadline: float | None
     lacks: str | None = None
     """What it waits for beside its devices' reports, and what to do about it."""
+
+
+class PrivacyView(BaseModel):
+    """What a private job has cost its devices, and what it may."""
+
+    epsilon: float
+    """Of the device that took part most often."""
+    planned: float
+    """Of one that takes part as often as it may."""
+    delta: float
+    noise: float
+    """Of a round's sum, in clips."""
+    times: int
+    """Rounds that a device takes part in at most."""
 
 
 class JobView(BaseModel):
@@ -60,6 +77,8 @@ class JobView(BaseModel):
     """Bytes that devices sent and fetched, as of some seconds ago."""
     devices: int
     """That have sent something for it, as of some seconds ago."""
+    privacy: PrivacyView | None
+    """Of a private job."""
     ends_about: float | None
     """When its last round is done, if rounds go on as the newest did: an estimate."""
 
@@ -133,6 +152,7 @@ def job(store: Store, job: Job) -> JobView:
         refused = refusals.count_by_code(connection, job.id)
         senders = traffic.count_senders(connection, job.id)
         ends = ends_about(connection, job, store.now())
+        cost = _privacy(connection, job)
     return JobView(
         id=job.id,
         name=job.name,
@@ -151,8 +171,17 @@ def job(store: Store, job: Job) -> JobView:
         up=moved.up,
         down=moved.down,
         devices=senders,
+        privacy=cost,
         ends_about=ends,
     )
+
+
+def _privacy(connection: Connection, job: Job) -> PrivacyView | None:
+    noise, times, delta = job.settings.privacy_noise, job.settings.privacy_times, job.settings.privacy_delta
+    if noise is None or times is None:
+        return None
+    planned = epsilon_of(noise, delta, times)
+    return PrivacyView(epsilon=spent(connection, job), planned=planned, delta=delta, noise=noise, times=times)
 
 
 def _newest_round(store: Store, job: Job) -> NewestRoundView | None:

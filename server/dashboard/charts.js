@@ -60,6 +60,16 @@ const CHARTS = [
       ["test_loss", "held-out examples"],
       ["test_loss_global", "global on devices"],
     ]),
+    none: ({ privacy }) =>
+      privacy ? "Not told: the job keeps a privacy budget, which pays for weights alone." : "The first round is not done yet.",
+  },
+  {
+    name: "epsilon",
+    title: "Privacy spent",
+    format: digits,
+    floor: 0,
+    when: ({ privacy }) => Boolean(privacy),
+    series: lines([["epsilon", "epsilon of the device that took part most often"]]),
     none: () => "The first round is not done yet.",
   },
   {
@@ -128,21 +138,23 @@ class Chart {
     );
     this.details.addEventListener("toggle", () => this.tell());
     const title = h("h2", { id: `${kind.name}-title` }, kind.title);
-    parent.append(
-      h(
-        "section",
-        { class: "card", "aria-labelledby": title.id, id: `chart-${kind.name}` },
-        title,
-        this.legend,
-        this.canvas,
-        this.summary,
-        this.note,
-        this.details,
-      ),
+    this.section = h(
+      "section",
+      { class: "card", "aria-labelledby": title.id, id: `chart-${kind.name}` },
+      title,
+      this.legend,
+      this.canvas,
+      this.summary,
+      this.note,
+      this.details,
     );
+    this.section.hidden = Boolean(kind.when);
+    parent.append(this.section);
   }
 
   show(job, table) {
+    this.section.hidden = this.kind.when ? !this.kind.when(job) : false;
+    if (this.section.hidden) return;
     this.series = this.kind.series(table, job);
     const shown = this.series.length > 0;
     text(this.note, [shown ? "" : this.kind.none(job), this.kind.note?.(table)].filter(Boolean).join(" "));

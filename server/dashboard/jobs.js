@@ -95,6 +95,10 @@ function numbers(job, metrics) {
       digits(job.metrics.loss),
       loss == null ? "" : `${loss < 0 ? "−" : "+"}${digits(Math.abs(loss))}`,
     ]);
+  if (job.privacy) {
+    const { epsilon, planned, delta, times } = job.privacy;
+    found.push(["Epsilon", digits(epsilon), `${digits(planned)} after ${plural(times, "round")}; delta ${delta}`]);
+  }
   if (job.ends_about != null) {
     const left = Math.max(0, job.ends_about - now());
     found.push(["Time left", left < 1 ? "soon" : `about ${duration(left)}`, "if rounds go on as the last ones did"]);

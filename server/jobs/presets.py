@@ -65,6 +65,18 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 
+_PRIVATE: Mapping[str, Any] = {
+    "training": {"learning_rate": 0.3, "head_learning_rate": 0.03},
+    "optimizers": {
+        "units": {"learning_rate": 0.003, "tau": 1e-8},
+        "head": {"kind": "fedyogi", "learning_rate": 0.03, "tau": 1e-8},
+    },
+    "average": 0.9,
+}
+"""Over any preset, where updates are clipped and noise is added: optimizers that make steps of a length of their own,
+for the head too, whose features are not measured then; rates by which units and head have a share of the clip; and an
+average, in which noise cancels."""
+
 MOST_PASSES = 4.0
 """Of a step whose number of directions nobody names."""
 
@@ -90,6 +102,12 @@ def preset_for(adapter: str, training: Mapping[str, Any]) -> Preset:
 def _can_go_back(training: Mapping[str, Any]) -> bool:
     """Reverse mode tells weights, no scalars, and begins with the head's exact gradient."""
     return training.get("mode", "epoch") == "epoch" and training.get("head", "exact") == "exact"
+
+
+def private_start(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What settings start from, over their preset, where a privacy budget is asked for; nothing elsewhere."""
+    asked = given.get("privacy_epsilon") is not None or given.get("privacy_noise") is not None
+    return _PRIVATE if asked else {}
 
 
 def start_of(manifest: Manifest, preset: str) -> dict[str, Any]:

@@ -83,6 +83,22 @@ class JobSettings(BaseModel):
     measure_features: bool = Field(
         default=True, description="Devices tell what reaches the head's last layer once, and the head steps by it."
     )
+    privacy_epsilon: Annotated[float, Gt(0), Le(1000)] | None = Field(
+        default=None, description="Differential privacy of each device: what all it sends may cost; it sets the noise."
+    )
+    privacy_delta: Annotated[float, Gt(0), Lt(1)] = Field(default=1e-5, description="The delta of that epsilon.")
+    privacy_noise: Annotated[float, Gt(0), Le(1000)] | None = Field(
+        default=None, description="Noise of a round's sum, in clips, where it is named instead of epsilon or beside it."
+    )
+    privacy_clip: Annotated[float, Gt(0), Le(1e6)] = Field(
+        default=0.01, description="How far a private update goes at most, by its L2 norm; at first, with a quantile."
+    )
+    privacy_quantile: Annotated[float, Gt(0), Lt(1)] | None = Field(
+        default=None, description="The share of updates that the clip leaves whole: it follows them, by a noisy count."
+    )
+    privacy_times: Annotated[int, Ge(1)] | None = Field(
+        default=None, description="Rounds of a private job that a device takes part in at most; all."
+    )
     unmetered_only: bool = Field(default=False, description="No devices on a metered network.")
     mains_only: bool = Field(default=False, description="No devices on battery.")
     seed: Annotated[int, Ge(0), Le(2**63 - 1)] | None = Field(default=None, description="Of all directions; drawn.")
@@ -144,6 +160,31 @@ class JobSettings(BaseModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _payable(self) -> JobSettings:
+        """Whatever else leaves a private job's device by its examples would be paid by no budget."""
+        if self.is_private and self.training.mode == "iteration":
+            raise ValueError(
+                "in mode iteration each client's derivatives are published, and noise in a sum hides none of them: "
+                "privacy_epsilon and privacy_noise need mode epoch"
+            )
+        if self.is_private and self.aggregation != PLAIN:
+            raise ValueError(
+                f"a privacy budget counts on a sum that each client moves by its clip alone: it needs aggregation "
+                f"mean, got {self.aggregation}"
+            )
+        if self.is_private and self.is_buffered:
+            raise ValueError(
+                "a privacy budget clips each update about the weights of its own round, and schedule buffered takes "
+                "those of several: leave one of them out"
+            )
+        if self.is_private and self.device_evaluation:
+            raise ValueError(
+                "what devices measure is paid by no privacy budget: leave out device_evaluation, and give held_out "
+                "examples"
+            )
+        return self
+
     @property
     def is_buffered(self) -> bool:
         """Whether updates count in the round in which they come, not in that which they were asked for."""
@@ -155,6 +196,11 @@ class JobSettings(BaseModel):
         if not self.is_buffered:
             return self.per_round
         return self.buffer or (self.per_round + 1) // 2
+
+    @property
+    def is_private(self) -> bool:
+        """Whether updates are clipped and noise is added: nothing else that examples decide leaves a device then."""
+        return self.privacy_epsilon is not None or self.privacy_noise is not None
 
     @property
     def places(self) -> int:
@@ -177,7 +223,7 @@ class JobSettings(BaseModel):
         training = self.training
         sums = training.mode == "epoch" and training.head == "exact" and training.optimizer == "sgd"
         wanted = self.measure_features and self.optimizers.head.kind == "fedavg"
-        return wanted and sums and manifest.features is not None
+        return wanted and sums and manifest.features is not None and not self.is_private
 
     @property
     def steps(self) -> int:

@@ -16,6 +16,7 @@ from server.jobs.assignment import Needs, RoundSlot
 from server.jobs.demands import is_wanted, unsuited
 from server.jobs.job import Job
 from server.rounds.features import is_asked
+from server.rounds.privacy import has_paid_all
 from server.storage import devices, parts
 from server.storage.rows import Device, Round
 from server.storage.store import Store
@@ -100,6 +101,8 @@ def _awaited(store: Store, connection: Connection, job: Job, round_: Round) -> I
     for device in devices.heard_since(connection, away_before(store)):
         if device.id in members or _obstacle(store, job, free, device) is not None:
             continue
+        if has_paid_all(connection, job, device.id) is not None:
+            continue
         if not parts.missed(connection, device.id).times:
             yield device
 
@@ -127,7 +130,7 @@ def why_idle(store: Store, job: Job, round_: Round, device: Device) -> str | Non
 
 
 def _why_idle(store: Store, connection: Connection, job: Job, free: list[RoundSlot], device: Device) -> str | None:
-    why = _obstacle(store, job, free, device)
+    why = has_paid_all(connection, job, device.id) or _obstacle(store, job, free, device)
     if why is None and (times := parts.missed(connection, device.id).times):
         return f"{times} of its tasks expired in a row: raise the job's deadline if it is slow"
     return why

@@ -20,6 +20,7 @@ from server.jobs.job import PAUSED, RUNNING, Job
 from server.rounds import late
 from server.rounds.fleet import free_slots, is_to_measure, needs_of
 from server.rounds.pace import most_passes
+from server.rounds.privacy import clip_for, has_paid_all
 from server.storage import devices, parts, rounds
 from server.storage.jobs import find_job, list_jobs
 from server.storage.rows import Device, Part, Round
@@ -304,7 +305,8 @@ class Offers:
         if parts.has_accepted(connection, current, device.id):
             self._store.turn += 1
             return _has_done(open_round)
-        if (why := self._sits_out(connection, job, current, device)) is not None:
+        why = has_paid_all(connection, job, device.id) or self._sits_out(connection, job, current, device)
+        if why is not None:
             return why
         if job.settings.is_buffered and late.are_enough(connection, current, job.settings.per_round):
             self._store.turn += 1
@@ -361,6 +363,7 @@ class Offers:
             batch=part.batch,
             evaluate=bool(every) and part.round % every == 0,
             measure=is_to_measure(self._store, job, part.slot, version),
+            clip=clip_for(self._store, job, version),
         )
 
     # --- what devices said ---

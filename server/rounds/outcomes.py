@@ -28,6 +28,8 @@ from server.means.registry import MEANS, PLAIN
 from server.means.rule import Rule
 from server.means.scalars import shortened_reports
 from server.means.units import WEIGHT_BOUND, against_in_words, combined, in_words
+from server.privacy.budget import mechanism_of, wanted_in
+from server.privacy.noise import Noise
 from server.rounds import features
 from server.rounds.aggregation import Holder, Mean, bounded_scalars, weights_of
 from server.rounds.counts import scalars_held_to
@@ -144,9 +146,16 @@ def late_one(update: Contribution, base: int, start: Model, load: Callable[[int]
 
 
 def mean_of_updates(
-    start: Model, updates: Sequence[Contribution], settings: JobSettings, manifest: Manifest, usual: Norms
+    start: Model,
+    updates: Sequence[Contribution],
+    settings: JobSettings,
+    manifest: Manifest,
+    usual: Norms,
+    noise: Noise | None = None,
 ) -> Outcome:
-    """By the job's mean; those that go far beyond what is usual are left out."""
+    """By the job's mean; those that go far beyond what is usual are left out. Noise is drawn where none is given."""
+    if settings.is_private:
+        return _private(start, updates, settings, manifest, noise or Noise())
     refused: list[tuple[str, str]] = []
     taken: list[Contribution] = []
     for update in updates:
@@ -227,6 +236,17 @@ def _heard(
     found = heard(rule.judge, start.optimizer, start.version, [update.device for update in taken], said)
     state = {name: value for name, value in start.optimizer.items() if not name.startswith(SAID)}
     return replace(start, optimizer=state | found.state), found.away
+
+
+def _private(
+    start: Model, updates: Sequence[Contribution], settings: JobSettings, manifest: Manifest, noise: Noise
+) -> Outcome:
+    """All of them, one at a time: who is left out must not depend on what others sent, and the clip holds liars too."""
+    each = (update.tensors() for update in updates)
+    wanted = wanted_in(settings, manifest)
+    change, state = mechanism_of(settings).mean(start.weights, start.optimizer, each, wanted, noise)
+    start = replace(start, optimizer=state)
+    return Outcome(moved(start, change, settings, manifest), change, [update.report for update in updates])
 
 
 def _clarity(update: Contribution, manifest: Manifest) -> dict[int, float]:

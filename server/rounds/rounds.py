@@ -16,6 +16,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from edge_client.tasks.task import TaskType
+from edge_client.wire.protocol import Report
 from edge_client.wire.scalars import encode_record
 from server.jobs.job import PAUSED, RUNNING, Job
 from server.means.registry import PLAIN
@@ -25,6 +27,7 @@ from server.rounds.claims import Claim
 from server.rounds.evaluation import evaluate, on_devices, task_of
 from server.rounds.fleet import all_have_reported, present
 from server.rounds.outcomes import Outcome, aggregate
+from server.rounds.privacy import FLEET_SECONDS, spend, why_spent
 from server.storage import devices, jobs, metrics, parts, references, refusals, rounds, scalars
 from server.storage.jobs import find_job
 from server.storage.rows import Reported, Round, RoundState
@@ -34,8 +37,6 @@ log = logging.getLogger("spry.server")
 
 _JUDGES = 3
 """Devices whose accuracies can end a job; fewer where there are no more."""
-_FLEET_SECONDS = 86_400.0
-"""A device that was not heard of for so long is none of the fleet."""
 
 
 def advance(store: Store, job_id: str) -> bool:
@@ -163,14 +164,21 @@ def _evaluate(store: Store, job: Job, round_: Round, outcome: Outcome) -> dict[s
     """What is known of the new weights: clients' losses, their accuracy, that on held-out examples."""
     reports = outcome.reports
     settings = job.settings
-    weights = bounded([report.examples for report in reports], settings.weight_bound)
-    known: dict[str, float] = {"reports": len(reports), "examples": sum(report.examples for report in reports)}
-    known["loss"] = sum(report.loss * weight for report, weight in zip(reports, weights, strict=True)) / sum(weights)
-    known |= on_devices(reports, settings.weight_bound, task_of(store, job))
+    known: dict[str, float] = {"reports": len(reports)}
+    if not settings.is_private:
+        known |= _as_reported(reports, settings.weight_bound, task_of(store, job))
     done = job.done + 1
     if settings.held_out and _is_last(job, round_) and (done % settings.evaluate_every == 0 or done == settings.rounds):
         known |= evaluate(store, job, outcome.model.result)
     return known
+
+
+def _as_reported(reports: Sequence[Report], bound: float, task: TaskType) -> dict[str, float]:
+    """What devices say of their examples."""
+    weights = bounded([report.examples for report in reports], bound)
+    loss = sum(report.loss * weight for report, weight in zip(reports, weights, strict=True)) / sum(weights)
+    examples = sum(report.examples for report in reports)
+    return {"examples": examples, "loss": loss, **on_devices(reports, bound, task)}
 
 
 # --- publish ---------------------------------------------------------------------------------------------------------
@@ -197,6 +205,8 @@ def _publish(store: Store, job: Job, round_: Round, claim: Claim, outcome: Outco
             store.models.add_version(
                 connection, job.id, outcome.model, blobs, changed, number=round_.number, now=store.now()
             )
+            if settings.is_private:
+                known = known | spend(connection, job, round_)
             _end_round(store, connection, job, round_, outcome, known, odd)
         else:
             rounds.next_iteration(connection, round_, store.now() + job.settings.iteration_deadline)
@@ -287,10 +297,12 @@ def _stop_reason(connection: Connection, job: Job, score: str, done: int, now: f
     settings = job.settings
     if done >= settings.rounds:
         return f"{done} rounds are done"
+    if settings.is_private and (spent := why_spent(connection, job, now)):
+        return spent
     if settings.held_out:
         known = metrics.course(connection, job.id, score)
     else:
-        enough = min(_JUDGES, devices.count_heard(connection, now - _FLEET_SECONDS))
+        enough = min(_JUDGES, devices.count_heard(connection, now - FLEET_SECONDS))
         known = metrics.course(connection, job.id, f"{score}_global", among=("evaluated", enough))
     if settings.target and known and known[-1] >= settings.target:
         return f"the {score.replace('_', ' ')} of {known[-1]:.4f} reaches the target {settings.target:g}"

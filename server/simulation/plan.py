@@ -15,7 +15,7 @@ from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.data.examples import BadRows
 from server.errors import SimulationError
 from server.jobs.completion import check_names
-from server.jobs.presets import PRESETS, Preset, merged, preset_for
+from server.jobs.presets import PRESETS, Preset, merged, preset_for, private_start
 from server.jobs.settings import JobSettings
 from server.simulation.methods.methods import PAPER_ADAPTER, PAPER_DATA, Method, PaperData, method_named
 
@@ -133,7 +133,9 @@ def plan_for(
             method=method,
             preset=preset,
             data=data,
-            settings=JobSettings.model_validate(merged(start, base, kind.under(start), of_method, settings)),
+            settings=JobSettings.model_validate(
+                merged(start, base, kind.under(start), of_method, private_start(settings), settings)
+            ),
             adapter=merged(adapter, {"method": kind.adapter} if kind.adapter else {}),  # type: ignore[arg-type] -- made here
             seed=seed,
             variance_bound=variance_bound if kind.variance_bound else None,

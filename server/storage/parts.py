@@ -90,6 +90,12 @@ def accepted(connection: Connection, round_: Round) -> list[Reported]:
     return [Reported(part_in(row)) for row in connection.execute(query).mappings()]
 
 
+def accepted_devices(connection: Connection, round_: Round) -> list[str]:
+    """Whose updates a round takes."""
+    query = select(tasks.c.device).where(*_of(round_), tasks.c.state == "accepted")
+    return list(connection.execute(query.order_by(tasks.c.device)).scalars())
+
+
 def accepted_norms(connection: Connection, job: str, *, since: int, until: int) -> list[tuple[int, dict[str, float]]]:
     """With their rounds: of those from one round on, and of those up to another; the newest, where they are many."""
     of_job = select(tasks.c.round, tasks.c.norms).where(tasks.c.job == job, tasks.c.state == "accepted")

@@ -218,6 +218,14 @@ traffic = Table(  # bytes of what devices sent and fetched
     Column("down", BigInteger, nullable=False),
 )
 
+participations = Table(  # of devices in the published rounds of private jobs
+    "participations",
+    schema,
+    Column("job", ForeignKey("jobs.id"), primary_key=True),
+    Column("device", ForeignKey("devices.id"), primary_key=True),
+    Column("times", Integer, nullable=False),
+)
+
 audit = Table(
     "audit",
     schema,

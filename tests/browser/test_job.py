@@ -82,3 +82,21 @@ def test_devices_come_before_the_history_on_a_phone(tab, fresh):
     page.set_viewport_size({"width": DESKTOP[0], "height": DESKTOP[1]})
     page.wait_for_timeout(300)
     assert not come_first()
+
+
+def test_what_a_private_job_has_spent(tab, site):
+    """Epsilon as a number and as a curve, and in place of a loss why there is none."""
+    site.job("private", rounds=300, device_evaluation=0, privacy_noise=20.0, privacy_times=40)
+    site.reached("private", lambda job: job["done"] >= 2)
+    one = tab()
+    one.open("private")
+    page = one.page
+    expect(page.locator("#tiles [data-key=Epsilon]")).to_contain_text("after 40 rounds; delta 0.00001")
+    expect(page.locator("#chart-epsilon .legend")).to_contain_text("device that took part most often")
+    expect(page.locator("#chart-epsilon canvas")).to_be_visible()
+    expect(page.locator("#chart-loss")).to_contain_text("Not told: the job keeps a privacy budget")
+    site.stop("private")
+    site.job("open", rounds=300)
+    one.open("open")
+    expect(page.locator("#chart-loss canvas")).to_be_visible(timeout=60_000)
+    expect(page.locator("#chart-epsilon")).to_be_hidden()

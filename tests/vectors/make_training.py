@@ -9,6 +9,7 @@
     replay        published records, and the weights that they lead to
 
     plans         the programs that a task loads, and how they share some memory
+    clipping      updates that go no further than so much
 
 Seeds are strings, since not every JSON reader keeps 64-bit integers; bytes are base64; values are decimals that read
 back to exactly one float32.
@@ -42,6 +43,7 @@ from edge_client.training.aggregations import AGGREGATIONS
 from edge_client.training.optimizers import local_step, server_step
 from edge_client.training.plan import plan_for, programs_of
 from edge_client.training.replay import replay
+from edge_client.wire.clipping import changes_of, clipped, length_of
 from edge_client.wire.protocol import ServerOptimizer, ServerOptimizers, Task, Training
 from edge_client.wire.scalars import Participant, ScalarReport, StepRecord, decode_records, encode_record
 
@@ -133,6 +135,7 @@ def vectors():
         "manifest": json.loads(write(MANIFEST)),
         "replay": [replayed(settings, [*AGGREGATIONS][i % 4], random) for i, settings in enumerate(REPLAYS)],
         "plans": [planned(*case) for case in PLANS],
+        "clipping": [shortened(random, times) for times in (0.25, 0.999, 2.0)],
     }
 
 
@@ -219,6 +222,14 @@ def planned(fields, settings, memory):
         return found | {"programs": names, "low_memory": plan.low_memory, "cache_bytes": plan.cache_bytes}
     except SpryError as error:
         return found | {"error": str(error).partition(";")[0].partition(":")[0]}
+
+
+def shortened(random, times):
+    start = {"a": normal(random, 2, 3), "b": normal(random, 4)}
+    update = {name: value + normal(random, *value.shape) * np.float32(0.1) for name, value in start.items()}
+    most = times * length_of(changes_of(start, update))
+    found = {"start": plain(start), "update": plain(update), "most": most}
+    return found | {"clipped": plain(clipped(start, update, most))}
 
 
 def normal(random, *shape):

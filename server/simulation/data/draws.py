@@ -34,12 +34,18 @@ class Purpose(IntEnum):
     SAMPLE = 4
     SPEEDS = 5
     TURNS = 6
+    CHANCE = 7
 
 
 def order(count: int, seed: int, purpose: Purpose, number: int = 0) -> Order:
     """The numbers below `count` in a random order."""
     high, low, *_ = _words(seed, purpose, 0, np.arange(count), number)
     return np.lexsort((low, high))
+
+
+def uniform(count: int, seed: int, purpose: Purpose, number: int = 0) -> Floats:
+    """So many numbers between 0 and 1."""
+    return _uniform(_words(seed, purpose, 0, np.arange(count), number)[0])
 
 
 def log_gammas(shapes: Floats, rows: NDArray[np.int64], seed: int) -> Floats:

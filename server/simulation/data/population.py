@@ -11,7 +11,7 @@ import numpy as np
 from edge_client.data.examples import Example, Examples
 from edge_client.errors import DataError
 from server.simulation.data.dataset import Dataset
-from server.simulation.data.draws import Purpose, order
+from server.simulation.data.draws import Purpose, order, uniform
 from server.simulation.data.split import Indices, by_kind, by_mix, held_back
 
 OWN_TEST = 0.2
@@ -96,3 +96,13 @@ def sampled(seed: int, round_: int, clients: int, per_round: int) -> list[int]:
     if not 1 <= per_round <= clients:
         raise DataError(f"a round can have 1 to {clients} of the {clients} clients, got {per_round}")
     return order(clients, seed, Purpose.CLIENTS, round_)[:per_round].tolist()
+
+
+def taken(seed: int, round_: int, clients: int, per_round: int) -> list[int]:
+    """The same where each client decides for itself: about so many, each with the same probability, apart from others.
+
+    What accounts for a privacy budget counts on that; of a fixed number each says something of the others.
+    """
+    comes = uniform(clients, seed, Purpose.CHANCE, round_) < per_round / clients
+    places = order(clients, seed, Purpose.CLIENTS, round_)
+    return places[comes[places]].tolist()

@@ -27,13 +27,15 @@ from server.errors import SimulationError
 from server.jobs.completion import complete
 from server.jobs.settings import JobSettings
 from server.means.registry import PLAIN
+from server.privacy.budget import may_go_on, sampled_spent, settled_by_chance
+from server.privacy.noise import Noise
 from server.rounds import late
 from server.rounds.features import is_asked
 from server.rounds.outcomes import Contribution, Outcome, late_one, mean_of_updates, step_of_scalars
 from server.rounds.outliers import norms, usual
 from server.simulation.compute.crews import Crew
 from server.simulation.compute.work import Member, Trained, rows_together
-from server.simulation.data.population import sampled
+from server.simulation.data.population import sampled, taken
 from server.simulation.methods.guided import drawing_along, guide_in, in_state
 from server.simulation.plan import Plan
 from server.simulation.run.clock import Clock, slowness
@@ -56,7 +58,7 @@ class Fleet:
         self, plan: Plan, manifest: Manifest, clients: int, test_examples: int, crew: Crew, costs: Path | None = None
     ) -> None:
         self.plan = plan
-        self.settings = complete(plan.settings, manifest)
+        self.settings = settled_by_chance(complete(plan.settings, manifest), clients)
         self.manifest = manifest
         self.clients = clients
         self.test_examples = test_examples
@@ -74,6 +76,10 @@ class Fleet:
             else None
         )
 
+    def may_go_on(self, state: RunState) -> bool:
+        """Whether there is another round, and a budget that pays for it."""
+        return state.round < self.settings.rounds and may_go_on(self.settings, state.round, self.clients)
+
     def play(self, state: RunState) -> tuple[RunState, dict[str, Any]]:
         """The next round, and what is known of it."""
         started, number = time.monotonic(), state.round + 1
@@ -89,6 +95,8 @@ class Fleet:
         else:
             outcome, traffic = self._iterations(members, state)
         figures = _told(outcome)
+        if self.settings.is_private:
+            figures["epsilon"] = round(sampled_spent(self.settings, number, self.clients), 4)
         if self.settings.aggregation != PLAIN:
             figures["outliers"] = len({part for part, _ in outcome.odd})
         following = replace(following, model=outcome.model, round=number, last_change=self._change(state, outcome))
@@ -113,6 +121,8 @@ class Fleet:
         }
 
     def _costs(self, tasks: Sequence[Task]) -> dict[str, Any]:
+        if not tasks:  # by chance nobody came
+            return {"passes": 0.0}
         costs: dict[str, Any] = {"passes": round(mean_passes(self.plan.kind.estimator_of, self.manifest, tasks), 4)}
         return costs | ({"peak_bytes": self._memory.peak(tasks)} if self._memory else {})
 
@@ -120,8 +130,9 @@ class Fleet:
 
     def _members(self, number: int, *, evaluate: bool) -> list[Member]:
         settings = self.settings
-        chosen = sampled(self.plan.seed, number, self.clients, settings.per_round)
-        places = settings.slots(len(self.manifest.units), settings.per_round)
+        among = taken if settings.is_private else sampled
+        chosen = among(self.plan.seed, number, self.clients, settings.per_round)
+        places = settings.slots(len(self.manifest.units), len(chosen))
         measures = settings.measures(self.manifest)
         asked = [measures and is_asked(number - 1, slot.number, settings.per_round) for slot in places]
         more = [{"evaluate": evaluate, "measure": measure} for measure in asked]
@@ -144,7 +155,7 @@ class Fleet:
         """When the slowest of a round's clients is done."""
         if self._clock is None:
             return state
-        return replace(state, clock=state.clock + max(self._clock.seconds(members)))
+        return replace(state, clock=state.clock + max(self._clock.seconds(members), default=0.0))
 
     # --- train, aggregate ---
 
@@ -163,7 +174,8 @@ class Fleet:
         for member, one in zip(members, trained, strict=True):
             traffic.epoch(member.task, one, bases[member.task.version] | in_state(guide))
         known = usual([update.norms for update in updates])
-        return mean_of_updates(start, updates, self.settings, self.manifest, known), traffic
+        noise = Noise.of("simulation", self.plan.seed, state.round + 1)  # drawn again when a run is repeated
+        return mean_of_updates(start, updates, self.settings, self.manifest, known, noise), traffic
 
     def _trained(
         self, members: Sequence[Member], bases: Mapping[int, Weights], last_change: Mapping[str, Any], guide: Weights

@@ -11,6 +11,7 @@ from typing import Any
 from edge_client.tasks.registry import task_named
 from edge_client.tasks.task import TaskType
 from server.jobs.completion import complete
+from server.privacy.budget import settled_by_chance
 from server.simulation.compare import convergence
 from server.simulation.compare.convergence import Point
 from server.simulation.compare.curves import write_curves
@@ -43,7 +44,7 @@ def simulate(
         folder.reopen()
         with open_crew(plan, worker, workers, engine) as crew:
             fleet = Fleet(plan, worker.manifest, worker.population.clients, len(worker.tested), crew, costs)
-            while state.round < plan.settings.rounds:
+            while fleet.may_go_on(state):
                 state, line = fleet.play(state)
                 folder.save(state, line)
                 tell(line)
@@ -59,7 +60,7 @@ def _config(plan: Plan, worker: Worker) -> dict[str, Any]:
     manifest, population, dumped = worker.manifest, worker.population, plan.model_dump(mode="json")
     return {
         **dumped,
-        "settings": complete(plan.settings, manifest).model_dump(mode="json"),
+        "settings": settled_by_chance(complete(plan.settings, manifest), population.clients).model_dump(mode="json"),
         "adapter": {**dumped["adapter"], "examples": Path(plan.adapter.examples).name},
         "data": {
             "name": Path(plan.data).name,
@@ -97,6 +98,7 @@ def _summary(lines: Sequence[Mapping[str, Any]], task: TaskType) -> dict[str, An
         "best": convergence.best(points),
         "fall": convergence.fall(points),
         PERSONAL: convergence.last(_points(lines, PERSONAL)),
+        **({"epsilon": lines[-1]["epsilon"]} if "epsilon" in lines[-1] else {}),
         "converged_round": convergence.converged_round(points),
         "rounds_to_95": reached,
         "seconds_to_95": None if reached is None else round(convergence.seconds_until(reached, seconds), 1),

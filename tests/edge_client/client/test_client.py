@@ -8,6 +8,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.numpy import load
 
 from edge_client import keys
@@ -26,7 +27,9 @@ from edge_client.store.jobs import Store
 from edge_client.tasks.registry import task_named
 from edge_client.training.epoch import TrainingState, train, update
 from edge_client.training.estimators import estimator_for
+from edge_client.wire.clipping import changes_of, length_of
 from edge_client.wire.protocol import Enrolled
+from server.storage import parts, rounds
 from server.storage.jobs import find_job
 from tests.edge_client.conftest import ROWS
 
@@ -54,6 +57,23 @@ def test_rounds_of_mode_epoch(fleet, bundle):
     assert sum(predicted[0].scores.values()) == pytest.approx(1, abs=1e-5)
     own = client.predict(["the ice is on the lake"], personal=True)
     assert own[0].scores != predicted[0].scores
+
+
+def test_an_update_of_a_private_job_is_short_and_silent_when_it_leaves(fleet, bundle):
+    private = {"privacy_noise": 1.0, "privacy_clip": 0.003}
+    fleet.job(bundle, rounds=1, keep_updates=True, **private)
+    fleet.client().run(rounds=1)
+    fleet.ended()
+    store = fleet.app.state.services.store
+    job = find_job(store, "topics")
+    with store.database.read() as connection:
+        (reported,) = parts.accepted(connection, rounds.find(connection, job.id, 1))
+    sent = reported.part.sent
+    start = store.models.load(job, 0).weights
+    assert length_of(changes_of(start, store.blobs.tensors(sent.sha256))) == pytest.approx(0.003, rel=1e-3)
+    with safe_open(store.blobs.path(sent.sha256), "np") as file:
+        told = json.loads(file.metadata()["report"])
+    assert (told["loss"], told["examples"]) == (0, 1)
 
 
 def test_a_task_is_trained_as_it_says_whatever_others_of_its_job_said(stage, trainable, changed, tmp_path):

@@ -15,6 +15,7 @@ from edge_client.format import size
 from edge_client.wire.invitation import invitation_in
 from server.cli.connection import Access, Administrator
 from server.cli.job import began_in, outliers_in
+from server.privacy.accountant import epsilon_of, noise_for
 from tests.server.cli.conftest import ROWS
 
 # --- jobs ---
@@ -125,6 +126,21 @@ def test_a_job_that_ran(ok, taken_part):
     assert json.loads(lines[-1])["done"] == 2
     (row,) = [line for line in ok("job", "list").splitlines() if line.startswith(taken_part)]
     assert "2 of 2" in row
+
+
+def test_a_private_job_tells_its_noise_and_what_it_costs(ok, wrong, tiny):
+    budget = "--set", "privacy_epsilon=8", "--set", "privacy_times=4", "--rounds", "9"
+    made = ok("job", "create", "private", "--bundle", tiny, *budget)
+    noise = noise_for(8.0, 1e-5, 4)
+    told = "privacy: epsilon 0.00 so far, 8.00 for a device in 4 rounds, the most that there may be"
+    assert f"{told} (delta 1e-05, noise {noise:.3g} clips)" in made
+    assert "devices tell no losses, accuracies, features or numbers of examples" in made
+    assert told in ok("job", "show", "private")
+    other = ok("job", "create", "noisy", "--bundle", tiny, "--set", "privacy_noise=2", "--rounds", "1")
+    assert f"{epsilon_of(2.0, 1e-5, 1):.2f} for a device in 1 round, the most" in other
+    assert "leave out device_evaluation" in wrong(
+        "job", "create", "x", "--bundle", tiny, *budget, "--set", "device_evaluation=1"
+    )
 
 
 def test_outliers_are_named_those_first_that_were_most_often():

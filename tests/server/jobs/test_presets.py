@@ -10,7 +10,7 @@ from msgspec.structs import replace as replace_manifest
 from edge_client.bundle.folder import Bundle
 from server.errors import Refusal
 from server.jobs.completion import complete
-from server.jobs.presets import PRESETS, Preset, merged, preset_for, start_of
+from server.jobs.presets import PRESETS, Preset, merged, preset_for, private_start, start_of
 from server.jobs.settings import JobSettings
 from server.simulation.plan import plan_for
 
@@ -30,6 +30,17 @@ def test_a_simulation_starts_where_a_job_does(preset):
     assert plan.settings.training == job.training
     assert plan.settings.optimizers == job.optimizers
     assert (plan.settings.average, plan.settings.rounds) == (job.average, job.rounds)
+
+
+def test_a_privacy_budget_brings_optimizers_that_noise_wants():
+    """Steps of a length of their own, however short the clip; what is named goes over them."""
+    asked = {"privacy_epsilon": 8.0, "training": {"learning_rate": 0.7}}
+    options = {"method": "spry", "preset": "auto", "model": "tiny", "data": "notes", "seed": 0, "adapter": {}}
+    settings = plan_for(**options, settings=asked).settings
+    assert settings.optimizers.head.kind == settings.optimizers.units.kind == "fedyogi"
+    assert (settings.training.learning_rate, settings.training.head_learning_rate) == (0.7, 0.03)
+    assert private_start({"rounds": 3, "privacy_noise": None}) == {}
+    assert plan_for(**options, settings={}).settings.optimizers.head.kind == "fedavg"
 
 
 def test_the_aligned_preset_from_step_to_step():

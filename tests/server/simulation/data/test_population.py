@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from edge_client.errors import DataError
 from server.simulation.data.dataset import open_dataset
-from server.simulation.data.population import Population, sampled
+from server.simulation.data.population import Population, sampled, taken
 
 
 @pytest.fixture
@@ -156,3 +156,19 @@ def test_each_client_is_as_likely_as_another():
 def test_a_round_of_nobody_or_of_more_than_there_are(per_round):
     with pytest.raises(DataError, match=rf"a round can have 1 to 20 of the 20 clients, got {per_round}"):
         sampled(0, 1, 20, per_round)
+
+
+def test_clients_that_come_by_chance_come_apart_from_each_other():
+    """As often as it says, in numbers that vary as a binomial's do, and two together as often as chance has it."""
+    came = np.zeros((600, 50), bool)
+    for round_ in range(len(came)):
+        found = taken(9, round_, 50, 10)
+        assert found == taken(9, round_, 50, 10)
+        assert len(set(found)) == len(found)
+        came[round_, found] = True
+    counts = came.sum(1)
+    assert abs(counts.mean() - 10) < 5 * (8 / len(came)) ** 0.5
+    assert counts.var() == pytest.approx(8, rel=0.3)
+    together = np.corrcoef(came.T)[np.triu_indices(50, 1)]
+    assert abs(together.mean()) < 5 / (len(came) * 1225) ** 0.5
+    assert sorted(taken(9, 1, 6, 6)) == list(range(6))

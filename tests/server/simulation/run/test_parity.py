@@ -41,6 +41,16 @@ METHODS = {
         {"mode": "iteration", "iterations": 2, "head": "apart"},
         {"aggregation": "clipped"},
     ),
+    "a private mean, by noise that hides nothing": (
+        "spry",
+        {"directions": 2},
+        {
+            "units_per_client": 0,
+            "privacy_noise": 1e-3,
+            "privacy_clip": 0.05,
+            "optimizers": {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}},
+        },
+    ),
     "directions at bottlenecks": ("spry", {"directions": 2}, {"units_per_client": 2}, "bottleneck"),
     "numbers of differences": ("fedmezo", {"mode": "iteration", "iterations": 2, "sigma": 1e-2}),
 }

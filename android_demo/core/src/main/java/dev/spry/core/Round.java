@@ -10,6 +10,7 @@ import dev.spry.core.data.Examples;
 import dev.spry.core.store.JobStore;
 import dev.spry.core.store.Progress;
 import dev.spry.core.training.Batches;
+import dev.spry.core.training.Clipping;
 import dev.spry.core.training.Estimator;
 import dev.spry.core.training.Evaluation;
 import dev.spry.core.training.Iterations;
@@ -20,6 +21,7 @@ import dev.spry.core.training.Plan;
 import dev.spry.core.training.State;
 import dev.spry.core.training.Training;
 import dev.spry.core.training.Versions;
+import dev.spry.core.wire.Report;
 import dev.spry.core.wire.Server;
 import dev.spry.core.wire.Task;
 import dev.spry.core.wire.TrainingSettings;
@@ -88,8 +90,13 @@ final class Round {
         long peak = Math.max(Memory.peak() - before, 0);
         store.savePersonal(task.bundle, task.version, state.weights);
         Map<String, Tensor> update = new LinkedHashMap<>(training.update(state));
+        Report report = Training.report(state, peak, held, moments);
+        if (task.isPrivate()) {
+            update = Clipping.clipped(start, update, task.clip);
+            report = report.silent();
+        }
         update.putAll(moments.tensors);
-        store.saveUpdate(update, Training.report(state, peak, held, moments));
+        store.saveUpdate(update, report);
         return state.seconds / state.step;
     }
 

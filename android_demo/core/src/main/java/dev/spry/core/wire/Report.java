@@ -36,6 +36,11 @@ public final class Report {
         this.measured = measured;
     }
 
+    /** Without what the examples decide: no privacy budget pays for a loss or a count. */
+    public Report silent() {
+        return new Report(1, steps, 0, seconds, peakBytes, 0, 0, 0, 0);
+    }
+
     public JSONObject toJson() throws JSONException {
         return new JSONObject()
                 .put("examples", examples)

@@ -32,6 +32,8 @@ public final class Task {
     public final boolean evaluate;
     /** Tell the moments of what reaches the head's last layer, beside the update (mode epoch). */
     public final boolean measure;
+    /** How far the update may go as a whole, by its L2 norm, in a job with a privacy budget; none elsewhere. */
+    public final double clip;
 
     private final JSONObject json;
 
@@ -58,6 +60,12 @@ public final class Task {
         batch = Json.number(json, "batch");
         evaluate = Json.truth(json, "evaluate", false);
         measure = Json.truth(json, "measure", false);
+        clip = Json.real(json, "clip", Double.POSITIVE_INFINITY);
+    }
+
+    /** Whether its job keeps a privacy budget. */
+    public boolean isPrivate() {
+        return clip < Double.POSITIVE_INFINITY;
     }
 
     /** As it came. */

@@ -1,0 +1,88 @@
+"""A job's privacy settings, settled before it starts: its noise, and how often a device can pay for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from edge_client.bundle.manifest import Manifest
+from edge_client.training.estimators import kind_of
+from server.errors import SettingsError
+from server.jobs.settings import JobSettings
+from server.privacy.accountant import epsilon_of, noise_for, sampled_epsilon, sampled_noise, times_for
+from server.privacy.mechanism import Mechanism
+
+_SPENT = 1 + 1e-9
+
+
+def settled(settings: JobSettings) -> JobSettings:
+    """A server's job, with its noise and how often a device may take part: what both cost is the same from then on."""
+    if not settings.is_private:
+        return settings
+    epsilon, delta, noise = settings.privacy_epsilon, settings.privacy_delta, settings.privacy_noise
+    times = min(settings.privacy_times or settings.rounds, settings.rounds)
+    if noise is None:
+        assert epsilon is not None  # a private job has one of them
+        noise = noise_for(epsilon, delta, times)
+    elif epsilon is not None:
+        times = min(times, times_for(epsilon, delta, noise))
+        _check_one_round(times, epsilon, epsilon_of(noise, delta, 1), noise)
+    else:
+        epsilon_of(noise, delta, times)  # whoever cannot account for noise must not promise it
+    return settings.model_copy(update={"privacy_noise": noise, "privacy_times": times})
+
+
+def settled_by_chance(settings: JobSettings, clients: int) -> JobSettings:
+    """The same of a simulation, whose clients come by chance, each as likely as the others."""
+    if not settings.is_private:
+        return settings
+    epsilon, delta, noise = settings.privacy_epsilon, settings.privacy_delta, settings.privacy_noise
+    share = settings.per_round / clients
+    if noise is None:
+        assert epsilon is not None  # a private job has one of them
+        noise = sampled_noise(epsilon, delta, settings.rounds, share)
+    elif epsilon is not None:
+        one = sampled_epsilon(noise, delta, 1, share)
+        _check_one_round(int(one <= epsilon), epsilon, one, noise)
+    return settings.model_copy(update={"privacy_noise": noise})
+
+
+def _check_one_round(times: int, epsilon: float, one: float, noise: float) -> None:
+    if times < 1:
+        raise SettingsError(
+            f"privacy_noise {noise:g} spends an epsilon of {one:.3g} in one round, more than privacy_epsilon "
+            f"{epsilon:g}: raise one of them, or leave privacy_noise out"
+        )
+
+
+def sampled_spent(settings: JobSettings, rounds: int, clients: int) -> float:
+    """A simulated client's epsilon after so many rounds."""
+    assert settings.privacy_noise is not None  # it was settled
+    return sampled_epsilon(settings.privacy_noise, settings.privacy_delta, rounds, settings.per_round / clients)
+
+
+def may_go_on(settings: JobSettings, rounds: int, clients: int) -> bool:
+    """Whether a simulation can pay for the round after so many."""
+    if not settings.is_private or settings.privacy_epsilon is None:
+        return True
+    return sampled_spent(settings, rounds + 1, clients) <= settings.privacy_epsilon * _SPENT
+
+
+def mechanism_of(settings: JobSettings) -> Mechanism:
+    """How a private job's updates are averaged."""
+    assert settings.privacy_noise is not None  # it was settled
+    return Mechanism(settings.privacy_noise, settings.privacy_clip, settings.per_round, settings.privacy_quantile)
+
+
+def wanted_in(settings: JobSettings, manifest: Manifest) -> Mapping[str, int]:
+    """How many of a round's clients are to train each parameter, if all could hold the best step that there is.
+
+    A number of the settings alone: who comes, and what devices hold, has no part in it.
+    """
+    training = kind_of(settings.training).ways(settings.training, manifest)[0]
+    kind = kind_of(training)
+    wanted = Counter({parameter.name: settings.per_round for parameter in manifest.head})
+    for slot in settings.slots(len(manifest.units), settings.per_round):
+        units = kind.joined(manifest, training, slot.units)
+        wanted.update(parameter.name for unit in units for parameter in manifest.units[unit].parameters)
+    return wanted

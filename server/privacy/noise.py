@@ -1,0 +1,44 @@
+"""Gaussian noise that nobody can draw again: bits of ChaCha20, made normal by Box and Muller's way.
+
+Each closing of a round has a key of its own, of the operating system's generator, which nothing keeps. A round that is
+closed again after a crash draws other noise; that of the first time was published nowhere, as weights become true in
+one transaction. Noise made again from a key that is kept would be worse: after a backup was restored, the same noise
+over other updates would tell their difference. A simulation names its keys, so that it can be run again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from numpy.typing import NDArray
+
+_BITS = 53
+"""Of a double between 0 and 1."""
+
+
+class Noise:
+    """Independent standard normal numbers, one after the other."""
+
+    def __init__(self, key: bytes | None = None) -> None:
+        """A key of 32 bytes; drawn where none is given."""
+        self._stream = Cipher(ChaCha20(secrets.token_bytes(32) if key is None else key, bytes(16)), None).encryptor()
+
+    @classmethod
+    def of(cls, *words: object) -> Noise:
+        """The noise of a simulation: the same for the same words."""
+        return cls(hashlib.sha256("/".join(map(str, words)).encode()).digest())
+
+    def normal(self, count: int) -> NDArray[np.float64]:
+        pairs = -(-count // 2)
+        first, second = self._uniform(2 * pairs).reshape(2, pairs)
+        radius, angle = np.sqrt(-2 * np.log(first)), 2 * np.pi * second
+        return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
+
+    def _uniform(self, count: int) -> NDArray[np.float64]:
+        """Above 0, and 1 at most."""
+        words = np.frombuffer(self._stream.update(bytes(8 * count)), "<u8")
+        return ((words >> (64 - _BITS)) + np.uint64(1)).astype(np.float64) * 2.0**-_BITS

@@ -1,0 +1,68 @@
+"""A private job's budget, as rounds spend it.
+
+A device pays for each round whose weights were published with its update in them, in the transaction that publishes
+them: nothing is lost or counted twice, whatever crashes. What a round that failed would have told is told to nobody.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection
+
+from server.jobs.job import Job
+from server.privacy.accountant import epsilon_of
+from server.privacy.budget import mechanism_of
+from server.storage import devices, participations, parts
+from server.storage.rows import Round
+from server.storage.store import Store
+
+FLEET_SECONDS = 86_400.0
+"""A device that was not heard of for so long is none of the fleet."""
+
+
+def spend(connection: Connection, job: Job, round_: Round) -> dict[str, float]:
+    """A round is published: those in it have paid, and this is what is known of it."""
+    participations.add(connection, job.id, parts.accepted_devices(connection, round_))
+    return {"epsilon": spent(connection, job)}
+
+
+def spent(connection: Connection, job: Job) -> float:
+    """Of the device that took part most often."""
+    settings = job.settings
+    assert settings.privacy_noise is not None  # it was settled when the job was made
+    return epsilon_of(settings.privacy_noise, settings.privacy_delta, participations.most(connection, job.id))
+
+
+def why_spent(connection: Connection, job: Job, now: float) -> str | None:
+    """Why a job ends, where so many devices have paid all they had that too few are left for a round; None before."""
+    done = participations.at_least(connection, job.id, _most_times(job))
+    if not done:
+        return None
+    here = {device.id for device in devices.heard_since(connection, now - FLEET_SECONDS)}
+    if len(here - done) >= min(job.settings.fewest, (len(here) + 1) // 2):
+        return None
+    return f"its privacy budget is spent: {_in_words(job, len(done))}, epsilon {spent(connection, job):.2f}"
+
+
+def _in_words(job: Job, count: int) -> str:
+    most = _most_times(job)
+    who = "1 device has" if count == 1 else f"{count} devices have"
+    return f"{who} taken part {most} time{'' if most == 1 else 's'}"
+
+
+def has_paid_all(connection: Connection, job: Job, device: str) -> str | None:
+    """Why a device gets no part of a private job any more."""
+    if not job.settings.is_private or participations.of(connection, job.id, device) < _most_times(job):
+        return None
+    most = _most_times(job)
+    return f"{job.name} has had this device {most} time{'' if most == 1 else 's'}, all that its privacy budget pays for"
+
+
+def clip_for(store: Store, job: Job, version: int) -> float | None:
+    """How far an update may go that starts from a version."""
+    if not job.settings.is_private:
+        return None
+    return mechanism_of(job.settings).clip_at(store.models.load(job, version).optimizer)
+
+
+def _most_times(job: Job) -> int:
+    return job.settings.privacy_times or job.settings.rounds

@@ -1,0 +1,37 @@
+"""How often devices took part in private jobs: what their budgets have paid for. They outlive the rows of old rounds.
+
+All of these are steps of their caller's transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlalchemy import Connection, func, insert, select, update
+
+from server.storage.tables import participations
+
+
+def add(connection: Connection, job: str, devices: Iterable[str]) -> None:
+    """Once more, for each of them."""
+    for device in devices:
+        of_device = participations.c.job == job, participations.c.device == device
+        more = update(participations).where(*of_device).values(times=participations.c.times + 1)
+        if not connection.execute(more).rowcount:
+            connection.execute(insert(participations).values(job=job, device=device, times=1))
+
+
+def of(connection: Connection, job: str, device: str) -> int:
+    query = select(participations.c.times).where(participations.c.job == job, participations.c.device == device)
+    return connection.scalar(query) or 0
+
+
+def most(connection: Connection, job: str) -> int:
+    """Of the device that took part most often."""
+    return connection.scalar(select(func.max(participations.c.times)).where(participations.c.job == job)) or 0
+
+
+def at_least(connection: Connection, job: str, times: int) -> set[str]:
+    """Who took part so often."""
+    query = select(participations.c.device).where(participations.c.job == job, participations.c.times >= times)
+    return set(connection.execute(query).scalars())
