@@ -19,6 +19,8 @@ from edge_client.wire.protocol import Report
 
 CLIP = 2.0
 """What a round may change a number by; beyond it is cut off."""
+FEWEST = 3
+"""Of fewer devices' parts no device helps to open a sum, whatever the server says."""
 MOST = 4096
 """Devices of a sum."""
 WHOLE = 1 << 16

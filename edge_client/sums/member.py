@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from edge_client import keys
 from edge_client.errors import TrainingError
 
-from .fixed import HEAD, TOLD, UNITS, Parts
+from .fixed import FEWEST, HEAD, TOLD, UNITS, Parts
 from .messages import (
     CARD,
     Card,
@@ -33,9 +33,6 @@ from .messages import (
 )
 from .shamir import SHARE, split, threshold
 from .streams import KEY, Lock, mask_seed, public, stream
-
-FEWEST = 3
-"""Of fewer devices' parts no device helps to open a sum, whatever the server says."""
 
 
 @dataclass(frozen=True)

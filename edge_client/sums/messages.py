@@ -192,12 +192,13 @@ class Sharers(NamedTuple):
 
 
 class Survivors(NamedTuple):
-    """Stages `vow` and `opening`: who is in the sum, what its team-mates said of whose shares were there (a tag each),
-    and the witnesses' signatures by their number."""
+    """Stages `vow` and `opening`: who is in the sum."""
 
     places: bytes
     tags: tuple[bytes, ...]
+    """What team-mates in it say of whose shares were there."""
     vows: tuple[tuple[int, bytes], ...] = ()
+    """Witnesses' signatures, by the number of the witness."""
 
     def encoded(self) -> bytes:
         tags = len(self.tags).to_bytes(2, "little") + b"".join(self.tags)

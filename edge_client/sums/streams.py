@@ -91,5 +91,5 @@ class Lock:
         return hmac.digest(self.proof, end + said, hashlib.sha256)[:TAG]
 
 
-def _nonce(first: bool) -> bytes:  # noqa: FBT001 -- an end of a pair
+def _nonce(first: bool) -> bytes:
     return bytes(11) + (b"\0" if first else b"\1")

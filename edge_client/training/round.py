@@ -19,6 +19,7 @@ from edge_client.store.jobs import Checkpoint, JobStore
 from edge_client.wire.protocol import Task
 from edge_client.wire.server import Server
 
+from .adding import changes
 from .epoch import Judged, TrainingState, evaluate, report, steps_in, train, update
 from .estimators import Estimator, estimator_for
 from .features import NOTHING, Moments, measured
@@ -85,6 +86,8 @@ class Participation:
         own = update(self.task, self.bench.manifest, state)
         told = report(state, peak_bytes=peak(), judged=judged, measured=moments.rows)
         self.store.save_personal(self.task.bundle, self.task.version, own_model)
+        if self.task.sum is not None:
+            own = changes(self.bench.manifest, self.task.sum.units, own, start)
         self.store.save_update(own | moments.tensors, told)
         return state.seconds / state.step
 

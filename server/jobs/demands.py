@@ -14,6 +14,8 @@ def unsuited(job: Job, manifest: Manifest, check_in: CheckIn) -> str | None:
         return f"{job.name} needs one of the runtimes {', '.join(manifest.runtimes)}"
     if (estimator := job.settings.training.estimator) not in ESTIMATORS:
         return f"{job.name} needs the estimator {estimator}, which the server has no more"
+    if job.settings.secure_aggregation and not check_in.sums:
+        return f"{job.name} adds updates in secret, for which this device needs a key of its own and a newer spry"
     if job.settings.mains_only and check_in.power == "battery":
         return f"{job.name} takes no devices on battery"
     if job.settings.unmetered_only and check_in.metered:

@@ -17,9 +17,11 @@ from server.errors import Refusal
 from server.jobs.assignment import Fit, RoundSlot, choose
 from server.jobs.demands import is_wanted, unsuited
 from server.jobs.job import PAUSED, RUNNING, Job
+from server.jobs.teams import team_in_turn
 from server.rounds.fleet import is_to_measure, needs_of
 from server.rounds.pace import most_passes
-from server.storage import devices, parts, rounds
+from server.rounds.summing import sum_of
+from server.storage import devices, parts, rounds, sums
 from server.storage.jobs import find_job, list_jobs
 from server.storage.rows import Device, Part, Round
 from server.storage.store import Store
@@ -186,16 +188,20 @@ class Offers:
                 return None
             known = parts.places(connection, newest)
             before = parts.count_in(connection, job.id, [newest.number - 1])[newest.number - 1].get("accepted", 0)
+            is_summing = sums.find(connection, newest) is not None
         units = len(self._store.bundles.manifest(job.bundle).units)
         places = job.settings.slots(units, job.settings.places)
         taken = {place.slot for place in known if place.is_live}
+        first = in_turn(newest.number, before, job.settings.per_round)
+        if job.settings.secure_aggregation:
+            first = team_in_turn(newest.number, job.settings.teams, len(places))
         return OpenRound(
             job=job,
             number=newest.number,
             opened=newest.opened,
             places=len(places),
-            free=[slot for slot in places if slot.number not in taken],
-            first=in_turn(newest.number, before, job.settings.per_round),
+            free=[] if is_summing else [slot for slot in places if slot.number not in taken],
+            first=first,
             done=frozenset(place.device for place in known if place.state == "accepted"),
         )
 
@@ -301,6 +307,9 @@ class Offers:
         if parts.has_accepted(connection, current, device.id):
             self._store.turn += 1
             return _has_done(open_round)
+        if sums.find(connection, current) is not None:
+            self._store.turn += 1
+            return _is_full(open_round)
         if (why := self._sits_out(connection, job, current, device)) is not None:
             return why
         parts.add(connection, part)
@@ -354,6 +363,7 @@ class Offers:
             batch=part.batch,
             evaluate=bool(every) and part.round % every == 0,
             measure=is_to_measure(self._store, job, part.slot, current.version),
+            sum=sum_of(self._store, job, part),
         )
 
     # --- what devices said ---

@@ -7,7 +7,7 @@ what is stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -63,6 +63,11 @@ class Outcome:
     """Parts whose reports turned out to be outliers, and why."""
     odd: tuple[tuple[str, str], ...] = ()
     """Parts whose reports count, by a mean that they cannot move far, and what is far from the others' in them."""
+
+    summed: tuple[str, ...] = ()
+    """Parts whose updates were added in secret."""
+    lengths: Norms = field(default_factory=dict[str, float])
+    """How far their mean goes."""
 
     @property
     def is_finite(self) -> bool:

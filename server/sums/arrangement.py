@@ -79,9 +79,7 @@ def arranged(entrants: Iterable[Entrant], least: int, cap: int) -> Arrangement:
         inside = set(team)
         mates |= _ring([place for place in order if place in inside], max(RING, least))
     around = _ring(order, ACROSS)
-    others = {
-        place: [other for other in around[place] if known[other].units != known[place].units] for place in known
-    }
+    others = {place: [other for other in around[place] if known[other].units != known[place].units] for place in known}
     return Arrangement(known, mates, others, order[:WITNESSES], least, cap)
 
 
@@ -97,6 +95,4 @@ def _ring(order: Sequence[int], half: int) -> dict[int, list[int]]:
     """Of each, those up to `half` places before and after it, sorted."""
     size = len(order)
     steps = [step for step in range(-half, half + 1) if step]
-    return {
-        place: sorted({order[(at + step) % size] for step in steps} - {place}) for at, place in enumerate(order)
-    }
+    return {place: sorted({order[(at + step) % size] for step in steps} - {place}) for at, place in enumerate(order)}

@@ -10,6 +10,7 @@ here.
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from edge_client.bundle.chain import cut_for
 from edge_client.bundle.manifest import Manifest
 from edge_client.tasks.registry import task_named
 from edge_client.tasks.task import combined
+from edge_client.training.adding import changes, unmasked
 from edge_client.training.estimators import kind_of
 from edge_client.training.features import without_moments
 from edge_client.wire.protocol import Report, Task, Training
@@ -34,6 +36,7 @@ from server.rounds.features import is_asked
 from server.rounds.offers import seed_of
 from server.rounds.outcomes import Contribution, Outcome, mean_of_updates, step_of_scalars
 from server.rounds.outliers import norms, usual
+from server.rounds.totals import mean_of_sum
 from server.simulation.compute.crews import Crew
 from server.simulation.compute.work import Member, Trained, rows_together
 from server.simulation.data.population import sampled
@@ -43,6 +46,7 @@ from server.simulation.run.costs import mean_passes
 from server.simulation.run.device import DeviceMemory
 from server.simulation.run.traffic import RoundTraffic
 from server.storage.models import Model
+from server.sums.opening import Total
 
 JOB = "simulation"
 SCORED_TOGETHER = 256
@@ -161,8 +165,24 @@ class Fleet:
         traffic = RoundTraffic(self.manifest, self.settings.training)
         for member, one in zip(members, trained, strict=True):
             traffic.epoch(member.task, one, given)
+        if self.settings.secure_aggregation:
+            return self._summed(start, members, trained), traffic
         known = usual([update.norms for update in updates])
         return mean_of_updates(start, updates, self.settings, self.manifest, known), traffic
+
+    def _summed(self, start: Model, members: Sequence[Member], trained: Sequence[Trained]) -> Outcome:
+        """The integers that devices would add, without the masks that cancel."""
+        reports = [Report(**one.report) for one in trained]
+        cap = math.ceil(self.settings.weight_bound * statistics.median_low([one.examples for one in reports]))
+        kind = task_named(self.plan.task)
+        scores = [score.name for score in kind.scores if score.name != kind.counted]
+        total = Total()
+        for member, one, report in zip(members, trained, reports, strict=True):
+            units = member.task.units
+            moved = changes(self.manifest, units, one.update, start.weights)
+            total.add(unmasked(moved, units, report, cap, len(members), scores))
+        outcome, pooled = mean_of_sum(start, total.parts, len(members), scores, self.settings, self.manifest)
+        return replace(outcome, reports=[replace(outcome.reports[0], examples=pooled.report.examples)])
 
     def _with_guide(self, model: Model) -> Model:
         """The same weights, with a guide made at them where the plan has one."""
