@@ -11,6 +11,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -132,17 +133,18 @@ class Member:
 
     # --- what it knows ---
 
-    @property
+    @cached_property
     def roster(self) -> Roster:
+        """Asked for once there is one."""
         return Roster.decoded(_bytes(self.kept.roster))
 
-    @property
+    @cached_property
     def context(self) -> bytes:
         """What all devices of the sum agree on, or they cannot read each other."""
         about, roster = self.about, self.roster
         return context_of(about.job, about.round, roster)
 
-    @property
+    @cached_property
     def _own(self) -> bytes:
         return keys.decoded(keys.public_of(self._key), KEY) or b""
 
@@ -150,7 +152,7 @@ class Member:
     def _sharers(self) -> Sharers:
         return Sharers.decoded(_bytes(self.kept.sharers))
 
-    @property
+    @cached_property
     def _mates(self) -> list[Peer]:
         return sorted((peer for peer in self.roster.peers if peer.is_mate), key=lambda peer: peer.place)
 

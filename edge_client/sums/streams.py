@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ KEY, TAG, SEAL = 32, 16, 16
 _MASK, _LOCK = b"spry sums mask", b"spry sums lock"
 
 
+@lru_cache(maxsize=256)
 def public(secret: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
 

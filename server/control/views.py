@@ -60,6 +60,8 @@ class JobView(BaseModel):
     """Bytes that devices sent and fetched, as of some seconds ago."""
     devices: int
     """That have sent something for it, as of some seconds ago."""
+    sees: str
+    """What the server can see of devices' work."""
     ends_about: float | None
     """When its last round is done, if rounds go on as the newest did: an estimate."""
 
@@ -149,6 +151,7 @@ def job(store: Store, job: Job) -> JobView:
         up=moved.up,
         down=moved.down,
         devices=senders,
+        sees=job.settings.sees,
         ends_about=ends,
     )
 

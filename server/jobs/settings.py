@@ -134,6 +134,13 @@ class JobSettings(BaseModel):
         return teams_of(self.per_round, self.min_holders)
 
     @property
+    def sees(self) -> str:
+        """What the server can see of devices' work."""
+        if self.secure_aggregation:
+            return f"sums of at least {self.min_holders} devices"
+        return "each device's derivatives" if self.training.mode == "iteration" else "each device's update"
+
+    @property
     def fewest(self) -> int:
         """Reports without which a round fails, where there are as many devices as it wants."""
         return self.minimum or (self.per_round + 1) // 2

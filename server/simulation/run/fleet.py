@@ -20,6 +20,7 @@ from typing import Any
 from edge_client.arrays import Weights
 from edge_client.bundle.chain import cut_for
 from edge_client.bundle.manifest import Manifest
+from edge_client.sums.fixed import Pooled
 from edge_client.tasks.registry import task_named
 from edge_client.tasks.task import combined
 from edge_client.training.adding import changes, unmasked
@@ -166,23 +167,23 @@ class Fleet:
         for member, one in zip(members, trained, strict=True):
             traffic.epoch(member.task, one, given)
         if self.settings.secure_aggregation:
-            return self._summed(start, members, trained), traffic
+            return self._summed(start, members, trained, bound), traffic
         known = usual([update.norms for update in updates])
         return mean_of_updates(start, updates, self.settings, self.manifest, known), traffic
 
-    def _summed(self, start: Model, members: Sequence[Member], trained: Sequence[Trained]) -> Outcome:
+    def _summed(self, start: Model, members: Sequence[Member], trained: Sequence[Trained], bound: float) -> Outcome:
         """The integers that devices would add, without the masks that cancel."""
-        reports = [Report(**one.report) for one in trained]
+        both = [(member.task.units, one) for member, one in zip(members, trained, strict=True) if one.variance <= bound]
+        reports = [Report(**one.report) for _, one in both]
         cap = math.ceil(self.settings.weight_bound * statistics.median_low([one.examples for one in reports]))
         kind = task_named(self.plan.task)
         scores = [score.name for score in kind.scores if score.name != kind.counted]
         total = Total()
-        for member, one, report in zip(members, trained, reports, strict=True):
-            units = member.task.units
+        for (units, one), report in zip(both, reports, strict=True):
             moved = changes(self.manifest, units, one.update, start.weights)
             total.add(unmasked(moved, units, report, cap, len(members), scores))
         outcome, pooled = mean_of_sum(start, total.parts, len(members), scores, self.settings, self.manifest)
-        return replace(outcome, reports=[replace(outcome.reports[0], examples=pooled.report.examples)])
+        return replace(outcome, reports=_each(pooled))
 
     def _with_guide(self, model: Model) -> Model:
         """The same weights, with a guide made at them where the plan has one."""
@@ -291,6 +292,13 @@ def task_of(
         evaluate=evaluate,
         measure=measure,
     )
+
+
+def _each(pooled: Pooled) -> list[Report]:
+    """As many reports as are in a sum, which say together what it says."""
+    rest = replace(pooled.report, examples=1, held_back=0, right_global=0, right_personal=0)
+    first = replace(pooled.report, examples=pooled.report.examples - pooled.clients + 1)
+    return [first, *[rest] * (pooled.clients - 1)]
 
 
 def _told(outcome: Outcome) -> dict[str, Any]:
