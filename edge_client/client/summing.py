@@ -15,7 +15,7 @@ from edge_client.store.jobs import JobStore
 from edge_client.sums import fixed
 from edge_client.sums.fixed import Parts
 from edge_client.sums.member import About, Kept, Member
-from edge_client.sums.messages import View
+from edge_client.sums.messages import Stage, View
 from edge_client.training.adding import unmasked
 from edge_client.wire.protocol import REPORT, Receipt, Report, Task
 from edge_client.wire.server import Server
@@ -42,6 +42,7 @@ class Adding:
         self._server = server
         self._pause = pause
         self._tell = tell
+        self._said: Stage = "card"
         self._tensors, self._report = _update_in(job)
         about = About(task.job, task.round, self._sum.place, tuple(self._sum.units), self._sum.least)
         kept = job.sum(Kept) or Kept()
@@ -49,17 +50,27 @@ class Adding:
 
     def run(self) -> Receipt:
         """Until the sum is opened as far as it is up to this device."""
-        said = "card"
-        self._server.send_message(self._task.id, said, self._member.card())
-        while True:
-            view = View.decoded(self._server.sum(self._task.id))
-            if view.stage == "over":
-                return Receipt(view.wait)
-            if view.stage == said:
-                self._pause(view.wait)
-            else:
-                said = view.stage
-                self._say(view)
+        self.begin()
+        while (receipt := self.step()) is None:
+            pass
+        return receipt
+
+    def begin(self) -> None:
+        """Tell the keys of the round: the update is ready."""
+        self._said = "card"
+        self._server.send_message(self._task.id, "card", self._member.card())
+
+    def step(self) -> Receipt | None:
+        """One look at where the sum stands, and what comes of it; a receipt when nothing more is asked."""
+        view = View.decoded(self._server.sum(self._task.id))
+        if view.stage == "over":
+            return Receipt(view.wait)
+        if view.stage == self._said:
+            self._pause(view.wait)
+        else:
+            self._say(view)
+            self._said = view.stage
+        return None
 
     def _say(self, view: View) -> None:
         member, task = self._member, self._task.id
