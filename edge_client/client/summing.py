@@ -13,10 +13,10 @@ from edge_client.events import Event, Tell
 from edge_client.store.files import parse_tensors
 from edge_client.store.jobs import JobStore
 from edge_client.sums import fixed
+from edge_client.sums.adding import unmasked
 from edge_client.sums.fixed import Parts
 from edge_client.sums.member import About, Kept, Member
 from edge_client.sums.messages import Stage, View
-from edge_client.training.adding import unmasked
 from edge_client.wire.protocol import REPORT, Receipt, Report, Task
 from edge_client.wire.server import Server
 

@@ -260,7 +260,7 @@ class Member:
             for number, vow in survivors.vows
         )
         if not valid or len(numbers) != len(survivors.vows) or 2 * len(numbers) <= len(witnesses):
-            raise _lying(f"{len(numbers)} of {len(witnesses)} witnesses saw this sum, or not even they")
+            raise _lying(f"{len(numbers)} of {len(witnesses)} witnesses signed this sum, more than half must have")
 
 
 def context_of(job: str, number: int, roster: Roster) -> bytes:
@@ -284,7 +284,11 @@ def add_stream(parts: Parts, seed: bytes, which: Sequence[int] | Mapping[int, An
 
 def joined(parts: Parts) -> bytes:
     """Parts as they travel: units, the head, what reports say."""
-    return b"".join(parts[part].astype(parts[part].dtype.newbyteorder("<")).tobytes() for part in in_order(parts))
+    return b"".join(_little(parts[part]).tobytes() for part in in_order(parts))
+
+
+def _little(values: NDArray[Any]) -> NDArray[Any]:
+    return values.astype("<u8" if values.itemsize == 8 else "<u4")
 
 
 def in_order(parts: Sequence[int] | Mapping[int, Any]) -> list[int]:
@@ -296,9 +300,9 @@ def parted(data: bytes, sizes: Mapping[int, int]) -> Parts:
     parts: dict[int, NDArray[Any]] = {}
     at = 0
     for part in in_order(sizes):
-        kind = np.dtype(np.uint64 if part == TOLD else np.uint32)
-        parts[part] = np.frombuffer(data, kind.newbyteorder("<"), sizes[part], at).astype(kind.type)
-        at += kind.itemsize * sizes[part]
+        kind = "<u8" if part == TOLD else "<u4"
+        parts[part] = np.frombuffer(data, kind, sizes[part], at).astype(kind[1:])
+        at += parts[part].nbytes
     return parts
 
 

@@ -16,10 +16,10 @@ from edge_client.events import Event, Tell
 from edge_client.memory import peak_above_now
 from edge_client.step.passes import Passes
 from edge_client.store.jobs import Checkpoint, JobStore
+from edge_client.sums.adding import changes
 from edge_client.wire.protocol import Task
 from edge_client.wire.server import Server
 
-from .adding import changes
 from .epoch import Judged, TrainingState, evaluate, report, steps_in, train, update
 from .estimators import Estimator, estimator_for
 from .features import NOTHING, Moments, measured

@@ -197,7 +197,9 @@ def _next_stage(
     elif stage == "update":
         survivors = [one.place for one in known if one.place in set(standing.sharers) and one.update is not None]
         if len(survivors) < fewest or _whole_teams(arrangement, survivors, least) != survivors:
-            return f"{len(survivors)} of {len(standing.sharers)} devices sent their update in time: some unit's too few"
+            return (
+                f"{len(survivors)} of {len(standing.sharers)} devices sent their update in time: too few of some unit"
+            )
         sums.go_on(connection, round_, "vow", until, survivors=survivors)
     elif stage == "vow":
         if not _majority(arrangement, known):

@@ -67,7 +67,8 @@ def outcome_of(store: Store, job: Job, round_: Round) -> tuple[Outcome, dict[str
 
 def _beside(pooled: Pooled) -> dict[str, float]:
     """What the one report of all does not say."""
-    return {"reports": pooled.clients} | ({"evaluated": pooled.evaluated} if pooled.evaluated else {})
+    beside: dict[str, float] = {"reports": pooled.clients}
+    return beside | ({"evaluated": pooled.evaluated} if pooled.evaluated else {})
 
 
 def tags_size(arrangement: Arrangement, sharers: Sequence[int], place: int) -> int:

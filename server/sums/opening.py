@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
@@ -86,7 +86,7 @@ def _forget(
             add_stream(total, mask_seed(key, other, context), parts, -1 if other < mask else 1)
 
 
-def _shared(arrangement: Arrangement, place: int) -> Iterator[tuple[int, Iterable[int]]]:
+def _shared(arrangement: Arrangement, place: int) -> Iterator[tuple[int, list[int]]]:
     both = [TOLD, HEAD]
     of_team = [*both, *(UNITS + unit for unit in arrangement.entrants[place].units)]
     yield from ((mate, of_team) for mate in arrangement.mates[place])

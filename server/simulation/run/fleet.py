@@ -20,10 +20,10 @@ from typing import Any
 from edge_client.arrays import Weights
 from edge_client.bundle.chain import cut_for
 from edge_client.bundle.manifest import Manifest
+from edge_client.sums.adding import changes, unmasked
 from edge_client.sums.fixed import Pooled
 from edge_client.tasks.registry import task_named
 from edge_client.tasks.task import combined
-from edge_client.training.adding import changes, unmasked
 from edge_client.training.estimators import kind_of
 from edge_client.training.features import without_moments
 from edge_client.wire.protocol import Report, Task, Training

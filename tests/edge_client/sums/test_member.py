@@ -238,11 +238,11 @@ def test_what_no_majority_of_witnesses_signed_is_not_opened(four):
     ready(four)
     four.vow([0, 1])
     view = four.survivors(2, with_vows=True)
-    with pytest.raises(SpryError, match="2 of 4 witnesses saw this sum"):
+    with pytest.raises(SpryError, match="2 of 4 witnesses signed this sum"):
         four.members[2].opening(view)
     one, other = Survivors.decoded(view).vows
     for vows in ((one, other, one), (one, other, (3, other[1])), (one, other, (9, other[1]))):
-        with pytest.raises(SpryError, match="witnesses saw this sum"):
+        with pytest.raises(SpryError, match="witnesses signed this sum"):
             four.members[2].opening(changed(view, vows=vows))
     four.vow([3])
     four.open([2])
@@ -259,7 +259,7 @@ def test_two_halves_that_are_told_different_survivors_open_nothing():
         who = range(7) if place < 4 else range(1, 8)
         said = [(at, gathering.vows[one]) for at, one in enumerate(gathering.arrangement.witnesses)]
         view = changed(told_survivors(gathering, who, place), vows=tuple(said[:5]))
-        with pytest.raises(SpryError, match="witnesses saw this sum"):
+        with pytest.raises(SpryError, match="witnesses signed this sum"):
             gathering.members[place].opening(view)
 
 

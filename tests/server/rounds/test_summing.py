@@ -10,8 +10,8 @@ from edge_client import keys
 from edge_client.client.summing import Adding
 from edge_client.errors import ServerError, SpryError
 from edge_client.store.jobs import JobStore
+from edge_client.sums.adding import changes
 from edge_client.sums.fixed import scale
-from edge_client.training.adding import changes
 from edge_client.wire.proofs import Signing
 from edge_client.wire.protocol import CheckIn, Enrolment, Report
 from edge_client.wire.server import Server as Wire
@@ -197,7 +197,7 @@ def test_with_fewer_than_the_minimum_the_round_begins_anew_with_a_reason(server,
     play(server, [])
     newest, failed = rounds_of(server)
     assert (failed["state"], newest["state"], newest["number"]) == ("failed", "open", 2)
-    assert failed["result"]["reason"] == "2 of 3 devices sent their update in time: some unit's too few"
+    assert failed["result"]["reason"] == "2 of 3 devices sent their update in time: too few of some unit"
     assert server.job()["version"] == 0
 
 

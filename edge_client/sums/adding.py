@@ -8,9 +8,10 @@ import numpy as np
 
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import Manifest, Parameter
-from edge_client.sums import fixed
-from edge_client.sums.fixed import HEAD, TOLD, UNITS, Parts
 from edge_client.wire.protocol import Report
+
+from . import fixed
+from .fixed import HEAD, TOLD, UNITS, Parts
 
 HEAD_NAME = "head"
 
