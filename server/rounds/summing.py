@@ -197,13 +197,11 @@ def _next_stage(
     elif stage == "update":
         survivors = [one.place for one in known if one.place in set(standing.sharers) and one.update is not None]
         if len(survivors) < fewest or _whole_teams(arrangement, survivors, least) != survivors:
-            return (
-                f"{len(survivors)} of {len(standing.sharers)} devices sent their update in time: too few of some unit"
-            )
+            return f"{len(survivors)} of {len(standing.sharers)} devices sent an update in time: too few of some unit"
         sums.go_on(connection, round_, "vow", until, survivors=survivors)
     elif stage == "vow":
         if not _majority(arrangement, known):
-            return f"not even half of {len(arrangement.witnesses)} witnesses were there to say who is in the sum"
+            return f"no more than half of {len(arrangement.witnesses)} witnesses said who is in the sum"
         sums.go_on(connection, round_, "opening", until)
     else:
         return f"{len(openings_in(known))} of {len(standing.survivors)} devices were there to open the sum: too few"

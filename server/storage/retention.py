@@ -70,9 +70,8 @@ def _old_rounds(before: float, first_rounds: int) -> Select[Any, Any]:
 def _forget_parts(connection: Connection, old: Select[Any, Any]) -> set[str]:
     """Updates that nothing names any more; of a round that failed they are still there."""
     gone = old.subquery()
-    masked = set(
-        connection.execute(select(summands.c.update).where(_is_in(summands.c.job, summands.c.round, gone))).scalars()
-    )
+    masked = select(summands.c.update).where(_is_in(summands.c.job, summands.c.round, gone))
+    spare = {sha for sha in connection.execute(masked).scalars() if sha}
     for said in (scalars, summands, sums):
         connection.execute(delete(said).where(_is_in(said.c.job, said.c.round, gone)))
     ended = and_(_is_in(tasks.c.job, tasks.c.round, gone), tasks.c.state != "open")
@@ -81,12 +80,8 @@ def _forget_parts(connection: Connection, old: Select[Any, Any]) -> set[str]:
     spared = or_(tasks.c.update.is_(None), tasks.c.update.not_in(kept))
     connection.execute(delete(tasks).where(ended, spared))
     still = select(tasks.c.update).where(tasks.c.update.in_(named))
-    return (
-        (named | (masked - {None}))
-        - kept
-        - references.needed_blobs(connection)
-        - set(connection.execute(still).scalars())
-    )
+    named |= spare
+    return named - kept - references.needed_blobs(connection) - set(connection.execute(still).scalars())
 
 
 def _sum_up_traffic(connection: Connection, old: Select[Any, Any]) -> None:

@@ -197,7 +197,7 @@ def test_with_fewer_than_the_minimum_the_round_begins_anew_with_a_reason(server,
     play(server, [])
     newest, failed = rounds_of(server)
     assert (failed["state"], newest["state"], newest["number"]) == ("failed", "open", 2)
-    assert failed["result"]["reason"] == "2 of 3 devices sent their update in time: too few of some unit"
+    assert failed["result"]["reason"] == "2 of 3 devices sent an update in time: too few of some unit"
     assert server.job()["version"] == 0
 
 
