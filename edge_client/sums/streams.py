@@ -57,10 +57,10 @@ def mask_seed(secret: bytes, other: bytes, context: bytes) -> bytes:
 
 def stream(seed: bytes, part: int, size: int, kind: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
     """Uniform numbers of a part, little-endian."""
-    dtype: np.dtype[Any] = np.dtype(kind).newbyteorder("<")
+    width = np.iinfo(kind).bits // 8
     nonce = bytes(4) + part.to_bytes(4, "little") + bytes(8)  # block 0, then the 96 bits of RFC 8439
-    data = Cipher(ChaCha20(seed, nonce), None).encryptor().update(bytes(size * dtype.itemsize))
-    return np.frombuffer(data, dtype).astype(kind, copy=False)
+    data = Cipher(ChaCha20(seed, nonce), None).encryptor().update(bytes(size * width))
+    return np.frombuffer(data, f"<u{width}").astype(kind, copy=False)
 
 
 @dataclass(frozen=True)
