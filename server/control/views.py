@@ -12,7 +12,7 @@ from server.jobs.settings import JobSettings
 from server.rounds import fleet
 from server.rounds.evaluation import task_of
 from server.rounds.rounds import wanted
-from server.storage import audit, metrics, parts, refusals, rounds, scalars, traffic
+from server.storage import audit, metrics, parts, refusals, rounds, scalars, sums, traffic
 from server.storage.rows import Round
 from server.storage.store import Store
 
@@ -162,16 +162,17 @@ def _newest_round(store: Store, job: Job) -> NewestRoundView | None:
         if round_ is None:
             return None
         reported = scalars.count(connection, round_)
+        ready = sums.count(connection, round_)
     counts = _counts(store, job, [round_.number])[round_.number]
     over = round_.state in ("done", "failed")
     if job.settings.training.mode == "epoch" or over:
-        reported = counts.get("accepted", 0)
+        reported = counts.get("accepted", 0) + ready
     return NewestRoundView(
         number=round_.number,
         state=round_.state,
         iteration=round_.iteration,
         wanted=job.settings.per_round if over else wanted(store, job, round_),
-        training=counts.get("open", 0),
+        training=counts.get("open", 0) - ready,
         reported=reported,
         deadline=round_.deadline,
         lacks=_lacks(store, job, round_),

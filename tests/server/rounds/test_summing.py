@@ -136,6 +136,8 @@ def test_a_sum_is_the_mean_by_examples_and_all_else_is_gone(server, job, devices
     before = head_of(server)
     for device, change, examples in zip(four, (0.1, 0.2, 0.4, -0.3), (1, 2, 5, 8), strict=True):
         device.train(server, change, examples, held_back=2, right_global=1, right_personal=2)
+    progress = server.job()["progress"]
+    assert (progress["training"], progress["reported"]) == (0, 4), "updates that are ready count as reported"
     play(server, four)
     expected = (0.1 + 0.4 + 2.0 - 2.4) / 16
     np.testing.assert_allclose(head_of(server) - before, expected, atol=20 / scale(4))
