@@ -187,6 +187,23 @@ def test_one_that_vanishes_after_its_update_is_in_the_sum(server, job, devices):
     np.testing.assert_allclose(head_of(server) - before, 0.2, atol=1e-5)
 
 
+def test_an_opening_that_comes_while_the_sum_is_being_opened_is_no_failure(server, job, devices):
+    """The others' were enough."""
+    from server.rounds.claims import claim
+    from server.storage import rounds
+
+    job()
+    four = devices(4)
+    for device in four:
+        device.train(server, 0.1)
+    play(server, four, until="opening")
+    with server.store.database.read() as connection:
+        newest = rounds.newest(connection, server.job()["id"])
+    assert claim(server.store, newest) is not None
+    assert four[0].step() is None
+    assert server.job()["refused"] == {}
+
+
 def test_with_fewer_than_the_minimum_the_round_begins_anew_with_a_reason(server, job, devices):
     job(per_round=3)
     *two, gone = devices(3)
