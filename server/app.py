@@ -15,7 +15,7 @@ from server import logs
 from server.addresses import TrueClient
 from server.errors import ServerConfigError
 from server.rounds.offers import Offers
-from server.rounds.reports import Reports
+from server.rounds.summands import Summands
 from server.rounds.ticker import Ticker
 from server.settings import Settings, read_settings
 from server.storage.jobs import list_jobs
@@ -45,7 +45,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         hear_signals(stopping)
         guard(store.settings.patience_seconds)
         offers = Offers(store)
-        app.state.services = Services(store, offers, Reports(store), stopping)
+        app.state.services = Services(store, offers, Summands(store), stopping)
         ticker = Ticker(store, offers, stopping)
         ticker.start()
         _say_what_next(store)

@@ -22,7 +22,15 @@ from edge_client.data.columns import Columns
 from edge_client.data.examples import BadRows
 from edge_client.data.local import OwnData
 from edge_client.data.sources import Row
-from edge_client.errors import ServerError, SpryError, StoreError, Unauthorized, Unreachable, WrongResults
+from edge_client.errors import (
+    ServerError,
+    SpryError,
+    StoreError,
+    TrainingError,
+    Unauthorized,
+    Unreachable,
+    WrongResults,
+)
 from edge_client.events import Event, Tell, silent
 from edge_client.keys import installed, public_of, read_public, split_token
 from edge_client.memory import resident, trim_memory
@@ -84,6 +92,7 @@ class Client:
         bad_rows: `refuse` the data when a row cannot be used, or `skip` the row.
         holdout: the share of the data that is kept for evaluation.
         columns: what holds texts and labels; found by the names that data sets commonly have where left out.
+        only_sums: take part where the server learns sums of updates alone.
         on_event: hears what happens.
         on_idle: called before a long wait, once a runtime has been loaded. What is worth keeping is on disk, so that it
             may end the process, and another go on with `run(idle=...)`.
@@ -110,6 +119,7 @@ class Client:
         bad_rows: BadRows = "refuse",
         holdout: float = 0.1,
         columns: Columns = _USUAL,
+        only_sums: bool = False,
         on_event: Tell = silent,
         on_idle: Callable[[Idle], object] | None = None,
         transport: httpx.BaseTransport | None = None,
@@ -119,6 +129,7 @@ class Client:
         self.token, named = split_token(token)
         self.job = job
         self.threads = threads
+        self.only_sums = only_sums
         self.name = name or platform.node() or "device"
         self.conditions = conditions or Conditions()
         self.device = device
@@ -130,6 +141,7 @@ class Client:
         self._fitness = Fitness(self._data, job, on_event)
         self._tell = on_event
         self._on_idle = on_idle
+        self._pause = pause
         self._waits = Waits(pause, on_event, self.unload, self._hand_over)
         self._bench: tuple[tuple[str, str], Workbench] | None = None
         self._rows = 0
@@ -238,6 +250,7 @@ class Client:
                 resident_bytes=self._most_memory(),
                 low_memory=self.conditions.low_memory,
                 unfit=self._fitness.look(self.server),
+                sums=self.server.signing is not None,
             )
         )
         if answer.task is None:
@@ -252,6 +265,8 @@ class Client:
         return True
 
     def _take_part(self, task: Task, job: JobStore) -> Receipt:
+        if self.only_sums and task.sum is None:
+            raise TrainingError(f"{task.job_name} shows updates to its server, and this device joined with --only-sums")
         job.begin(task)
         if job.update() is None:
             bench = self._workbench(task)
@@ -273,12 +288,22 @@ class Client:
         return self._send(task, job)
 
     def _send(self, task: Task, job: JobStore) -> Receipt:
-        receipt = self.server.send_update(task.id, job.update() or b"")
+        receipt = self._add(task, job) if task.sum else self.server.send_update(task.id, job.update() or b"")
         job.finish()
         again = " (it had it already)" if receipt.repeated else ""
         details = {"task": task.id, "round": task.round, "repeated": receipt.repeated}
         self._tell(Event("uploaded", f"the server has the result of round {task.round}{again}", details))
         return receipt
+
+    def _add(self, task: Task, job: JobStore) -> Receipt:
+        """The result goes into a sum."""
+        from .summing import Adding
+
+        key = self.store.key()
+        if key is None:
+            raise TrainingError("this device has no key of its own to add its update with: enrol again")
+        self.unload()  # others may train for long
+        return Adding(task, self.server, job, key, self._pause, self._tell).run()
 
     def _guarded(self, job: JobStore, task: Task, work: Callable[[], Receipt], done: Done) -> None:
         """Do a task; what ends it early is told, to the server too, and the client goes on."""

@@ -69,6 +69,9 @@ def join(
         bool, typer.Option("--low-memory", help="Hold one program at a time while training, which takes longer.")
     ] = False,
     hours: Annotated[str | None, typer.Option(help="When to take part, such as 22-6.")] = None,
+    only_sums: Annotated[
+        bool, typer.Option("--only-sums", help="Leave jobs alone whose server sees single updates.")
+    ] = False,
     once: Annotated[bool, typer.Option("--once", help="Take part in what there is now, then end (for cron).")] = False,
     rounds: Annotated[int | None, typer.Option(min=1, help="End after so many rounds.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as a line of JSON.")] = False,
@@ -106,6 +109,7 @@ def join(
             bad_rows=_bad_rows(bad_rows),
             holdout=holdout,
             columns=Columns(text, pair, label),
+            only_sums=only_sums,
             on_event=tell,
             on_idle=None if to_the_end else partial(start_anew, reporter),
         )

@@ -9,6 +9,7 @@
                          task.json            the task under way
                          progress.safetensors where its training stands
                          update.safetensors   its finished result, until the server has it
+                         sum.json             keys of the round, where the result is added to others' in secret
                          weights.safetensors  the newest global weights with their version
                          personal.safetensors the adapter that this device trained last
 
@@ -26,7 +27,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -55,6 +56,7 @@ from .files import (
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+T = TypeVar("T")
 _WEIGHT, _OPTIMIZER = "w/", "o/"
 """Before the names of weights and of an optimizer's state in the files of this room."""
 
@@ -232,7 +234,7 @@ class JobStore:
 
     def finish(self) -> None:
         """Forget the task, then its result, which without its task is not sent."""
-        for name in ("task.json", "progress.safetensors", "update.safetensors"):
+        for name in ("task.json", "progress.safetensors", "update.safetensors", "sum.json"):
             (self.folder / name).unlink(missing_ok=True)
 
     def save_progress(self, task: Task, data: str, progress: Checkpoint) -> None:
@@ -270,6 +272,15 @@ class JobStore:
         """The finished result of the task under way, as it is sent."""
         path = self.folder / "update.safetensors"
         return path.read_bytes() if path.is_file() and self.task() is not None else None
+
+    # --- a sum that the result is added to ---
+
+    def save_sum(self, kept: object) -> None:
+        """What was drawn for it and told of it; secret until the task is forgotten."""
+        write(self.folder / "sum.json", msgspec.json.encode(kept), mode=PRIVATE)
+
+    def sum(self, kind: type[T]) -> T | None:
+        return read_json(self.folder / "sum.json", kind, self.tell)
 
     # --- weights ---
 

@@ -16,6 +16,7 @@ from edge_client.events import Event, Tell
 from edge_client.memory import peak_above_now
 from edge_client.step.passes import Passes
 from edge_client.store.jobs import Checkpoint, JobStore
+from edge_client.sums.adding import changes
 from edge_client.wire.clipping import clipped, silent
 from edge_client.wire.protocol import Task
 from edge_client.wire.server import Server
@@ -88,6 +89,8 @@ class Participation:
         if self.task.clip is not None:
             own, told = clipped(start, own, self.task.clip), silent(told)
         self.store.save_personal(self.task.bundle, self.task.version, own_model)
+        if self.task.sum is not None:
+            own = changes(self.bench.manifest, self.task.sum.units, own, start)
         self.store.save_update(own | moments.tensors, told)
         return state.seconds / state.step
 

@@ -12,6 +12,8 @@ Tensors travel as safetensors, scalars as the records of `edge_client.wire.scala
     GET  /v1/jobs/{job}/weights?since=V safetensors: the parameters that changed after version V
     GET  /v1/jobs/{job}/steps?since=V   records of iterations after version V, waiting up to `wait` seconds for one
     PUT  /v1/tasks/{task}/update        safetensors with a Report in its metadata -> Receipt
+    GET  /v1/tasks/{task}/sum           where a sum stands (`edge_client.sums.messages`)
+    PUT  /v1/tasks/{task}/sum/{message} what a device says at a stage of it -> Receipt
     PUT  /v1/tasks/{task}/jvps/{i}      a scalar report -> Receipt
     POST /v1/tasks/{task}/failure       Failure -> Receipt
 
@@ -183,6 +185,21 @@ class CheckIn:
     """Whether it holds one program at a time."""
     unfit: Annotated[dict[Name, Annotated[str, Len(1, 300)]], Len(0, 20)] = field(default_factory=dict[str, str])
     """By the id of a job that its rows do not fit, why."""
+    sums: bool = False
+    """Whether it can add its update to those of others in secret."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A sum that a task's update is added to, of which the server learns the total alone."""
+
+    place: int
+    units: list[int]
+    """What is added of the task's, which all of a team hold."""
+    least: int
+    """Devices of whose parts a sum is opened."""
+    scores: list[str] = field(default_factory=list[str])
+    """What reports say beside what is counted, in this order."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +235,8 @@ class Task:
     clip: float | None = None
     """How far the update may go as a whole, by its L2 norm, in a job with a privacy budget: a longer one is shortened,
     and its report tells no loss and no number of examples."""
+    sum: Sum | None = None
+    """How the update is added to others' in secret; None where it is sent as it is."""
 
 
 @dataclass(frozen=True)

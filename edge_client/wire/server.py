@@ -144,6 +144,17 @@ class Server:
     def send_jvps(self, task: str, iteration: int, data: bytes) -> Receipt:
         return self._send(f"/tasks/{quote(task, safe='')}/jvps/{iteration}", data, _OCTETS)
 
+    def sum(self, task: str) -> bytes:
+        """Where the sum stands that a task's update is added to (`edge_client.sums.messages.View`)."""
+        return self._request("GET", f"/tasks/{quote(task, safe='')}/sum").body
+
+    def send_message(self, task: str, message: str, data: bytes) -> Receipt:
+        """What a device says for a sum."""
+        return self._send(f"/tasks/{quote(task, safe='')}/sum/{quote(message)}", data, _OCTETS)
+
+    def send_masked(self, task: str, data: bytes) -> Receipt:
+        return self._send(f"/tasks/{quote(task, safe='')}/update", data, _OCTETS)
+
     def send_failure(self, task: str, reason: str) -> Receipt:
         return self._message("POST", f"/tasks/{quote(task, safe='')}/failure", Receipt, Failure(reason[:500]))
 

@@ -191,6 +191,7 @@ def show(
         say(line)
     if lacks := (standing["progress"] or {}).get("lacks"):
         say(lacks)
+    typer.echo(f"the server sees {standing['sees']}")
     if standing["up"] or standing["down"]:
         typer.echo(f"devices sent {size(standing['up'])} and fetched {size(standing['down'])}")
     if assignment:

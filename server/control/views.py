@@ -15,7 +15,7 @@ from server.rounds import fleet, late
 from server.rounds.evaluation import task_of
 from server.rounds.privacy import spent
 from server.rounds.rounds import wanted
-from server.storage import audit, metrics, parts, refusals, rounds, scalars, traffic
+from server.storage import audit, metrics, parts, refusals, rounds, scalars, sums, traffic
 from server.storage.rows import Round
 from server.storage.store import Store
 
@@ -79,6 +79,8 @@ class JobView(BaseModel):
     """That have sent something for it, as of some seconds ago."""
     privacy: PrivacyView | None
     """Of a private job."""
+    sees: str
+    """What the server can see of devices' work."""
     ends_about: float | None
     """When its last round is done, if rounds go on as the newest did: an estimate."""
 
@@ -172,6 +174,7 @@ def job(store: Store, job: Job) -> JobView:
         down=moved.down,
         devices=senders,
         privacy=cost,
+        sees=job.settings.sees,
         ends_about=ends,
     )
 
@@ -190,16 +193,17 @@ def _newest_round(store: Store, job: Job) -> NewestRoundView | None:
         if round_ is None:
             return None
         reported = scalars.count(connection, round_)
+        ready = sums.count(connection, round_)
     counts = _counts(store, job, [round_.number])[round_.number]
     over = round_.state in ("done", "failed")
     if job.settings.training.mode == "epoch" or over:
-        reported = counts.get("accepted", 0)
+        reported = counts.get("accepted", 0) + ready
     return NewestRoundView(
         number=round_.number,
         state=round_.state,
         iteration=round_.iteration,
         wanted=job.settings.complete if over else wanted(store, job, round_),
-        training=counts.get("open", 0),
+        training=counts.get("open", 0) - ready,
         reported=reported,
         deadline=round_.deadline,
         lacks=_lacks(store, job, round_),

@@ -106,6 +106,7 @@ function numbers(job, metrics) {
   const round = job.progress;
   const here = (round?.training ?? 0) + (job.settings.training.mode === "epoch" ? (round?.reported ?? 0) : 0);
   found.push(["Devices", count(job.devices), here ? `took part; ${count(here)} in this round` : "took part"]);
+  found.push(["The server sees", job.sees, ""]);
   found.push(["Sent by devices", bytes(job.up), `${bytes(job.down)} fetched`]);
   found.push(["Refused", count(refused), refused === 1 ? "update" : "updates"]);
   return found;

@@ -14,12 +14,19 @@ def unsuited(job: Job, manifest: Manifest, check_in: CheckIn) -> str | None:
         return f"{job.name} needs one of the runtimes {', '.join(manifest.runtimes)}"
     if (estimator := job.settings.training.estimator) not in ESTIMATORS:
         return f"{job.name} needs the estimator {estimator}, which the server has no more"
+    if job.settings.secure_aggregation and not check_in.sums:
+        return f"{job.name} adds updates in secret, for which this device needs a key of its own and a newer spry"
+    if (why := check_in.unfit.get(job.id)) is not None:
+        return f"this device's rows do not fit {job.name}: {why}"
+    return _kept_away(job, check_in)
+
+
+def _kept_away(job: Job, check_in: CheckIn) -> str | None:
+    """Why a device can take no place as it is at this moment."""
     if job.settings.mains_only and check_in.power == "battery":
         return f"{job.name} takes no devices on battery"
     if job.settings.unmetered_only and check_in.metered:
         return f"{job.name} takes no devices on a metered network"
-    if (why := check_in.unfit.get(job.id)) is not None:
-        return f"this device's rows do not fit {job.name}: {why}"
     return None
 
 

@@ -9,10 +9,12 @@ from annotated_types import Ge, Gt, Le, Len, Lt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from edge_client.bundle.manifest import Manifest
+from edge_client.sums.fixed import FEWEST
 from edge_client.training.epoch import steps_in
 from edge_client.training.estimators import ESTIMATORS, ScalarEstimator, kind_of
 from edge_client.wire.protocol import ServerOptimizers, Training
 from server.jobs.assignment import Assignment, RoundSlot, slots
+from server.jobs.teams import check_sums, team_slots, teams_of
 from server.means.registry import MEANS, PLAIN
 
 
@@ -78,6 +80,12 @@ class JobSettings(BaseModel):
     weight_bound: Annotated[float, Ge(1)] = Field(
         default=4.0, description="How often the median of a unit's clients one of them may weigh at most."
     )
+    secure_aggregation: bool = Field(
+        default=False, description="Devices add their updates in secret: the server learns sums alone."
+    )
+    min_holders: Annotated[int, Ge(FEWEST)] = Field(
+        default=FEWEST, description="Devices of whose updates a sum is opened at least, with secure_aggregation."
+    )
     keep: Annotated[int, Ge(1)] | None = Field(default=None, description="Rounds whose weights are kept; all.")
     keep_updates: bool = Field(default=False, description="Keep clients' updates after their round.")
     measure_features: bool = Field(
@@ -129,6 +137,8 @@ class JobSettings(BaseModel):
                     f"in mode iteration devices repeat the server's mean: aggregation {self.aggregation} needs mode "
                     "epoch; mean and clipped do not"
                 )
+        if self.secure_aggregation:
+            check_sums(training.mode, self.aggregation, self.per_round, self.places, self.min_holders)
         if (self.target or self.patience) and not (self.held_out or self.device_evaluation):
             raise ValueError("target and patience need an accuracy: give held_out examples or device_evaluation")
         if self.evaluate_answers and not self.held_out:
@@ -143,7 +153,7 @@ class JobSettings(BaseModel):
             return self
         if self.training.mode == "iteration":
             raise ValueError("in mode iteration devices take each step together: schedule buffered needs mode epoch")
-        if getattr(self, "secure_aggregation", False):
+        if self.secure_aggregation:
             raise ValueError(
                 "secure_aggregation adds up the updates of one round's clients, and schedule buffered takes those of "
                 "several: leave one of them out"
@@ -172,6 +182,11 @@ class JobSettings(BaseModel):
             raise ValueError(
                 f"a privacy budget counts on a sum that each client moves by its clip alone: it needs aggregation "
                 f"mean, got {self.aggregation}"
+            )
+        if self.is_private and self.secure_aggregation:
+            raise ValueError(
+                "a privacy budget counts on updates that the server clips once more, and secure_aggregation shows it "
+                "none: leave one of them out"
             )
         if self.is_private and self.is_buffered:
             raise ValueError(
@@ -211,7 +226,21 @@ class JobSettings(BaseModel):
 
     def slots(self, units: int, places: int) -> list[RoundSlot]:
         """So many places of a round, and who trains what there."""
+        if self.secure_aggregation:
+            return team_slots(self.assignment, units, self.teams, places, self.units_per_client or units)
         return slots(self.assignment, units, self.per_round, places, self.units_per_client or units)
+
+    @property
+    def teams(self) -> int:
+        """Groups of devices that train the same units, with secure aggregation."""
+        return teams_of(self.per_round, self.min_holders)
+
+    @property
+    def sees(self) -> str:
+        """What the server can see of devices' work."""
+        if self.secure_aggregation:
+            return f"sums of at least {self.min_holders} devices"
+        return "each device's derivatives" if self.training.mode == "iteration" else "each device's update"
 
     @property
     def fewest(self) -> int:
@@ -222,7 +251,7 @@ class JobSettings(BaseModel):
         """Whether the head's changes are sums of true gradients, of a layer whose features can be measured."""
         training = self.training
         sums = training.mode == "epoch" and training.head == "exact" and training.optimizer == "sgd"
-        wanted = self.measure_features and self.optimizers.head.kind == "fedavg"
+        wanted = self.measure_features and self.optimizers.head.kind == "fedavg" and not self.secure_aggregation
         return wanted and sums and manifest.features is not None and not self.is_private
 
     @property

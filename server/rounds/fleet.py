@@ -17,7 +17,7 @@ from server.jobs.demands import is_wanted, unsuited
 from server.jobs.job import Job
 from server.rounds.features import is_asked
 from server.rounds.privacy import has_paid_all
-from server.storage import devices, parts
+from server.storage import devices, parts, sums
 from server.storage.rows import Device, Round
 from server.storage.store import Store
 
@@ -84,7 +84,10 @@ def _lately(store: Store, job: Job, round_: Round) -> int:
 def all_have_reported(store: Store, job: Job, round_: Round, count: int) -> bool:
     """Whether nobody is left to wait for, with so many reports: who joined has reported, and nobody else can join."""
     with store.database.read() as connection:
-        if parts.count_pending(connection, round_, job.settings.training.mode):
+        pending = parts.count_pending(connection, round_, job.settings.training.mode)
+        if job.settings.secure_aggregation:
+            pending -= sums.count(connection, round_)
+        if pending > 0:
             return False
         before = parts.count_in(connection, job.id, [round_.number - 1])[round_.number - 1].get("accepted", 0)
         gathered = round_.started is not None and store.now() - round_.started >= GATHERS * store.settings.retry_seconds

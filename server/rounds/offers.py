@@ -17,11 +17,13 @@ from server.errors import Refusal
 from server.jobs.assignment import Fit, RoundSlot, choose
 from server.jobs.demands import is_wanted, unsuited
 from server.jobs.job import PAUSED, RUNNING, Job
+from server.jobs.teams import team_in_turn
 from server.rounds import late
 from server.rounds.fleet import free_slots, is_to_measure, needs_of
 from server.rounds.pace import most_passes
 from server.rounds.privacy import clip_for, has_paid_all
-from server.storage import devices, parts, rounds
+from server.rounds.summing import sum_of
+from server.storage import devices, parts, rounds, sums
 from server.storage.jobs import find_job, list_jobs
 from server.storage.rows import Device, Part, Round
 from server.storage.store import Store
@@ -190,15 +192,19 @@ class Offers:
             known = parts.places(connection, newest)
             before = parts.count_in(connection, job.id, [newest.number - 1])[newest.number - 1].get("accepted", 0)
             given = late.given(connection, newest) if job.settings.is_buffered else None
+            is_summing = sums.find(connection, newest) is not None
         free, per_round = free_slots(self._store, job, known), job.settings.per_round
+        first = in_turn(newest.number, before, per_round) if given is None else late.in_turn(free, given, per_round)
+        if job.settings.secure_aggregation:
+            first = team_in_turn(newest.number, job.settings.teams, job.settings.places)
         return OpenRound(
             job=job,
             number=newest.number,
             version=newest.version,
             opened=newest.opened,
             places=job.settings.places,
-            free=free,
-            first=in_turn(newest.number, before, per_round) if given is None else late.in_turn(free, given, per_round),
+            free=[] if is_summing else free,
+            first=first,
             done=frozenset(place.device for place in known if place.state == "accepted"),
         )
 
@@ -305,6 +311,9 @@ class Offers:
         if parts.has_accepted(connection, current, device.id):
             self._store.turn += 1
             return _has_done(open_round)
+        if sums.find(connection, current) is not None:
+            self._store.turn += 1
+            return _is_full(open_round)
         why = has_paid_all(connection, job, device.id) or self._sits_out(connection, job, current, device)
         if why is not None:
             return why
@@ -364,6 +373,7 @@ class Offers:
             evaluate=bool(every) and part.round % every == 0,
             measure=is_to_measure(self._store, job, part.slot, version),
             clip=clip_for(self._store, job, version),
+            sum=sum_of(self._store, job, part),
         )
 
     # --- what devices said ---

@@ -7,7 +7,7 @@ what is stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -77,6 +77,10 @@ class Outcome:
 
     staleness: tuple[int, ...] = ()
     """Of each report that counts, in a job whose rounds take what comes."""
+    summed: tuple[str, ...] = ()
+    """Parts whose updates were added in secret."""
+    lengths: Norms = field(default_factory=dict[str, float])
+    """How far their mean goes."""
 
     @property
     def is_finite(self) -> bool:

@@ -21,7 +21,7 @@ def most_passes(store: Store, job: Job, device: str) -> float | None:
         return None
     with store.database.read() as connection:
         last = parts.last_timed(connection, job.id, device)
-    if last is None:
+    if last is None or (last.sent is None and last.state == "accepted"):  # added in secret, its time with it
         return None
     way = last.training(job.settings.training)
     took = passes(kind_of(way), way, store.bundles.manifest(job.bundle), last.units)

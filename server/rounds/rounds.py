@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection
@@ -21,17 +22,18 @@ from edge_client.wire.protocol import Report
 from edge_client.wire.scalars import encode_record
 from server.jobs.job import PAUSED, RUNNING, Job
 from server.means.registry import PLAIN
-from server.rounds import claims, late
+from server.rounds import claims, late, summing, totals
 from server.rounds.aggregation import bounded
 from server.rounds.claims import Claim
 from server.rounds.evaluation import evaluate, on_devices, task_of
 from server.rounds.fleet import all_have_reported, present
 from server.rounds.outcomes import Outcome, aggregate
 from server.rounds.privacy import FLEET_SECONDS, spend, why_spent
-from server.storage import devices, jobs, metrics, parts, references, refusals, rounds, scalars
+from server.storage import devices, jobs, metrics, parts, references, refusals, rounds, scalars, sums
 from server.storage.jobs import find_job
 from server.storage.rows import Reported, Round, RoundState
 from server.storage.store import Store
+from server.sums.opening import Unopened
 
 log = logging.getLogger("spry.server")
 
@@ -54,7 +56,12 @@ def _advance(store: Store, job: Job) -> bool:
         return goes_on and _open(store, job)
     if round_.state == "open" and job.settings.is_buffered:
         late.give_up_overdue(store, job)
-    if round_.state == "open" and not _is_due(store, job, round_):
+    if round_.state == "open" and job.settings.secure_aggregation:
+        is_due, fewest = partial(_is_due, store, job, round_), partial(_fewest, store, job)
+        moved_on = summing.carry_on(store, job, round_, is_due, fewest)
+        if moved_on is not None:
+            return moved_on
+    elif round_.state == "open" and not _is_due(store, job, round_):
         return False
     claim = claims.claim(store, round_)
     if claim is None:
@@ -65,6 +72,9 @@ def _advance(store: Store, job: Job) -> bool:
 
 
 def _finish(store: Store, job: Job, round_: Round, claim: Claim) -> None:
+    if job.settings.secure_aggregation:
+        _finish_sum(store, job, round_, claim)
+        return
     reported = _collect(store, job, round_)
     if (fewest := _fewest(store, job, round_, len(reported))) > len(reported):
         _fail(store, job, round_, claim, f"{len(reported)} of at least {fewest} clients reported in time")
@@ -75,6 +85,20 @@ def _finish(store: Store, job: Job, round_: Round, claim: Claim) -> None:
         return
     known = _evaluate(store, job, round_, outcome)
     _publish(store, job, round_, claim, outcome, known)
+
+
+def _finish_sum(store: Store, job: Job, round_: Round, claim: Claim) -> None:
+    """The same where devices' updates are seen added up alone."""
+    try:
+        outcome, beside = totals.outcome_of(store, job, round_)
+    except Unopened as error:
+        _fail(store, job, round_, claim, str(error))
+    else:
+        if why := _unfit(outcome, 1):
+            _fail(store, job, round_, claim, why)
+            return
+        _publish(store, job, round_, claim, outcome, _evaluate(store, job, round_, outcome) | beside)
+    summing.clean_up(store, round_)
 
 
 # --- opening and closing ---------------------------------------------------------------------------------------------
@@ -107,6 +131,8 @@ def _is_due(store: Store, job: Job, round_: Round) -> bool:
 
 
 def _count(connection: Connection, job: Job, round_: Round) -> int:
+    if job.settings.secure_aggregation:
+        return sums.count(connection, round_)
     if job.settings.training.mode == "epoch":
         return parts.count_accepted(connection, round_)
     return scalars.count(connection, round_)
@@ -196,6 +222,7 @@ def _publish(store: Store, job: Job, round_: Round, claim: Claim, outcome: Outco
         jobs.set_version(connection, job.id, outcome.model.version)
         for part, why in outcome.refused:
             _note(connection, part, why, store.now())
+        sums.accept(connection, outcome.summed, outcome.lengths, store.now())
         odd = _named(connection, outcome)
         if outcome.record is not None:
             data = encode_record(outcome.record, manifest, settings.training)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, and_, or_, select
 
 from server.storage.rows import Round
-from server.storage.tables import bundles, jobs, rounds, tasks, versions
+from server.storage.tables import bundles, jobs, rounds, summands, tasks, versions
 
 _OF_ROUNDS = and_(rounds.c.job == tasks.c.job, rounds.c.number == tasks.c.round)
 
@@ -25,6 +25,7 @@ def needed_blobs(connection: Connection) -> set[str]:
     blobs |= {settings.get("held_out") for settings in connection.execute(select(jobs.c.settings)).scalars()}
     updates = select(tasks.c.update).join(rounds, _OF_ROUNDS).where(tasks.c.state == "accepted")
     blobs |= set(connection.execute(updates.where(rounds.c.state.in_(("open", "closing")))).scalars())
+    blobs |= set(connection.execute(select(summands.c.update)).scalars())
     return {sha for sha in blobs if sha}
 
 

@@ -12,7 +12,19 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, delete, func, in
 
 from server.storage import references
 from server.storage.store import Store
-from server.storage.tables import audit, jobs, refusals, refused_before, rounds, scalars, tasks, traffic, versions
+from server.storage.tables import (
+    audit,
+    jobs,
+    refusals,
+    refused_before,
+    rounds,
+    scalars,
+    summands,
+    sums,
+    tasks,
+    traffic,
+    versions,
+)
 
 NEWEST = 10
 """Rounds of each job that stay, however old they are."""
@@ -58,13 +70,17 @@ def _old_rounds(before: float, first_rounds: int) -> Select[Any, Any]:
 def _forget_parts(connection: Connection, old: Select[Any, Any]) -> set[str]:
     """Updates that nothing names any more; of a round that failed they are still there."""
     gone = old.subquery()
-    connection.execute(delete(scalars).where(_is_in(scalars.c.job, scalars.c.round, gone)))
+    masked = select(summands.c.update).where(_is_in(summands.c.job, summands.c.round, gone))
+    spare = {sha for sha in connection.execute(masked).scalars() if sha}
+    for said in (scalars, summands, sums):
+        connection.execute(delete(said).where(_is_in(said.c.job, said.c.round, gone)))
     ended = and_(_is_in(tasks.c.job, tasks.c.round, gone), tasks.c.state != "open")
     kept = references.kept_updates(connection)
     named = set(connection.execute(select(tasks.c.update).where(ended, tasks.c.update.is_not(None))).scalars())
     spared = or_(tasks.c.update.is_(None), tasks.c.update.not_in(kept))
     connection.execute(delete(tasks).where(ended, spared))
     still = select(tasks.c.update).where(tasks.c.update.in_(named))
+    named |= spare
     return named - kept - references.needed_blobs(connection) - set(connection.execute(still).scalars())
 
 

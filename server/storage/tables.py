@@ -246,3 +246,31 @@ refused_before = Table(  # how many refusals were forgotten
     Column("code", String(20), primary_key=True),
     Column("count", BigInteger, nullable=False),
 )
+
+sums = Table(  # secure aggregation: rounds whose devices add up what they learnt
+    "sums",
+    schema,
+    Column("job", ForeignKey("jobs.id"), primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("stage", String(10), nullable=False),  # shares, update, vow, opening, over
+    Column("until", Float, nullable=False),  # when the stage goes on without those who are late
+    Column("cap", BigInteger, nullable=False),  # examples that count at most
+    Column("roster", JSON, nullable=False),  # places, as are the next two
+    Column("sharers", JSON, nullable=False),
+    Column("survivors", JSON, nullable=False),
+    Column("reason", Text, nullable=False),  # why it came to nothing
+)
+
+summands = Table(  # what a device said for a sum; forgotten with the round
+    "summands",
+    schema,
+    Column("task", ForeignKey("tasks.id"), primary_key=True),
+    Column("job", String(20), nullable=False),
+    Column("round", Integer, nullable=False),
+    Column("card", LargeBinary, nullable=False),
+    Column("shares", LargeBinary),
+    Column("update", String(64)),  # the masked update's blob
+    Column("vow", LargeBinary),
+    Column("opening", LargeBinary),
+    Index("summands_of_round", "job", "round"),
+)

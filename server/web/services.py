@@ -16,7 +16,7 @@ from server.control.credentials import authenticate
 from server.control.people import Known, known, require, require_scraper
 from server.control.proofs import Signed, authenticate_signed, require_digest
 from server.rounds.offers import Offers
-from server.rounds.reports import Reports
+from server.rounds.summands import Summands
 from server.storage import rows
 from server.storage.store import Store
 from server.web.admission import once
@@ -29,7 +29,7 @@ class Services:
 
     store: Store
     offers: Offers
-    reports: Reports
+    reports: Summands
     stopping: threading.Event
     uploads: Uploads = field(default_factory=Uploads)
     shared: WeakValueDictionary[object, Any] = field(default_factory=WeakValueDictionary[object, Any])

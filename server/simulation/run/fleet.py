@@ -10,6 +10,7 @@ here.
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +19,8 @@ from typing import Any
 
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest
+from edge_client.sums.adding import changes, unmasked
+from edge_client.sums.fixed import Pooled
 from edge_client.tasks.registry import task_named
 from edge_client.tasks.task import combined
 from edge_client.training.features import without_moments
@@ -33,6 +36,7 @@ from server.rounds import late
 from server.rounds.features import is_asked
 from server.rounds.outcomes import Contribution, Outcome, late_one, mean_of_updates, step_of_scalars
 from server.rounds.outliers import norms, usual
+from server.rounds.totals import mean_of_sum
 from server.simulation.compute.crews import Crew
 from server.simulation.compute.work import Member, Trained, rows_together
 from server.simulation.data.population import sampled, taken
@@ -46,6 +50,7 @@ from server.simulation.run.state import RunState
 from server.simulation.run.tasks import task_of
 from server.simulation.run.traffic import RoundTraffic
 from server.storage.models import Model
+from server.sums.opening import Total
 
 SCORED_TOGETHER = 256
 """Test examples of one call to a worker."""
@@ -173,6 +178,8 @@ class Fleet:
         traffic = RoundTraffic(self.manifest, self.settings.training)
         for member, one in zip(members, trained, strict=True):
             traffic.epoch(member.task, one, bases[member.task.version] | in_state(guide))
+        if self.settings.secure_aggregation:
+            return self._summed(start, members, trained, bound), traffic
         known = usual([update.norms for update in updates])
         noise = Noise.of("simulation", self.plan.seed, state.round + 1)  # drawn again when a run is repeated
         return mean_of_updates(start, updates, self.settings, self.manifest, known, noise), traffic
@@ -206,6 +213,20 @@ class Fleet:
         if not self.settings.is_buffered:
             return update
         return late_one(update, base, start, lambda version: Model(version, bases[version], {}))
+
+    def _summed(self, start: Model, members: Sequence[Member], trained: Sequence[Trained], bound: float) -> Outcome:
+        """The integers that devices would add, without the masks that cancel."""
+        both = [(member.task.units, one) for member, one in zip(members, trained, strict=True) if one.variance <= bound]
+        reports = [Report(**one.report) for _, one in both]
+        cap = math.ceil(self.settings.weight_bound * statistics.median_low([one.examples for one in reports]))
+        kind = task_named(self.plan.task)
+        scores = [score.name for score in kind.scores if score.name != kind.counted]
+        total = Total()
+        for (units, one), report in zip(both, reports, strict=True):
+            moved = changes(self.manifest, units, one.update, start.weights)
+            total.add(unmasked(moved, units, report, cap, len(members), scores))
+        outcome, pooled = mean_of_sum(start, total.parts, len(members), scores, self.settings, self.manifest)
+        return replace(outcome, reports=_each(pooled))
 
     def _with_guide(self, model: Model) -> Model:
         """The same weights, with a guide made at them where the plan has one."""
@@ -280,6 +301,13 @@ def _ways(plan: Plan, settings: JobSettings, manifest: Manifest) -> tuple[Traini
     """How clients train that can hold whatever step there is, and those that can hold next to none: a block's."""
     ways = plan.kind.estimator_of(settings.training).ways(settings.training, manifest)
     return ways[0], ways[-2:][0]
+
+
+def _each(pooled: Pooled) -> list[Report]:
+    """As many reports as are in a sum, which say together what it says."""
+    rest = replace(pooled.report, examples=1, held_back=0, right_global=0, right_personal=0)
+    first = replace(pooled.report, examples=pooled.report.examples - pooled.clients + 1)
+    return [first, *[rest] * (pooled.clients - 1)]
 
 
 def _told(outcome: Outcome) -> dict[str, Any]:

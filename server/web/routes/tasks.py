@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path, Request, Response
 from starlette.concurrency import run_in_threadpool
 
+from edge_client.sums.messages import Message
 from edge_client.wire.proofs import digest_header, digest_of
 from edge_client.wire.protocol import SAFETENSORS, Failure, Receipt
 from server.control.proofs import require_digest
 from server.errors import Refusal
+from server.rounds.summands import LARGEST
 from server.web.admission import Route
 from server.web.bodies import binary, read, received, takes
 from server.web.services import Device, SignedBody, UseServices, signed
@@ -52,6 +54,21 @@ async def put_scalars(
         report = await read(request, limit, services.store.settings.patience_seconds)
     require_digest(signed(request), digest_of(report))
     return await run_in_threadpool(reports.take_scalars, device.id, task, iteration, report)
+
+
+@router.get("/sum", response_class=Response, responses={200: {"content": {"application/octet-stream": {}}}})
+def get_sum(services: UseServices, device: Device, task: str) -> Response:
+    """Where a sum stands that the task's update is added to in secret, and what it asks of the device."""
+    return Response(services.reports.view(device.id, task), media_type="application/octet-stream")
+
+
+@router.put("/sum/{message}", openapi_extra=binary())
+async def put_message(services: UseServices, device: Device, task: str, message: Message, request: Request) -> Receipt:
+    """What the device says for the sum; saying the same again changes nothing."""
+    with services.uploads.one(device.id, task):
+        data = await read(request, LARGEST, services.store.settings.patience_seconds)
+    require_digest(signed(request), digest_of(data))
+    return await run_in_threadpool(services.reports.take_message, device.id, task, message, data)
 
 
 @router.post("/failure", dependencies=[SignedBody])

@@ -118,6 +118,7 @@ def test_a_job_that_ran(ok, taken_part):
         time.sleep(0.05)  # bytes are written together, now and then
     shown = ok("job", "show", taken_part)
     assert re.search(r"devices sent [\d.]+ kB and fetched [\d.]+ kB", shown)
+    assert "the server sees each device's update" in shown
     assert shown.startswith(f"{taken_part}: ended, 2 of 2 rounds")
     assert re.search(r"^gradients in round 2: 1 device exact through \d blocks?, forward before$", shown, re.MULTILINE)
     rows = [line.split() for line in shown.splitlines() if line[:1].isdigit()]

@@ -157,3 +157,13 @@ def test_three_rounds_end_with_the_same_weights_by_the_same_bytes(case, fleet, d
     while counted(fleet) != counts and time.monotonic() < until:  # its background may be writing the last of them down
         time.sleep(0.05)
     assert counted(fleet) == counts
+
+
+def test_a_sum_in_secret_ends_with_the_weights_that_are_simulated(fleet, trainable, model_folder, data):
+    """The same integers, with masks and without."""
+    others = {"units_per_client": 0, "secure_aggregation": True, "minimum": CLIENTS}
+    planned = plan(data, model_folder, "spry", {"directions": 2}, others)
+    worker, weights, lines = simulated(planned)
+    assert {line["clients"] for line in lines} == {CLIENTS}
+    for name, value in real(fleet, trainable, planned, worker).items():
+        np.testing.assert_allclose(value, weights[name], atol=2e-6, err_msg=name)

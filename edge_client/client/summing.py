@@ -1,0 +1,103 @@
+"""A device's way through a sum: it says what each stage asks, waits for the others, and goes on after a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from edge_client.errors import StoreError, TrainingError
+from edge_client.events import Event, Tell
+from edge_client.store.files import parse_tensors
+from edge_client.store.jobs import JobStore
+from edge_client.sums import fixed
+from edge_client.sums.adding import unmasked
+from edge_client.sums.fixed import Parts
+from edge_client.sums.member import About, Kept, Member
+from edge_client.sums.messages import Stage, View
+from edge_client.wire.protocol import REPORT, Receipt, Report, Task
+from edge_client.wire.server import Server
+
+
+class Adding:
+    """One task's update, on its way into a sum.
+
+    Args:
+        task: whose update is ready.
+        server: that adds.
+        job: where the update, and what was said of it, is kept.
+        key: the device's own secret key.
+        pause: waits some seconds.
+        tell: hears what happens.
+    """
+
+    def __init__(
+        self, task: Task, server: Server, job: JobStore, key: str, pause: Callable[[float], object], tell: Tell
+    ) -> None:
+        assert task.sum is not None  # else the update is sent as it is
+        self._sum = task.sum
+        self._task = task
+        self._server = server
+        self._pause = pause
+        self._tell = tell
+        self._said: Stage = "card"
+        self._tensors, self._report = _update_in(job)
+        about = About(task.job, task.round, self._sum.place, tuple(self._sum.units), self._sum.least)
+        kept = job.sum(Kept) or Kept()
+        self._member = Member(about, key, kept, job.save_sum)
+
+    def run(self) -> Receipt:
+        """Until the sum is opened as far as it is up to this device."""
+        self.begin()
+        while (receipt := self.step()) is None:
+            pass
+        return receipt
+
+    def begin(self) -> None:
+        """Tell the keys of the round: the update is ready."""
+        self._said = "card"
+        self._server.send_message(self._task.id, "card", self._member.card())
+
+    def step(self) -> Receipt | None:
+        """One look at where the sum stands, and what comes of it; a receipt when nothing more is asked."""
+        view = View.decoded(self._server.sum(self._task.id))
+        if view.stage == "over":
+            return Receipt(view.wait)
+        if view.stage == self._said:
+            self._pause(view.wait)
+        else:
+            self._say(view)
+            self._said = view.stage
+        return None
+
+    def _say(self, view: View) -> None:
+        member, task = self._member, self._task.id
+        if view.stage == "update":
+            self._server.send_masked(task, member.update(view.body, self._parts))
+        elif view.stage == "shares":
+            self._server.send_message(task, "shares", member.shares(view.body))
+        elif view.stage == "vow":
+            vow = member.vow(view.body)
+            if vow is not None:
+                self._server.send_message(task, "vow", vow)
+        elif view.stage == "opening":
+            self._server.send_message(task, "opening", member.opening(view.body))
+
+    def _parts(self, count: int, cap: int) -> Parts:
+        if count > fixed.MOST:
+            raise TrainingError(f"a sum is of {fixed.MOST} devices at most, not {count}: ask who runs the server")
+        beyond = sum(fixed.cut(change) for change in self._tensors.values())
+        if beyond:
+            what = f"{beyond} numbers changed by more than {fixed.CLIP:g} and are cut off: lower the learning rate"
+            self._tell(Event("warning", what))
+        return unmasked(self._tensors, self._sum.units, self._report, cap, count, self._sum.scores)
+
+
+def _update_in(job: JobStore) -> tuple[dict[str, np.ndarray[Any, Any]], Report]:
+    data = job.update()
+    if data is None:
+        raise StoreError(f"{job.folder} lacks the update that is to be added: the task is given back")
+    tensors, metadata = parse_tensors(data)
+    return tensors, msgspec.json.decode(metadata[REPORT], type=Report)

@@ -1,0 +1,49 @@
+"""Secure aggregation: places of a round in teams whose devices train the same units.
+
+A unit's sum is opened where at least `min_holders` devices are in it, so each unit that a round trains goes to a whole
+team. With fewer devices than a round wants the teams are filled one after the other, another one first in each round.
+"""
+
+from __future__ import annotations
+
+from edge_client.sums.fixed import MOST
+from server.jobs.assignment import Assignment, RoundSlot, slots
+
+SPARE = 2
+"""Devices of a team that may vanish."""
+
+
+def teams_of(per_round: int, least: int) -> int:
+    return max(1, per_round // (least + SPARE))
+
+
+def team_slots(assignment: Assignment, units: int, teams: int, places: int, least_units: int) -> list[RoundSlot]:
+    """So many places, those of a team one after the other."""
+    groups = [slot.units for slot in slots(assignment, units, teams, teams, least_units)]
+    return [RoundSlot(number, groups[number * teams // places]) for number in range(places)]
+
+
+def team_in_turn(number: int, teams: int, places: int) -> frozenset[int]:
+    """The places that a round fills first."""
+    first = (number - 1) % teams
+    return frozenset(place for place in range(places) if place * teams // places == first)
+
+
+def check_sums(mode: str, aggregation: str, per_round: int, places: int, least: int) -> None:
+    """Refuse what sums cannot be had with."""
+    if mode == "iteration":
+        raise ValueError(
+            "secure_aggregation needs mode epoch: in mode iteration devices repeat each other's steps from every one's "
+            "derivatives"
+        )
+    if aggregation != "mean":
+        raise ValueError(
+            f"secure_aggregation gives the server sums, and aggregation {aggregation} compares single updates: leave "
+            "it at mean"
+        )
+    if per_round < least:
+        raise ValueError(f"min_holders is {least}, more than per_round {per_round}: raise per_round")
+    if places > MOST:
+        raise ValueError(
+            f"a sum has room for {MOST} devices, not {places} (per_round x over_selection): lower per_round"
+        )

@@ -1,0 +1,223 @@
+"""Stages of a sum that devices add in secret, from the first card to the last opening.
+
+    card → shares → update → vow → opening
+
+A device trains first, as in any round, and tells its keys of the round (its card) when its update is ready. The cards
+take the place of reports: when a round would be complete, those that told one are the roster. From then on each stage
+ends when all have spoken, or when its time is up without those who have not. What a stage decides is written down once,
+and never changed: a device that was told one thing refuses another.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import statistics
+from collections.abc import Callable, Collection, Sequence
+
+from sqlalchemy import Connection
+
+from edge_client import keys
+from edge_client.sums.messages import Stage
+from edge_client.sums.streams import KEY
+from edge_client.wire.protocol import Sum, Training
+from server.jobs.job import Job
+from server.rounds.evaluation import task_of
+from server.storage import rounds, sums
+from server.storage.rows import Part, Round
+from server.storage.store import Store
+from server.storage.sums import Standing, Summand
+from server.sums.arrangement import Arrangement, Entrant, arranged, teams
+from server.sums.opening import is_enough
+
+log = logging.getLogger("spry.server")
+
+_NEXT: dict[Stage, Stage] = {"shares": "update", "update": "vow", "vow": "opening"}
+
+
+def carried(store: Store, job: Job, slot: int) -> tuple[int, ...]:
+    """The units of a place that are added up; its device may train more."""
+    settings = job.settings
+    return settings.slots(len(store.bundles.manifest(job.bundle).units), settings.places)[slot].units
+
+
+def scores_of(store: Store, job: Job) -> list[str]:
+    """What reports say beside what is counted."""
+    kind = task_of(store, job)
+    return [score.name for score in kind.scores if score.name != kind.counted]
+
+
+def sum_of(store: Store, job: Job, part: Part) -> Sum | None:
+    """What a part's device is told of the sum."""
+    if not job.settings.secure_aggregation:
+        return None
+    units = list(carried(store, job, part.slot))
+    return Sum(part.slot, units, job.settings.min_holders, scores_of(store, job))
+
+
+def entrant(store: Store, job: Job, summand: Summand) -> Entrant:
+    identity = keys.decoded(summand.key, KEY) or b""
+    return Entrant(summand.place, carried(store, job, summand.place), identity, summand.card)
+
+
+def arrangement_of(store: Store, job: Job, standing: Standing, known: Sequence[Summand]) -> Arrangement:
+    """The same from what is stored, whoever asks and whenever."""
+    inside = set(standing.roster)
+    entrants = [entrant(store, job, summand) for summand in known if summand.place in inside]
+    return arranged(entrants, job.settings.min_holders, standing.cap)
+
+
+def openings_in(known: Sequence[Summand]) -> dict[int, bytes]:
+    return {summand.place: summand.opening for summand in known if summand.opening is not None}
+
+
+# --- carried on ------------------------------------------------------------------------------------------------------
+
+
+def carry_on(
+    store: Store, job: Job, round_: Round, is_due: Callable[[], bool], fewest: Callable[[Round, int], int]
+) -> bool | None:
+    """Whether the sum of an open round moved on; None where it can be opened, or came to nothing."""
+    with store.database.read() as connection:
+        standing = sums.find(connection, round_)
+        known = sums.summands_of(connection, round_)
+    if standing is None:
+        if not is_due():
+            return False
+        came = sum(summand.is_open for summand in known)
+        return _begin(store, job, round_, fewest(round_, came))
+    if standing.stage == "over":
+        return None
+    if standing.stage == "opening" and is_enough(*_opened(store, job, standing, known)):
+        return None
+    if not _is_over(store, job, standing, known):
+        return False
+    return _go_on(store, job, round_, standing)
+
+
+def _opened(
+    store: Store, job: Job, standing: Standing, known: Sequence[Summand]
+) -> tuple[Arrangement, Collection[int], dict[int, bytes]]:
+    return arrangement_of(store, job, standing, known), set(standing.sharers), openings_in(known)
+
+
+def _begin(store: Store, job: Job, round_: Round, fewest: int) -> bool:
+    """Those that told their keys are the roster, team by team."""
+    with store.database.write() as connection:
+        current = rounds.lock_open(connection, round_.job, round_.number)
+        if current is None or sums.find(connection, round_) is not None:
+            return False
+        known = [summand for summand in sums.summands_of(connection, round_) if summand.is_open]
+        if len(known) < fewest:
+            why = f"{len(known)} of at least {fewest} clients reported in time"
+            sums.give_up(connection, round_, why, store.now())
+            return True
+        least = job.settings.min_holders
+        known = _large_enough(store, job, known, least)
+        if not known:
+            why = f"no unit has {least} holders (min_holders) that reported in time: let more devices take part"
+            sums.give_up(connection, round_, why, store.now())
+            return True
+        roster = [summand.place for summand in known]
+        cap = _cap(job, [summand.declared for summand in known])
+        sums.begin(connection, round_, roster, cap, _until(store, job))
+        late = f"its update is not in the sum: it came late, or its units have fewer than {least} holders (min_holders)"
+        sums.leave_out(connection, round_, roster, late, store.now())
+    log.info("job %s: round %d: %d devices add their updates", job.name, round_.number, len(roster))
+    return True
+
+
+def _large_enough(store: Store, job: Job, known: Sequence[Summand], least: int) -> list[Summand]:
+    """Those whose team has members enough."""
+    each = teams(entrant(store, job, summand) for summand in known)
+    inside = {place for team in each.values() if len(team) >= least for place in team}
+    return [summand for summand in known if summand.place in inside]
+
+
+def _cap(job: Job, declared: Sequence[int | None]) -> int:
+    """By how many examples one device may outweigh the others: what a plain mean has, of what devices said."""
+    told = [_taken(job.settings.training, count) for count in declared if count]
+    return math.ceil(job.settings.weight_bound * statistics.median_low(told)) if told else 1
+
+
+def _taken(training: Training, declared: int) -> int:
+    """Of so many examples those that a round's steps can take."""
+    return min(declared, training.iterations * training.batch) if training.iterations else declared
+
+
+def _until(store: Store, job: Job) -> float:
+    return store.now() + job.settings.iteration_deadline
+
+
+def _is_over(store: Store, job: Job, standing: Standing, known: Sequence[Summand]) -> bool:
+    """Whether nobody is waited for any more."""
+    if store.now() >= standing.until:
+        return True
+    if standing.stage == "vow":
+        arrangement = arrangement_of(store, job, standing, known)
+        return _majority(arrangement, known)
+    awaited = set(standing.roster if standing.stage == "shares" else standing.sharers)
+    if standing.stage == "opening":
+        awaited = set(standing.survivors)
+    silent = [one for one in known if one.place in awaited and one.said(standing.stage) is None and one.is_open]
+    return not silent
+
+
+def _majority(arrangement: Arrangement, known: Sequence[Summand]) -> bool:
+    vowed = {summand.place for summand in known if summand.vow is not None}
+    return 2 * sum(witness in vowed for witness in arrangement.witnesses) > len(arrangement.witnesses)
+
+
+def _go_on(store: Store, job: Job, round_: Round, seen: Standing) -> bool:
+    with store.database.write() as connection:
+        current = rounds.lock_open(connection, round_.job, round_.number)
+        standing = sums.find(connection, round_)
+        if current is None or standing is None or standing.stage != seen.stage:
+            return False
+        known = sums.summands_of(connection, round_)
+        why = _next_stage(connection, store, job, round_, standing, known)
+        if why is not None:
+            sums.give_up(connection, round_, why, store.now())
+    return True
+
+
+def _next_stage(
+    connection: Connection, store: Store, job: Job, round_: Round, standing: Standing, known: Sequence[Summand]
+) -> str | None:
+    """Write down who is left; or why there is no next stage."""
+    stage, least, until = standing.stage, job.settings.min_holders, _until(store, job)
+    fewest = max(least, job.settings.minimum or 0)
+    arrangement = arrangement_of(store, job, standing, known)
+    if stage == "shares":
+        came = [one.place for one in known if one.place in set(standing.roster) and one.shares is not None]
+        sharers = _whole_teams(arrangement, came, least)
+        if len(sharers) < fewest:
+            return f"{len(sharers)} of at least {fewest} devices sent shares in time"
+        sums.go_on(connection, round_, "update", until, sharers=sharers)
+    elif stage == "update":
+        survivors = [one.place for one in known if one.place in set(standing.sharers) and one.update is not None]
+        if len(survivors) < fewest or _whole_teams(arrangement, survivors, least) != survivors:
+            return f"{len(survivors)} of {len(standing.sharers)} devices sent an update in time: too few of some unit"
+        sums.go_on(connection, round_, "vow", until, survivors=survivors)
+    elif stage == "vow":
+        if not _majority(arrangement, known):
+            return f"no more than half of {len(arrangement.witnesses)} witnesses said who is in the sum"
+        sums.go_on(connection, round_, "opening", until)
+    else:
+        return f"{len(openings_in(known))} of {len(standing.survivors)} devices were there to open the sum: too few"
+    return None
+
+
+def _whole_teams(arrangement: Arrangement, places: Sequence[int], least: int) -> list[int]:
+    """Without the places of teams of which too few are left."""
+    there = set(places)
+    return [place for place in places if len(there.intersection(arrangement.team(place))) >= least]
+
+
+def clean_up(store: Store, round_: Round) -> None:
+    """What is no longer needed, of a round that is over; a crash in here leaves files, not faults."""
+    with store.database.write() as connection:
+        current = rounds.find(connection, round_.job, round_.number)
+        blobs: set[str] = sums.forget(connection, round_) if current.state in ("done", "failed") else set()
+    for sha in blobs:
+        store.blobs.forget(sha)

@@ -1,0 +1,154 @@
+"""Sums of updates that devices add in secret, as they stand. All of these are steps of their caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, and_, delete, func, insert, select, update
+
+from edge_client.sums.messages import Message, Stage
+from server.storage.rows import Part, Round
+from server.storage.tables import devices, summands, sums, tasks
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a sum is."""
+
+    stage: Stage
+    until: float
+    """When it goes on without those who are late."""
+    cap: int
+    """Examples that count at most."""
+    roster: tuple[int, ...]
+    """Places, as are the next two."""
+    sharers: tuple[int, ...]
+    survivors: tuple[int, ...]
+    reason: str
+    """Why it came to nothing."""
+
+
+@dataclass(frozen=True)
+class Summand:
+    """A device in a sum, and what it has said for it."""
+
+    task: str
+    place: int
+    key: str
+    """Its own public one."""
+    declared: int | None
+    is_open: bool
+    """Whether the device has not given up."""
+    card: bytes
+    shares: bytes | None
+    update: str | None
+    vow: bytes | None
+    opening: bytes | None
+
+    def said(self, message: Message | Stage) -> bytes | str | None:
+        return getattr(self, message)
+
+
+def find(connection: Connection, round_: Round) -> Standing | None:
+    row = connection.execute(select(sums).where(*_of(sums, round_))).mappings().one_or_none()
+    if row is None:
+        return None
+    places = {name: tuple(row[name]) for name in ("roster", "sharers", "survivors")}
+    return Standing(row["stage"], row["until"], row["cap"], **places, reason=row["reason"])
+
+
+def summands_of(connection: Connection, round_: Round) -> list[Summand]:
+    """In the order of their places."""
+    query = (
+        select(summands, tasks.c.slot, tasks.c.state, tasks.c.declared, devices.c.key)
+        .join(tasks, tasks.c.id == summands.c.task)
+        .join(devices, devices.c.id == tasks.c.device)
+        .where(*_of(summands, round_))
+        .order_by(tasks.c.slot)
+    )
+    return [
+        Summand(
+            row["task"], row["slot"], row["key"] or "", row["declared"], row["state"] == "open", bytes(row["card"]),
+            _bytes(row["shares"]), row["update"], _bytes(row["vow"]), _bytes(row["opening"]),
+        )
+        for row in connection.execute(query).mappings()
+    ]  # fmt: skip
+
+
+def find_said(connection: Connection, part: Part, message: Message) -> bytes | None:
+    said = connection.scalar(select(summands.c[message]).where(summands.c.task == part.id))
+    return _bytes(said)
+
+
+def count(connection: Connection, round_: Round) -> int:
+    """Devices at work that have told the keys of the round: their update is ready."""
+    query = select(func.count()).join(tasks, tasks.c.id == summands.c.task)
+    return connection.scalar(query.where(*_of(summands, round_), tasks.c.state == "open")) or 0
+
+
+# --- carried on ------------------------------------------------------------------------------------------------------
+
+
+def begin(connection: Connection, round_: Round, roster: Sequence[int], cap: int, until: float) -> None:
+    """The roster stands; whoever was too late for it is free for others."""
+    connection.execute(
+        insert(sums).values(
+            job=round_.job, round=round_.number, stage="shares", until=until, cap=cap, roster=list(roster),
+            sharers=[], survivors=[], reason="",
+        )
+    )  # fmt: skip
+
+
+def go_on(connection: Connection, round_: Round, stage: Stage, until: float, **places: Sequence[int]) -> None:
+    values: dict[str, Any] = {name: list(known) for name, known in places.items()}
+    connection.execute(update(sums).where(*_of(sums, round_)).values(stage=stage, until=until, **values))
+
+
+def give_up(connection: Connection, round_: Round, reason: str, now: float) -> None:
+    if find(connection, round_) is None:
+        begin(connection, round_, (), 1, now)
+    connection.execute(update(sums).where(*_of(sums, round_)).values(stage="over", reason=reason))
+
+
+def leave_out(connection: Connection, round_: Round, inside: Collection[int], reason: str, now: float) -> None:
+    """Parts of other places are nobody's any more."""
+    others = tasks.c.job == round_.job, tasks.c.round == round_.number, tasks.c.slot.not_in(inside)
+    connection.execute(
+        update(tasks).where(*others, tasks.c.state == "open").values(state="expired", ended=now, reason=reason)
+    )
+
+
+def add(connection: Connection, part: Part, card: bytes) -> None:
+    connection.execute(insert(summands).values(task=part.id, job=part.job, round=part.round, card=card))
+
+
+def say(connection: Connection, part: Part, message: Message | Stage, said: bytes | str) -> None:
+    connection.execute(update(summands).where(summands.c.task == part.id).values({message: said}))
+
+
+def accept(connection: Connection, parts: Sequence[str], norms: Mapping[str, float], now: float) -> None:
+    """Their updates are in the sum; how far its mean goes stands with each of them."""
+    if parts:
+        values = {"state": "accepted", "ended": now, "norms": dict(norms), "reason": ""}
+        connection.execute(update(tasks).where(tasks.c.id.in_(parts)).values(values))
+
+
+def forget(connection: Connection, round_: Round) -> set[str]:
+    """Of a round that is over; the masked updates that nothing names any more."""
+    if connection.scalar(select(sums.c.job).where(*_of(sums, round_))) is None:
+        return set()
+    query = select(summands.c.update).where(*_of(summands, round_), summands.c.update.is_not(None))
+    blobs = set(connection.execute(query).scalars())
+    connection.execute(delete(summands).where(*_of(summands, round_)))
+    connection.execute(delete(sums).where(*_of(sums, round_)))
+    return blobs
+
+
+def _of(table: Any, round_: Round) -> tuple[Any, ...]:
+    return (and_(table.c.job == round_.job, table.c.round == round_.number),)
+
+
+def _bytes(value: Any) -> bytes | None:
+    return None if value is None else bytes(value)

@@ -1,0 +1,307 @@
+"""Sums of devices that vanish, and of a server that lies: it gets the exact sum, or nothing."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edge_client.errors import BadAnswer, SpryError
+from edge_client.sums.fixed import HEAD, TOLD, UNITS, Parts
+from edge_client.sums.member import About, Kept, Member
+from edge_client.sums.messages import Roster, Sharers, Survivors, View, places_in, set_of
+from edge_client.sums.shamir import SHARE
+from server.sums.opening import Unopened, is_enough, unmask
+from tests.benchmarks import script
+
+secagg = script("secagg")
+UNIT_SETS = ((0, 1), (2,))
+
+
+def drawn(devices: int, sets=UNIT_SETS[:1]) -> list[Parts]:
+    """Whatever numbers: sums are exact whether they mean anything or not."""
+    rng = np.random.default_rng()
+
+    def words(size, kind):
+        return rng.integers(0, np.iinfo(kind).max, size, kind, endpoint=True)
+
+    return [
+        {TOLD: words(11, np.uint64), HEAD: words(37, np.uint32)}
+        | {UNITS + unit: words(5 + unit, np.uint32) for unit in sets[device % len(sets)]}
+        for device in range(devices)
+    ]
+
+
+def plain(updates, places):
+    total: Parts = {}
+    for place in places:
+        for part, values in updates[place].items():
+            total[part] = total[part] + values if part in total else values
+    return total
+
+
+def check(found, expected):
+    assert found.keys() == expected.keys()
+    for part, values in expected.items():
+        np.testing.assert_array_equal(found[part], values)
+
+
+@pytest.mark.parametrize(("devices", "sets"), [(3, 1), (4, 1), (10, 1), (10, 2), (40, 1), (40, 2)])
+def test_the_sum_is_exact_whenever_devices_vanish(devices, sets):
+    """Before shares, before updates, and before the end: whoever sent an update is in the sum."""
+    updates = drawn(devices, UNIT_SETS[:sets])
+    gathering = secagg.Gathering(updates)
+    every = list(range(devices))
+    gone = every[:4] if devices > 9 else every[:1] if devices > 3 else []
+    silent, late, last = (gone[:1], gone[1:2], gone[2:])
+    gathering.share([place for place in every if place not in silent])
+    sent = [place for place in every if place not in [*silent, *late]]
+    gathering.update(sent)
+    here = [place for place in sent if place not in last]
+    gathering.vow(here)
+    gathering.open(here)
+    check(gathering.total(), plain(updates, sent))
+
+
+def test_thirty_of_a_hundred_vanish_at_the_worst_moment():
+    found = secagg.run(devices=100, gone=30, numbers=50, seed=3)
+    assert found["exact"]
+    assert sum(found["sent"].values()) < 4096
+    assert sum(found["device_ms"].values()) < 50
+
+
+def test_what_the_server_stores_of_one_device_is_uniform():
+    """Bytes' frequencies (chi-square of 255 degrees, beyond 400 once in 10^8), and each bit's; plain data fail both."""
+    updates = [
+        {TOLD: np.zeros(11, np.uint64), HEAD: np.zeros(60_000, np.uint32), UNITS: np.zeros(9, np.uint32)}
+        for _ in range(3)
+    ]
+    gathering = secagg.Gathering(updates)
+    gathering.share(range(3))
+    gathering.update(range(3))
+
+    def looks_uniform(data):
+        values = np.frombuffer(data, np.uint8)
+        counts = np.bincount(values, minlength=256)
+        expected = len(values) / 256
+        chi_square = ((counts - expected) ** 2 / expected).sum()
+        shares = np.unpackbits(values.reshape(-1, 1), axis=1).mean(0)
+        return chi_square < 400 and (abs(shares - 0.5) < 6 * 0.5 / len(values) ** 0.5).all()
+
+    for masked in gathering.masked.values():
+        assert looks_uniform(masked)
+    assert not looks_uniform(updates[0][HEAD].tobytes())
+    assert not looks_uniform(gathering.shares[0] * 200), "repetitions"
+    changes = np.random.default_rng().normal(0, 0.1, 60_000).astype(np.float32)
+    assert not looks_uniform(changes.tobytes())
+    apart = np.frombuffer(gathering.masked[0], np.uint8) == np.frombuffer(gathering.masked[1], np.uint8)
+    assert apart.mean() == pytest.approx(1 / 256, abs=1e-3)
+
+
+# --- a server that lies ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def four():
+    """Four devices that wait for the roster."""
+    return secagg.Gathering(drawn(4))
+
+
+def roster_of(gathering, place, **changed):
+    return replace(gathering.arrangement.roster(place), **changed).encoded()
+
+
+def test_sums_of_fewer_than_three_are_helped_by_nobody():
+    with pytest.raises(SpryError, match="would open sums of 2 devices"):
+        Member(About("job", 1, 0, (0,), 2), "", Kept(), lambda _: None)
+
+
+def test_a_roster_of_too_few_is_refused(four):
+    peers = four.arrangement.roster(0).peers
+    with pytest.raises(SpryError, match="2 of this device's team take part; a sum is of 3 at least"):
+        four.members[0].shares(roster_of(four, 0, peers=peers[:1]))
+
+
+def test_a_roster_that_repeats_a_key_is_refused(four):
+    first, second, third = four.arrangement.roster(0).peers
+    for peers in ((first, first, third), (first, replace(second, card=first.card), third),
+                  (first, replace(second, identity=first.identity), third),
+                  (first, second, replace(third, card=four.cards[0]))):  # fmt: skip
+        with pytest.raises(SpryError, match="a key or place stands for two devices"):
+            four.members[0].shares(roster_of(four, 0, peers=peers))
+
+
+def test_keys_that_their_device_did_not_sign_are_refused(four):
+    first, *others = four.arrangement.roster(0).peers
+    stranger = secagg.Gathering(drawn(4))
+    for card in (stranger.cards[1], first.card[:-1] + bytes([first.card[-1] ^ 1])):
+        with pytest.raises(SpryError, match="the keys of place 1 are not signed by its device"):
+            four.members[0].shares(roster_of(four, 0, peers=(replace(first, card=card), *others)))
+
+
+def test_another_minimum_than_the_tasks_is_refused(four):
+    with pytest.raises(SpryError, match="would open sums of 2 devices, where its task said 3"):
+        four.members[0].shares(roster_of(four, 0, least=2))
+
+
+def test_a_second_roster_of_a_round_is_refused(four):
+    four.share([0])
+    with pytest.raises(SpryError, match="it told another roster of the same round before"):
+        four.members[0].shares(roster_of(four, 0, cap=7))
+    assert four.members[0].shares(roster_of(four, 0)) == four.shares[0], "the same again is answered the same"
+
+
+def test_devices_that_were_told_different_rosters_cannot_read_each_other(four):
+    four.share([0, 1, 2])
+    four.shares[3] = four.members[3].shares(roster_of(four, 3, cap=1))
+    four.update([0, 1, 2])
+    four.vow([0, 1, 2])
+    with pytest.raises(SpryError, match="the shares of place 3 cannot be read"):
+        four.open([0])
+
+
+def told_sharers(gathering, places, place):
+    known, gathering.shares = gathering.shares, {one: gathering.shares[one] for one in places}
+    view = gathering.sharers(place)
+    gathering.shares = known
+    return view
+
+
+def test_a_second_set_of_sharers_is_refused(four):
+    four.share(range(4))
+    four.update([0])
+    with pytest.raises(SpryError, match="it told another sharers of the same round before"):
+        four.members[0].update(told_sharers(four, [0, 1, 2], 0), lambda *_: four.updates[0])
+    with pytest.raises(SpryError, match="2 of this device's team shared"):
+        four.members[1].update(told_sharers(four, [1, 2], 1), lambda *_: four.updates[1])
+    with pytest.raises(SpryError, match="does not fit the roster"):
+        four.members[2].update(Sharers(set_of([0, 1, 2, 3]), ()).encoded(), lambda *_: four.updates[2])
+
+
+def test_devices_that_masked_with_others_are_found_out(four):
+    """The server told one device of fewer sharers, whose masks it can then take off."""
+    four.share(range(4))
+    four.masked[0] = four.members[0].update(
+        told_sharers(four, [0, 1, 2], 0), lambda *_: {part: n.copy() for part, n in four.updates[0].items()}
+    )
+    four.update([1, 2, 3])
+    with pytest.raises(SpryError, match="place 0 was told of other shares"):
+        four.vow([1])
+
+
+def ready(gathering):
+    gathering.share(range(4))
+    gathering.update(range(4))
+    return gathering
+
+
+def changed(view, **values):
+    return Survivors.decoded(view)._replace(**values).encoded()
+
+
+def told_survivors(gathering, places, place):
+    """As if only these had sent an update."""
+    known, gathering.masked = gathering.masked, {one: gathering.masked[one] for one in places}
+    view = gathering.survivors(place)
+    gathering.masked = known
+    return view
+
+
+def test_too_few_survivors_are_refused(four):
+    ready(four)
+    with pytest.raises(SpryError, match="2 of this device's team are in the sum"):
+        four.members[0].vow(told_survivors(four, [0, 1], 0))
+
+
+def test_a_second_set_of_survivors_is_refused(four):
+    """Else the server would be told both secrets of the device that it says vanished."""
+    ready(four)
+    four.vow(range(4))
+    lie = told_survivors(four, [0, 1, 2], 0)
+    with pytest.raises(SpryError, match="it told another survivors of the same round before"):
+        four.members[0].vow(lie)
+    with pytest.raises(SpryError, match="it told another survivors of the same round before"):
+        four.members[0].opening(lie)
+
+
+def test_a_device_opens_one_secret_of_each_other():
+    gathering = secagg.Gathering(drawn(5))
+    gathering.share(range(5))
+    gathering.update([0, 1, 2, 3])
+    gathering.vow([0, 1, 2])
+    gathering.open([0, 1, 2])
+    assert {len(opening) for opening in gathering.openings.values()} == {5 * SHARE}
+    again = gathering.members[0].opening(gathering.survivors(0, with_vows=True))
+    assert again == gathering.openings[0]
+
+
+def test_what_no_majority_of_witnesses_signed_is_not_opened(four):
+    ready(four)
+    four.vow([0, 1])
+    view = four.survivors(2, with_vows=True)
+    with pytest.raises(SpryError, match="2 of 4 witnesses signed this sum"):
+        four.members[2].opening(view)
+    one, other = Survivors.decoded(view).vows
+    for vows in ((one, other, one), (one, other, (3, other[1])), (one, other, (9, other[1]))):
+        with pytest.raises(SpryError, match="witnesses signed this sum"):
+            four.members[2].opening(changed(view, vows=vows))
+    four.vow([3])
+    four.open([2])
+
+
+def test_two_halves_that_are_told_different_survivors_open_nothing():
+    gathering = secagg.Gathering(drawn(8))
+    gathering.share(range(8))
+    gathering.update(range(8))
+    for place in range(8):
+        who = range(7) if place < 4 else range(1, 8)
+        gathering.vows[place] = gathering.members[place].vow(told_survivors(gathering, who, place))
+    for place in range(1, 7):
+        who = range(7) if place < 4 else range(1, 8)
+        said = [(at, gathering.vows[one]) for at, one in enumerate(gathering.arrangement.witnesses)]
+        view = changed(told_survivors(gathering, who, place), vows=tuple(said[:5]))
+        with pytest.raises(SpryError, match="witnesses signed this sum"):
+            gathering.members[place].opening(view)
+
+
+def test_a_device_that_is_said_to_be_gone_says_nothing(four):
+    ready(four)
+    with pytest.raises(SpryError, match="does not fit whose shares"):
+        four.members[3].vow(changed(four.survivors(3), places=set_of([0, 1, 2])))
+
+
+# --- a device that lies ----------------------------------------------------------------------------------------------
+
+
+def test_shares_of_another_key_are_found_out():
+    gathering = secagg.Gathering(drawn(4))
+    gathering.share(range(4))
+    gathering.update([0, 1, 2])
+    gathering.vow([0, 1, 2])
+    gathering.open([0, 1, 2])
+    at = 3 * SHARE  # of place 3, which vanished
+    broken = {place: opening[:at] + bytes(SHARE) for place, opening in gathering.openings.items()}
+    total = {part: values.copy() for part, values in gathering.updates[0].items()}
+    context = gathering.arrangement.context(secagg.JOB, secagg.ROUND)
+    with pytest.raises(Unopened, match=r"of another key|fit no secret"):
+        unmask(total, gathering.arrangement, context, gathering.shares, gathering.masked, broken)
+    few = {0: gathering.openings[0]}
+    assert not is_enough(gathering.arrangement, gathering.shares, few)
+    with pytest.raises(Unopened, match="1 devices opened"):
+        unmask(total, gathering.arrangement, context, gathering.shares, gathering.masked, few)
+
+
+# --- what travels ----------------------------------------------------------------------------------------------------
+
+
+def test_messages_read_as_they_were_written(four):
+    roster = four.arrangement.roster(2)
+    assert Roster.decoded(roster.encoded()) == roster
+    ready(four)
+    view = View("opening", 0.25, four.survivors(1, with_vows=True))
+    assert View.decoded(view.encoded()) == view
+    assert places_in(set_of([0, 9, 300])) == {0, 9, 300}
+    for whole in (roster.encoded()[:-1], roster.encoded() + b"x"):
+        with pytest.raises(BadAnswer, match="the server's part of a sum is"):
+            Roster.decoded(whole)
+    with pytest.raises(BadAnswer, match="at stage 77 of a sum"):
+        View.decoded(bytes([77, 0, 0, 0, 0]))

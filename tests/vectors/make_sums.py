@@ -1,0 +1,153 @@
+"""Writes sums.json: what devices compute that add updates in secret, for clients in other languages.
+
+    python tests/vectors/make_sums.py
+
+    streams   masks of a part from a seed (the first is RFC 8439, A.1, #1)
+    pairs     what two devices derive from their keys, a sealed message, and a tag
+    shamir    shares of secrets
+    fixed     changes as integers, and their sum as a mean
+    told      a report as integers
+    round     three devices, from what they drew to the sum
+
+Bytes are hexadecimal; 64-bit integers are strings, since not every JSON reader keeps them.
+"""
+
+import hashlib
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from edge_client import keys
+from edge_client.sums import fixed
+from edge_client.sums.fixed import HEAD, TOLD, UNITS
+from edge_client.sums.member import Kept, joined
+from edge_client.sums.shamir import split, threshold
+from edge_client.sums.streams import Lock, mask_seed, public, stream
+from edge_client.wire.protocol import Report
+from tests.benchmarks import script
+
+PATH = Path(__file__).parent / "sums.json"
+secagg = script("secagg")
+
+
+def some(name: str, size: int = 32) -> bytes:
+    """Bytes that are the same in every run."""
+    return hashlib.shake_256(name.encode()).digest(size)
+
+
+def floats(name: str, size: int) -> np.ndarray:
+    words = np.frombuffer(some(name, 4 * size), "<u4")
+    return ((words / 2**31 - 1) * 2.2).astype(np.float32)  # some beyond the clip
+
+
+REPORT = Report(
+    examples=9, steps=3, loss=1.25, held_back=4, right_global=1, right_personal=3,
+    sums_global={"f1": 0.5}, sums_personal={"f1": -2.75},
+)  # fmt: skip
+
+
+def vectors() -> dict:
+    return {
+        "streams": [_stream(bytes(32), 0, 64, np.uint8), *(_stream(some("s"), part, 5, np.uint32) for part in (0, 7)),
+                    _stream(some("t"), 1, 3, np.uint64)],
+        "pairs": [_pair(n) for n in range(3)],
+        "shamir": [_shamir(n) for n in (3, 4, 10, 13)],
+        "fixed": [_fixed(examples, cap, count) for examples, cap, count in ((1, 64, 3), (64, 64, 10), (900, 64, 4096))],
+        "told": _told(),
+        "round": _round(),
+    }  # fmt: skip
+
+
+def _stream(seed: bytes, part: int, size: int, kind: type) -> dict:
+    numbers = stream(seed, part, size, kind)
+    return {"seed": seed.hex(), "part": part, "bytes": numbers.tobytes().hex()}
+
+
+def _pair(number: int) -> dict:
+    one, other, context = some(f"one {number}"), some(f"other {number}"), some(f"context {number}")
+    here = Lock.between(one, public(other), context)
+    return {
+        "secrets": [one.hex(), other.hex()],
+        "publics": [public(one).hex(), public(other).hex()],
+        "context": context.hex(),
+        "mask_seed": mask_seed(one, public(other), context).hex(),
+        "key": here.key.hex(),
+        "proof": here.proof.hex(),
+        "plain": b"two shares".hex(),
+        "sealed": here.seal(b"two shares").hex(),
+        "said": b"places".hex(),
+        "tag": here.tag(b"places", own=True).hex(),
+    }
+
+
+def _shamir(members: int) -> dict:
+    secret, context, points = some(f"secret {members}"), some("context"), list(range(1, members + 1))
+    needed = threshold(members)
+    shares = split(secret, points, needed, context)
+    return {"secret": secret.hex(), "context": context.hex(), "points": points, "needed": needed,
+            "shares": [share.hex() for share in shares]}  # fmt: skip
+
+
+def _fixed(examples: int, cap: int, count: int) -> dict:
+    change, weighs = floats(f"change {count}", 6), fixed.weight(examples, cap)
+    words = fixed.encoded(change, weighs, count)
+    mean, _ = fixed.decoded(words, count)
+    return {"examples": examples, "cap": cap, "count": count, "change": [float(x) for x in change],
+            "words": [int(word) for word in words], "mean": [float(x) for x in mean]}  # fmt: skip
+
+
+def _told() -> dict:
+    words = fixed.told(REPORT, 4321, ["f1"])
+    return {"report": asdict(REPORT), "weight": 4321, "scores": ["f1"], "words": [str(int(word)) for word in words]}
+
+
+def _round() -> dict:
+    """Three devices with unit 0 and a head of two numbers."""
+    secrets = []
+    for place in range(3):
+        key = keys.encoded(some(f"identity {place}"))
+        kept = [some(f"{name} {place}").hex() for name in ("lock", "mask", "seed")]
+        secrets.append((key, kept))
+    updates = [
+        {HEAD: fixed.encoded(floats(f"head {place}", 2), 1 << 15, 3),
+         UNITS: fixed.encoded(floats(f"unit {place}", 3), 1 << 15, 3),
+         TOLD: fixed.told(REPORT, 1 << 15, ["f1"])}
+        for place in range(3)
+    ]  # fmt: skip
+    drawn = [(key, Kept(*(_base64(one) for one in kept))) for key, kept in secrets]
+    played = secagg.Gathering(updates, drawn)
+    everyone = [0, 1, 2]
+    played.share(everyone)
+    played.update(everyone)
+    played.vow(everyone)
+    played.open(everyone)
+    return {
+        "job": secagg.JOB, "round": secagg.ROUND, "least": secagg.LEAST, "units": [0],
+        "devices": [
+            {
+                "identity": key, "lock": kept[0], "mask": kept[1], "seed": kept[2],
+                "parts": joined(updates[place]).hex(), "card": played.cards[place].hex(),
+                "roster": played.arrangement.roster(place).encoded().hex(), "shares": played.shares[place].hex(),
+                "sharers": played.sharers(place).hex(), "update": played.masked[place].hex(),
+                "survivors": played.survivors(place).hex(), "vow": played.vows[place].hex(),
+                "vows": played.survivors(place, with_vows=True).hex(), "opening": played.openings[place].hex(),
+            }
+            for place, (key, kept) in enumerate(secrets)
+        ],
+        "sum": joined(played.total()).hex(),
+    }  # fmt: skip
+
+
+def _base64(text: str) -> str:
+    import base64
+
+    return base64.b64encode(bytes.fromhex(text)).decode()
+
+
+if __name__ == "__main__":
+    PATH.write_text(json.dumps(vectors(), separators=(",", ":")) + "\n")
