@@ -1,7 +1,7 @@
 """What the first hour costs: seconds and bytes of each step, from a clone to the first accepted update.
 
     python benchmarks/first_hour.py
-    python benchmarks/first_hour.py --rows tickets.csv      and what a new user gets of a file of their own
+    python benchmarks/first_hour.py --only user --rows tickets.csv      what a new user gets of a file of their own
     python benchmarks/first_hour.py --device-only --bundle bundle/
     python benchmarks/first_hour.py --device-only --bundle bundle/ --no-install     the steps alone, without a network
 
@@ -222,14 +222,18 @@ def first_update(python: str, server: Machine, source: Path | None, bundle: Path
     return device
 
 
-def measure(options: argparse.Namespace, work: Path) -> tuple[list[Step], Machine, dict[str, Any]]:
+def measure(options: argparse.Namespace, work: Path) -> tuple[list[Step], Machine | None, dict[str, Any] | None]:
+    """The commands, the device with those of its own, and what the new user gets."""
     if options.device_only:
         server, source = Machine("server", work / "server", Path(sys.prefix)), None if options.no_install else ROOT
     else:
         server, source = server_from_readme(options.python, work)
-    bundle = bundle_of(server, options.bundle)
-    device = first_update(options.python, server, source, bundle, work)
-    return server.steps + device.steps, device, new_user(server, options.rows, options.model, work)
+    device = user = None
+    if options.only != "user":
+        device = first_update(options.python, server, source, bundle_of(server, options.bundle), work)
+    if options.only != "device":
+        user = new_user(server, options.rows, options.model, work)
+    return server.steps + (device.steps if device else []), device, user
 
 
 def new_user(server: Machine, rows: Path | None, model: Path | None, work: Path) -> dict[str, Any]:
@@ -275,8 +279,29 @@ def show(steps: list[Step]) -> None:
         print(f"{step.part:8} {step.seconds:>8.1f} {pulled:>11} {step.installed / MEGABYTE:>8.1f} MB  {command}")
 
 
-def beside(user: dict[str, Any]) -> str:
-    return "" if user["in_one_place"] is None else f", in one place {user['in_one_place']:.3f}"
+def told_of(device: Machine) -> dict[str, Any]:
+    return {
+        "commands": len(device.steps), "seconds": round(sum(step.seconds for step in device.steps), 1),
+        "extra_megabytes": round(max(step.installed for step in device.steps) / MEGABYTE, 1),
+        "environment_megabytes": round(size(device.environment) / MEGABYTE, 1), "packages": device.packages(),
+    }  # fmt: skip
+
+
+def show_device(told: dict[str, Any]) -> None:
+    print(
+        f"device: {told['commands']} commands and {told['seconds']} s to the first accepted update; the extra "
+        f"takes {told['extra_megabytes']} MB, {told['environment_megabytes']} MB with Python's own: "
+        f"{told['packages']} packages"
+    )
+
+
+def show_user(user: dict[str, Any]) -> None:
+    beside = "" if user["in_one_place"] is None else f", in one place {user['in_one_place']:.3f}"
+    print(
+        f"new user: {user['commands']} commands and {user['first_update']:.0f} s from {user['rows']} rows to the first "
+        f"accepted update, {user['whole']:.0f} s to an adapter of {user['bytes'] / 1e3:.0f} kB; accuracy "
+        f"{user['accuracy']:.3f} on {user['held_out']} rows{beside}"
+    )
 
 
 def main() -> int:
@@ -284,6 +309,7 @@ def main() -> int:
     parser.add_argument("--device-only", action="store_true", help="use this environment as the server")
     parser.add_argument("--no-install", action="store_true", help="with --device-only: the device uses it too")
     parser.add_argument("--bundle", type=Path, help="train this bundle; one for ONNX Runtime")
+    parser.add_argument("--only", choices=["device", "user"], help="one of the two")
     parser.add_argument("--rows", type=Path, help="the new user's .csv or .jsonl; made here when left out")
     parser.add_argument("--model", type=Path, help="a folder with the encoder that the new user takes")
     parser.add_argument("--python", default=sys.executable, help="the Python to make virtual environments with")
@@ -297,28 +323,17 @@ def main() -> int:
         except StepFailed as error:
             print(f"failed: {error}", file=sys.stderr)
             return 1
-        whole, packages = size(device.environment), device.packages()
-    extra = max(step.installed for step in device.steps)
-    told = {
-        "commands": len(device.steps), "seconds": round(sum(step.seconds for step in device.steps), 1),
-        "extra_megabytes": round(extra / MEGABYTE, 1), "environment_megabytes": round(whole / MEGABYTE, 1),
-        "packages": packages,
-    }  # fmt: skip
+        told = told_of(device) if device else None
     if options.json:
         print(json.dumps({"steps": [asdict(step) for step in steps], "device": told, "user": user}))
     else:
         show(steps)
-        print(
-            f"device: {told['commands']} commands and {told['seconds']} s to the first accepted update; "
-            f"the extra takes {told['extra_megabytes']} MB, {told['environment_megabytes']} MB with Python's own: "
-            f"{packages} packages"
-        )
-        print(
-            f"new user: {user['commands']} commands and {user['first_update']:.0f} s from {user['rows']} rows to the "
-            f"first accepted update, {user['whole']:.0f} s to an adapter of {user['bytes'] / 1e3:.0f} kB; "
-            f"accuracy {user['accuracy']:.3f} on {user['held_out']} rows{beside(user)}"
-        )
-    return int(extra > MOST_MEGABYTES * MEGABYTE or len(device.steps) > MOST_COMMANDS or is_slow(user))
+        if told:
+            show_device(told)
+        if user:
+            show_user(user)
+    dear = told is not None and (told["extra_megabytes"] > MOST_MEGABYTES or told["commands"] > MOST_COMMANDS)
+    return int(dear or (user is not None and is_slow(user)))
 
 
 if __name__ == "__main__":

@@ -80,17 +80,20 @@ def test_memory_over_time(tiny, data):
     assert lines[-1].lstrip().startswith("drift")
 
 
-def test_the_first_hour_without_its_downloads(tiny, model_folder, tmp_path):
-    rows = table(tmp_path / "rows.csv", ("sentence", "category"), tickets(48))
-    own = "--rows", rows, "--model", model_folder
-    found = json.loads(
-        ran("first_hour", "--device-only", "--no-install", "--bundle", tiny, *own, "--json", misses=True)
-    )
+def test_the_first_hour_without_its_downloads(tiny):
+    options = "--only", "device", "--device-only", "--no-install", "--bundle", tiny, "--json"
+    found = json.loads(ran("first_hour", *options))
     commands = [(step["part"], step["command"].split()[1]) for step in found["steps"]]
     assert commands == [("server", "job"), ("server", "token"), ("server", "job"), ("device", "join")]
     assert found["device"]["commands"] == 1
-    assert found["user"]["commands"] == 2
-    assert found["user"]["difference"] == found["user"]["accuracy"] - found["user"]["in_one_place"]
+
+
+def test_the_first_hour_of_a_user_with_a_file(model_folder, tmp_path):
+    rows = table(tmp_path / "rows.csv", ("sentence", "category"), tickets(48))
+    options = "--only", "user", "--device-only", "--rows", rows, "--model", model_folder, "--json"
+    user = json.loads(ran("first_hour", *options, misses=True))["user"]
+    assert user["commands"] == 2
+    assert user["difference"] == user["accuracy"] - user["in_one_place"]
 
 
 def test_exports(model_folder, tmp_path):
