@@ -90,10 +90,19 @@ def test_memory_over_time(tiny, data):
 
 
 def test_the_first_hour_without_its_downloads(tiny):
-    found = json.loads(ran("first_hour", "--device-only", "--no-install", "--bundle", tiny, "--json"))
+    options = "--only", "device", "--device-only", "--no-install", "--bundle", tiny, "--json"
+    found = json.loads(ran("first_hour", *options))
     commands = [(step["part"], step["command"].split()[1]) for step in found["steps"]]
     assert commands == [("server", "job"), ("server", "token"), ("server", "job"), ("device", "join")]
     assert found["device"]["commands"] == 1
+
+
+def test_the_first_hour_of_a_user_with_a_file(model_folder, tmp_path):
+    rows = table(tmp_path / "rows.csv", ("sentence", "category"), tickets(48))
+    options = "--only", "user", "--device-only", "--rows", rows, "--model", model_folder, "--json"
+    user = json.loads(ran("first_hour", *options, misses=True))["user"]
+    assert user["commands"] == 2
+    assert user["difference"] == user["accuracy"] - user["in_one_place"]
 
 
 def test_exports(model_folder, tmp_path):
@@ -214,6 +223,17 @@ def test_a_new_user_beside_training_in_one_place(model_folder, tmp_path):
     assert 0 < told["first_update"] < told["whole"]
     assert min(told["accuracy"], told["in_one_place"]) >= 0
     assert told["rows"] + told["held_out"] == 48
+
+
+def test_users_with_other_rows_each(model_folder, tmp_path):
+    for part, count in (("train", 40), ("test", 20)):
+        table(tmp_path / f"{part}.csv", ("sentence", "category"), tickets(count, seed=count))
+    options = "--take", 24, "--draws", 2, "--model", model_folder, "--devices", 2, "--json"
+    told = json.loads(ran("own_data", "--rows", tmp_path, *options))
+    apart = [draw["accuracy"] - draw["in_one_place"] for draw in told["draws"]]
+    assert told["difference"] == pytest.approx(sum(apart) / 2)
+    assert told["standard_error"] == pytest.approx(abs(apart[0] - apart[1]) / 2)
+    assert {(draw["rows"], draw["held_out"]) for draw in told["draws"]} == {(24, 20)}
 
 
 def test_generation_beside_a_plain_loop():

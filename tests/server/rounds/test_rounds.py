@@ -9,7 +9,9 @@ from safetensors.numpy import load
 
 from edge_client.training.optimizers import server_step
 from edge_client.wire.protocol import ServerOptimizer, ServerOptimizers
+from server.jobs.settings import JobSettings
 from server.storage.jobs import find_job
+from server.storage.models import NEWEST, Model, moved
 
 AVERAGE = {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}}
 
@@ -75,7 +77,7 @@ def test_the_result_is_a_running_average(server, bundle_name):
         play(server, [device], [change])
         weights = device.weights("job")
         versions.append(weights)
-        keeps = min(0.6, 1 - 1 / len(versions))  # of few versions, the mean
+        keeps = min(0.6, (len(versions) - 1) / (len(versions) + NEWEST))  # of few versions, less of the first
         average = weights if average is None else {n: keeps * average[n] + (1 - keeps) * w for n, w in weights.items()}
     with zipfile.ZipFile(io.BytesIO(server.call("GET", "/v1/jobs/job/adapter").content)) as archive:
         found = load(archive.read("adapter_model.safetensors"))
@@ -86,6 +88,17 @@ def test_the_result_is_a_running_average(server, bundle_name):
     assert not any(name.startswith("a:") for name in device.weights("job"))
     kept = server.store.models.load(job, job.version)
     assert {name for name in kept.optimizer if name.startswith("a:")} == {f"a:{name}" for name in average}
+
+
+@pytest.mark.parametrize(("rounds", "behind"), [(2, 1 / 5), (11, 10 / 5), (400, 0.9 / (1 - 0.9))])
+def test_the_average_is_a_fifth_of_few_rounds_behind_and_of_many_what_it_keeps(server, bundle_name, rounds, behind):
+    """Weights that go on by one in each round tell how many rounds ago they were as the average is."""
+    manifest = server.store.bundles.manifest(bundle_name)
+    settings = JobSettings(average=0.9, optimizers=AVERAGE)
+    model = Model(0, {"weight": np.zeros(3)}, {})
+    for _ in range(rounds):
+        model = moved(model, {"weight": np.ones(3)}, settings, manifest)
+    np.testing.assert_allclose(model.weights["weight"] - model.result["weight"], behind, rtol=1e-6)
 
 
 def test_a_unit_whose_holders_vanished_keeps_its_value(server, bundle_name):
