@@ -173,7 +173,7 @@ def _modules(package: str) -> Iterator[str]:
 
 
 def page(name: str, **values: Any) -> str:
-    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(FOLDER / "reference"), autoescape=True)
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(FOLDER / "site" / "templates"), autoescape=True)
     environment.filters["operations"] = operations
     environment.filters["described"] = lambda schema: jinja2.utils.markupsafe.Markup(described(schema))
     return environment.get_template(name).render(version=__version__, codes=codes(), **values)
