@@ -29,6 +29,8 @@ ELSEWHERE = {
 }
 """Pages of the repository, and where the site has them; the README's place is that of the site's own first page."""
 _ORIGIN = {site: repository for repository, site in ELSEWHERE.items() if site.startswith("project/")}
+_BOOST = {"troubleshooting.md": 4, "project/changelog.md": 0.3, "project/notes.md": 0.3}
+"""What a search shows first: most often it is for a message."""
 _BLOCK = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 _made: list[tempfile.TemporaryDirectory[str]] = []
@@ -42,8 +44,17 @@ def on_files(files: Files, config: Any) -> Files:
     folder = _reference()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         uri = f"reference/{path.relative_to(folder).as_posix()}"
-        files.append(File.generated(config, uri, abs_src_path=str(path)))
+        if path.parent == folder:  # with the site's own navigation and search
+            files.append(File.generated(config, uri.replace(".html", ".md"), content=_as_markdown(path)))
+        else:
+            files.append(File.generated(config, uri, abs_src_path=str(path)))
     return files
+
+
+def _as_markdown(page: Path) -> str:
+    """The body of a page as HTML, which Markdown leaves as it is."""
+    title, body = re.findall(r"<h1>(.*?)</h1>(.*)</main>", page.read_text("utf-8"), re.DOTALL)[0]
+    return f"# {title}\n\n<div>\n{body.strip()}\n</div>\n"
 
 
 def _reference() -> Path:
@@ -58,6 +69,7 @@ def _reference() -> Path:
 
 
 def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
+    page.meta.setdefault("search", {"boost": _BOOST.get(page.file.src_uri, 1)})
     parts = _BLOCK.split(markdown)  # the odd ones are code
     parts[::2] = [_LINK.sub(lambda found: _led(found, page.file.src_uri, files), part) for part in parts[::2]]
     return "".join(parts)
