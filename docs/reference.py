@@ -1,8 +1,9 @@
 """Writes the reference: the Python API from docstrings, the HTTP API from the server's OpenAPI document.
 
-    python docs/reference.py --out site/        needs: pip install -e '.[docs,export,server]'
+    python docs/reference.py --out reference/        needs: pip install -e '.[docs,export,server]'
 
-`site/index.html` leads to both. It fails, and names what is missing, when something public has no description.
+`reference/index.html` leads to both; the site of the guides has them too. It fails, and names what is missing, when
+something public has no description.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ FEW = 2
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("site"))
+    parser.add_argument("--out", type=Path, default=Path("reference"))
     out: Path = parser.parse_args().out
     quiet_libraries()
     document = create_app().openapi()

@@ -209,42 +209,34 @@ class Place:
         words = arguments(self.here(line))
         if words[0] in ELSEWHERE:
             return
-        if words[0] == "export":  # as little as the other blocks need; what it verifies has tests of its own
-            words += ["--seq", "64", "--batch", "8", "--directions", "1", "--cuts", "1", "--verify-directions", "0"]
-            words += [
-                "--target",
-                "onnx",
-                "--no-measure",
-                "--workers",
-                "1",
-                "--overwrite",
-                "--cache-dir",
-                str(self.cache),
-            ]
-        if words[:2] == ["job", "create"]:
-            words += ["--rounds", "1", "--per-round", "1"]
         if words[0] == "join":
             self.work()
-            words += ["--rounds", "1", "--threads", "1"]
-        if words[0] == "bench":
-            words += ["--runtime", "onnx", "--rounds", "1", "--no-baselines"]
-        if words[0] == "new":
-            words += ["--model", str(self.folder / "my-model")]
-        if words[0] == "up":
-            words = self.shortened(words)
-        if Path("spry.toml").is_file():  # its commands find its server
-            assert run(words) == 0, line
-            return
-        if words[:2] in (["job", "show"], ["adapter", "download"]):
+        words = self.cheaper(words)
+        here = Path("spry.toml").is_file()  # a project: its commands find its server and its job
+        if words[:2] in (["job", "show"], ["adapter", "download"]) and not here:
             self.have(words[2])
-        if words[:2] == ["adapter", "download"] or "--follow" in words:
-            self.train()
-        if words[:2] == ["adapter", "download"]:
-            words += ["--overwrite"]
+            if words[0] == "adapter" or "--follow" in words:
+                self.train()
         assert run(words) == 0, line
 
+    def cheaper(self, words: list[str]) -> list[str]:
+        """The same command with as little work as the other blocks need; what it does has tests of its own."""
+        if words[0] == "up":
+            return self.shortened(words)
+        quick = ["--seq", "64", "--batch", "8", "--directions", "1", "--cuts", "1", "--verify-directions", "0"]
+        quick += ["--target", "onnx", "--no-measure", "--workers", "1", "--overwrite", "--cache-dir", str(self.cache)]
+        added = {
+            "export": quick,
+            "job create": ["--rounds", "1", "--per-round", "1"],
+            "join": ["--rounds", "1", "--threads", "1"],
+            "bench": ["--runtime", "onnx", "--rounds", "1", "--no-baselines"],
+            "new": ["--model", str(self.folder / "my-model")],
+            "adapter download": ["--overwrite"],
+        }
+        return words + added.get(words[0], added.get(" ".join(words[:2]), []))
+
     def shortened(self, words: list[str]) -> list[str]:
-        """Of `spry up`: two devices and a round of the project that is here, exported unmeasured, on a port of its own."""
+        """Of `spry up`: two devices, and a round of the project that is here, on a port of its own."""
         file = project.read(Path("spry.toml"))
         quick = {"options": ("--no-measure", "--verify-directions", "0", "--cuts", "1", "--cache-dir", str(self.cache))}
         parts = {"model": quick, "job": {"rounds": 1}, "server": {"port": self.port}}
@@ -278,9 +270,7 @@ class Place:
             self.spry(f"spry job create work-{len(jobs)} --bundle bundle/")
 
     def shell(self, line: str) -> None:
-        done = subprocess.run(
-            ["bash", "-ec", self.here(line)], capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(["bash", "-ec", self.here(line)], capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
 
     def run(self, block: Block) -> None:

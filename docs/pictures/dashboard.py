@@ -11,9 +11,10 @@ import shutil
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from PIL import Image
 from playwright.sync_api import sync_playwright
 
-SIZE = {"width": 1280, "height": 1100}
+SIZE = {"width": 1440, "height": 1620}
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 
 
@@ -33,6 +34,7 @@ def main() -> None:
         page.wait_for_timeout(1000)  # charts are drawn when the window has been still
         page.screenshot(path=options.out)
         browser.close()
+    Image.open(options.out).quantize(128).save(options.out, optimize=True)  # a third of the bytes
     print(f"{options.out}: {urlsplit(options.address).netloc}")
 
 

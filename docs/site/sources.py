@@ -6,7 +6,6 @@ site does not have becomes the file's path: the repository's address is nowhere 
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The guides at `/guide`: pages that `make docs` put into this package, open to everybody as they are in the sources."""
+"""The guides at `/guide`: pages that `make docs` put into this package, open to everybody."""
 
 from __future__ import annotations
 
