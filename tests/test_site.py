@@ -7,17 +7,21 @@ import os
 import re
 import subprocess
 import sys
+import threading
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 import yaml
+from playwright.sync_api import sync_playwright
 from starlette.testclient import TestClient
 
 from server.app import create_app
 from server.settings import Settings
 from server.web import guide
+from tests.browser.conftest import CHROMIUM
 from tests.test_reference import Page
 
 ROOT = Path(__file__).parent.parent
@@ -143,3 +147,75 @@ def test_a_server_without_it_says_how_to_get_it(tmp_path, monkeypatch):
             assert missing.status_code == 404
             assert "make docs" in missing.json()["detail"]
         assert "guide/" not in client.get("/", headers={"Accept": "text/html"}).text
+
+
+# --- in a browser ---
+
+
+@pytest.fixture(scope="module")
+def address(site, tmp_path_factory):
+    import uvicorn
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(guide, "FOLDER", site)
+        app = create_app(Settings(data_dir=tmp_path_factory.mktemp("data"), background=False))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="on"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium: apt install chromium, or set CHROMIUM")
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def page(browser, address):
+    """One that asks this server alone, and complains of nothing."""
+    shown = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
+    wrong: list[str] = []
+    shown.on("console", lambda told: wrong.append(told.text))
+    shown.on("pageerror", lambda error: wrong.append(str(error)))
+    shown.on("request", lambda asked: asked.url.startswith((address, "data:")) or wrong.append(asked.url))
+    yield shown
+    shown.close()
+    assert not wrong
+
+
+@pytest.mark.parametrize("name", ["", "server.html", "troubleshooting.html", "demo.html", "reference/http.html"])
+def test_a_page_fits_a_phone_and_is_dark_where_asked_for(page, address, name):
+    page.goto(f"{address}/guide/{name}")
+    page.wait_for_selector("[data-md-color-scheme=slate]")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("error: no runtime is installed", "troubleshooting.html#something-is-not-installed"),
+        ("a certificate that this device does not trust", "troubleshooting.html#network-and-certificates"),
+        ("bundle/ exists; choose another --out or pass --overwrite", "troubleshooting.html#options-of-an-export"),
+        ("raspberry pi", "raspberry-pi.html"),
+    ],
+)
+def test_the_search_finds_what_a_message_is_about(page, address, asked, found):
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.goto(f"{address}/guide/")
+    page.locator("input.md-search__input").click()
+    page.keyboard.type(asked)
+    result = page.locator(".md-search-result__item").first.locator("a")
+    result.filter(visible=True).first.wait_for()
+    page.wait_for_timeout(500)  # the results of fewer letters come first
+    links = [urlsplit(link.get_attribute("href")) for link in result.all()]
+    assert found in {f"{link.path.rpartition('/')[2]}{'#' if link.fragment else ''}{link.fragment}" for link in links}

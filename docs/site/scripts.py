@@ -10,8 +10,8 @@ from typing import Any
 
 FOLDER = "assets/inline"
 _SCRIPT = re.compile(r"<script((?:\s[^>]*)?)>(.*?)</script>", re.DOTALL)
-_UNUSED = ("404.html", "sitemap.xml", "sitemap.xml.gz")
-"""They would need the address at which the site is served."""
+_UNUSED = ("404.html", "sitemap.xml*", "assets/**/*.map", "assets/javascripts/lunr/**/*.js")
+"""What would need the address at which the site is served, what is for the theme's makers, and other languages."""
 
 
 def on_post_build(config: Any) -> None:
@@ -21,8 +21,8 @@ def on_post_build(config: Any) -> None:
         page = path.relative_to(site).as_posix()
         text = path.read_text("utf-8")
         path.write_text(_SCRIPT.sub(lambda found, page=page: _outside(found, site, page), text), "utf-8")
-    for name in _UNUSED:
-        (site / name).unlink(missing_ok=True)
+    for path in [path for pattern in _UNUSED for path in site.glob(pattern)]:
+        path.unlink()
 
 
 def _outside(found: re.Match[str], site: Path, page: str) -> str:
