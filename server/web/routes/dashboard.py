@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,13 @@ from fastapi.responses import HTMLResponse, PlainTextResponse
 from fastapi.staticfiles import StaticFiles
 
 from edge_client import __version__
+from server.web import guide
 
 router = APIRouter(tags=["operations"])
 
 FOLDER = Path(str(files("server") / "dashboard"))
-GUIDE = "/guide"
-"""Where the guides are, on servers that have them."""
-_GUIDE_LINK = '<li><a href="guide/">The guide</a></li>'
+_GUIDE = re.compile(r'<li><a href="guide/">.*?</li>\s*|<a href="guide/[^"]+">(.*?)</a>')
+"""Links into the guide, which not every server has."""
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "font-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -50,6 +51,6 @@ def start(request: Request) -> Response:
         text = f"spry {__version__}: federated fine-tuning without backpropagation. The API is described at /docs.\n"
         return PlainTextResponse(text, headers=headers)
     page = (FOLDER / "index.html").read_text("utf-8")
-    has_guide = any(getattr(route, "path", "") == GUIDE for route in request.app.routes)
-    page = page.replace("{{version}}", __version__).replace("{{guide}}", _GUIDE_LINK if has_guide else "")
-    return HTMLResponse(page, headers=headers)
+    if not guide.is_there(request.app):
+        page = _GUIDE.sub(r"\1", page)
+    return HTMLResponse(page.replace("{{version}}", __version__), headers=headers)

@@ -35,6 +35,7 @@ def paths(task: str):
     places = (
         "/v1/jobs/{}", "/v1/jobs/{}/rounds", "/v1/jobs/{}/weights", "/v1/jobs/{}/steps?since=0", "/v1/jobs/{}/adapter",
         "/v1/bundles/{}/manifest.json", f"/v1/bundles/{'0' * 64}/{{}}", "/{}", "/dashboard/{}", "/docs/assets/{}",
+        "/guide/{}",
     )  # fmt: skip
     yield from (("GET", place.format(sent_as(text))) for place, text in product(places, TEXTS))
     asked = ("/v1/jobs/job/weights?since={}", "/v1/jobs/job/steps?since=0&wait={}", "/v1/audit?limit={}")

@@ -6,7 +6,6 @@ from html.parser import HTMLParser
 from urllib.parse import urljoin
 
 import pytest
-from starlette.responses import PlainTextResponse
 
 from edge_client import __version__
 from server.web.routes.dashboard import FOLDER
@@ -66,14 +65,6 @@ def test_links_lead_to_the_server_itself(server, page):
     for tag, found in Markup(page).elements:
         if tag == "a" and not found["href"].startswith("#"):
             server.call("GET", urljoin("/", found["href"]), headers=BROWSER)
-
-
-def test_the_guide_is_linked_where_it_is_served(server, page):
-    assert "guide/" not in page
-    server.http.app.mount("/guide", PlainTextResponse("how to"))
-    page = server.call("GET", "/", headers=BROWSER).text
-    assert '<a href="guide/">The guide</a>' in page
-    assert server.call("GET", "/guide/", headers=BROWSER).text == "how to"
 
 
 def test_nothing_refers_to_another_host():
