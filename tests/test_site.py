@@ -26,7 +26,9 @@ from tests.test_reference import Page
 
 ROOT = Path(__file__).parent.parent
 CONFIG = ROOT / "mkdocs.yml"
-ELSEWHERE = re.compile(r"https?://(?:flower\.ai|nvflare\.readthedocs\.io|github\.com/leeoniya|pdoc\.dev)(?:/|$)")
+ELSEWHERE = re.compile(
+    r"https?://(?:flower\.ai|nvflare\.readthedocs\.io|arxiv\.org|github\.com/leeoniya|pdoc\.dev)(?:/|$)"
+)
 """Where readers may be sent, by links alone."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from edge_client.checkpoints import silent_hub
+from edge_client.distribution import install_command
 from server.cli.connection import AdminError
 
 
@@ -17,7 +18,7 @@ def push_folder(folder: Path, repository: str, message: str, *, private: bool) -
         from huggingface_hub import HfApi
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
     except ImportError as error:
-        raise AdminError(f"a push needs the hub's client ({error}): pip install huggingface_hub") from None
+        raise AdminError(f"a push needs the hub's client ({error}): {install_command('hub')}") from None
     if silent := silent_hub():
         raise AdminError(
             f"the hub {silent} cannot be reached, so nothing is pushed: download it, and where it can be reached "
