@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import tempfile
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
@@ -130,7 +132,8 @@ def _merge(administrator: Administrator, taken: Taken, model: str, out: Path) ->
         adapter, merged = Path(beside) / "adapter", Path(beside) / "merged"
         taken.write(adapter)
         try:
-            entry.load()(adapter, model, merged, told.task, json.dumps(told.labels))
+            with redirect_stdout(io.StringIO()):  # where it lies is not where it will be
+                entry.load()(adapter, model, merged, told.task, json.dumps(told.labels))
         except ImportError as error:
             raise missing_extra(entry, error) or error from None
         if told.task == "causal-lm":

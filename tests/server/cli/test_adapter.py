@@ -66,7 +66,10 @@ def test_merged_with_its_base(ok, wrong, spoken, talker_folder, tmp_path):
 
     merged, adapter = tmp_path / "merged", tmp_path / "adapter"
     where = "--format", "merged", "--model", talker_folder, "--out", merged
-    assert "from_pretrained" in ok("adapter", "download", spoken, *where)
+    told = ok("adapter", "download", spoken, *where)
+    assert [line for line in told.splitlines() if "load it" in line] == [
+        f"{merged}: load it with AutoModel…from_pretrained({str(merged)!r})"
+    ]
     ok("adapter", "download", spoken, "--out", adapter)
     base = AutoModelForCausalLM.from_pretrained(talker_folder)
     ids = AutoTokenizer.from_pretrained(merged)("the tea is hot", return_tensors="pt").input_ids
