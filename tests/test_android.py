@@ -183,6 +183,11 @@ def test_alone_it_sends_what_a_python_client_sends(desk, mode, settings):
     assert_same(ours, theirs)
     losses = [[event["loss"] for event in events(process) if event["event"] == "progress"] for process in running]
     np.testing.assert_allclose(*losses, atol=1e-4)
+    (device,) = (event["device"] for event in events(running[0]) if event["event"] == "enrolled")
+    with desk.server.administrator() as admin:
+        assert admin.get(f"/v1/devices/{device}")["signs"] is True
+    identity = json.loads((desk.store("jvm", twins[0]).folder / "identity.json").read_text())
+    assert identity == {"device": device, "secret": ""}
 
 
 @pytest.mark.parametrize("mode", MODES)

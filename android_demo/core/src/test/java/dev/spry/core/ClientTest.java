@@ -28,6 +28,7 @@ import dev.spry.core.data.Example;
 import dev.spry.core.data.JsonlSource;
 import dev.spry.core.store.Disk;
 import dev.spry.core.store.Store;
+import dev.spry.core.wire.Enrolled;
 import dev.spry.core.wire.Report;
 import dev.spry.core.wire.Stage;
 import dev.spry.core.wire.Task;
@@ -35,7 +36,7 @@ import dev.spry.core.wire.Task;
 /** The outer loop against a server that says anything; rounds with the real server are in tests/test_android.py. */
 @Timeout(60)
 class ClientTest {
-    private static final String ENROLLED = "{\"device\": \"d\", \"secret\": \"s\"}";
+    private static final String ENROLLED = "{\"device\": \"d\", \"secret\": \"\"}";
     private static final String NOTHING = "{\"wait\": 300, \"reason\": \"no job is running\"}";
 
     /** A phone whose native libraries are missing. */
@@ -103,6 +104,35 @@ class ClientTest {
     // --- who takes part ---
 
     @Test
+    void aDeviceOfAnEarlierVersionTakesAKeyInPlaceOfItsSecret() throws Exception {
+        Store store = new Store(new File(home, "home"), stage.address(), Tell.SILENT);
+        store.saveIdentity(new Enrolled("d", "s"));
+        stage.problem(404, "http", "a server of an earlier version").then(200, NOTHING);
+        client().open().run(Client.ONCE);
+        assertEquals("Bearer d.s", stage.seen.get(1).headers.get("authorization"));
+        assertEquals("s", store.identity().secret);
+
+        stage.then(200, ENROLLED).then(200, NOTHING);
+        client().open().run(Client.ONCE);
+        assertEquals(Arrays.asList("/v1/device-key", "/v1/check-in"), paths().subList(2, 4));
+        assertEquals("Bearer d.s", stage.seen.get(2).headers.get("authorization"));
+        assertTrue(stage.seen.get(3).headers.get("authorization").startsWith("Spry d."));
+        assertEquals("", store.identity().secret);
+        String key = new JSONObject(stage.seen.get(0).text()).getString("public_key");
+        assertEquals(key, new JSONObject(stage.seen.get(2).text()).getString("public_key"));
+    }
+
+    @Test
+    void aKeyWhoseAnswerWasLostIsSentAgain() throws Exception {
+        Store store = new Store(new File(home, "home"), stage.address(), Tell.SILENT);
+        store.saveIdentity(new Enrolled("d", "s"));
+        stage.problem(401, "unauthorized", "it has a key").then(200, ENROLLED).then(200, NOTHING);
+        client().open().run(Client.ONCE);
+        assertTrue(stage.seen.get(1).headers.get("authorization").startsWith("Spry d."));
+        assertEquals("", store.identity().secret);
+    }
+
+    @Test
     void aDeviceEnrolsOnceAndTellsWhatItHas() throws Exception {
         stage.then(201, ENROLLED).then(200, NOTHING).then(200, NOTHING);
         client().open().run(Client.ONCE);
@@ -112,7 +142,8 @@ class ClientTest {
         assertEquals(1, told.getInt("examples"));
         assertEquals("unknown", told.getString("power"));
         assertTrue(told.getLong("resident_bytes") > 1 << 20);
-        assertEquals("Bearer d.s", stage.seen.get(2).headers.get("authorization"));
+        assertEquals(43, new JSONObject(stage.seen.get(0).text()).getString("public_key").length());
+        assertTrue(stage.seen.get(2).headers.get("authorization").matches("Spry d\\.\\d+\\.[\\w-]{86}"));
         assertTrue(stage.pauses.get(0) >= 270 && stage.pauses.get(0) <= 360);
         assertTrue(last("waiting").startsWith("no job is running; next look in about "), last("waiting"));
     }

@@ -1,14 +1,16 @@
 package dev.spry.core.bundle;
 
 import java.nio.charset.StandardCharsets;
+import java.security.SecureRandom;
 import java.util.Base64;
 
+import org.bouncycastle.crypto.params.Ed25519PrivateKeyParameters;
 import org.bouncycastle.crypto.params.Ed25519PublicKeyParameters;
 import org.bouncycastle.crypto.signers.Ed25519Signer;
 
 import dev.spry.core.SpryException;
 
-/** Publishers' keys (Ed25519): 43 characters of base64url, as `spry keys` prints them. */
+/** Keys (Ed25519) of publishers and of devices: 43 characters of base64url, as `spry keys` prints them. */
 public final class Keys {
     private static final int KEY_BYTES = 32;
     private static final int SIGNATURE_BYTES = 64;
@@ -39,6 +41,40 @@ public final class Keys {
         return key;
     }
 
+    /** A new secret key. */
+    public static String make() {
+        return encoded(new Ed25519PrivateKeyParameters(new SecureRandom()).getEncoded());
+    }
+
+    /** A secret key's public one. */
+    public static String publicOf(String secret) {
+        return encoded(secretKey(secret).generatePublicKey().getEncoded());
+    }
+
+    /** A secret key as it was kept; refuses what is none. */
+    public static String secret(String kept) {
+        if (!isKey(kept)) {
+            throw new SpryException("it holds no secret key");
+        }
+        return kept;
+    }
+
+    /** A message's signature, in base64url. */
+    public static String sign(String secret, byte[] message) {
+        Ed25519Signer signer = new Ed25519Signer();
+        signer.init(true, secretKey(secret));
+        signer.update(message, 0, message.length);
+        return encoded(signer.generateSignature());
+    }
+
+    private static Ed25519PrivateKeyParameters secretKey(String secret) {
+        return new Ed25519PrivateKeyParameters(decoded(secret(secret), KEY_BYTES), 0);
+    }
+
+    private static String encoded(byte[] data) {
+        return Base64.getUrlEncoder().withoutPadding().encodeToString(data);
+    }
+
     static boolean isKey(String text) {
         return decoded(text, KEY_BYTES) != null;
     }
@@ -64,8 +100,7 @@ public final class Keys {
     private static byte[] decoded(String text, int size) {
         try {
             byte[] data = Base64.getUrlDecoder().decode(text.getBytes(StandardCharsets.UTF_8));
-            String same = Base64.getUrlEncoder().withoutPadding().encodeToString(data);
-            return data.length == size && same.equals(text) ? data : null;
+            return data.length == size && encoded(data).equals(text) ? data : null;
         } catch (IllegalArgumentException error) {
             return null;
         }

@@ -30,7 +30,8 @@ import dev.spry.core.wire.Task;
  * What a device keeps for one server, so that no crash or reboot costs it more than a few steps.
  *
  * <pre>
- * HOME/SERVER/identity.json                 the device's id and secret, for its user's eyes only
+ * HOME/SERVER/identity.json                 the device's id, for its user's eyes only
+ *             device.key                    the key that it signs requests with, never sent
  *             publisher.key                 whose bundles alone are taken, where that is pinned
  *             bundles/SHA256/               a bundle's files, and what is there of those being downloaded
  *             jobs/JOB/job.json             which bundle and runtime the job uses
@@ -46,6 +47,8 @@ import dev.spry.core.wire.Task;
  */
 public final class Store {
     private static final String PUBLISHER = "publisher.key";
+    private static final String KEY = "device.key";
+    private static final String SECRET = "secret:";
 
     public final File folder;
     private final Tell tell;
@@ -136,6 +139,27 @@ public final class Store {
 
     public void saveIdentity(Enrolled identity) {
         write(new File(folder, "identity.json"), identity::toJson);
+    }
+
+    /** The key that this device signs with; one that cannot be read is an error, as the server knows no other. */
+    public String key() {
+        File file = new File(folder, KEY);
+        try {
+            String text = new String(Files.readAllBytes(file.toPath()), StandardCharsets.UTF_8).trim();
+            return Keys.secret(text.startsWith(SECRET) ? text.substring(SECRET.length()) : "");
+        } catch (IOException | SpryException error) {
+            throw new StoreException(file + " cannot be read (" + error.getMessage()
+                    + "), and it is what the server knows this device by: enrol again");
+        }
+    }
+
+    /** The same, made at the first call: a repeated enrolment must not bring another. */
+    public String makeKey() {
+        File file = new File(folder, KEY);
+        if (!file.exists()) {
+            Disk.write(file, (SECRET + Keys.make() + "\n").getBytes(StandardCharsets.UTF_8));
+        }
+        return key();
     }
 
     /** The key that bundles must be signed with; null where none is pinned. One that cannot be read is an error. */

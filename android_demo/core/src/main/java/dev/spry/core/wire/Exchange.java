@@ -40,6 +40,7 @@ final class Exchange implements Closeable {
     private final double patience;
     private final SSLSocketFactory trust;
     private Enrolled identity;
+    private Signing signing;
     private volatile HttpURLConnection current;
     private volatile boolean closed;
 
@@ -52,8 +53,10 @@ final class Exchange implements Closeable {
         this.trust = trust;
     }
 
-    void identify(Enrolled who) {
+    /** `how` requests are signed; null where the identity has a secret to send. */
+    void identify(Enrolled who, Signing how) {
         identity = who;
+        signing = how;
     }
 
     /** End what is under way, from any thread; requests after this end with Stopped. */
@@ -71,12 +74,23 @@ final class Exchange implements Closeable {
     /** The head of an answer. `wait` is what the server was asked to wait; a file may be wanted from `start` on. */
     Reply reply(String method, String path, byte[] content, String type, double wait, long start)
             throws IOException {
+        Reply reply = once(method, path, content, type, wait, start);
+        if (signing == null || !signing.isWorthAnother(reply)) {
+            return reply;
+        }
+        reply.close();
+        return once(method, path, content, type, wait, start);
+    }
+
+    private Reply once(String method, String path, byte[] content, String type, double wait, long start)
+            throws IOException {
         HttpURLConnection connection = (HttpURLConnection) new URL(url + "/" + Server.VERSION + path).openConnection();
         current = connection;
         if (closed) {
             throw new Stopped();
         }
         prepare(connection, method, seconds + wait);
+        prove(connection, content);
         if (start > 0) {
             connection.setRequestProperty("Range", "bytes=" + start + "-");
         }
@@ -105,7 +119,12 @@ final class Exchange implements Closeable {
         connection.setRequestProperty("User-Agent", "spry-android/0.1.0");
         connection.setRequestProperty("Accept", "*/*");
         connection.setRequestProperty("Accept-Encoding", "identity");
-        if (identity != null) {
+    }
+
+    private void prove(HttpURLConnection connection, byte[] content) {
+        if (signing != null) {
+            signing.sign(connection, content);
+        } else if (identity != null && !identity.secret.isEmpty()) {
             connection.setRequestProperty("Authorization", "Bearer " + identity.device + "." + identity.secret);
         }
     }

@@ -90,9 +90,9 @@ public final class Server implements Closeable {
         }
     }
 
-    /** Who this device is, once it is enrolled. */
-    public void identify(Enrolled who) {
-        exchange.identify(who);
+    /** Who this device is, once it is enrolled, and how it signs; null where it has a secret to send. */
+    public void identify(Enrolled who, Signing how) {
+        exchange.identify(who, how);
     }
 
     /** End what is under way, from any thread; requests after this end with Stopped. */
@@ -110,9 +110,15 @@ public final class Server implements Closeable {
 
     // --- the wire ---
 
-    public Enrolled enrol(String token, String name, String version) {
-        JSONObject message = object("token", token, "name", name, "version", version);
+    /** `publicKey` is what the device signs its requests with from then on. */
+    public Enrolled enrol(String token, String name, String version, String publicKey) {
+        JSONObject message = object("token", token, "name", name, "version", version, "public_key", publicKey);
         return message("POST", "/devices", message, Enrolled::new);
+    }
+
+    /** A key in place of the secret that it enrolled with. */
+    public Enrolled sendKey(String publicKey) {
+        return message("PUT", "/device-key", object("public_key", publicKey), Enrolled::new);
     }
 
     public CheckedIn checkIn(CheckIn message) {

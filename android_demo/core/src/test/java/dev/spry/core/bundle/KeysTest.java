@@ -2,6 +2,7 @@ package dev.spry.core.bundle;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotEquals;
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -32,6 +33,13 @@ class KeysTest {
                 + "454d4423643ce80e2a9ac94fa54ca49f",
             "dc2a4459e7369633a52b1bf277839a00201009a3efbf3ecb69bea2186c26b58909351fc9ac90b3ecfdfbc7c66431e030"
                 + "3dca179c138ac17ad9bef1177331a704"},
+    };
+    /** Their secret keys. */
+    private static final String[] SECRETS = {
+        "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60",
+        "4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb",
+        "c5aa8df43f9f837bedb7442f31dcb7b166d38535076f094b85ce3a2e0b4458f7",
+        "833fe62409237b9d62ec77587520911e9a759cec1d19755b7da901b96dca3d42",
     };
     /** The order of the group: a signature with it added is no second one. */
     private static final BigInteger ORDER =
@@ -66,6 +74,16 @@ class KeysTest {
                 assertFalse(Keys.verify(Signer.text(flipped(bytes(vector[0]), bit)), message, signature), "key " + bit);
             }
         }
+    }
+
+    @Test
+    void signaturesAreThoseOfTheStandard() {
+        for (int i = 0; i < SECRETS.length; i++) {
+            String secret = Signer.text(bytes(SECRETS[i]));
+            assertEquals(Signer.text(bytes(RFC_8032[i][0])), Keys.publicOf(secret));
+            assertEquals(Signer.text(bytes(RFC_8032[i][2])), Keys.sign(secret, bytes(RFC_8032[i][1])));
+        }
+        assertNotEquals(Keys.make(), Keys.make());
     }
 
     @Test

@@ -61,7 +61,7 @@ class ServerTest {
         stage.then(200, "{\"device\": \"d\", \"secret\": \"s\"}");
         stage.then(200, "{\"wait\": 3.5, \"reason\": \"later\", \"new_field\": 1}");
         Server server = stage.device().open();
-        server.identify(server.enrol("token", "phone", "1"));
+        server.identify(server.enrol("token", "phone", "1", "key"), null);
         CheckedIn answer = server.checkIn(checkIn());
         assertNull(answer.task);
         assertEquals(3.5, answer.wait);

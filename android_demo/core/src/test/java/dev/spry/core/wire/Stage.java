@@ -186,8 +186,8 @@ public final class Stage implements Closeable {
             request.headers.put(parts[0].toLowerCase(Locale.ROOT), parts[1]);
         }
         request.body = new byte[Integer.parseInt(request.headers.getOrDefault("content-length", "0"))];
-        for (int at = 0; at < request.body.length; at++) {
-            request.body[at] = (byte) in.read();
+        for (int at = 0, count = 0; at < request.body.length && count >= 0; at += Math.max(count, 0)) {
+            count = in.read(request.body, at, request.body.length - at);
         }
         return request;
     }
