@@ -67,9 +67,8 @@ def wants(store: Store, job: Job, round_: Round) -> str | None:
     then = "it goes on when all of them have reported"
     if settings.minimum is not None and settings.minimum > here:
         then = f"it fails with fewer than {settings.minimum} (minimum)"
-    return (
-        f"{wanted}, {devices_here} enrolled, suitable and here: {then}; enrol more, or make a job with per_round={here}"
-    )
+    fewer = f"{'buffer' if settings.is_buffered else 'per_round'}={here}"
+    return f"{wanted}, {devices_here} enrolled, suitable and here: {then}; enrol more, or make a job with {fewer}"
 
 
 def _lately(store: Store, job: Job, round_: Round) -> int:
