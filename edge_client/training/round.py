@@ -12,13 +12,14 @@ from edge_client.arrays import Weights
 from edge_client.data.batches import Batches
 from edge_client.data.examples import Examples
 from edge_client.data.sequences import taken
+from edge_client.errors import ServerError, Unauthorized, Unreachable
 from edge_client.events import Event, Tell
 from edge_client.memory import peak_above_now
 from edge_client.step.passes import Passes
 from edge_client.store.jobs import Checkpoint, JobStore
 from edge_client.sums.adding import changes
 from edge_client.wire.clipping import clipped, silent
-from edge_client.wire.protocol import Task
+from edge_client.wire.protocol import Judgement, Task
 from edge_client.wire.server import Server
 
 from .epoch import Judged, TrainingState, evaluate, report, steps_in, train, update
@@ -73,9 +74,20 @@ class Participation:
         iterations = Iterations(self.task, self.bench.bundle, passes, estimator, batches, *where)
         seconds = iterations.run()
         newest = iterations.kept
-        own = self._moved(newest.weights, batches, estimator)
-        self.store.save_personal(self.task.bundle, newest.version, self._fitted(passes, batches, own))
+        own = self._fitted(passes, batches, self._moved(newest.weights, batches, estimator))
+        self.store.save_personal(self.task.bundle, newest.version, own)
+        if (judged := self._evaluated(passes, batches, newest.weights, own)) is not None:
+            self._tell_server(judged)
         return seconds
+
+    def _tell_server(self, judged: Judged) -> None:
+        """What it measured; the round is over, and is worth nothing less where nobody wants to know."""
+        try:
+            self.server.send_judgement(self.task.id, Judgement(**judged.told()))
+        except (Unauthorized, Unreachable):
+            raise
+        except ServerError as error:
+            self.tell(Event("warning", f"the server takes no measured accuracies of round {self.task.round}: {error}"))
 
     def _train(self, passes: Passes, batches: Batches, estimator: Estimator) -> float:
         start = current(self.server, self.store, self.bench.bundle, self.task).weights

@@ -15,6 +15,7 @@ Tensors travel as safetensors, scalars as the records of `edge_client.wire.scala
     GET  /v1/tasks/{task}/sum           where a sum stands (`edge_client.sums.messages`)
     PUT  /v1/tasks/{task}/sum/{message} what a device says at a stage of it -> Receipt
     PUT  /v1/tasks/{task}/jvps/{i}      a scalar report -> Receipt
+    PUT  /v1/tasks/{task}/judgement     Judgement -> Receipt, behind the last step of a round of mode iteration
     POST /v1/tasks/{task}/failure       Failure -> Receipt
 
 A refusal is a problem document (RFC 9457) with a `code` out of `RefusalCode` where a device must react to it.
@@ -273,6 +274,17 @@ class Report:
     sums_global: Sums = field(default_factory=dict[str, float])
     sums_personal: Sums = field(default_factory=dict[str, float])
     """Sums of the task's other scores over the same predictions, by their names: losses, or shares."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Mode iteration: how good a round's last weights and a device's own are; the fields are those of a Report."""
+
+    held_back: Count
+    right_global: Count
+    right_personal: Count
+    sums_global: Sums = field(default_factory=dict[str, float])
+    sums_personal: Sums = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def held_to(report: Report, declared: int | None, training: Training, manifest: 
     A file that has grown since the check-in makes an honest device count more than it declared: it keeps its place,
     with the weight that it declared.
     """
-    _check_held_back(report, declared, training, manifest)
+    check_held_back(report, declared, training, manifest)
     steps = min(report.steps, training.iterations or report.steps)
     most = min(report.examples, steps * training.batch)
     looked_at = MOST if declared is None else min(MOST, declared)
@@ -37,7 +37,8 @@ def scalars_held_to(report: ScalarReport, declared: int | None) -> ScalarReport:
     return report if declared is None else replace(report, examples=min(report.examples, declared))
 
 
-def _check_held_back(report: Report, declared: int | None, training: Training, manifest: Manifest) -> None:
+def check_held_back(report: Report, declared: int | None, training: Training, manifest: Manifest) -> None:
+    """Refuse more that is right than there is, and more examples than the device has."""
     right = max(report.right_global, report.right_personal)
     if right > report.held_back:
         raise _invalid(f"its report counts {right} right of {report.held_back} held back")

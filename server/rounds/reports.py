@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from sqlalchemy import Connection
@@ -10,17 +10,18 @@ from sqlalchemy import Connection
 from edge_client.bundle.manifest import Manifest
 from edge_client.training.features import Moments
 from edge_client.wire.clipping import silent
-from edge_client.wire.protocol import Receipt
+from edge_client.wire.protocol import Judgement, Receipt, Report
 from edge_client.wire.scalars import ScalarError, decode_report, largest_report
 from server.errors import Refusal, not_found
 from server.jobs.job import Job
 from server.rounds import late
-from server.rounds.counts import check_derivatives, held_to
+from server.rounds.counts import check_derivatives, check_held_back, held_to
+from server.rounds.evaluation import on_devices, task_of
 from server.rounds.features import unlikely
 from server.rounds.fleet import is_to_measure
 from server.rounds.outliers import beyond, norms, usual_in
 from server.rounds.updates import largest, read_update
-from server.storage import parts, refusals, rounds, scalars
+from server.storage import metrics, parts, refusals, rounds, scalars
 from server.storage.jobs import find_job
 from server.storage.rows import Part, Round, Sent
 from server.storage.store import Store
@@ -128,6 +129,27 @@ class Reports:
                 )
             scalars.add(connection, part, iteration, data)
         return False
+
+    def take_judgement(self, device: str, task: str, judgement: Judgement) -> Receipt:
+        """Among the round's metrics, whether or not the server has closed it; sending another replaces it."""
+        part = self._part(device, task)
+        job = find_job(self._store, part.job)
+        try:
+            if part.state not in ("open", "accepted"):
+                raise self._over(part)
+            if job.settings.training.mode != "iteration" or not job.settings.device_evaluation:
+                raise Refusal(422, "invalid", "nobody asked this task's device for what it measures")
+            told = Report(examples=part.declared or 1, steps=job.settings.steps, loss=0.0, **asdict(judgement))
+            check_held_back(told, part.declared, job.settings.training, self._store.bundles.manifest(job.bundle))
+        except Refusal as refusal:
+            self._note(part, refusal, device)
+            raise
+        with self._store.database.write() as connection:
+            parts.judge(connection, part, told)
+            current = rounds.find(connection, part.job, part.round)
+            known = on_devices(parts.judged(connection, current), job.settings.weight_bound, task_of(self._store, job))
+            metrics.replace(connection, current, known)
+        return Receipt(0.0)
 
     # --- failures ---
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sqlalchemy import Connection, and_, func, insert, select
+from sqlalchemy import Connection, and_, delete, func, insert, select
 
 from server.storage.rows import Metric, Round
 from server.storage.tables import metrics
@@ -13,6 +13,13 @@ from server.storage.tables import metrics
 def add(connection: Connection, round_: Round, values: Mapping[str, float]) -> None:
     for name, value in values.items():
         connection.execute(insert(metrics).values(job=round_.job, round=round_.number, name=name, value=float(value)))
+
+
+def replace(connection: Connection, round_: Round, values: Mapping[str, float]) -> None:
+    """The same, in place of what was known under these names."""
+    same = metrics.c.job == round_.job, metrics.c.round == round_.number, metrics.c.name.in_(values)
+    connection.execute(delete(metrics).where(*same))
+    add(connection, round_, values)
 
 
 def add_before(connection: Connection, job: str, values: Mapping[str, float]) -> None:

@@ -245,6 +245,18 @@ def accept(connection: Connection, part: Part, sent: Sent, now: float) -> bool:
     return bool(connection.execute(taken).rowcount)
 
 
+def judge(connection: Connection, part: Part, told: Report) -> None:
+    """What a device measured in mode iteration, whose parts have no other report."""
+    connection.execute(update(tasks).where(tasks.c.id == part.id).values(report=asdict(told)))
+
+
+def judged(connection: Connection, round_: Round) -> list[Report]:
+    """What devices measured in a round of mode iteration."""
+    query = select(tasks.c.report).where(*_of(round_), tasks.c.report.is_not(None), tasks.c.update.is_(None))
+    told = connection.execute(query.order_by(tasks.c.slot, tasks.c.id)).scalars()
+    return [Report(**report) for report in told if report is not None]
+
+
 def end(connection: Connection, part: Part, state: PartState, reason: str, now: float) -> bool:
     """If it is still open; whether it was."""
     ended = (

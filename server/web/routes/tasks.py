@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 
 from edge_client.sums.messages import Message
 from edge_client.wire.proofs import digest_header, digest_of
-from edge_client.wire.protocol import SAFETENSORS, Failure, Receipt
+from edge_client.wire.protocol import SAFETENSORS, Failure, Judgement, Receipt
 from server.control.proofs import require_digest
 from server.errors import Refusal
 from server.rounds.summands import LARGEST
@@ -54,6 +54,13 @@ async def put_scalars(
         report = await read(request, limit, services.store.settings.patience_seconds)
     require_digest(signed(request), digest_of(report))
     return await run_in_threadpool(reports.take_scalars, device.id, task, iteration, report)
+
+
+@router.put("/judgement", dependencies=[SignedBody])
+@takes(_FAILURE)
+def put_judgement(services: UseServices, device: Device, task: str, judgement: Judgement) -> Receipt:
+    """What a device measured when a round of mode iteration was over for it, where its task asked for that."""
+    return services.reports.take_judgement(device.id, task, judgement)
 
 
 @router.get("/sum", response_class=Response, responses={200: {"content": {"application/octet-stream": {}}}})

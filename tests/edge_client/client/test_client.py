@@ -353,6 +353,21 @@ def test_it_tells_how_it_does_and_does_not_forget_over_a_long_wait(fleet, bundle
     assert 0 < said[-1].step_seconds < 60
 
 
+def test_both_models_are_measured_in_mode_iteration_too(fleet, bundle):
+    training = {"mode": "iteration", "iterations": 2}
+    fleet.job(bundle, rounds=2, device_evaluation=2, training=training)
+    assert fleet.client(holdout=0.4).run(rounds=2).rounds == 2
+    fleet.ended()
+    (event,) = fleet.told("evaluated")
+    held_back = event.details["held_back"]
+    assert 1 <= held_back < len(fleet.rows)
+    known = {(one["round"], one["name"]): one["value"] for one in fleet.call("GET", "/v1/jobs/topics/metrics").json()}
+    assert known[2, "evaluated"] == 1
+    for whose in ("global", "personal"):
+        assert known[2, f"accuracy_{whose}"] == pytest.approx(event.details[f"right_{whose}"] / held_back)
+    assert (1, "evaluated") not in known
+
+
 def test_a_damaged_state_is_set_aside(fleet, bundle):
     fleet.job(bundle, rounds=2)
     fleet.client().run(rounds=1)

@@ -362,3 +362,45 @@ def test_a_mean_that_devices_cannot_repeat_is_refused(server, bundle_name, rule)
     settings = {"training": {"mode": "iteration", **SHAPE}, "aggregation": rule}
     problem = server.call("POST", "/v1/jobs", 422, json={"name": "job", "bundle": bundle_name, "settings": settings})
     assert f"aggregation {rule} needs mode epoch; mean and clipped do not" in problem.json()["detail"]
+
+
+# --- what devices measured ---
+
+
+def judgement(device, task, held_back=10, right_global=4, right_personal=7, status=200):
+    said = {"held_back": held_back, "right_global": right_global, "right_personal": right_personal}
+    return device.call("PUT", f"/v1/tasks/{task['id']}/judgement", status, json=said).json()
+
+
+def test_accuracies_come_behind_the_last_step_and_replace_each_other(server, bundle_name):
+    training = {"mode": "iteration", "iterations": 1, **SHAPE}
+    server.create_job(bundle_name, training=training, per_round=2, over_selection=1, device_evaluation=1)
+    server.advance()
+    devices = [server.device() for _ in range(2)]
+    tasks = [device.task(examples=100) for device in devices]
+    judgement(devices[0], tasks[0])  # before the server has closed the round
+    play(server, devices, tasks, np.random.default_rng(), iterations=1)
+    judgement(devices[1], tasks[1], held_back=30, right_global=30, right_personal=3)
+    judgement(devices[1], tasks[1], held_back=30, right_global=15, right_personal=27)
+    known = {
+        one["name"]: one["value"] for one in server.call("GET", "/v1/jobs/job/metrics").json() if one["round"] == 1
+    }
+    assert known["evaluated"] == 2
+    assert known["accuracy_global"] == pytest.approx((4 + 15) / 40)
+    assert known["accuracy_personal"] == pytest.approx((7 + 27) / 40)
+    assert known["loss"] == pytest.approx(0.7)
+
+
+def test_accuracies_that_cannot_be_are_refused(server, bundle_name, job):
+    device, other = server.device(), server.device()
+    task = device.task(examples=20)
+    assert "nobody asked" in judgement(device, task, status=422)["detail"]
+    server.call("POST", "/v1/jobs/job/stop")
+    training = {"mode": "iteration", "iterations": 1, **SHAPE}
+    server.create_job(bundle_name, "asked", training=training, per_round=1, over_selection=1, device_evaluation=1)
+    server.advance()
+    task = other.task(examples=20)
+    assert "11 right of 10" in judgement(other, task, right_personal=11, status=422)["detail"]
+    assert "the device declared 20 examples" in judgement(other, task, held_back=21, status=422)["detail"]
+    assert "another device's" in judgement(device, task, status=403)["detail"]
+    assert judgement(other, task, held_back=20) == {"wait": 0.0, "repeated": False}
