@@ -29,7 +29,7 @@ def ran(name: str, *options: object, misses: bool = False) -> str:
     """What a script printed that ended well; it may miss targets that are for another size."""
     command = [sys.executable, str(FOLDER / f"{name}.py"), *map(str, options)]
     own = os.environ | {"PYTHONPATH": str(FOLDER.parent)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=own, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=480, env=own, check=False)
     assert done.returncode in ((0, 1) if misses else (0,)), done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     return done.stdout

@@ -161,7 +161,7 @@ def test_nothing_is_lost_by_kills(started, tmp_path):
     store.close()
     assert found.pop("receipts") <= 12  # a client may be killed after its receipt and before it tells of it
     assert found == {
-        "receipts not accepted": 0, "accepted": 12, "averaged": 12,
+        "receipts not accepted": 0, "accepted": 12, "averaged": 12, "of them late": 0,
         "rounds done": 6, "rounds failed": 0, "versions": 6,
     }  # fmt: skip
 

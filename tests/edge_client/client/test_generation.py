@@ -58,7 +58,7 @@ def of_peft(speaking, weights, count: int, prompt: str = PROMPT) -> str:
 def test_a_device_writes_by_the_weights_that_it_trained(fleet, taught, speaking, capsys):
     weights = kept_weights(*find_job(taught.store, None), Bundle.open(speaking), personal=True)
     said = list(taught.generate(PROMPT, personal=True, max_tokens=20))
-    assert len(said) > 1
+    assert said
     assert "".join(said) == of_peft(speaking, weights, 20)
 
     drawn = [
