@@ -11,7 +11,7 @@ MAIN = DEMO / "app/src/main"
 ANDROID = "{http://schemas.android.com/apk/res/android}"
 PERMISSIONS = {"INTERNET", "ACCESS_NETWORK_STATE", "RECEIVE_BOOT_COMPLETED", "POST_NOTIFICATIONS"}
 LOCAL = {"localhost", "127.0.0.1", "10.0.2.2", "local"}
-ANYWHERE = r"java\.(io|lang|net|nio|security|text|util)\.|javax\.net\.|org\.json\.|dev\.spry\.core\."
+ANYWHERE = r"java\.(io|lang|math|net|nio|security|text|util)\.|javax\.net\.|org\.json\.|dev\.spry\.core\."
 BESIDE = dict.fromkeys(("Keys.java", "Lock.java", "Streams.java"), r"org\.bouncycastle\.crypto\.")
 """What the app brings: the library that signs, verifies and seals."""
 
