@@ -2,11 +2,12 @@
 
     python benchmarks/language.py --data DATA/ag_news --out runs/language
 
-A Llama of some million weights is made here: with a tokenizer of its own it is trained on the texts of three topics. Then
-it is adapted to the fourth, twice. In one place: LoRA of rank 8 in all blocks, AdamW, at that of some rates which does
-best on the rows that devices hold back. And by devices in the simulator that share the same rows, with what a job and
-an export start from when nothing is said: no rate, no preset, no adapter is named. A round takes each device once
-through its own rows, so that as many rounds as passes in one place see the same examples as often.
+A Llama of some million weights is made here: with a tokenizer of its own it is trained on the texts of three topics.
+Then it is adapted to the fourth. By devices in the simulator that share rows, with what a job and an export start from
+when nothing is said: no rate, no preset, no adapter is named. And in one place on the same rows: LoRA of rank 8 in all
+blocks, as people do, AdamW, at that of some rates which does best on the rows that devices hold back; with `--same`
+once more by the fleet's own adapter, which tells what federation costs from what the adapter does. A round takes each
+device once through its own rows, so that as many rounds as passes in one place see the same examples as often.
 
 Perplexity is of each token of texts that nobody trained on, measured by transformers and PEFT, also of what the fleet
 learned: its adapter is loaded as anybody loads it. `closed` is the share of the fall in one place that the fleet has.
@@ -17,11 +18,12 @@ than 80 % is closed.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +41,10 @@ from server.simulation.quiet import quiet_libraries
 from server.simulation.run.run import simulate
 
 CLOSED = 0.8
-RATES = (1e-3, 3e-3, 1e-2)
+RATES = (3e-4, 1e-3, 3e-3)
 HIGHEST = 2e-3
 """Of the rates of the model's own training, which rise to it and fall again."""
-BEFORE, ONE_PLACE, FLEET = "before", "one place", "fleet"
+BEFORE, ONE_PLACE, SAME, FLEET = "before", "one place", "same adapter", "fleet"
 PAD, BEGIN, END = "<pad>", "<s>", "</s>"
 Texts = Sequence[str]
 
@@ -71,7 +73,6 @@ def pretrained(texts: Texts, options: argparse.Namespace) -> Path:
     folder, kept = options.out / "model", options.out / "pretraining.pt"
     if (folder / "config.json").exists():
         return folder
-    options.out.mkdir(parents=True, exist_ok=True)
     tokenizer = tokenizer_of(texts, options)
     torch.manual_seed(options.seed)
     model = LlamaForCausalLM(
@@ -197,12 +198,20 @@ def shared(plan: Plan) -> tuple[list[str], list[str]]:
 # --- both ways -------------------------------------------------------------------------------------------------------
 
 
-def in_one_place(options: argparse.Namespace, folder: Path, rate: float, rows: Texts) -> Any:
+@dataclass(frozen=True)
+class OnePlace:
+    """Training on all rows together."""
+
+    rate: float
+    adapter: Path
+    tried: dict[str, float]
+    """Perplexity on the rows that devices hold back, by rate."""
+
+
+def in_one_place(options: argparse.Namespace, folder: Path, config: LoraConfig, rate: float, rows: Texts) -> Any:
     tokenizer, base = loaded(folder)
     torch.manual_seed(options.seed)
-    model = get_peft_model(
-        base, LoraConfig(task_type="CAUSAL_LM", r=8, lora_alpha=16, target_modules=["q_proj", "v_proj"])
-    )
+    model = get_peft_model(base, config)
     optimizer = torch.optim.AdamW((p for p in model.parameters() if p.requires_grad), lr=rate)
     ids = encoded(tokenizer, rows, options)
     for number in range(options.passes):
@@ -210,62 +219,107 @@ def in_one_place(options: argparse.Namespace, folder: Path, rate: float, rows: T
     return model
 
 
-def best_rate(options: argparse.Namespace, folder: Path, plan: Plan) -> Iterator[tuple[float, Path, float]]:
-    """A rate, the adapter that it came to, and its perplexity on rows that devices hold back."""
-    rows, held_back = shared(plan)
+def best(
+    options: argparse.Namespace, folder: Path, name: str, config: LoraConfig, parts: tuple[Texts, Texts]
+) -> OnePlace:
+    """At the rate that does best on the rows that devices hold back."""
+    rows, held_back = parts
     tokenizer, _ = loaded(folder)
+    tried = dict[float, float]()
     for rate in options.rates:
-        out = options.out / f"one-place-{rate:g}"
-        told = out / "held-back.json"
-        if not told.exists():
-            model = in_one_place(options, folder, rate, rows)
+        out = options.out / name.replace(" ", "-") / f"{rate:g}"
+        kept = out / "held-back.json"
+        if not kept.exists():
+            model = in_one_place(options, folder, copy.deepcopy(config), rate, rows)
             model.save_pretrained(out)
-            told.write_text(json.dumps(perplexity(model, tokenizer, held_back, options)))
-        yield rate, out, json.loads(told.read_text())
+            kept.write_text(json.dumps(perplexity(model, tokenizer, held_back, options)))
+        tried[rate] = json.loads(kept.read_text())
+        print(f"  {name}, AdamW at {rate:g}: {tried[rate]:.2f} on rows held back", file=sys.stderr, flush=True)
+    rate = min(tried, key=tried.__getitem__)
+    of_rates = {f"{rate:g}": value for rate, value in tried.items()}
+    return OnePlace(rate, options.out / name.replace(" ", "-") / f"{rate:g}", of_rates)
 
 
 def loaded(folder: Path) -> tuple[Any, Any]:
     factory: Any = AutoModelForCausalLM
-    return AutoTokenizer.from_pretrained(folder), factory.from_pretrained(folder, attn_implementation="sdpa")
+    return AutoTokenizer.from_pretrained(folder), factory.from_pretrained(folder)
+
+
+def people() -> LoraConfig:
+    return LoraConfig(task_type="CAUSAL_LM", r=8, lora_alpha=16, target_modules=["q_proj", "v_proj"])
+
+
+def same(adapter: Path) -> LoraConfig:
+    """What a fleet has, from its start."""
+    config: Any = LoraConfig.from_pretrained(str(adapter))
+    config.inference_mode = False
+    return config
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
     quiet_libraries()
-    topics = {"topic": rows_of(options, "test", topic=True), "others": rows_of(options, "test", topic=False)}
+    keep_to(options)
     model = pretrained(rows_of(options, "train", topic=False), options)
     plan = planned(options, model)
-    tried = list(best_rate(options, model, plan))
-    rate, adapter, _ = min(tried, key=lambda one: one[2])
-    fleet = options.out / options.name
-    summary = simulate(plan, fleet, lambda line: print(f"  {line}", file=sys.stderr, flush=True))
-    tokenizer, _ = loaded(model)
-
-    def scored(adapter: Path | None) -> dict[str, float]:
-        base = loaded(model)[1]
-        of = base if adapter is None else PeftModel.from_pretrained(base, str(adapter))
-        return {name: perplexity(of, tokenizer, texts, options) for name, texts in topics.items()}
-
-    found = {BEFORE: scored(None), ONE_PLACE: scored(adapter), FLEET: scored(fleet / "adapter")}
-    before, one_place, learned = (found[way]["topic"] for way in (BEFORE, ONE_PLACE, FLEET))
+    parts = shared(plan)
+    ways = {ONE_PLACE: best(options, model, ONE_PLACE, people(), parts)}
+    fleet = options.out / "fleet"
+    summary = simulate(plan, fleet, lambda line: show(line, options.passes))
+    if options.same:
+        ways[SAME] = best(options, model, SAME, same(fleet / "adapter"), parts)
+    scores = {
+        BEFORE: scored(options, model, None),
+        **{name: scored(options, model, way.adapter) for name, way in ways.items()},
+        FLEET: scored(options, model, fleet / "adapter"),
+    }
+    fall = {name: scores[BEFORE]["topic"] - values["topic"] for name, values in scores.items()}
     return {
-        "perplexity": found,
-        "closed": (before - learned) / (before - one_place),
-        "rate": rate,
-        "rates": {f"{rate:g}": value for rate, _, value in tried},
+        "perplexity": scores,
+        "closed": {name: fall[FLEET] / fall[name] for name in ways},
+        "rates": {name: {"best": way.rate, **way.tried} for name, way in ways.items()},
+        "adapter": plan.adapter.told,
         "preset": plan.preset,
         "passes": options.passes,
-        "by_the_simulator": summary["perplexity"],
+        "examples": len(parts[0]),
+        "by the simulator": summary["perplexity"],
         "weights": sum(parameter.numel() for parameter in loaded(model)[1].parameters()),
         "machine": machine(),
     }
 
 
+def scored(options: argparse.Namespace, folder: Path, adapter: Path | None) -> dict[str, float]:
+    tokenizer, model = loaded(folder)
+    if adapter is not None:
+        model = PeftModel.from_pretrained(model, str(adapter))
+    texts = {name: rows_of(options, "test", topic=name == "topic") for name in ("topic", "others")}
+    return {name: perplexity(model, tokenizer, part, options) for name, part in texts.items()}
+
+
+def keep_to(options: argparse.Namespace) -> None:
+    """What was made by other options would be taken for this command's."""
+    asked = {name: str(value) for name, value in sorted(vars(options).items()) if name not in ("out", "json")}
+    kept = options.out / "options.json"
+    if not kept.exists():
+        options.out.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps(asked, indent=1) + "\n")
+    elif (before := json.loads(kept.read_text())) != asked:
+        changed = ", ".join(sorted(name for name in asked if before.get(name) != asked[name]))
+        sys.exit(f"{options.out} was made with other {changed}: give another --out")
+
+
+def show(line: Mapping[str, Any], rounds: int) -> None:
+    print(f"  fleet, round {line['round']} of {rounds}: loss {line['loss']:.4f}", file=sys.stderr, flush=True)
+
+
 def told(found: dict[str, Any]) -> str:
-    lines = [f"{'perplexity':<14}{'the topic':>12}{'the others':>12}"]
+    lines = [f"{'perplexity':<24}{'the topic':>12}{'the others':>12}"]
     for way, values in found["perplexity"].items():
-        lines.append(f"{way:<14}{values['topic']:>12.2f}{values['others']:>12.2f}")
-    where = f"{found['passes']} passes, AdamW at {found['rate']:g}; the fleet from preset {found['preset']}"
-    return "\n".join([*lines, f"the fleet closes {100 * found['closed']:.1f} % of the gap ({where})"])
+        rate = found["rates"].get(way, {}).get("best")
+        name = way if rate is None else f"{way}, {rate:g}"
+        lines.append(f"{name:<24}{values['topic']:>12.2f}{values['others']:>12.2f}")
+    how = f"preset {found['preset']}, {found['adapter']}; {found['examples']} texts, {found['passes']} passes"
+    closed = [f"{100 * share:.1f} % of what {way} closes" for way, share in found["closed"].items()]
+    return "\n".join([*lines, f"the fleet ({how}) closes {', '.join(closed)}"])
 
 
 def main() -> None:
@@ -274,18 +328,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="what was made and measured; the same command goes on")
     parser.add_argument("--topic", default="3", help="the label of the texts that the model has not seen")
     parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--examples", type=int, default=200, help="of each device, a fifth held back; 0: all there are")
-    parser.add_argument("--passes", type=int, default=10, help="in one place, and rounds of the fleet")
+    parser.add_argument("--examples", type=int, default=100, help="of each device, a fifth held back; 0: all there are")
+    parser.add_argument("--passes", type=int, default=40, help="in one place, and rounds of the fleet")
     parser.add_argument("--batch", type=int, default=8, help="texts of a step, in one place too")
     parser.add_argument("--length", type=int, default=64, help="tokens of a text")
     parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="to choose from in one place")
+    parser.add_argument("--same", action="store_true", help="in one place by the fleet's adapter too")
     parser.add_argument("--vocabulary", type=int, default=4096)
     parser.add_argument("--hidden", type=int, default=192, help="a multiple of 32")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--pretraining", type=int, default=3, help="passes over the other topics' texts")
     parser.add_argument("--rows", type=int, default=16, help="texts of a step of pretraining")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--name", default="fleet", help="the folder of this fleet under --out")
     parser.add_argument("--preset", help="another start of the fleet's settings than the one that fits")
     parser.add_argument("--able", type=float, default=1.0, help="the share of devices with memory for exact steps")
     parser.add_argument("--settings", default="{}", help="other settings of the job, as JSON")
@@ -294,7 +348,7 @@ def main() -> None:
     options = parser.parse_args()
     found = measured(options)
     print(json.dumps(found) if options.json else f"{found['machine']}\n{told(found)}")
-    sys.exit(found["closed"] < CLOSED)
+    sys.exit(found["closed"][ONE_PLACE] < CLOSED)
 
 
 if __name__ == "__main__":
