@@ -297,14 +297,14 @@ def scored(options: argparse.Namespace, folder: Path, adapter: Path | None) -> d
 
 def keep_to(options: argparse.Namespace) -> None:
     """What was made by other options would be taken for this command's."""
-    asked = {name: str(value) for name, value in sorted(vars(options).items()) if name not in ("out", "json")}
+    adding = "out", "json", "same", "rates"
+    asked = {name: str(value) for name, value in sorted(vars(options).items()) if name not in adding}
     kept = options.out / "options.json"
-    if not kept.exists():
-        options.out.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps(asked, indent=1) + "\n")
-    elif (before := json.loads(kept.read_text())) != asked:
-        changed = ", ".join(sorted(name for name in asked if before.get(name) != asked[name]))
-        sys.exit(f"{options.out} was made with other {changed}: give another --out")
+    before: dict[str, str] = json.loads(kept.read_text()) if kept.exists() else asked
+    if changed := [name for name in asked if before.get(name) != asked[name]]:
+        sys.exit(f"{options.out} was made with other {', '.join(changed)}: give another --out")
+    options.out.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(asked, indent=1) + "\n")
 
 
 def show(line: Mapping[str, Any], rounds: int) -> None:
@@ -328,7 +328,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="what was made and measured; the same command goes on")
     parser.add_argument("--topic", default="3", help="the label of the texts that the model has not seen")
     parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--examples", type=int, default=100, help="of each device, a fifth held back; 0: all there are")
+    parser.add_argument("--examples", type=int, default=60, help="of each device, a fifth held back; 0: all there are")
     parser.add_argument("--passes", type=int, default=40, help="in one place, and rounds of the fleet")
     parser.add_argument("--batch", type=int, default=8, help="texts of a step, in one place too")
     parser.add_argument("--length", type=int, default=64, help="tokens of a text")
