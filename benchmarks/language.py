@@ -5,9 +5,10 @@
 A Llama of some million weights is made here: with a tokenizer of its own it is trained on the texts of three topics.
 Then it is adapted to the fourth. By devices in the simulator that share rows, with what a job and an export start from
 when nothing is said: no rate, no preset, no adapter is named. And in one place on the same rows: LoRA of rank 8 in all
-blocks, as people do, AdamW, at that of some rates which does best on the rows that devices hold back; with `--same`
-once more by the fleet's own adapter, which tells what federation costs from what the adapter does. A round takes each
-device once through its own rows, so that as many rounds as passes in one place see the same examples as often.
+blocks, as people do, AdamW, at that of some rates and after that of its passes which do best on the rows that devices
+hold back; with `--same` once more by the fleet's own adapter, which tells what federation costs from what the adapter
+does. A round takes each device once through its own rows, so that as many rounds as passes in one place see the same
+examples as often; in one place there are at most as many passes as rounds.
 
 Perplexity is of each token of texts that nobody trained on, measured by transformers and PEFT, also of what the fleet
 learned: its adapter is loaded as anybody loads it. `closed` is the share of the fall in one place that the fleet has.
@@ -44,6 +45,8 @@ CLOSED = 0.8
 RATES = (3e-4, 1e-3, 3e-3)
 HIGHEST = 2e-3
 """Of the rates of the model's own training, which rise to it and fall again."""
+PATIENCE = 3
+"""Passes in one place without a better one, after which it ends."""
 BEFORE, ONE_PLACE, SAME, FLEET = "before", "one place", "same adapter", "fleet"
 PAD, BEGIN, END = "<pad>", "<s>", "</s>"
 Texts = Sequence[str]
@@ -200,44 +203,48 @@ def shared(plan: Plan) -> tuple[list[str], list[str]]:
 
 @dataclass(frozen=True)
 class OnePlace:
-    """Training on all rows together."""
+    """Training on all rows together, by one rate."""
 
     rate: float
-    adapter: Path
-    tried: dict[str, float]
-    """Perplexity on the rows that devices hold back, by rate."""
+    passes: int
+    """After which it did best on the rows that devices hold back."""
+    held_back: float
+    """Perplexity there, after so many."""
 
 
-def in_one_place(options: argparse.Namespace, folder: Path, config: LoraConfig, rate: float, rows: Texts) -> Any:
+def in_one_place(options: argparse.Namespace, folder: Path, out: Path, config: LoraConfig, rate: float) -> OnePlace:
+    """Trains until held-back rows have been better some passes ago; the best adapter is kept."""
+    rows, held_back = shared(planned(options, folder))
     tokenizer, base = loaded(folder)
     torch.manual_seed(options.seed)
-    model = get_peft_model(base, config)
+    model = get_peft_model(base, copy.deepcopy(config))
     optimizer = torch.optim.AdamW((p for p in model.parameters() if p.requires_grad), lr=rate)
     ids = encoded(tokenizer, rows, options)
+    best = OnePlace(rate, 0, math.inf)
     for number in range(options.passes):
         passed(model, optimizer, ids, options.batch, number)
-    return model
+        found = perplexity(model, tokenizer, held_back, options)
+        if found < best.held_back:
+            best = OnePlace(rate, number + 1, found)
+            model.save_pretrained(out)
+        elif number + 1 - best.passes >= PATIENCE:
+            break
+    return best
 
 
-def best(
-    options: argparse.Namespace, folder: Path, name: str, config: LoraConfig, parts: tuple[Texts, Texts]
-) -> OnePlace:
-    """At the rate that does best on the rows that devices hold back."""
-    rows, held_back = parts
-    tokenizer, _ = loaded(folder)
-    tried = dict[float, float]()
+def best_of(options: argparse.Namespace, folder: Path, name: str, config: LoraConfig) -> tuple[OnePlace, Path]:
+    """At the rate that does best; rates that were tried before are read."""
+    tried = dict[Path, OnePlace]()
     for rate in options.rates:
         out = options.out / name.replace(" ", "-") / f"{rate:g}"
         kept = out / "held-back.json"
         if not kept.exists():
-            model = in_one_place(options, folder, copy.deepcopy(config), rate, rows)
-            model.save_pretrained(out)
-            kept.write_text(json.dumps(perplexity(model, tokenizer, held_back, options)))
-        tried[rate] = json.loads(kept.read_text())
-        print(f"  {name}, AdamW at {rate:g}: {tried[rate]:.2f} on rows held back", file=sys.stderr, flush=True)
-    rate = min(tried, key=tried.__getitem__)
-    of_rates = {f"{rate:g}": value for rate, value in tried.items()}
-    return OnePlace(rate, options.out / name.replace(" ", "-") / f"{rate:g}", of_rates)
+            kept.write_text(json.dumps(asdict(in_one_place(options, folder, out, config, rate))))
+        tried[out] = one = OnePlace(**json.loads(kept.read_text()))
+        where = f"{one.held_back:.2f} on rows held back after pass {one.passes}"
+        print(f"  {name}, AdamW at {rate:g}: {where}", file=sys.stderr, flush=True)
+    adapter = min(tried, key=lambda out: tried[out].held_back)
+    return tried[adapter], adapter
 
 
 def loaded(folder: Path) -> tuple[Any, Any]:
@@ -260,27 +267,22 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     quiet_libraries()
     keep_to(options)
     model = pretrained(rows_of(options, "train", topic=False), options)
-    plan = planned(options, model)
-    parts = shared(plan)
-    ways = {ONE_PLACE: best(options, model, ONE_PLACE, people(), parts)}
-    fleet = options.out / "fleet"
+    plan, fleet = planned(options, model), options.out / "fleet"
     summary = simulate(plan, fleet, lambda line: show(line, options.passes))
+    ways = {ONE_PLACE: best_of(options, model, ONE_PLACE, people())}
     if options.same:
-        ways[SAME] = best(options, model, SAME, same(fleet / "adapter"), parts)
-    scores = {
-        BEFORE: scored(options, model, None),
-        **{name: scored(options, model, way.adapter) for name, way in ways.items()},
-        FLEET: scored(options, model, fleet / "adapter"),
-    }
+        ways[SAME] = best_of(options, model, SAME, same(fleet / "adapter"))
+    adapters = {BEFORE: None, **{name: adapter for name, (_, adapter) in ways.items()}, FLEET: fleet / "adapter"}
+    scores = {name: scored(options, model, adapter) for name, adapter in adapters.items()}
     fall = {name: scores[BEFORE]["topic"] - values["topic"] for name, values in scores.items()}
     return {
         "perplexity": scores,
         "closed": {name: fall[FLEET] / fall[name] for name in ways},
-        "rates": {name: {"best": way.rate, **way.tried} for name, way in ways.items()},
+        "best": {name: asdict(one) for name, (one, _) in ways.items()},
         "adapter": plan.adapter.told,
         "preset": plan.preset,
-        "passes": options.passes,
-        "examples": len(parts[0]),
+        "rounds": options.passes,
+        "examples": len(shared(plan)[0]),
         "by the simulator": summary["perplexity"],
         "weights": sum(parameter.numel() for parameter in loaded(model)[1].parameters()),
         "machine": machine(),
@@ -312,12 +314,12 @@ def show(line: Mapping[str, Any], rounds: int) -> None:
 
 
 def told(found: dict[str, Any]) -> str:
-    lines = [f"{'perplexity':<24}{'the topic':>12}{'the others':>12}"]
+    lines = [f"{'perplexity':<28}{'the topic':>12}{'the others':>12}"]
     for way, values in found["perplexity"].items():
-        rate = found["rates"].get(way, {}).get("best")
-        name = way if rate is None else f"{way}, {rate:g}"
-        lines.append(f"{name:<24}{values['topic']:>12.2f}{values['others']:>12.2f}")
-    how = f"preset {found['preset']}, {found['adapter']}; {found['examples']} texts, {found['passes']} passes"
+        best = found["best"].get(way)
+        name = way if best is None else f"{way}, {best['rate']:g}, {best['passes']} passes"
+        lines.append(f"{name:<28}{values['topic']:>12.2f}{values['others']:>12.2f}")
+    how = f"preset {found['preset']}, {found['adapter']}, {found['rounds']} rounds, {found['examples']} texts"
     closed = [f"{100 * share:.1f} % of what {way} closes" for way, share in found["closed"].items()]
     return "\n".join([*lines, f"the fleet ({how}) closes {', '.join(closed)}"])
 
@@ -329,7 +331,7 @@ def main() -> None:
     parser.add_argument("--topic", default="3", help="the label of the texts that the model has not seen")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--examples", type=int, default=60, help="of each device, a fifth held back; 0: all there are")
-    parser.add_argument("--passes", type=int, default=40, help="in one place, and rounds of the fleet")
+    parser.add_argument("--passes", type=int, default=40, help="rounds of the fleet, and in one place at most")
     parser.add_argument("--batch", type=int, default=8, help="texts of a step, in one place too")
     parser.add_argument("--length", type=int, default=64, help="tokens of a text")
     parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="to choose from in one place")
