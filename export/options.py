@@ -60,6 +60,9 @@ class ExportOptions:
     sign: Path | None = None
     """The file of the key that vouches for the bundle."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "adapter", self.adapter.of_task(self.task))
+
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
         return tuple((batch, length) for length in self.lengths for batch in self.batches)

@@ -236,6 +236,29 @@ def test_users_with_other_rows_each(model_folder, tmp_path):
     assert {(draw["rows"], draw["held_out"]) for draw in told["draws"]} == {(24, 20)}
 
 
+def test_a_language_model_of_a_fleet_beside_one_place(data, tmp_path):
+    sizes = "--hidden", 32, "--layers", 2, "--vocabulary", 300, "--length", 16, "--clients", 2, "--examples", 10
+    passes = "--pretraining", 2, "--passes", 2, "--batch", 2, "--rates", 0.001, 0.01
+    options = "--data", data, "--out", tmp_path / "run", "--topic", LABELS[0], *sizes, *passes, "--same", "--json"
+    found = json.loads(ran("language", *options, misses=True))
+    before, *ways, fleet = (values["topic"] for values in found["perplexity"].values())
+    assert fleet == pytest.approx(found["by the simulator"], rel=1e-4), "an adapter that PEFT loads is what was learnt"
+    assert fleet != before
+    assert found["closed"] == pytest.approx(
+        {name: (before - fleet) / (before - way) for name, way in zip(("one place", "same adapter"), ways, strict=True)}
+    )
+    assert found["examples"] == 16  # a fifth is held back
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*model.safetensors")}
+    assert len(kept) == 6  # the model, the fleet's adapter, and two rates of two adapters
+    assert json.loads(ran("language", *options, misses=True)) == found
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    told = subprocess.run(
+        [sys.executable, str(FOLDER / "language.py"), *map(str, options), "--seed", "1"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "was made with other seed: give another --out" in told.stderr
+
+
 def test_generation_beside_a_plain_loop():
     small = "--layers", 2, "--hidden", 64, "--vocabulary", 1100, "--length", 48, "--prompt", 8, "--tokens", 8
     told = json.loads(ran("generation", *small, "--repeats", 1, "--json", misses=True))

@@ -36,6 +36,7 @@ LOSS = "test_loss"
 class Language(TaskType):
     name = "causal-lm"
     fields = ("text", "", "")
+    has_head = False
     per_token = True
     converses = True
     scores = (

@@ -73,6 +73,8 @@ class TaskType(ABC):
     """The column in which public data say what a row is about: simulations split over it, where there is no label."""
     has_classes: ClassVar[bool] = False
     """Whether the job names classes, one of which a label is."""
+    has_head: ClassVar[bool] = True
+    """Whether the task layer is new and trained; a language model keeps its own, frozen."""
     per_token: ClassVar[bool] = False
     """Whether each token has a label, so that labels are cut and filled as texts are."""
     converses: ClassVar[bool] = False

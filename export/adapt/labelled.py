@@ -60,7 +60,7 @@ def without_filling(part: Labelled, *, per_token: bool) -> Batch:
 def lent_head(loaded: Loaded) -> Generator[list[nn.Parameter], None, None]:
     """The task layer's weights, to be changed for a while."""
     base = loaded.model.base_model_prefix + "."
-    own = loaded.model.named_parameters() if loaded.task.has_head else ()
+    own = loaded.model.named_parameters() if loaded.task.kind.has_head else ()
     head = [parameter for name, parameter in own if not name.startswith(base)]
     kept = [parameter.detach().clone() for parameter in head]
     try:

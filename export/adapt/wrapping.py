@@ -48,7 +48,7 @@ class Adapted:
 
 def head_modules(model: nn.Module, task: ModelTask) -> list[str]:
     """The modules beside the base model that hold parameters: the task layer."""
-    if not task.has_head:
+    if not task.kind.has_head:
         return []
     base = model.base_model_prefix
     return [name for name, child in model.named_children() if name != base and any(True for _ in child.parameters())]

@@ -210,7 +210,7 @@ def _refuse_partial(where: str, task: ModelTask, model: PreTrainedModel, loading
     )
     missing = sorted(name for name in loading_info["missing_keys"] if not name.startswith(optional))
     for what, names in (("have other shapes than config.json says", misfits), ("lack parts of the model", missing)):
-        broken = [name for name in names if name.startswith(base) or not task.has_head]
+        broken = [name for name in names if name.startswith(base) or not task.kind.has_head]
         if broken:
             shown = ", ".join(broken[:3]) + (f" and {len(broken) - 3} more" if len(broken) > 3 else "")
             raise ExportError(f"the weights in {where!r} {what}: {shown}; give a whole checkpoint of this model")

@@ -14,7 +14,6 @@ class LanguageModel(ModelTask):
     kind = Language()
     model_class = "AutoModelForCausalLM"
     peft_type = "CAUSAL_LM"
-    has_head = False
 
     def judged(self, logits: Tensor, labels: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Of each token the likeliest follower and the loss of the true one: [B, T, 2], in place of whole logits."""

@@ -24,8 +24,6 @@ class ModelTask(ABC):
     """Of transformers."""
     peft_type: ClassVar[str]
     """The task's name in PEFT's adapter configuration."""
-    has_head: ClassVar[bool] = True
-    """Whether the task layer is new and trained; a language model keeps its own, frozen."""
 
     @property
     def name(self) -> str:

@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from edge_client import __version__
 from edge_client.bundle.manifest import DEFAULT_TASK, TaskName
@@ -34,7 +42,7 @@ class Plan(BaseModel):
     model: str
     random_weights: bool = False
     task: TaskName = DEFAULT_TASK
-    adapter: AdapterOptions = AdapterOptions()
+    adapter: Annotated[AdapterOptions, Field(validate_default=True)] = AdapterOptions()
     data: str
     columns: dict[str, str] = Field(default_factory=dict)
     bad_rows: BadRows = "refuse"
@@ -61,6 +69,11 @@ class Plan(BaseModel):
     guided: Annotated[int, Ge(0)] = 0
     """So many directions are gradients of the examples at hand, instead of random."""
     settings: JobSettings
+
+    @field_validator("adapter")
+    @classmethod
+    def _of_the_task(cls, adapter: AdapterOptions, info: ValidationInfo) -> AdapterOptions:
+        return adapter.of_task(info.data.get("task", DEFAULT_TASK))
 
     @property
     def kind(self) -> Method:

@@ -26,6 +26,16 @@ def test_numbers_per_layer_that_nobody_chose_are_the_methods_own():
     assert AdapterOptions("pairs", dimension=5).dimension == 5
 
 
+@pytest.mark.parametrize(
+    ("task", "adapter", "blocks"),
+    [("causal-lm", AdapterOptions(), 0), ("causal-lm", AdapterOptions(last_blocks=2), 2),
+     ("seq-cls", AdapterOptions(), 3), ("qa", AdapterOptions(), 3), ("seq-cls", AdapterOptions(last_blocks=0), 0)],
+)  # fmt: skip
+def test_without_a_task_layer_all_blocks_are_adapted(task, adapter, blocks, tmp_path):
+    """Of five; 0 are all."""
+    assert ExportOptions("somewhere", tmp_path, task, adapter=adapter).adapter.blocks_of(5) == blocks
+
+
 def test_names_that_are_offered_without_torch_are_those_that_exist():
     assert set(TASKS) == MODEL_TASKS.keys()
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Annotated, Protocol
 
 import typer
 
 from edge_client import plugins
+from edge_client.tasks.registry import TASK_TYPES
 
 from .groups import OptionGroup
 
@@ -85,7 +86,9 @@ class AdapterOptions(OptionGroup):
     """By them the task layer's features are standardized, and an aligned adapter finds its directions."""
     last_blocks: Annotated[
         int | None,
-        typer.Option(min=0, help="Adapt so many of the last blocks; 0: all. Left out: half with LoRA, else all."),
+        typer.Option(
+            min=0, help="Adapt so many of the last blocks; 0: all. Left out: half with LoRA and a head, else all."
+        ),
     ] = None
     """None: the share that the method was measured best in, or wherever the layers are that are named."""
 
@@ -95,6 +98,11 @@ class AdapterOptions(OptionGroup):
         object.__setattr__(self, "alpha", self.alpha or float(self.rank))
         if self.targets and self.last_blocks is None:
             object.__setattr__(self, "last_blocks", 0)
+
+    def of_task(self, task: str) -> AdapterOptions:
+        """What it is for a task: where no task layer learns beside it, in all blocks unless somebody says which."""
+        alone = task in TASK_TYPES and not TASK_TYPES[task].has_head
+        return replace(self, last_blocks=0) if alone and self.last_blocks is None else self
 
     def blocks_of(self, blocks: int) -> int:
         """How many of a model's blocks are adapted, from its end; 0: all of them."""

@@ -38,3 +38,5 @@ def test_conversations_are_learnt_and_scored_as_on_devices(packed, talker_folder
     assert line["perplexity"] == pytest.approx(np.exp(losses.mean()), rel=1e-4)
     assert line["accuracy"] == pytest.approx(right.mean(), abs=1e-6)
     assert (line["examples"] < 8) == (packed == "true")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (config["adapter"]["last_blocks"], config["numbers"]["units"]) == (0, 4), "both blocks, as an export has it"
