@@ -24,6 +24,7 @@ from server.web import guide, problems, reference
 from server.web.admission import Door
 from server.web.checkins import AtOnce
 from server.web.connections import guard
+from server.web.pages import Pages
 from server.web.routes import access, bundles, dashboard, devices, events, jobs, operations, tasks
 from server.web.services import Services
 from server.web.signals import hear_signals
@@ -70,7 +71,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     problems.install(app)
     for module in (devices, tasks, bundles, jobs, events, operations, access, dashboard):
         app.include_router(module.router)
-    app.mount("/dashboard", dashboard.Assets())
+    app.mount("/dashboard", Pages(dashboard.FOLDER, dashboard.HEADERS))
     problems.describe(app)
     reference.install(app)
     guide.install(app)

@@ -21,7 +21,7 @@ one, or one alone, which is their mean, where they share directions.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_client.arrays import Floats
-from edge_client.bundle.manifest import Manifest
+from edge_client.bundle.manifest import Manifest, Parameter
 from edge_client.errors import SpryError
 
 from .protocol import Training
@@ -220,12 +220,17 @@ def _decode_record(
 
 def split_head(flat: NDArray[Any], manifest: Manifest) -> dict[str, NDArray[Any]]:
     """The head's parameters out of one vector that holds them in the manifest's order."""
-    head: dict[str, NDArray[Any]] = {}
+    return shaped(flat, manifest.head)
+
+
+def shaped(flat: NDArray[Any], parameters: Sequence[Parameter]) -> dict[str, NDArray[Any]]:
+    """Parameters out of one vector that holds them in this order."""
+    found: dict[str, NDArray[Any]] = {}
     start = 0
-    for parameter in manifest.head:
-        head[parameter.name] = flat[start : start + parameter.size].reshape(parameter.shape)
+    for parameter in parameters:
+        found[parameter.name] = flat[start : start + parameter.size].reshape(parameter.shape)
         start += parameter.size
-    return head
+    return found
 
 
 def join_head(gradients: Mapping[str, Floats], manifest: Manifest) -> Floats:

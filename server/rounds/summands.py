@@ -31,7 +31,6 @@ from server.rounds.totals import sizes_of, tags_size, update_size
 from server.storage import devices, rounds, sums
 from server.storage.jobs import find_job
 from server.storage.rows import Part, Round
-from server.storage.store import Store
 from server.storage.sums import Standing, Summand
 from server.sums.arrangement import Arrangement
 from server.sums.opening import opening_size
@@ -44,10 +43,6 @@ _PATIENT, _SOON = 5.0, 0.3
 
 class Summands(Reports):
     """Takes updates, scalars and failures, and what devices say for sums."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
-        self._store = store
 
     # --- what devices say ---
 

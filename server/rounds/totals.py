@@ -6,8 +6,7 @@ A simulated fleet goes through the same lines, from integers that carry no masks
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-
-import numpy as np
+from dataclasses import replace
 
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest, Parameter
@@ -15,6 +14,7 @@ from edge_client.sums import fixed
 from edge_client.sums.fixed import HEAD, TOLD, UNITS, Parts, Pooled
 from edge_client.sums.member import joined_size, parted
 from edge_client.sums.streams import TAG
+from edge_client.wire.scalars import shaped
 from server.jobs.job import Job
 from server.jobs.settings import JobSettings
 from server.rounds.outcomes import Outcome
@@ -61,8 +61,7 @@ def outcome_of(store: Store, job: Job, round_: Round) -> tuple[Outcome, dict[str
     if why := beyond(lengths, usual_in(store.database, job.id, round_.number), job.settings.norm_bound):
         raise Unopened(f"the sum is not taken: {why}")
     parts = tuple(summand.task for summand in inside)
-    summed = Outcome(outcome.model, outcome.change, outcome.reports, summed=parts, lengths=lengths)
-    return summed, _beside(pooled)
+    return replace(outcome, summed=parts, lengths=lengths), _beside(pooled)
 
 
 def _beside(pooled: Pooled) -> dict[str, float]:
@@ -102,12 +101,3 @@ def mean_of_sum(
 def _parts(manifest: Manifest) -> Iterator[tuple[int, Sequence[Parameter]]]:
     yield HEAD, manifest.head
     yield from ((UNITS + unit, one.parameters) for unit, one in enumerate(manifest.units))
-
-
-def shaped(flat: np.ndarray, parameters: Sequence[Parameter]) -> Weights:
-    found: Weights = {}
-    at = 0
-    for parameter in parameters:
-        found[parameter.name] = flat[at : at + parameter.size].reshape(parameter.shape)
-        at += parameter.size
-    return found

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
-from fastapi import FastAPI, Response
-from fastapi.staticfiles import StaticFiles
+from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+
+from server.web.pages import Pages, headers_with
 
 PAGE = "/guide"
 FOLDER = Path(str(files("server") / "guide"))
@@ -18,27 +18,13 @@ _POLICY = (
     "style-src 'self' 'unsafe-inline'; font-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 """Of scripts files alone. Widths of tables and colours of listings stand in the pages, and the search is a form."""
-HEADERS = {
-    "Content-Security-Policy": _POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",  # asked for each time, and answered with 304 while it is the same
-}
-
-
-class Pages(StaticFiles):
-    """Files of the folder and none beside it."""
-
-    def file_response(self, *args: Any, **options: Any) -> Response:
-        response = super().file_response(*args, **options)
-        response.headers.update(HEADERS)
-        return response
+HEADERS = headers_with(_POLICY)
 
 
 def install(app: FastAPI) -> None:
     """Show the guide, or say how to come by it."""
     if (FOLDER / "index.html").is_file():
-        app.mount(PAGE, Pages(directory=FOLDER, html=True), name="guide")
+        app.mount(PAGE, Pages(FOLDER, HEADERS, html=True), name="guide")
         return
 
     @app.get(PAGE, include_in_schema=False)

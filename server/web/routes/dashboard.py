@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
-from fastapi.staticfiles import StaticFiles
 
 from edge_client import __version__
 from server.web import guide
+from server.web.pages import headers_with
 
 router = APIRouter(tags=["operations"])
 
@@ -23,24 +22,7 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "font-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-HEADERS = {
-    "Content-Security-Policy": _POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",  # asked for each time, and answered with 304 while it is the same
-}
-
-
-class Assets(StaticFiles):
-    """Scripts, styles and pictures."""
-
-    def __init__(self) -> None:
-        super().__init__(directory=FOLDER)
-
-    def file_response(self, *args: Any, **options: Any) -> Response:
-        response = super().file_response(*args, **options)
-        response.headers.update(HEADERS)
-        return response
+HEADERS = headers_with(_POLICY)
 
 
 @router.get("/", response_class=Response, responses={200: {"content": {"text/html": {}, "text/plain": {}}}})

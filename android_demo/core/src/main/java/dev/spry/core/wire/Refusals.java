@@ -44,12 +44,16 @@ final class Refusals {
             double found = Double.parseDouble(value);
             return Double.isNaN(found) ? found : Math.max(found, 0);
         } catch (NumberFormatException number) {
-            SimpleDateFormat dates = new SimpleDateFormat("EEE, dd MMM yyyy HH:mm:ss zzz", Locale.US);
             try {
-                return Math.max((dates.parse(value).getTime() - dates.parse(now).getTime()) / 1000.0, 0);
+                return Math.max((moment(value) - moment(now)) / 1000.0, 0);
             } catch (ParseException date) {
                 return Double.NaN;
             }
         }
+    }
+
+    /** A header's date, in milliseconds since 1970. */
+    static long moment(String date) throws ParseException {
+        return new SimpleDateFormat("EEE, dd MMM yyyy HH:mm:ss zzz", Locale.US).parse(date).getTime();
     }
 }

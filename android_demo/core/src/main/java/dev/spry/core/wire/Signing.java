@@ -5,14 +5,11 @@ import java.net.HttpURLConnection;
 import java.net.URL;
 import java.net.URLDecoder;
 import java.nio.charset.StandardCharsets;
-import java.security.MessageDigest;
-import java.security.NoSuchAlgorithmException;
 import java.text.ParseException;
-import java.text.SimpleDateFormat;
 import java.util.Base64;
-import java.util.Locale;
 
 import dev.spry.core.bundle.Keys;
+import dev.spry.core.store.Disk;
 
 /**
  * How a device proves that a request is its own: by a key that never leaves it.
@@ -65,12 +62,7 @@ public final class Signing {
     }
 
     static String digest(byte[] content) {
-        try {
-            byte[] sha256 = MessageDigest.getInstance("SHA-256").digest(content);
-            return "sha-256=:" + Base64.getEncoder().encodeToString(sha256) + ":";
-        } catch (NoSuchAlgorithmException error) {
-            throw new AssertionError(error);
-        }
+        return "sha-256=:" + Base64.getEncoder().encodeToString(Disk.sha256().digest(content)) + ":";
     }
 
     /** Whether another signature may be taken: this clock is wrong, or another process signed something newer. */
@@ -80,8 +72,7 @@ public final class Signing {
 
     private boolean isCorrected(String date) {
         try {
-            SimpleDateFormat dates = new SimpleDateFormat("EEE, dd MMM yyyy HH:mm:ss zzz", Locale.US);
-            double found = (dates.parse(date).getTime() - System.currentTimeMillis()) / 1000.0;
+            double found = (Refusals.moment(date) - System.currentTimeMillis()) / 1000.0;
             if (Math.abs(found - ahead) < SKEW / 2.0) {
                 return false;
             }
