@@ -102,7 +102,9 @@ def test_the_first_hour_of_a_user_with_a_file(model_folder, tmp_path):
     options = "--only", "user", "--device-only", "--rows", rows, "--model", model_folder, "--json"
     user = json.loads(ran("first_hour", *options, misses=True))["user"]
     assert user["commands"] == 2
+    assert 0 < user["first_update"] < user["whole"]
     assert user["difference"] == user["accuracy"] - user["in_one_place"]
+    assert user["rows"] + user["held_out"] == 48
 
 
 def test_exports(model_folder, tmp_path):
@@ -214,15 +216,6 @@ def test_the_simulator_beside_one_by_one(model_folder):
     options = "--only", "speed", "--repetitions", 1, "--iterations", 1, "--json"
     found = json.loads(ran("simulator", "--model", model_folder, *options, misses=True))
     assert all(value > 0 for value in found["ratio"].values())
-
-
-def test_a_new_user_beside_training_in_one_place(model_folder, tmp_path):
-    path = table(tmp_path / "rows.csv", ("sentence", "category"), tickets(48))
-    told = json.loads(ran("own_data", "--rows", path, "--model", model_folder, "--devices", 2, "--json"))
-    assert told["commands"] == 2
-    assert 0 < told["first_update"] < told["whole"]
-    assert min(told["accuracy"], told["in_one_place"]) >= 0
-    assert told["rows"] + told["held_out"] == 48
 
 
 def test_users_with_other_rows_each(model_folder, tmp_path):
