@@ -6,6 +6,7 @@ SpryError
 ├── ProjectError        a project's folder that cannot be used as it is
 ├── SimulationError     a simulation that cannot run as it was asked for
 └── Refusal             an answer to a request: a problem document with this status, code and advice
+    └── Overtaken       one for what came when others had been enough
 """
 
 from __future__ import annotations
@@ -59,6 +60,10 @@ class Refusal(SpryError):
         self.code = code
         self.detail = detail
         self.retry_after = retry_after
+
+
+class Overtaken(Refusal):
+    """Others were faster, or the job is over: nothing is wrong with what was sent, and it counts as no refusal."""
 
 
 def not_found(what: str, name: str, known: str) -> Refusal:

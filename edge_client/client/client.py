@@ -58,6 +58,8 @@ class Done:
 
     rounds: int = 0
     failures: int = 0
+    late: int = 0
+    """Results that came when their rounds were over: of a few in each where more devices are invited than wanted."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,8 @@ class Client:
         self._loaded = False
         self._step_seconds: float | None = None
         self._resident: int | None = None
+        self._late = ""
+        """The last task whose result came too late."""
         where = Path(ca) if ca is not None else None
         self.server = Server(server, ca=where, transport=transport, patience=patience, pause=pause, tell=on_event)
 
@@ -176,7 +180,7 @@ class Client:
                 self._send_left_over(done)
                 while rounds is None or done.rounds < rounds:
                     went_on = self._turn(done)
-                    if once and (done.rounds or done.failures or not went_on):
+                    if once and (done.rounds or done.failures or done.late or not went_on):
                         break
             finally:
                 self.unload()
@@ -313,6 +317,12 @@ class Client:
             raise
         except ServerError as error:
             job.finish()
+            if error.code == "late" and task.id != self._late:  # given out again it would be late again
+                self._late = task.id
+                done.late += 1
+                self._tell(Event("late", f"round {task.round}: {error}", {"task": task.id}))
+                self._waits.after_late()
+                return
             done.failures += 1
             self._tell(Event("refused", f"round {task.round}: {error}", {"task": task.id, "code": error.code}))
             self._waits.after_failure()

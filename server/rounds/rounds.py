@@ -308,7 +308,7 @@ def _close(
     if job.settings.training.mode == "iteration":
         parts.accept_reporters(connection, round_, now)
     if not job.settings.is_buffered:
-        parts.expire(connection, round_, reason="the round was closed without it", now=now)
+        parts.leave(connection, round_, now)
 
 
 def _fail(store: Store, job: Job, round_: Round, claim: Claim, why: str) -> None:

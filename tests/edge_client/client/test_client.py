@@ -16,11 +16,13 @@ from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import FILE_NAME
 from edge_client.client.client import Client, Idle
 from edge_client.client.conditions import Conditions
+from edge_client.client.waits import FAILURE
 from edge_client.data.batches import Batches
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import examples_for
 from edge_client.data.sources import open_data
 from edge_client.errors import DataError, SpryError, StoreError, Unauthorized
+from edge_client.events import Event
 from edge_client.runtimes.runtime import chosen, open_runtime
 from edge_client.step.passes import Passes
 from edge_client.store.jobs import Store
@@ -475,6 +477,30 @@ def test_a_device_that_holds_one_program_at_a_time_says_so(fleet, bundle):
     assert client.run(rounds=1).rounds == 1
     fleet.until(lambda: fleet.call("GET", "/v1/devices").json()[0]["profile"])
     assert fleet.call("GET", "/v1/devices").json()[0]["profile"]["low_memory"] is True
+
+
+def test_a_result_that_others_were_faster_than_is_no_failure(fleet, bundle):
+    """Two are invited for the one update that is wanted; the second goes on with the next round, unpunished."""
+    fleet.job(bundle, per_round=1, over_selection=2, rounds=2)
+    slow, waits = list[Event](), list[float]()
+
+    def overtake(event):
+        slow.append(event)
+        if event.kind == "task" and event.details["round"] == 1:
+            fleet.client(home="fast").run(rounds=1)
+            fleet.until(lambda: fleet.state()["done"] == 1)
+
+    def pause(seconds):
+        waits.append(seconds)
+        fleet.pause(seconds)
+
+    done = fleet.client(home="slow", on_event=overtake, pause=pause).run(rounds=1)
+    assert (done.rounds, done.late, done.failures) == (1, 1, 0)
+    (late,) = [event for event in slow if event.kind == "late"]
+    assert "round 1 takes nothing more for this task (others were enough)" in late.message
+    assert not [event for event in slow if event.kind == "refused"]
+    assert max(waits) < FAILURE
+    assert fleet.ended()["refused"] == {}
 
 
 def test_skipped_rows_are_told(fleet, bundle):

@@ -57,6 +57,7 @@ public final class Client implements Closeable {
     private int rows;
     private int rounds;
     private int failures;
+    private int late;
     private Double stepSeconds;
 
     private Client(Builder chosen) {
@@ -185,6 +186,7 @@ public final class Client implements Closeable {
     public Done run(int wanted) throws IOException {
         rounds = 0;
         failures = 0;
+        late = 0;
         server.warnIfOpen();
         rows = data.count();
         boolean ended = false;
@@ -195,7 +197,7 @@ public final class Client implements Closeable {
             enrol();
             sendLeftOver();
             boolean wentOn = true;
-            while (wanted == ONCE ? wentOn && rounds + failures == 0 : wanted == ENDLESS || rounds < wanted) {
+            while (wanted == ONCE ? wentOn && rounds + failures + late == 0 : wanted == ENDLESS || rounds < wanted) {
                 wentOn = turn();
             }
         } catch (Stopped stop) {
@@ -204,7 +206,7 @@ public final class Client implements Closeable {
         } finally {
             unload();
         }
-        return new Done(rounds, failures, ended);
+        return new Done(rounds, failures, late, ended);
     }
 
     /** End a run, from any thread, at the next step or at once where it waits; this client does not run again. */
@@ -354,6 +356,12 @@ public final class Client implements Closeable {
             throw error;
         } catch (ServerException error) {
             job.finish();
+            if (error.code.equals("late")) { // others were faster, or a time was up
+                late++;
+                tell.tell(Event.of("late", "round " + task.round + ": " + error.getMessage()).with("task", task.id));
+                waits.afterLate();
+                return;
+            }
             failures++;
             tell.tell(Event.of("refused", "round " + task.round + ": " + error.getMessage())
                     .with("task", task.id).with("code", error.code));
