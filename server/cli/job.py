@@ -187,7 +187,7 @@ def show(
         typer.echo("refused: " + ", ".join(f"{count} {code}" for code, count in sorted(standing["refused"].items())))
         for one in refusals:
             say(f"  round {one['round']}, {one['device']}, {ago(one['time'])}: {one['code']}: {one['detail']}")
-    for line in (*privacy_of(standing), *outliers_in(rounds), *began_in(rounds)):
+    for line in (*to_beat(standing), *privacy_of(standing), *outliers_in(rounds), *began_in(rounds)):
         say(line)
     if lacks := (standing["progress"] or {}).get("lacks"):
         say(lacks)
@@ -270,6 +270,17 @@ def job_line(job: dict[str, Any]) -> str:
     scores = {name: _shown(job, name) for name in (job["score"], *_BESIDE)}
     parts += [f"{name.replace('_', ' ')} {shown}" for name, shown in scores.items() if shown]
     return "; ".join(parts)
+
+
+def to_beat(job: Mapping[str, Any]) -> list[str]:
+    """What else was measured on the held-out examples: a guess, and the task layer by itself."""
+    known = job["metrics"]
+    told = {
+        "always the most frequent class": known.get("majority"),
+        "the task layer without the units": known.get(f"{job['score']}_head"),
+    }
+    scores = "; ".join(f"{what} {score:.4f}" for what, score in told.items() if score is not None)
+    return [f"on the same held-out examples: {scores}"] if scores else []
 
 
 def privacy_of(job: Mapping[str, Any]) -> list[str]:

@@ -25,7 +25,7 @@ from server.means.registry import PLAIN
 from server.rounds import claims, late, summing, totals
 from server.rounds.aggregation import bounded
 from server.rounds.claims import Claim
-from server.rounds.evaluation import evaluate, on_devices, task_of
+from server.rounds.evaluation import evaluate, is_compared, on_devices, task_of
 from server.rounds.fleet import all_have_reported, present
 from server.rounds.outcomes import Outcome, aggregate
 from server.rounds.privacy import FLEET_SECONDS, spend, why_spent
@@ -195,7 +195,7 @@ def _evaluate(store: Store, job: Job, round_: Round, outcome: Outcome) -> dict[s
         known |= _as_reported(reports, settings.weight_bound, task_of(store, job))
     done = job.done + 1
     if settings.held_out and _is_last(job, round_) and (done % settings.evaluate_every == 0 or done == settings.rounds):
-        known |= evaluate(store, job, outcome.model.result)
+        known |= evaluate(store, job, outcome.model.result, apart=is_compared(settings, done))
     return known
 
 
