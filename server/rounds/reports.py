@@ -145,10 +145,11 @@ class Reports:
             self._note(part, refusal, device)
             raise
         with self._store.database.write() as connection:
+            current = rounds.lock(connection, part.job, part.round)  # whoever closes it takes the round first too
             parts.judge(connection, part, told)
-            current = rounds.find(connection, part.job, part.round)
             known = on_devices(parts.judged(connection, current), job.settings.weight_bound, task_of(self._store, job))
             metrics.replace(connection, current, known)
+            rounds.add_to_result(connection, current, known)
         return Receipt(0.0)
 
     # --- failures ---

@@ -270,7 +270,7 @@ def _warn(job: Job, round_: Round, odd: Sequence[Mapping[str, str]]) -> None:
 
 
 def _tell(job: Job, round_: Round, known: dict[str, float], score: str) -> None:
-    names = "loss", score, f"{score}_global", "perplexity", "perplexity_global", "reports"
+    names = "loss", score, f"{score}_global", f"{score}_personal", "perplexity", "perplexity_global", "reports"
     values = {name: known[name] for name in names if name in known}
     words = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
     told = {"job": job.name, "round": round_.number, **values}
@@ -292,8 +292,9 @@ def _end_round(
     known = {**known, **counted, "seconds": now - (round_.started or now), "refused": len(outcome.refused)}
     for part, why in outcome.refused:
         parts.refuse_accepted(connection, part, why)
+    judged = metrics.of_round(connection, round_)  # by devices of mode iteration that were done before the server
     told: dict[str, Any] = {"outlying": list(odd)} if odd else {}
-    _close(connection, job, round_, "done", {**known, **told, **late.counts(outcome.staleness)}, now)
+    _close(connection, job, round_, "done", {**judged, **known, **told, **late.counts(outcome.staleness)}, now)
     metrics.add(connection, round_, known)
     done = job.done + 1
     jobs.set_done(connection, job.id, done)

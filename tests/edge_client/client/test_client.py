@@ -355,8 +355,8 @@ def test_it_tells_how_it_does_and_does_not_forget_over_a_long_wait(fleet, bundle
     assert 0 < said[-1].step_seconds < 60
 
 
-def test_both_models_are_measured_in_mode_iteration_too(fleet, bundle):
-    training = {"mode": "iteration", "iterations": 2}
+@pytest.mark.parametrize("training", [{"mode": "iteration", "iterations": 2}, {"mode": "epoch"}], ids=str)
+def test_both_models_are_measured_and_what_was_is_kept(fleet, bundle, training):
     fleet.job(bundle, rounds=2, device_evaluation=2, training=training)
     assert fleet.client(holdout=0.4).run(rounds=2).rounds == 2
     fleet.ended()
@@ -366,7 +366,10 @@ def test_both_models_are_measured_in_mode_iteration_too(fleet, bundle):
     known = {(one["round"], one["name"]): one["value"] for one in fleet.call("GET", "/v1/jobs/topics/metrics").json()}
     assert known[2, "evaluated"] == 1
     for whose in ("global", "personal"):
-        assert known[2, f"accuracy_{whose}"] == pytest.approx(event.details[f"right_{whose}"] / held_back)
+        name = f"accuracy_{whose}"
+        assert known[2, name] == pytest.approx(event.details[f"right_{whose}"] / held_back)
+        kept = fleet.state()["metrics"], fleet.call("GET", "/v1/jobs/topics/rounds").json()[0]["result"]
+        assert [one[name] for one in kept] == [known[2, name]] * 2
     assert (1, "evaluated") not in known
 
 

@@ -411,6 +411,28 @@ def test_accuracies_come_behind_the_last_step_and_replace_each_other(server, bun
     assert known["accuracy_global"] == pytest.approx((4 + 15) / 40)
     assert known["accuracy_personal"] == pytest.approx((7 + 27) / 40)
     assert known["loss"] == pytest.approx(0.7)
+    result = server.call("GET", "/v1/jobs/job/rounds").json()[1]["result"]
+    assert {name: result[name] for name in known} == known, "what is kept of the round has them too"
+
+
+def test_accuracies_of_a_job_that_has_ended_are_kept_with_it(server, bundle_name):
+    training = {"mode": "iteration", "iterations": 1, **SHAPE}
+    server.create_job(bundle_name, training=training, per_round=1, over_selection=1, device_evaluation=1, rounds=1)
+    server.advance()
+    device = server.device()
+    task = device.task(examples=100)
+    judgement(device, task, right_personal=9)  # before the server has closed the last round
+    play(server, [device], [task], np.random.default_rng(), iterations=1)
+    (round_,) = server.call("GET", "/v1/jobs/job/rounds").json()
+    assert round_["result"]["accuracy_personal"] == 0.9
+    judgement(device, task, right_personal=8)  # and after the job has ended
+    (round_,) = server.call("GET", "/v1/jobs/job/rounds").json()
+    job = server.job()
+    assert (job["state"], job["metrics"]["accuracy_personal"], round_["result"]["accuracy_personal"]) == (
+        "ended",
+        0.8,
+        0.8,
+    )
 
 
 def test_accuracies_that_cannot_be_are_refused(server, bundle_name, job):
