@@ -5,6 +5,7 @@ SpryError
 ├── SettingsError       settings of a job that are none
 ├── ProjectError        a project's folder that cannot be used as it is
 ├── SimulationError     a simulation that cannot run as it was asked for
+├── NotWhole            a model that is not known to come out right as one GGUF file
 └── Refusal             an answer to a request: a problem document with this status, code and advice
     └── Overtaken       one for what came when others had been enough
 """
@@ -48,6 +49,14 @@ class ProjectError(SpryError):
 
 class SimulationError(SpryError):
     """A simulation cannot run as it was asked for."""
+
+
+class NotWhole(SpryError):
+    """A model, or its tokenizer, has what nobody compared with llama.cpp."""
+
+    def __init__(self, what: str) -> None:
+        way = "take the format merged, and llama.cpp's converter"
+        super().__init__(f"no whole GGUF is made of this model: {what}; {way}")
 
 
 class Refusal(SpryError):

@@ -185,7 +185,8 @@ class Reports:
         why = "another update of this task was accepted before" if part.sent is not None else part.reason
         detail = f"round {part.round} takes nothing more for this task{f' ({why})' if why else ''}: check in again"
         without = part.state == "spare" or (part.state == "accepted" and part.sent is None)  # or with its steps
-        return (Overtaken if without else Refusal)(409, "late", detail)
+        kind = Overtaken if without else Refusal
+        return kind(409, "late", detail)
 
     def _closed(self, connection: Connection, part: Part) -> Refusal:
         """For a part whose round is being closed, or was since it was read."""
