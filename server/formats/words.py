@@ -104,8 +104,8 @@ def _add_special(writer: GGUFWriter, template: Template, tokenizer: Tokenizer) -
         ("pad_token", writer.add_pad_token_id),
         ("unk_token", writer.add_unk_token_id),
     ):
-        if known.get(name) is not None:
-            add(known[name])
+        if (number := known.get(name)) is not None:
+            add(number)
     writer.add_add_bos_token(bool(around))
     if template.source:
         writer.add_chat_template(template.source)
