@@ -231,6 +231,15 @@ def trainable(exported_once) -> Path:
     return exported_once("trainable", batches=(4, 2, 1), directions=(1, 2))
 
 
+@pytest.fixture(scope="session")
+def narrow(exported_once) -> Path:
+    """The same shapes and directions, the latter at bottlenecks of two numbers a token."""
+    from edge_client.commands.options.adapter import AdapterOptions
+
+    options = AdapterOptions("bottleneck", rank=2)
+    return exported_once("narrow", adapter=options, batches=(4, 2, 1), directions=(1, 2))
+
+
 @pytest.fixture
 def task() -> Task:
     """Both units of the last block, four examples at a time."""

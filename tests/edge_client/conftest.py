@@ -1,4 +1,4 @@
-"""A bundle of bottlenecks, a server whose devices are clients in this process, and one that stumbles."""
+"""A server whose devices are clients in this process, and one that stumbles."""
 
 import itertools
 import threading
@@ -19,15 +19,6 @@ TEXTS = ("it is a train", "the ice is on the lake", "is it?", "a b c", "the lake
 PATIENCE = 300
 """Seconds until something hangs; a busy machine is slow."""
 ROWS = [{"text": text, "label": number % 3} for number, text in enumerate(TEXTS)]
-
-
-@pytest.fixture(scope="session")
-def narrow(exported_once) -> Path:
-    """The same shapes and directions, the latter at bottlenecks of two numbers a token."""
-    from edge_client.commands.options.adapter import AdapterOptions
-
-    options = AdapterOptions("bottleneck", rank=2)
-    return exported_once("narrow", adapter=options, batches=(4, 2, 1), directions=(1, 2))
 
 
 class Fleet:
