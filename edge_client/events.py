@@ -12,7 +12,8 @@ Detail = str | int | float | bool | None
 class Event:
     """Kinds are part of the interface: `spry join --json` prints them.
 
-    enrolled, task, download, progress, uploaded, refused, failed, waiting, unreachable, reachable, warning, stopped
+    enrolled, task, download, progress, uploaded, late, refused, failed, waiting, unreachable, reachable, warning,
+    stopped
     """
 
     kind: str

@@ -14,12 +14,13 @@ from edge_client import __version__
 from server import logs
 from server.addresses import TrueClient
 from server.errors import ServerConfigError
+from server.names import ADMIN_TOKEN
 from server.rounds.offers import Offers
 from server.rounds.summands import Summands
 from server.rounds.ticker import Ticker
 from server.settings import Settings, read_settings
 from server.storage.jobs import list_jobs
-from server.storage.store import ADMIN_TOKEN_FILE, Store
+from server.storage.store import Store
 from server.web import guide, problems, reference
 from server.web.admission import Door
 from server.web.checkins import AtOnce
@@ -99,7 +100,7 @@ class PlainRefusal:
 
 
 def _say_what_next(store: Store) -> None:
-    kept = store.folder / ADMIN_TOKEN_FILE
+    kept = store.folder / ADMIN_TOKEN
     where = "SPRY_ADMIN_TOKEN" if store.settings.admin_token.get_secret_value() else f"in {kept}"
     log.info("data folder: %s; administrator's token: %s", store.folder, where)
     if not list_jobs(store):

@@ -5,7 +5,9 @@ SpryError
 ├── SettingsError       settings of a job that are none
 ├── ProjectError        a project's folder that cannot be used as it is
 ├── SimulationError     a simulation that cannot run as it was asked for
+├── NotWhole            a model that is not known to come out right as one GGUF file
 └── Refusal             an answer to a request: a problem document with this status, code and advice
+    └── Overtaken       one for what came when others had been enough
 """
 
 from __future__ import annotations
@@ -49,6 +51,14 @@ class SimulationError(SpryError):
     """A simulation cannot run as it was asked for."""
 
 
+class NotWhole(SpryError):
+    """A model, or its tokenizer, has what nobody compared with llama.cpp."""
+
+    def __init__(self, what: str) -> None:
+        way = "take the format merged, and llama.cpp's converter"
+        super().__init__(f"no whole GGUF is made of this model: {what}; {way}")
+
+
 class Refusal(SpryError):
     """A request is not granted, for a reason that its sender can act on."""
 
@@ -59,6 +69,10 @@ class Refusal(SpryError):
         self.code = code
         self.detail = detail
         self.retry_after = retry_after
+
+
+class Overtaken(Refusal):
+    """Others were faster, or the job is over: nothing is wrong with what was sent, and it counts as no refusal."""
 
 
 def not_found(what: str, name: str, known: str) -> Refusal:

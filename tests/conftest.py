@@ -1,4 +1,4 @@
-"""What tests of several packages share: settings, a tiny model with a real tokenizer, and bundles made from it."""
+"""What tests of several packages share: settings, a tiny model with a tokenizer, bundles made from it, and a task."""
 
 import fcntl
 import gc
@@ -8,11 +8,13 @@ import signal
 import string
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from edge_client.wire.protocol import ServerOptimizers, Task, Training
 from tests.order import by_cost, is_quick
 from tests.untraced import follow_no_library
 
@@ -221,3 +223,53 @@ def paired(exported_once, tmp_path_factory) -> Path:
     texts = ("it is a train", "the ice", "on it", "a b")
     desk.write_text("".join(json.dumps({"text": text, "label": LABELS[i % 3]}) + "\n" for i, text in enumerate(texts)))
     return exported_once("paired", adapter=AdapterOptions("pairs", dimension=8, examples=str(desk)))
+
+
+@pytest.fixture(scope="session")
+def trainable(exported_once) -> Path:
+    """Batches of 4, 2 and 1, one and two directions, ONNX Runtime alone."""
+    return exported_once("trainable", batches=(4, 2, 1), directions=(1, 2))
+
+
+@pytest.fixture(scope="session")
+def narrow(exported_once) -> Path:
+    """The same shapes and directions, the latter at bottlenecks of two numbers a token."""
+    from edge_client.commands.options.adapter import AdapterOptions
+
+    options = AdapterOptions("bottleneck", rank=2)
+    return exported_once("narrow", adapter=options, batches=(4, 2, 1), directions=(1, 2))
+
+
+@pytest.fixture
+def task() -> Task:
+    """Both units of the last block, four examples at a time."""
+    return Task(
+        id="task-1",
+        job="job-1",
+        job_name="topics",
+        round=1,
+        seed=2**63 + 5,
+        units=[2, 3],
+        cut=2,
+        bundle="",
+        runtime="onnx",
+        version=0,
+        iteration=0,
+        seconds=60.0,
+        training=Training(batch=4, length=8, learning_rate=0.1, epochs=2),
+        optimizers=ServerOptimizers(),
+        batch=4,
+    )
+
+
+@pytest.fixture
+def changed(task):
+    """The task with other settings, those of its training among them."""
+    training = set(Training.__dataclass_fields__)
+
+    def change(**fields):
+        inner = {name: value for name, value in fields.items() if name in training - {"batch"}}
+        outer = {name: value for name, value in fields.items() if name not in inner}
+        return replace(task, **outer, training=replace(task.training, **inner))
+
+    return change

@@ -22,6 +22,8 @@ PACKAGES = ("edge_client", "export", "server")
 GAP = "…"
 SEEDS = {"SpryError", "BadRow", "BadParameter", "RemoteProtocolError", "Located"}
 """Classes whose constructions, and whose subclasses' constructions, carry a message."""
+WITH_STATUS = {"Refusal", "Overtaken", "Abstention", "problem"}
+"""What takes a status and a code before the message; a device's takes neither."""
 TROUBLE = {"warning", "refused", "failed", "waiting", "unreachable", "reachable", "stopped"}
 """Kinds of events that tell of trouble, or of its end."""
 WRITES_LOG = {"warning", "error", "exception"}
@@ -140,7 +142,12 @@ class Module:
             yield from arguments[1:2] if _is(arguments[0], *TROUBLE) else ()
         elif called == "Located":
             yield from arguments[3:]
-        elif called in ("Refusal", "Abstention", "problem"):  # a status and a code come first; a device's have neither
+        elif called in (
+            "Refusal",
+            "Overtaken",
+            "Abstention",
+            "problem",
+        ):  # a status and a code come first; a device's have neither
             yield from arguments[2:3] or arguments[:1]
         elif called in classes - {"RuntimeMissing"} or called == "complain" or self._is_ours(call, function, classes):
             yield from arguments[:1]

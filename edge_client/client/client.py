@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from edge_client import __version__
 from edge_client.data.columns import Columns
 from edge_client.data.examples import BadRows
 from edge_client.data.local import OwnData
@@ -32,17 +31,18 @@ from edge_client.errors import (
     WrongResults,
 )
 from edge_client.events import Event, Tell, silent
-from edge_client.keys import installed, public_of, read_public, split_token
+from edge_client.keys import read_public, split_token
 from edge_client.memory import resident, trim_memory
 from edge_client.runtimes.runtime import CPU, chosen, require_publisher
 from edge_client.store.download import fetch
-from edge_client.store.jobs import JobStore, KnownJob, Store, default_home, signing
+from edge_client.store.jobs import JobStore, KnownJob, Store, default_home
 from edge_client.store.tried import try_once
 from edge_client.training.plan import Workbench
-from edge_client.wire.protocol import CheckIn, DeviceKey, Enrolled, Enrolment, Receipt, Task
+from edge_client.wire.protocol import CheckIn, Receipt, Task
 from edge_client.wire.server import Server
 
 from .conditions import Conditions
+from .enrolment import enrol
 from .fitness import Fitness
 from .waits import Waits
 
@@ -58,6 +58,8 @@ class Done:
 
     rounds: int = 0
     failures: int = 0
+    late: int = 0
+    """Results that came when their rounds were over: of a few in each where more devices are invited than wanted."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,8 @@ class Client:
         self._loaded = False
         self._step_seconds: float | None = None
         self._resident: int | None = None
+        self._late = ""
+        """The last task whose result came too late."""
         where = Path(ca) if ca is not None else None
         self.server = Server(server, ca=where, transport=transport, patience=patience, pause=pause, tell=on_event)
 
@@ -172,11 +176,11 @@ class Client:
                     self._waits.go_on(idle.seconds, idle.reason, idle.failures)
                 if self._publisher is not None:
                     self.store.pin(self._publisher)
-                self._enrol()
+                enrol(self.server, self.store, self.token, self.name, self._tell)
                 self._send_left_over(done)
                 while rounds is None or done.rounds < rounds:
                     went_on = self._turn(done)
-                    if once and (done.rounds or done.failures or not went_on):
+                    if once and (done.rounds or done.failures or done.late or not went_on):
                         break
             finally:
                 self.unload()
@@ -186,44 +190,6 @@ class Client:
         """Give back memory and connections; the folder stays."""
         self.unload()
         self.server.close()
-
-    def _enrol(self) -> None:
-        identity = self.store.identity()
-        if identity is None:
-            if not self.token:
-                what = f"this device is not enrolled with {self.server.url}"
-                raise SpryError(
-                    f"{what}: give a token (--token), made by the server's operator with `spry token create`"
-                )
-            key = public_of(self.store.make_key()) if installed() else ""
-            identity = self.server.enrol(Enrolment(self.token, self.name[:100], __version__, key))
-            if identity.secret:
-                why = "no package cryptography here" if not key else "the server is of an earlier version"
-                self._tell(Event("warning", f"this device proves itself by a secret that it sends, not a key: {why}"))
-            self.store.save_identity(identity)
-            self._tell(Event("enrolled", f"enrolled as {identity.device}", {"device": identity.device}))
-        elif identity.secret and installed():
-            identity = self._with_key(identity)
-        self.server.identity = identity
-        if not identity.secret:
-            self.server.signing = signing(self.store, identity, self.server.url)
-
-    def _with_key(self, identity: Enrolled) -> Enrolled:
-        """A key in place of the secret of an earlier version; a server of an earlier version goes on by the secret."""
-        key = DeviceKey(public_of(self.store.make_key()))
-        self.server.identity = changed = identity
-        try:
-            changed = self.server.send_key(key)
-        except Unauthorized:  # the server may have the key already, and its answer was lost
-            self.server.identity = Enrolled(identity.device, "")
-            self.server.signing = signing(self.store, identity, self.server.url)
-            changed = self.server.send_key(key)
-        except Unreachable:
-            raise
-        except ServerError:
-            return identity
-        self.store.save_identity(changed)
-        return changed
 
     def _send_left_over(self, done: Done) -> None:
         """A result that was finished before this process started; the server may have it already."""
@@ -313,6 +279,12 @@ class Client:
             raise
         except ServerError as error:
             job.finish()
+            if error.code == "late" and task.id != self._late:  # given out again it would be late again
+                self._late = task.id
+                done.late += 1
+                self._tell(Event("late", f"round {task.round}: {error}", {"task": task.id}))
+                self._waits.after_late()
+                return
             done.failures += 1
             self._tell(Event("refused", f"round {task.round}: {error}", {"task": task.id, "code": error.code}))
             self._waits.after_failure()

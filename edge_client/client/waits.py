@@ -13,6 +13,8 @@ LONG_SECONDS = 20.0
 """One of this length is worth giving back what a runtime leaves in the process that loaded it."""
 SHORTEST = 0.2
 FAILURE, LONGEST_FAILURE = 5.0, 3600.0
+LATE = 1.0
+"""After a result that a round was over for; the server says who has to wait longer."""
 
 
 class Waits:
@@ -62,6 +64,10 @@ class Waits:
         """The longer the more tasks have failed since one succeeded."""
         self.failures += 1
         self.wait(min(FAILURE * 2 ** min(self.failures - 1, 12), LONGEST_FAILURE))
+
+    def after_late(self) -> None:
+        """Others were faster, or a time was up: the next round may be open already."""
+        self.wait(LATE)
 
     def after_success(self, asked: float) -> None:
         self.failures = 0

@@ -254,8 +254,21 @@ Count = Annotated[int, Ge(0), Le(2**40)]
 Sums = Annotated[dict[Name, Finite], Len(0, 20)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """How good a round's global weights and a device's own are; in mode iteration it is sent by itself, at the end."""
+
+    held_back: Count = 0
+    """Examples that the two counts below are of."""
+    right_global: Count = 0
+    right_personal: Count = 0
+    sums_global: Sums = field(default_factory=dict[str, float])
+    sums_personal: Sums = field(default_factory=dict[str, float])
+    """Sums of the task's other scores over the same predictions, by their names: losses, or shares."""
+
+
 @dataclass(frozen=True)
-class Report:
+class Report(Judgement):
     """What an update says beside its tensors."""
 
     examples: Annotated[int, Ge(1), Le(2**40)]
@@ -265,26 +278,8 @@ class Report:
     """Mean over the steps, before each."""
     seconds: Annotated[float, Ge(0), Le(1e9)] = 0.0
     peak_bytes: Count = 0
-    held_back: Count = 0
-    """Examples that the two counts below are of."""
-    right_global: Count = 0
-    right_personal: Count = 0
     measured: Count = 0
     """Rows of features that the moments beside the update are of."""
-    sums_global: Sums = field(default_factory=dict[str, float])
-    sums_personal: Sums = field(default_factory=dict[str, float])
-    """Sums of the task's other scores over the same predictions, by their names: losses, or shares."""
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """Mode iteration: how good a round's last weights and a device's own are; the fields are those of a Report."""
-
-    held_back: Count
-    right_global: Count
-    right_personal: Count
-    sums_global: Sums = field(default_factory=dict[str, float])
-    sums_personal: Sums = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True)

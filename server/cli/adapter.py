@@ -15,16 +15,18 @@ from server.cli.common import CaOption, JsonOption, NameArgument, ServerOption, 
 from server.cli.connection import AdminError, Administrator
 from server.cli.files import Taken, take
 from server.cli.hub import push_folder
-from server.formats.registry import FORMATS, MERGED
+from server.errors import NotWhole
+from server.formats.registry import MERGED, NAMES, WHOLE, WITH_BASE
 
 _LOADED = {
     "peft": "load it with PeftModel.from_pretrained(base, {out!r}), or `spry merge` it",
     "gguf": "llama-cli -m base.gguf --lora {out}/adapter.gguf, or `ollama create NAME -f {out}/Modelfile`",
+    WHOLE: "llama-cli -m {out}/model.gguf, or `ollama create NAME -f {out}/Modelfile`",
     MERGED: "load it with AutoModel…from_pretrained({out!r})",
 }
-FormatOption = Annotated[str, typer.Option("--format", help=f"The format: {', '.join((*FORMATS, MERGED))}.")]
+FormatOption = Annotated[str, typer.Option("--format", help=f"The format: {', '.join(NAMES)}.")]
 ModelOption = Annotated[
-    str | None, typer.Option(help=f"The base model, as it was given to `spry export`; for {MERGED}.")
+    str | None, typer.Option(help=f"The base model, as it was given to `spry export`; for {' and '.join(WITH_BASE)}.")
 ]
 VersionOption = Annotated[int | None, typer.Option(help="An earlier version; the newest when left out.")]
 
@@ -50,6 +52,8 @@ def download(
     as_json: JsonOption = False,
 ) -> None:
     """Write what was learned: for PEFT, for llama.cpp and Ollama (gguf), or the whole model with it (merged).
+
+    merged-gguf is the whole model as one file for llama.cpp and Ollama.
 
     Example: spry adapter download news --out adapter/
     """
@@ -91,15 +95,17 @@ def push(
 
 def _check(form: str, model: str | None) -> None:
     """Before anything is asked of a server."""
-    if form not in (*FORMATS, MERGED):
-        raise AdminError(f"--format must be one of {', '.join((*FORMATS, MERGED))}, got {form!r}")
-    if (form == MERGED) != (model is not None):
-        raise AdminError(f"--model is the base that --format {MERGED} merges with, on this machine: give both or none")
+    if form not in NAMES:
+        raise AdminError(f"--format must be one of {', '.join(NAMES)}, got {form!r}")
+    if (form in WITH_BASE) != (model is not None):
+        raise AdminError(
+            f"--model is the base that {' and '.join(WITH_BASE)} merge with, on this machine: give both or none"
+        )
 
 
 def save(administrator: Administrator, job: str, out: Path, form: str, model: str | None, version: int | None) -> Taken:
     """What nothing has trained yet is taken by its number alone, and told to be so."""
-    taken = take(administrator, job, "peft" if form == MERGED else form, version)
+    taken = take(administrator, job, "peft" if form in WITH_BASE else form, version)
     if not taken.trained and version is None:
         raise AdminError(
             f"job {job} has learned nothing yet: wait for its first round (spry job show {job} --follow), or take what "
@@ -110,7 +116,7 @@ def save(administrator: Administrator, job: str, out: Path, form: str, model: st
     if model is None:
         taken.write(out)
     else:
-        _merge(administrator, taken, model, out)
+        _merge(administrator, taken, model, out, form, f"{job}, version {taken.version}")
     return taken
 
 
@@ -119,14 +125,18 @@ def save_adapter(administrator: Administrator, job: str, out: Path) -> None:
     take(administrator, job, "peft").write(out)
 
 
-def _merge(administrator: Administrator, taken: Taken, model: str, out: Path) -> None:
-    """By `spry merge`, with the task and the labels of the job's bundle."""
+def _merge(administrator: Administrator, taken: Taken, model: str, out: Path, form: str, name: str) -> None:
+    """By `spry merge`, with the task and the labels of the job's bundle; as one file where that is asked for."""
     from edge_client.commands.cli import installed, missing_extra
     from edge_client.data.templates import Template
     from server.formats.ollama import modelfile
+    from server.formats.whole import write_whole
 
     entry = installed()["merge"]
     told = taken.manifest(administrator).model
+    speaks = told.task == "causal-lm"
+    if form == WHOLE and not speaks:
+        raise NotWhole(f"it is trained for {told.task}, not for causal-lm")
     out.absolute().parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.absolute().parent) as beside:
         adapter, merged = Path(beside) / "adapter", Path(beside) / "merged"
@@ -136,8 +146,10 @@ def _merge(administrator: Administrator, taken: Taken, model: str, out: Path) ->
                 entry.load()(adapter, model, merged, told.task, json.dumps(told.labels))
         except ImportError as error:
             raise missing_extra(entry, error) or error from None
-        if told.task == "causal-lm":
-            (merged / "Modelfile").write_text(modelfile(".", None, Template.beside(merged), base=told.name))
+        source = f"./{write_whole(merged, name).name}" if form == WHOLE else "."
+        if speaks:
+            (merged / "Modelfile").write_text(modelfile(source, None, Template.beside(merged), base=told.name))
         out.mkdir(exist_ok=True)
-        for file in merged.iterdir():
+        kept = [merged / source, merged / "Modelfile"] if form == WHOLE else list(merged.iterdir())
+        for file in kept:
             file.replace(out / file.name)

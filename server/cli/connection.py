@@ -17,7 +17,8 @@ from edge_client.bundle.manifest import FILE_NAME
 from edge_client.bundle.signature import SIGNATURES
 from edge_client.errors import SpryError
 from edge_client.wire.addresses import checked_address, trusted
-from server.project.folder import ADMIN_TOKEN, Project
+from server.names import ADMIN_TOKEN
+from server.project.folder import Project
 from server.text import printable
 
 if TYPE_CHECKING:

@@ -36,6 +36,8 @@ from server.jobs.presets import PRESETS, merged, preset_for, private_start, star
 
 _BESIDE = "exact_match", "perplexity"
 """Scores that some tasks have beside the one that is compared."""
+_PERSONAL = "_personal"
+"""Of devices' own models, after the name of the score."""
 _REFUSALS = 5
 """The newest that `spry job show` tells."""
 
@@ -187,7 +189,7 @@ def show(
         typer.echo("refused: " + ", ".join(f"{count} {code}" for code, count in sorted(standing["refused"].items())))
         for one in refusals:
             say(f"  round {one['round']}, {one['device']}, {ago(one['time'])}: {one['code']}: {one['detail']}")
-    for line in (*privacy_of(standing), *outliers_in(rounds), *began_in(rounds)):
+    for line in (*to_beat(standing), *privacy_of(standing), *outliers_in(rounds), *began_in(rounds)):
         say(line)
     if lacks := (standing["progress"] or {}).get("lacks"):
         say(lacks)
@@ -197,7 +199,7 @@ def show(
     if assignment:
         say(_steps(assignment))
     typer.echo()
-    scores = [name for name in (standing["score"], *_BESIDE) if _value(standing["metrics"], name) is not None]
+    scores = [name for name in _scores(standing) if _value(standing["metrics"], name) is not None]
     scores = scores or [standing["score"]]
     columns = ("round", "state", "reports", "loss", *(name.replace("_", " ") for name in scores), "seconds")
     show_table(columns, (_round(row, scores) for row in rounds), "no rounds yet")
@@ -267,9 +269,20 @@ def job_line(job: dict[str, Any]) -> str:
         parts.append(f"round {progress['number']}{step}: {progress['reported']} of {progress['wanted']} reported")
     if "loss" in job["metrics"]:
         parts.append(f"loss {job['metrics']['loss']:.4f}")
-    scores = {name: _shown(job, name) for name in (job["score"], *_BESIDE)}
+    scores = {name: _shown(job, name) for name in _scores(job)}
     parts += [f"{name.replace('_', ' ')} {shown}" for name, shown in scores.items() if shown]
     return "; ".join(parts)
+
+
+def to_beat(job: Mapping[str, Any]) -> list[str]:
+    """What else was measured on the held-out examples: a guess, and the task layer by itself."""
+    known = job["metrics"]
+    told = {
+        "always the most frequent class": known.get("majority"),
+        "the task layer without the units": known.get(f"{job['score']}_head"),
+    }
+    scores = "; ".join(f"{what} {score:.4f}" for what, score in told.items() if score is not None)
+    return [f"on the same held-out examples: {scores}"] if scores else []
 
 
 def privacy_of(job: Mapping[str, Any]) -> list[str]:
@@ -305,6 +318,10 @@ def _steps(assignment: dict[str, Any]) -> str:
     steps = Counter(one["step"] for one in assignment["parts"] if one["state"] in ("open", "accepted"))
     told = (f"{count} device{'' if count == 1 else 's'} {step}" for step, count in steps.most_common())
     return f"gradients in round {assignment['round']}: {'; '.join(told) or 'of no device yet'}"
+
+
+def _scores(job: Mapping[str, Any]) -> tuple[str, ...]:
+    return job["score"], f"{job['score']}{_PERSONAL}", *_BESIDE
 
 
 def _value(metrics: dict[str, Any], name: str) -> float | None:

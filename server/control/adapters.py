@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 from edge_client.bundle.adapters import folded
 from server.errors import Refusal
 from server.formats.learned import Learned, Version
-from server.formats.registry import FORMATS, MERGED
+from server.formats.registry import FORMATS, NAMES, WITH_BASE
 from server.jobs.job import Job
 from server.storage.store import Store
 
@@ -19,14 +19,14 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 
 def adapter_archive(store: Store, job: Job, version: int, form: str = "peft") -> bytes:
     """A .zip with the same bytes for the same version, and in it `spry.json`, which says what it is."""
-    if form == MERGED:
+    if form in WITH_BASE:
         raise Refusal(
             409, "invalid",
             "a server has no base model to merge with: merge where the base is, by `spry adapter download "
-            f"{job.name} --format merged --model BASE --out merged/`",
+            f"{job.name} --format {form} --model BASE --out merged/`",
         )  # fmt: skip
     if form not in FORMATS:
-        raise Refusal(422, "invalid", f"format must be one of {', '.join((*FORMATS, MERGED))}, got {form!r}")
+        raise Refusal(422, "invalid", f"format must be one of {', '.join(NAMES)}, got {form!r}")
     bundle = store.bundles.open(job.bundle)
     initial = load_file(bundle.folder / bundle.manifest.adapter.file)
     tensors = folded(initial | store.models.load(job, version).result)

@@ -9,10 +9,11 @@ const STATES = {
   done: "reported",
   open: "training",
   lost: "given back, refused or too late",
+  spare: "not needed: others were enough",
   free: "not its part",
 };
 
-const stateOf = (part) => (part.reported ? "done" : part.state === "open" ? "open" : "lost");
+const stateOf = (part) => (part.reported ? "done" : part.state in STATES ? part.state : "lost");
 
 const TOLD = {
   open: "training",
@@ -20,6 +21,7 @@ const TOLD = {
   refused: "refused",
   failed: "given back",
   expired: "too late",
+  spare: "not needed",
 };
 
 const PARTS = [
@@ -35,7 +37,7 @@ const PARTS = [
 
 export function showAssignment(found) {
   const { units, parts } = found ?? { units: [], parts: [] };
-  const held = new Set(parts.filter((part) => stateOf(part) !== "lost").flatMap((part) => part.units));
+  const held = new Set(parts.filter((part) => !["lost", "spare"].includes(stateOf(part))).flatMap((part) => part.units));
   text($("assignment-text"), sentence(found, held));
   $("assignment-scroll").hidden = $("assignment-legend").hidden = !parts.length;
   $("assignment-scroll").parentElement.querySelector("details").hidden = !parts.length;

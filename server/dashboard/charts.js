@@ -19,12 +19,22 @@ const lines = (names) => (table) =>
       values: table.metrics.get(name),
     }));
 
-/** Held-out examples tell what to beat: always guessing their most frequent class. */
-function guess({ metrics }, measured) {
+const HEADS = ["accuracy_head", "f1_head"];
+
+/** Held-out examples tell what to beat: always guessing their most frequent class, and the task layer by itself. */
+function toBeat({ metrics }, measured) {
+  const found = HEADS.filter((name) => metrics.has(name)).map((name) => ({
+    label: "the task layer without the units",
+    base: "head",
+    values: metrics.get(name),
+  }));
   const share = metrics.get("majority")?.get(0);
-  if (share == null) return [];
-  const rounds = measured.flatMap(({ values }) => [...values.keys()]);
-  return [{ label: "always the most frequent class", base: true, values: new Map(rounds.map((round) => [round, share])) }];
+  if (share != null) {
+    const rounds = measured.flatMap(({ values }) => [...values.keys()]);
+    const values = new Map(rounds.map((round) => [round, share]));
+    found.push({ label: "always the most frequent class", base: "guess", values });
+  }
+  return found;
 }
 
 /** What is shown: a title, how a number reads, and the series that a job has. */
@@ -44,8 +54,13 @@ const CHARTS = [
         ["f1_global", "F1, global on devices"],
         ["f1_personal", "F1, personal"],
       ])(table);
-      return measured.length ? [...measured, ...guess(table, measured)] : [];
+      return measured.length ? [...measured, ...toBeat(table, measured)] : [];
     },
+    note: ({ metrics }) =>
+      HEADS.some((name) => metrics.has(name))
+        ? "Without the units: the task layer as it stands, on the model as it was before the units learned, by the same " +
+          "held-out examples. A task layer that nothing else was trained beside might do better."
+        : "",
     none: ({ settings }) =>
       settings.held_out || settings.device_evaluation
         ? "The first measurement is not done yet."
@@ -177,7 +192,7 @@ class Chart {
       this.known = kind;
       this.legend.replaceChildren(
         ...this.series.map(({ label, base }, number) =>
-          h("li", {}, h("span", { class: `swatch ${base ? "base" : `series-${number + 1}`}` }), `${label} `, h("b")),
+          h("li", {}, h("span", { class: `swatch ${base ? `base ${base}` : `series-${number + 1}`}` }), `${label} `, h("b")),
         ),
       );
       this.plot = new uPlot(this.options(), data, this.canvas);
@@ -210,7 +225,12 @@ class Chart {
   }
 
   line(number) {
-    if (this.series[number].base) return { stroke: () => colour("muted"), width: 1, points: { show: false } };
+    const { base } = this.series[number];
+    if (base) {
+      const stroke = () => colour("muted");
+      const head = base === "head"; // measured in few rounds
+      return { stroke, width: 1, dash: head ? [3, 3] : [], spanGaps: true, points: { show: head, size: 4, fill: stroke } };
+    }
     const stroke = () => colour(`series-${number + 1}`);
     if (this.bars) {
       const align = number ? 1 : -1;

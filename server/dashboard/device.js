@@ -8,7 +8,14 @@ import { linkTo } from "./pages.js";
 import { may } from "./people.js";
 
 const EVERY = 2000; // milliseconds between two looks, at least
-const TOLD = { open: "training", accepted: "accepted", refused: "refused", failed: "given back", expired: "too late" };
+const TOLD = {
+  open: "training",
+  accepted: "accepted",
+  refused: "refused",
+  failed: "given back",
+  expired: "too late",
+  spare: "not needed",
+};
 
 let shown = null; // its id
 let asked = 0;
@@ -115,6 +122,7 @@ function numbers(device) {
     ["Parts accepted", count(counts.accepted ?? 0), ""],
     ["Given back or refused", count((counts.failed ?? 0) + (counts.refused ?? 0)), ""],
     ["Too late", count(counts.expired ?? 0), ""],
+    ["Not needed", count(counts.spare ?? 0), "others were enough"],
     ["Sent", bytes(device.up), `${bytes(device.down)} fetched`],
   ];
   if (profile?.step_seconds) found.push(["A step takes", duration(profile.step_seconds), "in its last round"]);

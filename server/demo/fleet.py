@@ -16,9 +16,9 @@ from server.cli.connection import Access, Administrator
 from server.demo import intents
 from server.demo.folder import DemoFolder
 from server.demo.plan import DemoPlan
+from server.names import ADMIN_TOKEN
 from server.processes import Process, Processes, free_port, wait_for_server
 from server.screen import Screen
-from server.storage.store import ADMIN_TOKEN_FILE
 
 JOB = "demo"
 _LOOK = 0.3
@@ -58,7 +58,7 @@ class DemoFleet:
         arguments = "serve", "--port", str(port), "--data", str(folder.server)
         self._server = processes.start(folder.logs / "server.log", *arguments, **settings)
         wait_for_server(self.url, lambda: self._server.check("the server"), self._server.log)
-        self.token = (folder.server / ADMIN_TOKEN_FILE).read_text().strip()
+        self.token = (folder.server / ADMIN_TOKEN).read_text().strip()
         self.admin = Administrator(Access(self.url, self.token))
         self._publisher = keys.make()  # of this run alone: TorchScript runs from signed bundles only
 

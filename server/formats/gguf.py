@@ -60,7 +60,7 @@ def gguf_adapter(learned: Learned) -> bytes:
         import gguf
     except ImportError as error:
         raise RuntimeMissing("the format gguf", "gguf", str(error)) from None
-    known = gguf.get_tensor_name_map(_number(gguf, architecture.name), learned.model.blocks)
+    known = gguf.get_tensor_name_map(number_of(gguf, architecture.name), learned.model.blocks)
     alpha = max(one.scale * one.rank for one in factors.values())
     with tempfile.TemporaryDirectory(prefix="spry-gguf-") as folder:
         path = Path(folder) / ADAPTER
@@ -89,7 +89,8 @@ def _architecture(learned: Learned) -> Architecture:
     return ARCHITECTURES[kind]
 
 
-def _number(gguf: Any, name: str) -> Any:
+def number_of(gguf: Any, name: str) -> Any:
+    """An architecture's, by its name."""
     return next(number for number, of in gguf.MODEL_ARCH_NAMES.items() if of == name)
 
 

@@ -10,4 +10,6 @@ from server.formats.peft import peft_files
 
 FORMATS: dict[str, Callable[[Learned], Mapping[str, bytes]]] = {"peft": peft_files, "gguf": gguf_files}
 """Files by name. Merging needs the base model's weights, which a server has not: `spry adapter download` does that."""
-MERGED = "merged"
+MERGED, WHOLE = "merged", "merged-gguf"
+WITH_BASE = MERGED, WHOLE
+NAMES = (*FORMATS, *WITH_BASE)

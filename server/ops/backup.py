@@ -26,11 +26,11 @@ from edge_client import __version__
 from edge_client.bundle.folder import sha256
 from edge_client.errors import SpryError
 from edge_client.store.files import sync_folder
+from server.names import ADMIN_TOKEN
 from server.ops.archive import DUMP, FORMAT, Advance, Entry, Index, write
 from server.ops.contents import File, contents
 from server.settings import Settings
 from server.storage.database import Database, database_file
-from server.storage.store import ADMIN_TOKEN_FILE
 
 PG_DUMP = "pg_dump --format=custom"
 _HELD = ".backup"
@@ -131,7 +131,7 @@ def _index(held: Path, files: list[File], kind: str) -> Index:
     folder = held.parent
     database = database_file(held) if kind == "sqlite" else held / DUMP
     entries = [Entry(database.name, sha256(database), database.stat().st_size)]
-    token = folder / ADMIN_TOKEN_FILE
+    token = folder / ADMIN_TOKEN
     if token.is_file():
         shutil.copy(token, held / token.name)
         entries.append(Entry(token.name, sha256(held / token.name), token.stat().st_size))

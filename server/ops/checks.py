@@ -68,9 +68,9 @@ def _open_files() -> Finding:
 
 
 def _admin_token(folder: Path, settings: Settings) -> Finding:
-    from server.storage.store import ADMIN_TOKEN_FILE
+    from server.names import ADMIN_TOKEN
 
-    name, path = "administrator's token", folder / ADMIN_TOKEN_FILE
+    name, path = "administrator's token", folder / ADMIN_TOKEN
     if settings.admin_token.get_secret_value():
         return Finding(name, "ok", "given by the settings")
     if not path.is_file():

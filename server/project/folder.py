@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 from edge_client.store import files
 from server.errors import ProjectError
+from server.names import ADMIN_TOKEN
 from server.project import file
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-ADMIN_TOKEN = "admin-token"  # noqa: S105 -- a file's name
 
 
 class Project:

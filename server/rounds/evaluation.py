@@ -24,6 +24,7 @@ from edge_client.training.epoch import evaluate as judged
 from edge_client.wire.protocol import Report
 from server.errors import Refusal
 from server.jobs.job import Job
+from server.jobs.settings import JobSettings
 from server.rounds.aggregation import bounded
 from server.storage.store import Store
 
@@ -31,8 +32,11 @@ if TYPE_CHECKING:
     from edge_client.data.examples import Examples
 
 
-def evaluate(store: Store, job: Job, weights: Weights) -> dict[str, float]:
-    """The task's scores on the job's held-out examples: accuracy, exact match and F1, or perplexity and answers'."""
+def evaluate(store: Store, job: Job, weights: Weights, *, apart: bool = False) -> dict[str, float]:
+    """The task's scores on the job's held-out examples: accuracy, exact match and F1, or perplexity and answers'.
+
+    `apart` adds what the task layer scores by itself, under the main score's name and `_head`.
+    """
     assert job.settings.held_out is not None
     bundle = store.bundles.open(job.bundle)
     manifest, training = bundle.manifest, job.settings.training
@@ -45,14 +49,37 @@ def evaluate(store: Store, job: Job, weights: Weights) -> dict[str, float]:
         def logits(batch: Batch, values: Weights) -> Any:
             return stepper.forward(batch.tokens, batch.labels, values).logits
 
-        (score,) = judged(logits, examples, encoder, task_named(manifest.model.task), [weights])
+        alone = _without_units(store, job, weights) if apart else []
+        score, *by_head = judged(logits, examples, encoder, task_named(manifest.model.task), [weights, *alone])
         written: dict[str, float] = {}
         if most := job.settings.evaluate_answers:
             assert manifest.generation is not None  # the job was made on such a bundle
             decoder = Decoder(manifest, runtime, name, weights)
             generator = Generator(decoder, bundle.tokenizer(), manifest.generation.ends)
             written = scores_of(generator, examples, most)
-    return _figures(task_named(manifest.model.task), score) | written
+    task = task_named(manifest.model.task)
+    told = {f"{task.main_score}_head": _figures(task, one)[task.main_score] for one in by_head}
+    return _figures(task, score) | told | written
+
+
+def is_compared(settings: JobSettings, done: int) -> bool:
+    """Whether the task layer is measured by itself after so many rounds, which takes as long as the model does.
+
+    At evaluations 1, 2, 4, 8 and so on, and the last: a few points say how the two grow apart.
+    """
+    number = done // settings.evaluate_every
+    return done == settings.rounds or (number > 0 and number & (number - 1) == 0)
+
+
+def _without_units(store: Store, job: Job, weights: Weights) -> list[Weights]:
+    """The task layer as it stands, on the model as it was before any unit learned; none where one of them is missing.
+
+    A layer that had been trained on that model alone may score more: nobody trains one, so this is what can be told.
+    """
+    manifest = store.bundles.manifest(job.bundle)
+    if not manifest.head or not manifest.units:
+        return []
+    return [store.models.initial(job) | {name: weights[name] for name in manifest.head_names}]
 
 
 def task_of(store: Store, job: Job) -> TaskType:
@@ -125,8 +152,7 @@ def check_held_out(store: Store, bundle: str, held_out: str, *, answers: bool = 
 
     With `answers`, those that ask nothing too, and a bundle that cannot write.
 
-    Whoever always guesses the most frequent class is right in the share `majority`. What a head alone would score is
-    not known here: the server has nothing to train one on.
+    Whoever always guesses the most frequent class is right in the share `majority`.
     """
     runtime_for(store, bundle)
     examples = _held_out(store, bundle, held_out)

@@ -6,7 +6,7 @@ import hashlib
 import random
 import secrets
 import threading
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from sqlalchemy import Connection
@@ -16,22 +16,18 @@ from edge_client.wire.protocol import CheckedIn, CheckIn, Task, Training
 from server.errors import Refusal
 from server.jobs.assignment import Fit, RoundSlot, choose
 from server.jobs.demands import is_wanted, unsuited
-from server.jobs.job import PAUSED, RUNNING, Job
-from server.jobs.teams import team_in_turn
+from server.jobs.job import Job
 from server.rounds import late
-from server.rounds.fleet import free_slots, is_to_measure, needs_of
+from server.rounds.fleet import is_to_measure, needs_of
 from server.rounds.pace import most_passes
 from server.rounds.privacy import clip_for, has_paid_all
+from server.rounds.standing import OpenRound, Reason, Standings, between, has_done, is_full
 from server.rounds.summing import sum_of
 from server.storage import devices, parts, rounds, sums
-from server.storage.jobs import find_job, list_jobs
+from server.storage.jobs import find_job
 from server.storage.rows import Device, Part, Round
 from server.storage.store import Store
 
-Reason = str
-"""Why a device is given nothing, in words that stay the same while it waits: it tells each once."""
-_REMEMBERED = 0.5
-"""Seconds for which the state of rounds is not read again, to answer fleets that ask all at once."""
 _SITS_OUT = 2.0
 """How many retry times a device waits that gave a task of this job back, or was refused: others come first."""
 _LONGEST_BACK_OFF = 3600.0
@@ -40,71 +36,21 @@ _REASONS = 3
 """Of different jobs, at most, in one answer."""
 
 
-@dataclass(frozen=True)
-class OpenRound:
-    """A round that takes devices, and the places that it has left."""
-
-    job: Job
-    number: int
-    version: int
-    opened: float
-    places: int
-    """Of the round, taken or free."""
-    free: list[RoundSlot]
-    first: frozenset[int]
-    """Places to give away before others: of a round that has not enough devices for all."""
-    done: frozenset[str]
-    """Devices that have done their part."""
-
-    @property
-    def order(self) -> tuple[bool, bool, int, float]:
-        """A round that has begun and lacks few clients comes first, lest each job have some and none enough."""
-        begun = self.places - len(self.free)
-        missing = self.job.settings.per_round - begun
-        return missing <= 0, not begun, missing if begun else 0, self.opened
-
-    @property
-    def following(self) -> Reason:
-        """When the next one opens."""
-        wanted = self.job.settings.complete
-        return f"the next opens when {wanted} have reported, or all that there are, or at this one's deadline"
-
-
-@dataclass(frozen=True)
-class Standing:
-    """The running jobs: their open rounds, and why others have none."""
-
-    rounds: list[OpenRound] = field(default_factory=list[OpenRound])
-    waits: list[tuple[Job, Reason]] = field(default_factory=list[tuple[Job, Reason]])
-
-    def wanted(self, check_in: CheckIn) -> list[OpenRound]:
-        """The rounds that a device asks for, the first to be given away first."""
-        return sorted((one for one in self.rounds if is_wanted(one.job, check_in)), key=lambda one: one.order)
-
-    def reasons(self, check_in: CheckIn) -> list[Reason]:
-        """Why the other jobs that it asks for have no round."""
-        return [why for job, why in self.waits if is_wanted(job, check_in)]
-
-
 class Offers:
     """Answers check-ins."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: tuple[float, int, Standing] = (0.0, -1, Standing())
+        self._standings = Standings(store)
         self._seen: dict[str, tuple[float, CheckIn]] = {}
-        self._sent = 0.0
-        self._at_work: set[str] = set()
-        """Devices with an open part, as of when rounds were read; those that this process gave one since."""
         self._lock = threading.Lock()
-        self._reading = threading.Lock()
 
     def answer(self, device: Device, check_in: CheckIn) -> CheckedIn:
         store = self._store
         self._seen[device.id] = store.now(), check_in
         if (held := self._held(device.id, check_in)) is not None:
             return held
-        standing = self._standing()
+        standing = self._standings.now()
         reasons: list[Reason] = []
         for open_round in standing.wanted(check_in):
             offered = self._offer(open_round, device, check_in)
@@ -115,12 +61,8 @@ class Offers:
 
     def answer_at_once(self, device: str, check_in: CheckIn) -> CheckedIn | None:
         """To come back later, and why, by what was read a moment ago; None where `answer` has to look."""
-        now = self._store.now()
-        read, turn, standing = self._known
-        if turn != self._store.turn or not read <= now < read + 2 * _REMEMBERED or device in self._at_work:
-            return None
-        if now >= max(read, self._sent) + _REMEMBERED:  # one looks, for all who come meanwhile
-            self._sent = now
+        standing = self._standings.recent(device)
+        if standing is None:
             return None
         reasons: list[Reason] = []
         for open_round in standing.wanted(check_in):
@@ -130,7 +72,7 @@ class Offers:
         reasons += standing.reasons(check_in)
         if not reasons and check_in.job is not None:
             return None
-        self._seen[device] = now, check_in
+        self._seen[device] = self._store.now(), check_in
         return self._wait_for(reasons or [self._nothing_runs(None)])
 
     def _wait_for(self, reasons: list[Reason]) -> CheckedIn:
@@ -160,53 +102,6 @@ class Offers:
             parts.end(connection, part, "failed", why, self._store.now())
         self._store.turn += 1
         return None
-
-    def _standing(self) -> Standing:
-        now, turn = self._store.now(), self._store.turn
-        read, known_turn, known = self._known
-        if known_turn == turn and read <= now < read + _REMEMBERED:
-            return known
-        with self._reading:  # one thread reads, those that came with it take what it found
-            if self._known[:2] == (read, known_turn):
-                self._known = now, turn, self._read()
-            return self._known[2]
-
-    def _read(self) -> Standing:
-        with self._store.database.read() as connection:
-            self._at_work = parts.devices_at_work(connection)
-        standing = Standing()
-        for job in list_jobs(self._store, RUNNING, PAUSED):
-            if job.state == PAUSED:
-                standing.waits.append((job, f"{job.name} is paused"))
-            elif (open_round := self._read_round(job)) is not None:
-                standing.rounds.append(open_round)
-            else:
-                standing.waits.append((job, _between(job.name, job.round)))
-        return standing
-
-    def _read_round(self, job: Job) -> OpenRound | None:
-        with self._store.database.read() as connection:
-            newest = rounds.find_open(connection, job.id, job.round)
-            if newest is None:
-                return None
-            known = parts.places(connection, newest)
-            before = parts.count_in(connection, job.id, [newest.number - 1])[newest.number - 1].get("accepted", 0)
-            given = late.given(connection, newest) if job.settings.is_buffered else None
-            is_summing = sums.find(connection, newest) is not None
-        free, per_round = free_slots(self._store, job, known), job.settings.per_round
-        first = in_turn(newest.number, before, per_round) if given is None else late.in_turn(free, given, per_round)
-        if job.settings.secure_aggregation:
-            first = team_in_turn(newest.number, job.settings.teams, job.settings.places)
-        return OpenRound(
-            job=job,
-            number=newest.number,
-            version=newest.version,
-            opened=newest.opened,
-            places=job.settings.places,
-            free=[] if is_summing else free,
-            first=first,
-            done=frozenset(place.device for place in known if place.state == "accepted"),
-        )
 
     def _nothing_runs(self, name: str | None) -> Reason:
         if name is None:
@@ -246,17 +141,17 @@ class Offers:
             if isinstance(joined, str):
                 self._give_back(open_round, slot)
                 return joined
-            self._at_work.add(device.id)
+            self._standings.at_work.add(device.id)
             return self._task(job, part, joined)
         return self._no_place(open_round, check_in)
 
     def _is_closed_to(self, open_round: OpenRound, device: str, check_in: CheckIn) -> Reason | None:
         """Why a round has no place for a device, whatever the device could hold."""
         if device in open_round.done:
-            return _has_done(open_round)
+            return has_done(open_round)
         if (why := unsuited(open_round.job, self._store.bundles.manifest(open_round.job.bundle), check_in)) is not None:
             return why
-        return None if open_round.free else _is_full(open_round)
+        return None if open_round.free else is_full(open_round)
 
     def _reserve(self, open_round: OpenRound, check_in: CheckIn, most: float | None) -> tuple[RoundSlot, Fit] | None:
         """Take a place out of those that this process takes for free."""
@@ -284,7 +179,7 @@ class Offers:
     def _no_place(self, open_round: OpenRound, check_in: CheckIn) -> Reason:
         name = open_round.job.name
         if not open_round.free:
-            return _is_full(open_round)
+            return is_full(open_round)
         with self._lock:
             fits = self._choose(open_round, replace(check_in, memory_bytes=None)) is not None
             fits_alone = self._choose(open_round, replace(check_in, low_memory=True)) is not None
@@ -307,19 +202,19 @@ class Offers:
         current = rounds.lock_open(connection, job.id, part.round)
         if current is None:
             self._store.turn += 1
-            return _between(job.name, part.round)
+            return between(job.name, part.round)
         if parts.has_accepted(connection, current, device.id):
             self._store.turn += 1
-            return _has_done(open_round)
+            return has_done(open_round)
         if sums.find(connection, current) is not None:
             self._store.turn += 1
-            return _is_full(open_round)
+            return is_full(open_round)
         why = has_paid_all(connection, job, device.id) or self._sits_out(connection, job, current, device)
         if why is not None:
             return why
         if job.settings.is_buffered and late.are_enough(connection, current, job.settings.per_round):
             self._store.turn += 1
-            return _is_full(open_round)
+            return is_full(open_round)
         parts.add(connection, part)
         if current.started is None:
             rounds.start_clock(connection, current, now, now + job.settings.deadline)
@@ -397,26 +292,3 @@ def seed_of(job_seed: int, number: int, slot: int) -> int:
     """A client's seed: nobody stores it, and two clients of a job never share one. 63 bits, for databases."""
     digest = hashlib.sha256(f"{job_seed}/{number}/{slot}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
-
-
-def in_turn(number: int, devices: int, per_round: int) -> frozenset[int]:
-    """The places to fill first when a round has fewer devices than it wants: each has its turn, round after round."""
-    if not 0 < devices < per_round:
-        return frozenset()
-    first = (number - 1) * devices
-    return frozenset(place % per_round for place in range(first, first + devices))
-
-
-def _between(job: str, number: int) -> Reason:
-    if not number:
-        return f"the first round of {job} opens in a moment"
-    return f"round {number} of {job} is being closed; the next opens in a moment"
-
-
-def _has_done(open_round: OpenRound) -> Reason:
-    done = f"this device has done its part of round {open_round.number} of {open_round.job.name}"
-    return f"{done}; {open_round.following}"
-
-
-def _is_full(open_round: OpenRound) -> Reason:
-    return f"round {open_round.number} of {open_round.job.name} has no place left; {open_round.following}"

@@ -12,7 +12,7 @@ from edge_client.training.features import Moments
 from edge_client.wire.clipping import silent
 from edge_client.wire.protocol import Judgement, Receipt, Report
 from edge_client.wire.scalars import ScalarError, decode_report, largest_report
-from server.errors import Refusal, not_found
+from server.errors import Overtaken, Refusal, not_found
 from server.jobs.job import Job
 from server.rounds import late
 from server.rounds.counts import check_derivatives, check_held_back, held_to
@@ -84,7 +84,7 @@ class Reports:
         with self._store.database.write() as connection:
             self._lock_open_round(connection, part)
             if not parts.accept(connection, part, sent, self._store.now()):
-                raise self._over(part)
+                raise self._closed(connection, part)
 
     # --- scalars ---
 
@@ -145,10 +145,11 @@ class Reports:
             self._note(part, refusal, device)
             raise
         with self._store.database.write() as connection:
+            current = rounds.lock(connection, part.job, part.round)  # whoever closes it takes the round first too
             parts.judge(connection, part, told)
-            current = rounds.find(connection, part.job, part.round)
             known = on_devices(parts.judged(connection, current), job.settings.weight_bound, task_of(self._store, job))
             metrics.replace(connection, current, known)
+            rounds.add_to_result(connection, current, known)
         return Receipt(0.0)
 
     # --- failures ---
@@ -180,9 +181,19 @@ class Reports:
             raise self._over(part)
 
     def _over(self, part: Part) -> Refusal:
-        why = {"accepted": "another update of this task was accepted before"}.get(part.state, part.reason)
+        """For a part that has ended."""
+        why = "another update of this task was accepted before" if part.sent is not None else part.reason
         detail = f"round {part.round} takes nothing more for this task{f' ({why})' if why else ''}: check in again"
-        return Refusal(409, "late", detail)
+        without = part.state == "spare" or (part.state == "accepted" and part.sent is None)  # or with its steps
+        kind = Overtaken if without else Refusal
+        return kind(409, "late", detail)
+
+    def _closed(self, connection: Connection, part: Part) -> Refusal:
+        """For a part whose round is being closed, or was since it was read."""
+        part = parts.find(connection, part.id) or part
+        if part.state == "open":
+            part = replace(part, state=rounds.find(connection, part.job, part.round).leaves(self._store.now()))
+        return self._over(part)
 
     def _lock_open_round(self, connection: Connection, part: Part) -> Round:
         """The round stays open until this transaction ends."""
@@ -191,7 +202,7 @@ class Reports:
         current = rounds.lock_open(connection, part.job, part.round)
         if current is None:
             late.wait_for_next(part)
-            raise self._over(part)
+            raise self._closed(connection, part)
         return current
 
     def _refuse(self, part: Part, refusal: Refusal) -> None:
@@ -208,6 +219,8 @@ class Reports:
         self._note(self._part(device, task), refusal, device)
 
     def _note(self, part: Part, refusal: Refusal, device: str) -> None:
+        if isinstance(refusal, Overtaken):
+            return
         with self._store.database.write() as connection:
             refusals.add(connection, part, device, refusal.code, refusal.detail, self._store.now())
 

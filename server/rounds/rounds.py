@@ -25,7 +25,7 @@ from server.means.registry import PLAIN
 from server.rounds import claims, late, summing, totals
 from server.rounds.aggregation import bounded
 from server.rounds.claims import Claim
-from server.rounds.evaluation import evaluate, on_devices, task_of
+from server.rounds.evaluation import evaluate, is_compared, on_devices, task_of
 from server.rounds.fleet import all_have_reported, present
 from server.rounds.outcomes import Outcome, aggregate
 from server.rounds.privacy import FLEET_SECONDS, spend, why_spent
@@ -195,7 +195,7 @@ def _evaluate(store: Store, job: Job, round_: Round, outcome: Outcome) -> dict[s
         known |= _as_reported(reports, settings.weight_bound, task_of(store, job))
     done = job.done + 1
     if settings.held_out and _is_last(job, round_) and (done % settings.evaluate_every == 0 or done == settings.rounds):
-        known |= evaluate(store, job, outcome.model.result)
+        known |= evaluate(store, job, outcome.model.result, apart=is_compared(settings, done))
     return known
 
 
@@ -270,7 +270,7 @@ def _warn(job: Job, round_: Round, odd: Sequence[Mapping[str, str]]) -> None:
 
 
 def _tell(job: Job, round_: Round, known: dict[str, float], score: str) -> None:
-    names = "loss", score, f"{score}_global", "perplexity", "perplexity_global", "reports"
+    names = "loss", score, f"{score}_global", f"{score}_personal", "perplexity", "perplexity_global", "reports"
     values = {name: known[name] for name in names if name in known}
     words = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
     told = {"job": job.name, "round": round_.number, **values}
@@ -292,8 +292,9 @@ def _end_round(
     known = {**known, **counted, "seconds": now - (round_.started or now), "refused": len(outcome.refused)}
     for part, why in outcome.refused:
         parts.refuse_accepted(connection, part, why)
+    judged = metrics.of_round(connection, round_)  # by devices of mode iteration that were done before the server
     told: dict[str, Any] = {"outlying": list(odd)} if odd else {}
-    _close(connection, job, round_, "done", {**known, **told, **late.counts(outcome.staleness)}, now)
+    _close(connection, job, round_, "done", {**judged, **known, **told, **late.counts(outcome.staleness)}, now)
     metrics.add(connection, round_, known)
     done = job.done + 1
     jobs.set_done(connection, job.id, done)
@@ -308,7 +309,7 @@ def _close(
     if job.settings.training.mode == "iteration":
         parts.accept_reporters(connection, round_, now)
     if not job.settings.is_buffered:
-        parts.expire(connection, round_, reason="the round was closed without it", now=now)
+        parts.leave(connection, round_, now)
 
 
 def _fail(store: Store, job: Job, round_: Round, claim: Claim, why: str) -> None:

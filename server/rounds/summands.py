@@ -23,7 +23,7 @@ from edge_client.sums.messages import (
 )
 from edge_client.sums.streams import TAG
 from edge_client.wire.protocol import Receipt
-from server.errors import Refusal
+from server.errors import Overtaken, Refusal
 from server.jobs.job import Job
 from server.rounds.reports import Reports
 from server.rounds.summing import arrangement_of, carried, scores_of
@@ -76,7 +76,7 @@ class Summands(Reports):
             if current is None and message in ("vow", "opening"):
                 return True  # others were enough: the sum is being opened
             if current is None:
-                raise self._over(part)
+                raise self._closed(connection, part)
             self._check(connection, job, current, part, message, data)
             if message == "card":
                 sums.add(connection, part, data)
@@ -257,7 +257,7 @@ def _sealed(standing: Standing, arrangement: Arrangement, known: list[Summand], 
 
 
 def _too_late(number: int) -> Refusal:
-    return Refusal(409, "late", f"the sum of round {number} goes on without this device: check in again")
+    return Overtaken(409, "late", f"the sum of round {number} goes on without this device: check in again")
 
 
 def _unfit(why: str) -> Refusal:

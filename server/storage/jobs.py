@@ -81,7 +81,7 @@ def end(connection: Connection, job: str, reason: str, now: float) -> None:
     connection.execute(
         update(tasks)
         .where(tasks.c.job == job, tasks.c.state == "open")
-        .values(state="expired", ended=now, reason=f"the job ended: {reason}")
+        .values(state="spare", ended=now, reason=f"the job ended: {reason}")
     )
 
 

@@ -38,6 +38,12 @@ def course(connection: Connection, job: str, name: str, among: tuple[str, float]
     return list(connection.execute(query).scalars())
 
 
+def of_round(connection: Connection, round_: Round) -> dict[str, float]:
+    query = select(metrics.c.name, metrics.c.value)
+    known = query.where(metrics.c.job == round_.job, metrics.c.round == round_.number)
+    return {row.name: row.value for row in connection.execute(known)}
+
+
 def newest(connection: Connection, job: str) -> dict[str, float]:
     """Each metric's value in the last round that has it."""
     last = (

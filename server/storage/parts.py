@@ -281,8 +281,10 @@ def accept_reporters(connection: Connection, round_: Round, now: float) -> None:
     )
 
 
-def expire(connection: Connection, round_: Round, *, reason: str, now: float) -> None:
-    """Those that are still open."""
+def leave(connection: Connection, round_: Round, now: float) -> None:
+    """Those that are still open when their round ends."""
+    state = round_.leaves(now)
+    reason = "the round's time was up" if state == "expired" else "others were enough"
     connection.execute(
-        update(tasks).where(*_of(round_), tasks.c.state == "open").values(state="expired", ended=now, reason=reason)
+        update(tasks).where(*_of(round_), tasks.c.state == "open").values(state=state, ended=now, reason=reason)
     )

@@ -22,6 +22,12 @@ def find_open(connection: Connection, job: str, number: int) -> Round | None:
     return _first(connection, select(rounds).where(*_is(job, number), rounds.c.state == "open"))
 
 
+def lock(connection: Connection, job: str, number: int) -> Round:
+    """It stays as it is until the transaction ends."""
+    query = select(rounds).where(*_is(job, number)).with_for_update()
+    return Round(**connection.execute(query).mappings().one())
+
+
 def lock_open(connection: Connection, job: str, number: int) -> Round | None:
     """It stays open until the transaction ends."""
     query = select(rounds).where(*_is(job, number), rounds.c.state == "open")
@@ -124,6 +130,13 @@ def next_iteration(connection: Connection, round_: Round, deadline: float) -> No
         .where(*_is(round_.job, round_.number))
         .values(state="open", owner=None, lease=None, iteration=round_.iteration + 1, deadline=deadline)
     )
+
+
+def add_to_result(connection: Connection, round_: Round, known: Mapping[str, float]) -> None:
+    """What came to be known of a round that is over."""
+    if round_.result is not None:
+        result = {**round_.result, **known}
+        connection.execute(update(rounds).where(*_is(round_.job, round_.number)).values(result=result))
 
 
 def close(connection: Connection, round_: Round, state: RoundState, result: Mapping[str, Any], now: float) -> None:

@@ -9,7 +9,8 @@ from edge_client.wire.protocol import Report, Training
 
 RoundState = Literal["open", "closing", "done", "failed"]
 Role = Literal["viewer", "operator", "administrator"]
-PartState = Literal["open", "accepted", "refused", "failed", "expired"]
+PartState = Literal["open", "accepted", "refused", "failed", "expired", "spare"]
+"""A round ended without an expired part because its time was up, and without a spare one because others were enough."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,10 @@ class Round:
     fence: int
     """How often it was claimed: whoever closes it has a number of its own."""
     result: dict[str, Any] | None
+
+    def leaves(self, now: float) -> PartState:
+        """What an open part becomes where it goes on without it: before its time is up nobody has missed anything."""
+        return "expired" if self.deadline is not None and now >= self.deadline else "spare"
 
 
 @dataclass(frozen=True)

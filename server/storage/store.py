@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 
 from server.errors import ServerConfigError
 from server.jobs.assignment import Needs
+from server.names import ADMIN_TOKEN
 from server.settings import Settings
 from server.storage import audit
 from server.storage.blobs import Blobs
@@ -21,8 +22,6 @@ from server.storage.database import Database
 from server.storage.models import Models
 from server.storage.roster import Roster
 from server.storage.traffic import Traffic
-
-ADMIN_TOKEN_FILE = "admin-token"  # noqa: S105 -- the file's name
 
 
 class Store:
@@ -34,7 +33,7 @@ class Store:
         self.folder = settings.data_dir.absolute()
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self.admin_token = settings.admin_token.get_secret_value() or _kept_token(self.folder / ADMIN_TOKEN_FILE)
+            self.admin_token = settings.admin_token.get_secret_value() or _kept_token(self.folder / ADMIN_TOKEN)
             self.database = Database(settings.database_url, self.folder)
         except OSError as error:
             raise ServerConfigError(

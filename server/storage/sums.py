@@ -115,8 +115,9 @@ def give_up(connection: Connection, round_: Round, reason: str, now: float) -> N
 def leave_out(connection: Connection, round_: Round, inside: Collection[int], reason: str, now: float) -> None:
     """Parts of other places are nobody's any more."""
     others = tasks.c.job == round_.job, tasks.c.round == round_.number, tasks.c.slot.not_in(inside)
+    state = round_.leaves(now)
     connection.execute(
-        update(tasks).where(*others, tasks.c.state == "open").values(state="expired", ended=now, reason=reason)
+        update(tasks).where(*others, tasks.c.state == "open").values(state=state, ended=now, reason=reason)
     )
 
 

@@ -124,7 +124,7 @@ tasks = Table(
     Column("cut", Integer, nullable=False),
     Column("batch", Integer, nullable=False),
     Column("runtime", String(50), nullable=False),
-    Column("state", String(10), nullable=False),  # open, accepted, refused, failed, expired
+    Column("state", String(10), nullable=False),  # open, accepted, refused, failed, expired, spare
     Column("reason", Text, nullable=False),
     Column("created", Float, nullable=False),
     Column("ended", Float),

@@ -18,7 +18,10 @@ def test_settings_log_and_the_adapter_of_a_job(tab, site, tmp_path):
     one = tab()
     one.open("told")
     page = one.page
-    expect(page.locator("#chart-accuracy .legend")).to_contain_text("always the most frequent class")
+    legend = page.locator("#chart-accuracy .legend")
+    expect(legend).to_contain_text("always the most frequent class")
+    expect(legend).to_contain_text(re.compile(r"the task layer without the units \d+\.\d %"))
+    expect(page.locator("#chart-accuracy")).to_contain_text("on the model as it was before the units learned")
     expect(page.locator("#tiles [data-key='Time left']")).to_contain_text("if rounds go on as the last ones did")
     expect(page.locator("#tiles [data-key=Devices]")).to_contain_text(re.compile(r"Devices\s*2\s*took part"))
     page.get_by_text("Settings", exact=True).click()

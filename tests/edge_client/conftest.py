@@ -1,10 +1,9 @@
-"""A bundle to train on, a task over it, a server whose devices are clients in this process, and one that stumbles."""
+"""A server whose devices are clients in this process, and one that stumbles."""
 
 import itertools
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -12,7 +11,6 @@ import pytest
 
 from edge_client.client.client import Client
 from edge_client.events import Event
-from edge_client.wire.protocol import ServerOptimizers, Task, Training
 from tests.arrivals import arrive
 from tests.edge_client.stage import Stage
 
@@ -21,56 +19,6 @@ TEXTS = ("it is a train", "the ice is on the lake", "is it?", "a b c", "the lake
 PATIENCE = 300
 """Seconds until something hangs; a busy machine is slow."""
 ROWS = [{"text": text, "label": number % 3} for number, text in enumerate(TEXTS)]
-
-
-@pytest.fixture(scope="session")
-def trainable(exported_once) -> Path:
-    """Batches of 4, 2 and 1, one and two directions, ONNX Runtime alone."""
-    return exported_once("trainable", batches=(4, 2, 1), directions=(1, 2))
-
-
-@pytest.fixture(scope="session")
-def narrow(exported_once) -> Path:
-    """The same shapes and directions, the latter at bottlenecks of two numbers a token."""
-    from edge_client.commands.options.adapter import AdapterOptions
-
-    options = AdapterOptions("bottleneck", rank=2)
-    return exported_once("narrow", adapter=options, batches=(4, 2, 1), directions=(1, 2))
-
-
-@pytest.fixture
-def task() -> Task:
-    """Both units of the last block, four examples at a time."""
-    return Task(
-        id="task-1",
-        job="job-1",
-        job_name="topics",
-        round=1,
-        seed=2**63 + 5,
-        units=[2, 3],
-        cut=2,
-        bundle="",
-        runtime="onnx",
-        version=0,
-        iteration=0,
-        seconds=60.0,
-        training=Training(batch=4, length=8, learning_rate=0.1, epochs=2),
-        optimizers=ServerOptimizers(),
-        batch=4,
-    )
-
-
-@pytest.fixture
-def changed(task):
-    """The task with other settings, those of its training among them."""
-    training = set(Training.__dataclass_fields__)
-
-    def change(**fields):
-        inner = {name: value for name, value in fields.items() if name in training - {"batch"}}
-        outer = {name: value for name, value in fields.items() if name not in inner}
-        return replace(task, **outer, training=replace(task.training, **inner))
-
-    return change
 
 
 class Fleet:

@@ -16,11 +16,13 @@ from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import FILE_NAME
 from edge_client.client.client import Client, Idle
 from edge_client.client.conditions import Conditions
+from edge_client.client.waits import FAILURE
 from edge_client.data.batches import Batches
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import examples_for
 from edge_client.data.sources import open_data
 from edge_client.errors import DataError, SpryError, StoreError, Unauthorized
+from edge_client.events import Event
 from edge_client.runtimes.runtime import chosen, open_runtime
 from edge_client.step.passes import Passes
 from edge_client.store.jobs import Store
@@ -353,8 +355,8 @@ def test_it_tells_how_it_does_and_does_not_forget_over_a_long_wait(fleet, bundle
     assert 0 < said[-1].step_seconds < 60
 
 
-def test_both_models_are_measured_in_mode_iteration_too(fleet, bundle):
-    training = {"mode": "iteration", "iterations": 2}
+@pytest.mark.parametrize("training", [{"mode": "iteration", "iterations": 2}, {"mode": "epoch"}], ids=str)
+def test_both_models_are_measured_and_what_was_is_kept(fleet, bundle, training):
     fleet.job(bundle, rounds=2, device_evaluation=2, training=training)
     assert fleet.client(holdout=0.4).run(rounds=2).rounds == 2
     fleet.ended()
@@ -364,7 +366,10 @@ def test_both_models_are_measured_in_mode_iteration_too(fleet, bundle):
     known = {(one["round"], one["name"]): one["value"] for one in fleet.call("GET", "/v1/jobs/topics/metrics").json()}
     assert known[2, "evaluated"] == 1
     for whose in ("global", "personal"):
-        assert known[2, f"accuracy_{whose}"] == pytest.approx(event.details[f"right_{whose}"] / held_back)
+        name = f"accuracy_{whose}"
+        assert known[2, name] == pytest.approx(event.details[f"right_{whose}"] / held_back)
+        kept = fleet.state()["metrics"], fleet.call("GET", "/v1/jobs/topics/rounds").json()[0]["result"]
+        assert [one[name] for one in kept] == [known[2, name]] * 2
     assert (1, "evaluated") not in known
 
 
@@ -475,6 +480,30 @@ def test_a_device_that_holds_one_program_at_a_time_says_so(fleet, bundle):
     assert client.run(rounds=1).rounds == 1
     fleet.until(lambda: fleet.call("GET", "/v1/devices").json()[0]["profile"])
     assert fleet.call("GET", "/v1/devices").json()[0]["profile"]["low_memory"] is True
+
+
+def test_a_result_that_others_were_faster_than_is_no_failure(fleet, bundle):
+    """Two are invited for the one update that is wanted; the second goes on with the next round, unpunished."""
+    fleet.job(bundle, per_round=1, over_selection=2, rounds=2)
+    slow, waits = list[Event](), list[float]()
+
+    def overtake(event):
+        slow.append(event)
+        if event.kind == "task" and event.details["round"] == 1:
+            fleet.client(home="fast").run(rounds=1)
+            fleet.until(lambda: fleet.state()["done"] == 1)
+
+    def pause(seconds):
+        waits.append(seconds)
+        fleet.pause(seconds)
+
+    done = fleet.client(home="slow", on_event=overtake, pause=pause).run(rounds=1)
+    assert (done.rounds, done.late, done.failures) == (1, 1, 0)
+    (late,) = [event for event in slow if event.kind == "late"]
+    assert "round 1 takes nothing more for this task (others were enough)" in late.message
+    assert not [event for event in slow if event.kind == "refused"]
+    assert max(waits) < FAILURE
+    assert fleet.ended()["refused"] == {}
 
 
 def test_skipped_rows_are_told(fleet, bundle):

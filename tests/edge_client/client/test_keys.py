@@ -120,7 +120,7 @@ def test_a_clock_that_goes_back_stops_nothing(wired, monkeypatch):
 
 def test_a_device_without_the_library_falls_back_to_a_secret(fleet, trainable, monkeypatch):
     fleet.job(fleet.upload(trainable), rounds=1)
-    monkeypatch.setattr("edge_client.client.client.installed", lambda: False)
+    monkeypatch.setattr("edge_client.client.enrolment.installed", lambda: False)
     assert fleet.client().run(rounds=1).rounds == 1
     assert "by a secret that it sends, not a key: no package cryptography here" in fleet.told("warning")[0].message
     assert Store(fleet.folder / "home", fleet.address).identity().secret
@@ -129,7 +129,7 @@ def test_a_device_without_the_library_falls_back_to_a_secret(fleet, trainable, m
 @pytest.mark.parametrize("lost", [False, True], ids=["answered", "the answer was lost"])
 def test_a_device_of_an_earlier_version_is_upgraded(fleet, monkeypatch, lost):
     with monkeypatch.context() as earlier:
-        earlier.setattr("edge_client.client.client.installed", lambda: False)
+        earlier.setattr("edge_client.client.enrolment.installed", lambda: False)
         client = fleet.client()
         client.run(once=True)
     old = client.store.identity()
@@ -159,7 +159,7 @@ def test_a_server_of_an_earlier_version_goes_on_by_the_secret(stage, tmp_path):
 
 def test_a_revoked_device_of_an_earlier_version_keeps_its_identity(fleet, monkeypatch):
     with monkeypatch.context() as earlier:
-        earlier.setattr("edge_client.client.client.installed", lambda: False)
+        earlier.setattr("edge_client.client.enrolment.installed", lambda: False)
         client = fleet.client()
         client.run(once=True)
     old = client.store.identity()

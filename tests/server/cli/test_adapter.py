@@ -84,18 +84,35 @@ def test_merged_with_its_base(ok, wrong, spoken, talker_folder, tmp_path):
     assert "exists; choose another --out or give --overwrite" in wrong("adapter", "download", spoken, *where)
 
 
+@pytest.mark.filterwarnings("ignore")  # of transformers and PEFT
+def test_merged_as_one_file_for_llama_cpp(ok, wrong, spoken, talker_folder, tmp_path):
+    out = tmp_path / "whole"
+    where = "--format", "merged-gguf", "--model", talker_folder
+    told = ok("adapter", "download", spoken, *where, "--out", out)
+    assert f"llama-cli -m {out}/model.gguf" in told
+    assert {path.name for path in out.iterdir()} == {"model.gguf", "Modelfile"}
+    assert (out / "Modelfile").read_text().splitlines()[1] == "FROM ./model.gguf"
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
 def test_what_no_gguf_adapter_can_say(ok, wrong, taken_part, tmp_path):
     told = wrong("adapter", "download", taken_part, "--format", "gguf", "--out", tmp_path / "no")
     assert "trained a task layer (classifier" in told
+    whole = wrong(
+        "adapter", "download", taken_part, "--format", "merged-gguf", "--model", "x", "--out", tmp_path / "no"
+    )
+    assert "no whole GGUF is made of this model: it is trained for seq-cls, not for causal-lm; take the" in whole
     assert not (tmp_path / "no").exists()
 
 
 def test_formats_that_are_none(wrong, address, job, tmp_path):
     at = "adapter", "download", job["name"], "--out", tmp_path / "no"
-    assert "--format must be one of peft, gguf, merged, got 'onnx'" in wrong(*at, "--format", "onnx")
+    assert "--format must be one of peft, gguf, merged, merged-gguf, got 'onnx'" in wrong(*at, "--format", "onnx")
     assert "give both or none" in wrong(*at, "--format", "merged")
+    assert "give both or none" in wrong(*at, "--format", "merged-gguf")
     assert "give both or none" in wrong(*at, "--model", "x")
-    for form, status, said in (("merged", 409, "--format merged --model BASE"), ("onnx", 422, "must be one of")):
+    told = {form: (409, f"--format {form} --model BASE") for form in ("merged", "merged-gguf")}
+    for form, (status, said) in (told | {"onnx": (422, "must be one of")}).items():
         headers = {"Authorization": f"Bearer {TOKEN}"}
         answer = httpx.get(f"{address}/v1/jobs/{job['id']}/adapter?format={form}", headers=headers)
         assert (answer.status_code, said in answer.json()["detail"]) == (status, True)

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import pytest
 
@@ -14,7 +15,7 @@ from edge_client.commands import cli
 from edge_client.format import size
 from edge_client.wire.invitation import invitation_in
 from server.cli.connection import Access, Administrator
-from server.cli.job import began_in, outliers_in
+from server.cli.job import began_in, outliers_in, to_beat
 from server.privacy.accountant import epsilon_of, noise_for
 from tests.server.cli.conftest import ROWS
 
@@ -55,7 +56,17 @@ def test_settings_of_a_job(ok, tiny, tmp_path):
     told = json.loads(ok("job", "create", "text", "--bundle", tiny, *as_text, "--deadline", "9.5", "--json"))
     assert {**told["settings"], "seed": settings["seed"]} == settings
     assert json.loads(ok("job", "show", "set", "--json"))["settings"] == settings
+    most = max(Counter(row["label"] for row in ROWS).values()) / len(ROWS)
+    told = f"on the same held-out examples: always the most frequent class {most:.4f}"
+    assert told in ok("job", "show", "set").splitlines()
     assert settings in [one["settings"] for one in json.loads(ok("job", "list", "--json"))]
+
+
+def test_what_there_is_to_beat():
+    known = {"majority": 0.25, "f1": 0.9, "f1_head": 0.53126}
+    told = "always the most frequent class 0.2500; the task layer without the units 0.5313"
+    assert to_beat({"score": "f1", "metrics": known}) == [f"on the same held-out examples: {told}"]
+    assert to_beat({"score": "f1", "metrics": {"f1": 0.9}}) == []
 
 
 def test_options_of_a_job(ok, tiny):

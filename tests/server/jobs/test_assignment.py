@@ -14,9 +14,6 @@ from server.errors import Refusal
 from server.jobs.assignment import Needs, RoundSlot, choose, contiguous, cyclic, everything, slots
 from server.jobs.completion import check_programs, complete
 from server.jobs.settings import JobSettings
-from tests.edge_client import conftest as devices
-
-narrow = devices.narrow
 
 SHAPE = Training(batch=2, length=8)
 

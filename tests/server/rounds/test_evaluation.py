@@ -9,6 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load
 from transformers import LlamaForCausalLM
 
 from edge_client.bundle.folder import Bundle
@@ -23,6 +24,7 @@ from edge_client.wire.protocol import Report
 from server.rounds.evaluation import on_devices
 from tests import chats
 from tests.conftest import LABELS
+from tests.server.conftest import encode
 
 TEXTS = ["the ice is on the lake", "it is the train", "on it", "a train is on the ice", "lake", "is it the lake"]
 
@@ -75,6 +77,38 @@ def test_what_the_most_frequent_class_would_score_is_known_at_once(serving, bund
         held_out = upload(server, [{"text": "the ice", "label": label} for label in labels])
         server.create_job(server.upload(bundle), held_out=held_out)
         assert server.call("GET", "/v1/jobs/job/metrics").json() == [{"round": 0, "name": "majority", "value": 4 / 7}]
+
+
+def test_the_task_layer_is_measured_without_the_units_too(server, bundle, bundle_name):
+    """Against the programs run by hand, with the adapter that the bundle came with and the head of each version."""
+    device = server.device()
+    rows = [{"text": text, "label": LABELS[number % 3]} for number, text in enumerate(TEXTS)]
+    server.create_job(bundle_name, per_round=1, over_selection=1, rounds=7, held_out=upload(server, rows))
+    server.advance()
+    with Bundle.open(bundle) as opened:
+        initial, head = opened.initial_adapter(), opened.manifest.head_names
+    expected, rng = {}, np.random.default_rng()
+    for number in range(1, 8):
+        task = device.task()
+        start = device.weights("job")
+        device.send(task, encode({name: start[name] + _noise(rng, start[name]) for name in load(device.update(task))}))
+        server.advance()
+        weights = device.weights("job")
+        for name, used in (
+            ("accuracy", weights), ("accuracy_head", initial | {name: weights[name] for name in head})
+        ):  # fmt: skip
+            expected[number, name] = np.mean(
+                [LABELS.index(row["label"]) for row in rows] == np.array(predictions(bundle, used))
+            )
+    told = {(one["round"], one["name"]): one["value"] for one in server.call("GET", "/v1/jobs/job/metrics").json()}
+    assert {number for number, name in told if name == "accuracy_head"} == {1, 2, 4, 7}
+    assert {key: value for key, value in told.items() if key in expected} == pytest.approx(
+        {key: value for key, value in expected.items() if key[1] == "accuracy" or key[0] in (1, 2, 4, 7)}, abs=1e-6
+    )
+
+
+def _noise(rng, like):
+    return rng.normal(0, 1, like.shape).astype(np.float32)
 
 
 def test_examples_that_nobody_could_evaluate_are_refused_with_the_line(server, bundle_name):
@@ -143,6 +177,7 @@ def test_a_language_model_is_scored_on_answers_alone(server, talker, talker_fold
     assert metrics["perplexity"] == pytest.approx(np.exp(losses.mean()), rel=1e-4)
     assert metrics["accuracy"] == pytest.approx(right.mean())
     assert server.job()["score"] == "accuracy"
+    assert "accuracy_head" not in metrics, "no task layer learns beside its units"
 
 
 def test_what_devices_measured_of_a_language_model(server, talker):

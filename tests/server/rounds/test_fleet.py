@@ -6,7 +6,7 @@ from sqlalchemy import insert, select
 from sqlalchemy.exc import IntegrityError
 
 from server.rounds.fleet import GATHERS
-from server.rounds.offers import in_turn
+from server.rounds.standing import in_turn
 from server.storage.tables import tasks
 from tests.server.rounds.test_iterations import SHAPE, scalars, send
 from tests.server.rounds.test_rounds import AVERAGE, play

@@ -14,7 +14,6 @@ from edge_client.runtimes.runtime import open_runtime
 from edge_client.training.epoch import TrainingState, train, update
 from edge_client.training.estimators import estimator_for
 from server.rounds.aggregation import Mean
-from tests.edge_client.conftest import changed, task, trainable  # noqa: F401 -- fixtures
 from tests.edge_client.training.bench import Bench
 
 TEXTS = "it is a train", "the ice is on the lake"
@@ -24,7 +23,7 @@ HOLDINGS = {"units": [0, 1], "cut": 1}, {"units": [2, 3], "cut": 2}
 
 
 @pytest.fixture(scope="module")
-def bench(trainable):  # noqa: F811
+def bench(trainable):
     bundle = Bundle.open(trainable)
     with open_runtime("onnx", bundle.folder, threads=1) as runtime:
         yield Bench(bundle, runtime)
@@ -36,7 +35,7 @@ def mixed(first: int) -> list[Example]:
 
 
 @pytest.fixture
-def trained(bench, changed):  # noqa: F811
+def trained(bench, changed):
     """What a client sends after one step at rate 1."""
 
     def run(examples, **asked):

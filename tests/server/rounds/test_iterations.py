@@ -211,6 +211,28 @@ def test_a_report_that_does_not_fit_is_refused(server, job, data):
     assert server.job()["refused"] == {"invalid": 1}
 
 
+@pytest.mark.parametrize("reported", [0, 1])
+def test_who_comes_when_the_round_is_over_is_not_refused(server, bundle_name, reported):
+    """With no step of its own the part is not needed any more; with some it has been done."""
+    training = {"mode": "iteration", "iterations": 2, **SHAPE}
+    server.create_job(bundle_name, training=training, per_round=1, over_selection=2)
+    server.advance()
+    fast, slow = [server.device() for _ in range(2)]
+    first, second = fast.task(), slow.task()
+    rng = np.random.default_rng()
+    for iteration in range(2):
+        send(fast, first, iteration, scalars(rng))
+        if iteration < reported:
+            send(slow, second, iteration, scalars(rng))
+        server.advance()
+    server.store.now = lambda now=server.store.now: now() + 61  # an iteration's deadline
+    server.advance()
+    assert send(slow, second, 1, scalars(rng), 409)["code"] == "late"
+    assert server.job()["refused"] == {}
+    expected = {"accepted": 2} if reported else {"accepted": 1, "spare": 1}
+    assert server.call("GET", "/v1/jobs/job/rounds").json()[-1]["tasks"] == expected
+
+
 def test_modes_are_not_mixed(server, bundle_name, job):
     device = server.device()
     task = device.task()
@@ -389,6 +411,28 @@ def test_accuracies_come_behind_the_last_step_and_replace_each_other(server, bun
     assert known["accuracy_global"] == pytest.approx((4 + 15) / 40)
     assert known["accuracy_personal"] == pytest.approx((7 + 27) / 40)
     assert known["loss"] == pytest.approx(0.7)
+    result = server.call("GET", "/v1/jobs/job/rounds").json()[1]["result"]
+    assert {name: result[name] for name in known} == known, "what is kept of the round has them too"
+
+
+def test_accuracies_of_a_job_that_has_ended_are_kept_with_it(server, bundle_name):
+    training = {"mode": "iteration", "iterations": 1, **SHAPE}
+    server.create_job(bundle_name, training=training, per_round=1, over_selection=1, device_evaluation=1, rounds=1)
+    server.advance()
+    device = server.device()
+    task = device.task(examples=100)
+    judgement(device, task, right_personal=9)  # before the server has closed the last round
+    play(server, [device], [task], np.random.default_rng(), iterations=1)
+    (round_,) = server.call("GET", "/v1/jobs/job/rounds").json()
+    assert round_["result"]["accuracy_personal"] == 0.9
+    judgement(device, task, right_personal=8)  # and after the job has ended
+    (round_,) = server.call("GET", "/v1/jobs/job/rounds").json()
+    job = server.job()
+    assert (job["state"], job["metrics"]["accuracy_personal"], round_["result"]["accuracy_personal"]) == (
+        "ended",
+        0.8,
+        0.8,
+    )
 
 
 def test_accuracies_that_cannot_be_are_refused(server, bundle_name, job):

@@ -10,6 +10,8 @@ from safetensors.numpy import load
 from edge_client.training.optimizers import server_step
 from edge_client.wire.protocol import ServerOptimizer, ServerOptimizers
 from server.jobs.settings import JobSettings
+from server.rounds.claims import claim
+from server.storage import rounds
 from server.storage.jobs import find_job
 from server.storage.models import NEWEST, Model, moved
 
@@ -113,8 +115,45 @@ def test_a_unit_whose_holders_vanished_keeps_its_value(server, bundle_name):
     after = here.weights("job")
     for name in names_of(server, bundle_name, lost["units"]):
         np.testing.assert_array_equal(after[name], before[name])
-    assert gone.send(lost, gone.update(lost), 409)["code"] == "late"
+    told = gone.send(lost, gone.update(lost), 409)
+    assert told["code"] == "late"
+    assert "(the round's time was up)" in told["detail"]
     assert server.job()["refused"] == {"late": 1}
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_who_comes_when_others_were_enough_is_not_refused(server, bundle_name, closed):
+    server.create_job(bundle_name, per_round=2, over_selection=1.5, optimizers=AVERAGE)
+    server.advance()
+    *two, third = [server.device() for _ in range(3)]
+    tasks = [device.task() for device in (*two, third)]
+    content = third.update(tasks[2])
+    for device, task in zip(two, tasks, strict=False):
+        device.send(task, device.update(task))
+    if closed:
+        server.advance()
+    else:
+        with server.store.database.read() as connection:
+            newest = rounds.newest(connection, server.job()["id"])
+        assert claim(server.store, newest)
+    told = third.send(tasks[2], content, 409)
+    assert (told["code"], server.job()["refused"]) == ("late", {})
+    assert server.call("GET", "/v1/jobs/job/refusals").json() == []
+    if closed:
+        assert "(others were enough)" in told["detail"]
+        assert server.call("GET", "/v1/jobs/job/rounds").json()[1]["tasks"] == {"accepted": 2, "spare": 1}
+        assert third.task()["round"] == 2, "it waits for nobody"
+
+
+def test_a_job_that_is_stopped_refuses_nobody(server, bundle_name):
+    server.create_job(bundle_name, per_round=2)
+    server.advance()
+    device = server.device()
+    task = device.task()
+    content = device.update(task)
+    server.call("POST", "/v1/jobs/job/stop")
+    assert "the job ended" in device.send(task, content, 409)["detail"]
+    assert server.job()["refused"] == {}
 
 
 def test_a_round_without_enough_reports_fails_and_the_next_one_opens(server, bundle_name):

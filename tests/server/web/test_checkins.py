@@ -5,7 +5,7 @@ import time
 import pytest
 
 from edge_client import keys
-from server.rounds.offers import Standing
+from server.rounds.standing import Standing
 from server.storage import roster
 from tests.server.conftest import Device
 from tests.server.control.test_proofs import HOUR, Signer
@@ -43,7 +43,7 @@ def test_who_waits_is_answered_without_the_database(server, full, routed):
     answers = [waiting.call("POST", "/v1/check-in", json={"runtimes": ["onnx"]}) for _ in range(5)]
     assert routed == []
     assert all("no place left" in answer.json()["reason"] for answer in answers)
-    server.http.app.state.services.offers._known = (0.0, -1, Standing())
+    server.http.app.state.services.offers._standings._known = (0.0, -1, Standing())
     asked = waiting.call("POST", "/v1/check-in", json={"runtimes": ["onnx"]})
     assert routed == [waiting.id]
     assert asked.json().keys() == answers[0].json().keys()

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from edge_client.client.enrolment import enrol
 from edge_client.commands.doctor.machine import Asked
 from edge_client.commands.doctor.network import expiry, server
+from edge_client.events import silent
 from tests.test_journeys import certificates
 
 DAY = 86_400
@@ -57,7 +59,7 @@ def test_a_server_and_a_device_that_enrols_with_it(fleet, tmp_path):
 
     client = fleet.client()
     with client.store.locked():
-        client._enrol()
+        enrol(client.server, client.store, client.token, client.name, silent)
     device = client.server.identity.device
     assert looked(home=home, server=fleet.address)["enrolment"].found == f"enrolled as {device}"
     assert fleet.call("GET", "/v1/devices").json()[0]["profile"] is None  # it was no check-in

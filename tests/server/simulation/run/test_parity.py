@@ -23,8 +23,6 @@ from server.storage.tables import tasks
 from tests.edge_client import conftest as devices
 
 fleet = devices.fleet
-trainable = devices.trainable
-narrow = devices.narrow
 CLIENTS, ROUNDS, SEED = 3, 3, 11
 METHODS = {
     "spry": ("spry", {"kind": "orthogonal", "directions": 2}),

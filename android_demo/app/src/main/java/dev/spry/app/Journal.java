@@ -73,6 +73,9 @@ final class Journal implements Tell {
             case "uploaded":
                 finish(edit, sent);
                 break;
+            case "late":
+                finish(edit, event.message);
+                break;
             case "waiting":
                 finish(edit, status());
                 break;

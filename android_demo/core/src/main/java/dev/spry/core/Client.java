@@ -21,10 +21,8 @@ import dev.spry.core.store.Store;
 import dev.spry.core.wire.CheckIn;
 import dev.spry.core.wire.CheckedIn;
 import dev.spry.core.wire.Download;
-import dev.spry.core.wire.Enrolled;
 import dev.spry.core.wire.Receipt;
 import dev.spry.core.wire.Server;
-import dev.spry.core.wire.Signing;
 import dev.spry.core.wire.Task;
 
 /**
@@ -57,6 +55,7 @@ public final class Client implements Closeable {
     private int rows;
     private int rounds;
     private int failures;
+    private int late;
     private Double stepSeconds;
 
     private Client(Builder chosen) {
@@ -185,6 +184,7 @@ public final class Client implements Closeable {
     public Done run(int wanted) throws IOException {
         rounds = 0;
         failures = 0;
+        late = 0;
         server.warnIfOpen();
         rows = data.count();
         boolean ended = false;
@@ -192,10 +192,10 @@ public final class Client implements Closeable {
             if (publisher != null) {
                 store.pin(publisher);
             }
-            enrol();
+            new Enrolment(server, store, tell).enrol(chosen.token, chosen.name);
             sendLeftOver();
             boolean wentOn = true;
-            while (wanted == ONCE ? wentOn && rounds + failures == 0 : wanted == ENDLESS || rounds < wanted) {
+            while (wanted == ONCE ? wentOn && rounds + failures + late == 0 : wanted == ENDLESS || rounds < wanted) {
                 wentOn = turn();
             }
         } catch (Stopped stop) {
@@ -204,7 +204,7 @@ public final class Client implements Closeable {
         } finally {
             unload();
         }
-        return new Done(rounds, failures, ended);
+        return new Done(rounds, failures, late, ended);
     }
 
     /** End a run, from any thread, at the next step or at once where it waits; this client does not run again. */
@@ -226,47 +226,6 @@ public final class Client implements Closeable {
         }
         String pinned = store.publisher();
         return pinned == null ? named : pinned;
-    }
-
-    private void enrol() {
-        Enrolled identity = store.identity();
-        if (identity == null) {
-            if (chosen.token == null || chosen.token.isEmpty()) {
-                throw new SpryException("this device is not enrolled with " + server.url
-                        + ": enter a token, made by the server's operator with `spry token create`");
-            }
-            String name = chosen.name.substring(0, Math.min(100, chosen.name.length()));
-            identity = server.enrol(chosen.token, name, VERSION, Keys.publicOf(store.makeKey()));
-            store.saveIdentity(identity);
-            tell.tell(Event.of("enrolled", "enrolled as " + identity.device).with("device", identity.device));
-        } else if (!identity.secret.isEmpty()) {
-            identity = withKey(identity);
-        }
-        identify(identity);
-    }
-
-    private void identify(Enrolled identity) {
-        boolean signs = identity.secret.isEmpty();
-        server.identify(identity, signs ? new Signing(identity.device, store.key(), server.url) : null);
-    }
-
-    /** A key in place of the secret of an earlier version; a server of an earlier version goes on by the secret. */
-    private Enrolled withKey(Enrolled identity) {
-        String key = Keys.publicOf(store.makeKey());
-        Enrolled changed;
-        try {
-            identify(identity);
-            changed = server.sendKey(key);
-        } catch (UnauthorizedException known) { // the server may have the key already, and its answer was lost
-            identify(new Enrolled(identity.device, ""));
-            changed = server.sendKey(key);
-        } catch (UnreachableException error) {
-            throw error;
-        } catch (ServerException earlier) {
-            return identity;
-        }
-        store.saveIdentity(changed);
-        return changed;
     }
 
     /** A result that was finished before this process started; the server may have it already. */
@@ -354,6 +313,12 @@ public final class Client implements Closeable {
             throw error;
         } catch (ServerException error) {
             job.finish();
+            if (error.code.equals("late")) { // others were faster, or a time was up
+                late++;
+                tell.tell(Event.of("late", "round " + task.round + ": " + error.getMessage()).with("task", task.id));
+                waits.afterLate();
+                return;
+            }
             failures++;
             tell.tell(Event.of("refused", "round " + task.round + ": " + error.getMessage())
                     .with("task", task.id).with("code", error.code));

@@ -10,6 +10,8 @@ final class Waits {
     private static final double SHORTEST = 0.2;
     private static final double FAILURE = 5;
     private static final double LONGEST_FAILURE = 3600;
+    /** After a result that a round was over for; the server says who has to wait longer. */
+    private static final double LATE = 1;
 
     private final Pause pause;
     private final double longest;
@@ -50,6 +52,11 @@ final class Waits {
     void afterFailure() {
         failures++;
         await(Math.min(FAILURE * Math.pow(2, Math.min(failures - 1, 12)), LONGEST_FAILURE), "");
+    }
+
+    /** The next round may be open already. */
+    void afterLate() {
+        await(LATE, "");
     }
 
     void afterSuccess(double asked) {

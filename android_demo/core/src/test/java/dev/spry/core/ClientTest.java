@@ -279,9 +279,11 @@ class ClientTest {
         assertThrows(UnreachableException.class, () -> client().patience(0).open().run(1));
         assertNotNull(store.job("j").update());
         stage.problem(409, "late", "the round is over").then(200, NOTHING);
-        assertEquals(1, client().open().run(Client.ONCE).failures);
+        Done done = client().open().run(Client.ONCE);
+        assertEquals(1, done.late);
+        assertEquals(0, done.failures);
         assertNull(store.job("j").update());
-        assertEquals("round 1: the round is over", last("refused"));
+        assertEquals("round 1: the round is over", last("late"));
     }
 
     // --- conditions and stopping ---

@@ -1,0 +1,161 @@
+"""How rounds stand that take devices, read once for all that come in a moment."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from edge_client.wire.protocol import CheckIn
+from server.jobs.assignment import RoundSlot
+from server.jobs.demands import is_wanted
+from server.jobs.job import PAUSED, RUNNING, Job
+from server.jobs.teams import team_in_turn
+from server.rounds import late
+from server.rounds.fleet import free_slots
+from server.storage import parts, rounds, sums
+from server.storage.jobs import list_jobs
+from server.storage.store import Store
+
+Reason = str
+"""Why a device is given nothing, in words that stay the same while it waits: it tells each once."""
+_REMEMBERED = 0.5
+"""Seconds for which the state of rounds is not read again, to answer fleets that ask all at once."""
+
+
+@dataclass(frozen=True)
+class OpenRound:
+    """A round that takes devices, and the places that it has left."""
+
+    job: Job
+    number: int
+    version: int
+    opened: float
+    places: int
+    """Of the round, taken or free."""
+    free: list[RoundSlot]
+    first: frozenset[int]
+    """Places to give away before others: of a round that has not enough devices for all."""
+    done: frozenset[str]
+    """Devices that have done their part."""
+
+    @property
+    def order(self) -> tuple[bool, bool, int, float]:
+        """A round that has begun and lacks few clients comes first, lest each job have some and none enough."""
+        begun = self.places - len(self.free)
+        missing = self.job.settings.per_round - begun
+        return missing <= 0, not begun, missing if begun else 0, self.opened
+
+    @property
+    def following(self) -> Reason:
+        """When the next one opens."""
+        wanted = self.job.settings.complete
+        return f"the next opens when {wanted} have reported, or all that there are, or at this one's deadline"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The running jobs: their open rounds, and why others have none."""
+
+    rounds: list[OpenRound] = field(default_factory=list[OpenRound])
+    waits: list[tuple[Job, Reason]] = field(default_factory=list[tuple[Job, Reason]])
+
+    def wanted(self, check_in: CheckIn) -> list[OpenRound]:
+        """The rounds that a device asks for, the first to be given away first."""
+        return sorted((one for one in self.rounds if is_wanted(one.job, check_in)), key=lambda one: one.order)
+
+    def reasons(self, check_in: CheckIn) -> list[Reason]:
+        """Why the other jobs that it asks for have no round."""
+        return [why for job, why in self.waits if is_wanted(job, check_in)]
+
+
+class Standings:
+    """Reads them, at most so often."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: tuple[float, int, Standing] = (0.0, -1, Standing())
+        self._sent = 0.0
+        self.at_work: set[str] = set()
+        """Devices with an open part, as of when rounds were read; those that this process gave one since."""
+        self._reading = threading.Lock()
+
+    def recent(self, device: str) -> Standing | None:
+        """As read a moment ago; None where something has changed since, or it is time that somebody looks again."""
+        now = self._store.now()
+        read, turn, standing = self._known
+        if turn != self._store.turn or not read <= now < read + 2 * _REMEMBERED or device in self.at_work:
+            return None
+        if now >= max(read, self._sent) + _REMEMBERED:  # one looks, for all who come meanwhile
+            self._sent = now
+            return None
+        return standing
+
+    def now(self) -> Standing:
+        now, turn = self._store.now(), self._store.turn
+        read, known_turn, known = self._known
+        if known_turn == turn and read <= now < read + _REMEMBERED:
+            return known
+        with self._reading:  # one thread reads, those that came with it take what it found
+            if self._known[:2] == (read, known_turn):
+                self._known = now, turn, self._read()
+            return self._known[2]
+
+    def _read(self) -> Standing:
+        with self._store.database.read() as connection:
+            self.at_work = parts.devices_at_work(connection)
+        standing = Standing()
+        for job in list_jobs(self._store, RUNNING, PAUSED):
+            if job.state == PAUSED:
+                standing.waits.append((job, f"{job.name} is paused"))
+            elif (open_round := self._read_round(job)) is not None:
+                standing.rounds.append(open_round)
+            else:
+                standing.waits.append((job, between(job.name, job.round)))
+        return standing
+
+    def _read_round(self, job: Job) -> OpenRound | None:
+        with self._store.database.read() as connection:
+            newest = rounds.find_open(connection, job.id, job.round)
+            if newest is None:
+                return None
+            known = parts.places(connection, newest)
+            before = parts.count_in(connection, job.id, [newest.number - 1])[newest.number - 1].get("accepted", 0)
+            given = late.given(connection, newest) if job.settings.is_buffered else None
+            is_summing = sums.find(connection, newest) is not None
+        free, per_round = free_slots(self._store, job, known), job.settings.per_round
+        first = in_turn(newest.number, before, per_round) if given is None else late.in_turn(free, given, per_round)
+        if job.settings.secure_aggregation:
+            first = team_in_turn(newest.number, job.settings.teams, job.settings.places)
+        return OpenRound(
+            job=job,
+            number=newest.number,
+            version=newest.version,
+            opened=newest.opened,
+            places=job.settings.places,
+            free=[] if is_summing else free,
+            first=first,
+            done=frozenset(place.device for place in known if place.state == "accepted"),
+        )
+
+
+def in_turn(number: int, devices: int, per_round: int) -> frozenset[int]:
+    """The places to fill first when a round has fewer devices than it wants: each has its turn, round after round."""
+    if not 0 < devices < per_round:
+        return frozenset()
+    first = (number - 1) * devices
+    return frozenset(place % per_round for place in range(first, first + devices))
+
+
+def between(job: str, number: int) -> Reason:
+    if not number:
+        return f"the first round of {job} opens in a moment"
+    return f"round {number} of {job} is being closed; the next opens in a moment"
+
+
+def has_done(open_round: OpenRound) -> Reason:
+    done = f"this device has done its part of round {open_round.number} of {open_round.job.name}"
+    return f"{done}; {open_round.following}"
+
+
+def is_full(open_round: OpenRound) -> Reason:
+    return f"round {open_round.number} of {open_round.job.name} has no place left; {open_round.following}"
