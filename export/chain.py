@@ -79,7 +79,9 @@ def _programs(segments: Sequence[SegmentGraph], directions: Sequence[int]) -> li
     trained_before = False
     for segment in segments:
         for kind in kinds(segment, trained_before=trained_before):
-            first, *more = (builder.build(segment, kind, count) for count in directions)
+            first, *more = (
+                builder.build(segment, kind, count, lowest=not trained_before) for count in directions
+            )
             programs += [first, *more] if first.directions else [first]
         trained_before = trained_before or bool(segment.slots(Role.ADAPTER))
     return programs

@@ -3,7 +3,8 @@
     plain   state -> state                                   the forward
     enter   state, directions -> state, tangent              the first segment with tangents
     dual    state, tangent, directions -> state, tangent     the segments after it
-    vjp     state, gradient -> gradient, adapter gradients   the exact step, backwards, one segment at a time
+    vjp     state, gradient -> gradient, adapter gradients   the exact step, backwards, one segment at a time; no
+                                                             gradient where nothing before it is trained
 
 The head's programs end in per-example losses, `plain` in what predictions are read from, and the others add what
 training needs: `enter` and `dual` the
@@ -93,11 +94,13 @@ class ProgramBuilder:
     def __init__(self) -> None:
         self._traced: dict[tuple[Any, ...], Program] = {}
 
-    def build(self, segment: SegmentGraph, kind: str, directions: int) -> Program:
+    def build(self, segment: SegmentGraph, kind: str, directions: int, *, lowest: bool = False) -> Program:
+        """`lowest` tells that no earlier segment holds a unit, so that no gradient goes back beyond this one."""
         count = directions if kind in (ENTER, DUAL, SCALAR) else 0
-        key = (_structure(segment), segment.name == HEAD, segment.name == EMBED, kind, count)
+        lowest = lowest and kind == VJP
+        key = (_structure(segment), segment.name == HEAD, segment.name == EMBED, kind, count, lowest)
         if key not in self._traced:
-            self._traced[key] = _Tracer(segment, kind, count).program()
+            self._traced[key] = _Tracer(segment, kind, count, lowest=lowest).program()
         return _renamed(self._traced[key], segment)
 
 
@@ -144,8 +147,9 @@ def _renamed_output(name: str, names: Mapping[str, str]) -> str:
 class _Tracer:
     """Traces one program of one segment."""
 
-    def __init__(self, segment: SegmentGraph, kind: str, count: int) -> None:
+    def __init__(self, segment: SegmentGraph, kind: str, count: int, *, lowest: bool) -> None:
         self.segment = segment
+        self.lowest = lowest
         self.kind = kind
         self.own = [(slot_of(n), value_of(n)) for n in segment.graph.graph.nodes if n.op == "placeholder"]
         self.batch = next(value.shape[0] for slot, value in self.own if slot.role in _BATCHED)
@@ -266,7 +270,9 @@ class _Tracer:
         return duals
 
     def _vjp(self, values: dict[Slot, Tensor]) -> dict[str, Tensor]:
-        wanted = [slot for slot, _ in self.own if slot.role in (Role.STATE, Role.HEAD, Role.ADAPTER)]
+        wanted = [slot for slot, _ in self.own if slot.role in (Role.HEAD, Role.ADAPTER)]
+        if not (self.lowest and wanted):
+            wanted = [slot for slot, _ in self.own if slot.role is Role.STATE] + wanted
         return self._gradients(values, wanted)
 
     def _gradients(self, values: dict[Slot, Tensor], wanted: Sequence[Slot]) -> dict[str, Tensor]:
