@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from edge_client.bundle.manifest import DUAL, ENTER, HEAD
 from export.adapt.wrapping import Adapted
 from export.dual.generation import generation_programs
 from export.dual.programs import Program, ProgramBuilder, kinds
@@ -19,6 +20,9 @@ from export.lower.target import Shaped
 from export.model.loading import Loaded
 from export.options import ExportOptions
 from export.progress import Progress
+
+_TOGETHER = 1024
+"""Tokens of tangents along several directions that go through a block together: more of them leave the cache."""
 
 
 @dataclass
@@ -52,15 +56,22 @@ def differentiate(loaded: Loaded, adapted: Adapted, options: ExportOptions, prog
     programs: dict[str, list[Shaped]] = {}
     stored: dict[str, Tensor] = {}
     segments: list[SegmentGraph] = []
-    for batch, length in options.shapes:
+
+    def segments_of(batch: int, length: int) -> list[SegmentGraph]:
         captured = capture(adapted.model, loaded.task, loaded.example_inputs(batch, length), adapted.slots)
         narrow(captured)
         if adapted.at_bottlenecks:
             mark_bottlenecks(captured.graph)
-        segments = split(captured, loaded.layers, boundaries(loaded.layers, options.cuts))
-        for program in _programs(segments, options.directions):
-            programs.setdefault(program.segment, []).append(Shaped(program, batch, length))
         _merge(stored, captured)
+        return split(captured, loaded.layers, boundaries(loaded.layers, options.cuts))
+
+    for batch, length in options.shapes:
+        segments = segments_of(batch, length)
+        sizes = {count: rows_of_piece(batch, length, count) for count in options.directions}
+        smaller = {size: segments_of(size, length) for size in {*sizes.values()} - {batch}}
+        pieces = {count: (batch // size, smaller.get(size, segments)) for count, size in sizes.items()}
+        for program in _programs(segments, pieces):
+            programs.setdefault(program.segment, []).append(Shaped(program, batch, length))
         progress.advance(f"{batch}x{length}")
     generation: dict[str, list[Shaped]] = {}
     if options.generate:
@@ -73,15 +84,28 @@ def differentiate(loaded: Loaded, adapted: Adapted, options: ExportOptions, prog
     return DifferentiatedModel(segments, programs, generation, stored)
 
 
-def _programs(segments: Sequence[SegmentGraph], directions: Sequence[int]) -> list[Program]:
+def rows_of_piece(batch: int, length: int, directions: int) -> int:
+    """How many examples go through a block together with their tangents along several directions."""
+    if directions == 1:
+        return batch
+    fitting = [size for size in range(1, batch + 1) if batch % size == 0 and size * length * directions <= _TOGETHER]
+    return max(fitting, default=1)
+
+
+def _programs(
+    segments: Sequence[SegmentGraph], pieces: Mapping[int, tuple[int, Sequence[SegmentGraph]]]
+) -> list[Program]:
+    """All of the segments' programs; `pieces` are their number for each K, and the segments at the batch of one."""
     builder = ProgramBuilder()
     programs: list[Program] = []
     trained_before = False
-    for segment in segments:
+    for i, segment in enumerate(segments):
         for kind in kinds(segment, trained_before=trained_before):
-            first, *more = (
-                builder.build(segment, kind, count, lowest=not trained_before) for count in directions
-            )
+            if kind in (ENTER, DUAL) and segment.name != HEAD:
+                for directions, (number, parts) in pieces.items():
+                    programs.append(builder.build(parts[i], kind, directions, pieces=number))
+                continue
+            first, *more = (builder.build(segment, kind, count, lowest=not trained_before) for count in pieces)
             programs += [first, *more] if first.directions else [first]
         trained_before = trained_before or bool(segment.slots(Role.ADAPTER))
     return programs

@@ -34,6 +34,8 @@ from export.graph.segments import SegmentGraph
 from export.graph.slots import STORED, Role, Slot, slot_of, value_of
 from export.graph.units import logits_layer
 
+aten = torch.ops.aten
+
 _BATCHED = (Role.INPUT, Role.STATE)
 
 
@@ -94,13 +96,23 @@ class ProgramBuilder:
     def __init__(self) -> None:
         self._traced: dict[tuple[Any, ...], Program] = {}
 
-    def build(self, segment: SegmentGraph, kind: str, directions: int, *, lowest: bool = False) -> Program:
-        """`lowest` tells that no earlier segment holds a unit, so that no gradient goes back beyond this one."""
+    def build(
+        self, segment: SegmentGraph, kind: str, directions: int, *, lowest: bool = False, pieces: int = 1
+    ) -> Program:
+        """A program of a segment.
+
+        Args:
+            segment: captured at the program's batch, or with `pieces` at one piece's.
+            kind: which of its programs.
+            directions: K.
+            lowest: whether no earlier segment holds a unit, so that no gradient goes back beyond this one.
+            pieces: how many parts of the batch go through the segment one after the other.
+        """
         count = directions if kind in (ENTER, DUAL, SCALAR) else 0
         lowest = lowest and kind == VJP
-        key = (_structure(segment), segment.name == HEAD, segment.name == EMBED, kind, count, lowest)
+        key = (_structure(segment), segment.name == HEAD, segment.name == EMBED, kind, count, lowest, pieces)
         if key not in self._traced:
-            self._traced[key] = _Tracer(segment, kind, count, lowest=lowest).program()
+            self._traced[key] = _Tracer(segment, kind, count, lowest=lowest, pieces=pieces).program()
         return _renamed(self._traced[key], segment)
 
 
@@ -147,13 +159,19 @@ def _renamed_output(name: str, names: Mapping[str, str]) -> str:
 class _Tracer:
     """Traces one program of one segment."""
 
-    def __init__(self, segment: SegmentGraph, kind: str, count: int, *, lowest: bool) -> None:
+    def __init__(self, segment: SegmentGraph, kind: str, count: int, *, lowest: bool, pieces: int) -> None:
         self.segment = segment
         self.lowest = lowest
+        self.pieces = pieces
         self.kind = kind
-        self.own = [(slot_of(n), value_of(n)) for n in segment.graph.graph.nodes if n.op == "placeholder"]
-        self.batch = next(value.shape[0] for slot, value in self.own if slot.role in _BATCHED)
-        self.directions = Directions(max(count, 1), self.batch)
+        own = [(slot_of(n), value_of(n)) for n in segment.graph.graph.nodes if n.op == "placeholder"]
+        size = next(value.shape[0] for slot, value in own if slot.role in _BATCHED)
+        self.batch = size * pieces
+        self.own = [
+            (slot, value.new_empty(self.batch, *value.shape[1:]) if slot.role in _BATCHED else value)
+            for slot, value in own
+        ]
+        self.directions = Directions(max(count, 1), size)
         self.count = count
         self.is_head = segment.name == HEAD
         self.bottlenecks = bottlenecks(segment.graph)
@@ -164,10 +182,12 @@ class _Tracer:
         functions: dict[str, Callable[[dict[Slot, Tensor]], dict[str, Tensor]]] = {
             PLAIN: self._plain, ENTER: step, DUAL: step, SCALAR: self._dual, VJP: self._vjp,
         }  # fmt: skip
+        compute = functions[self.kind]
         names: list[str] = []
 
         def function(*values: Tensor) -> list[Tensor]:
-            results = functions[self.kind](dict(zip((slot for slot, _ in inputs), values, strict=True)))
+            given = dict(zip((slot for slot, _ in inputs), values, strict=True))
+            results = compute(given) if self.pieces == 1 else self._in_pieces(compute, given)
             names[:] = results
             return list(results.values())
 
@@ -243,6 +263,25 @@ class _Tracer:
             again = DualInterpreter(self.segment.graph, self.directions, interpreter.env)
             outputs["head_jvp"] = _tangent(again.run(*self._along(values, self._trained_head()))[0])
         return outputs
+
+    def _in_pieces(
+        self, compute: Callable[[dict[Slot, Tensor]], dict[str, Tensor]], values: dict[Slot, Tensor]
+    ) -> dict[str, Tensor]:
+        """Examples by parts of the batch, whose insides stay in a processor's cache where all together would not."""
+        size, count = self.directions.batch, self.directions.count
+
+        def part(slot: Slot, value: Tensor, start: int) -> Tensor:
+            if slot.role in (Role.TANGENT, Role.DIRECTION):
+                apart = value.unflatten(0, (count, self.batch))
+                return aten.slice.Tensor(apart, 1, start, start + size).flatten(0, 1)
+            return aten.slice.Tensor(value, 0, start, start + size) if slot.role in _BATCHED else value
+
+        parts = [
+            compute({slot: part(slot, value, start) for slot, value in values.items()})
+            for start in range(0, self.batch, size)
+        ]
+        by_direction = {name: [one[name].unflatten(0, (-1, size)) for one in parts] for name in parts[0]}
+        return {name: torch.cat(found, 1).flatten(0, 1) for name, found in by_direction.items()}
 
     def _moved(self, interpreter: DualInterpreter, entering: Mapping[fx.Node, Tensor]) -> dict[str, Tensor]:
         """What directions at bottlenecks are as directions of the factors' weights, [K·B, rank, in]."""
