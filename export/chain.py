@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from edge_client.bundle.manifest import DUAL, ENTER, HEAD
+from edge_client.bundle.manifest import DUAL, ENTER, HEAD, SCALAR, VJP
 from export.adapt.wrapping import Adapted
 from export.dual.generation import generation_programs
 from export.dual.programs import Program, ProgramBuilder, kinds
@@ -21,8 +21,12 @@ from export.model.loading import Loaded
 from export.options import ExportOptions
 from export.progress import Progress
 
-_TOGETHER = 1024
-"""Tokens of tangents along several directions that go through a block together: more of them leave the cache."""
+_TOGETHER, _MOST_PIECES = 512, 4
+"""Tokens, each with its tangents, that go through a block together: what is made of more leaves a processor's cache.
+Each piece of a batch is written out, so that they are few."""
+_BACK = 0
+"""In place of a number of directions: the way back."""
+_IN_PIECES = (ENTER, DUAL, VJP)
 
 
 @dataclass
@@ -67,7 +71,7 @@ def differentiate(loaded: Loaded, adapted: Adapted, options: ExportOptions, prog
 
     for batch, length in options.shapes:
         segments = segments_of(batch, length)
-        sizes = {count: rows_of_piece(batch, length, count) for count in options.directions}
+        sizes = {count: rows_of_piece(batch, length, count) for count in (_BACK, *options.directions)}
         smaller = {size: segments_of(size, length) for size in {*sizes.values()} - {batch}}
         pieces = {count: (batch // size, smaller.get(size, segments)) for count, size in sizes.items()}
         for program in _programs(segments, pieces):
@@ -85,28 +89,28 @@ def differentiate(loaded: Loaded, adapted: Adapted, options: ExportOptions, prog
 
 
 def rows_of_piece(batch: int, length: int, directions: int) -> int:
-    """How many examples go through a block together with their tangents along several directions."""
-    if directions == 1:
-        return batch
-    fitting = [size for size in range(1, batch + 1) if batch % size == 0 and size * length * directions <= _TOGETHER]
-    return max(fitting, default=1)
+    """How many examples go through a block together with their tangents, or back through it.
+
+    Along a single direction all do: its insides are fewer than those of the way back.
+    """
+    tokens = length * max(directions, 1)
+    fitting = [size for size in range(1, batch + 1) if batch % size == 0 and batch // size <= _MOST_PIECES]
+    return batch if directions == 1 else max((size for size in fitting if size * tokens <= _TOGETHER), default=fitting[0])
 
 
 def _programs(
     segments: Sequence[SegmentGraph], pieces: Mapping[int, tuple[int, Sequence[SegmentGraph]]]
 ) -> list[Program]:
-    """All of the segments' programs; `pieces` are their number for each K, and the segments at the batch of one."""
+    """All of the segments' programs; `pieces` are their number by K, and the segments at the batch of one."""
     builder = ProgramBuilder()
     programs: list[Program] = []
     trained_before = False
     for i, segment in enumerate(segments):
         for kind in kinds(segment, trained_before=trained_before):
-            if kind in (ENTER, DUAL) and segment.name != HEAD:
-                for directions, (number, parts) in pieces.items():
-                    programs.append(builder.build(parts[i], kind, directions, pieces=number))
-                continue
-            first, *more = (builder.build(segment, kind, count, lowest=not trained_before) for count in pieces)
-            programs += [first, *more] if first.directions else [first]
+            carries = kind in (ENTER, DUAL, SCALAR)
+            for count in (count for count in pieces if carries == (count != _BACK)):
+                number, parts = pieces[count] if kind in _IN_PIECES and segment.name != HEAD else (1, segments)
+                programs.append(builder.build(parts[i], kind, count, lowest=not trained_before, pieces=number))
         trained_before = trained_before or bool(segment.slots(Role.ADAPTER))
     return programs
 

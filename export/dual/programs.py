@@ -27,6 +27,7 @@ from torch import Tensor, fx
 from edge_client.bundle.manifest import DUAL, EMBED, ENTER, HEAD, PLAIN, SCALAR, VJP
 from edge_client.bundle.names import DIRECTION, GRADIENT, MOVED, WEIGHT, prefix_of
 from export.dual.interpreter import Directions, Dual, DualInterpreter
+from export.dual.rule import total
 from export.graph import vocabulary
 from export.graph.bottlenecks import bottlenecks, entering_node
 from export.graph.editing import trace
@@ -210,7 +211,7 @@ class _Tracer:
             yield Slot(Role.TANGENT, "tangent"), states[0][1].new_empty(rows, *states[0][1].shape[1:])
         if self.kind == VJP and not self.is_head:
             result = self._results()[0]
-            yield Slot(Role.GRADIENT, "gradient"), result.new_empty(result.shape)
+            yield Slot(Role.GRADIENT, "gradient"), result.new_empty(self.batch, *result.shape[1:])
         yield from (pair for pair in self.own if pair[0].role is Role.INPUT)
         if self._gives_gradients():
             yield _EXAMPLE_WEIGHT, torch.empty(self.batch)
@@ -267,21 +268,28 @@ class _Tracer:
     def _in_pieces(
         self, compute: Callable[[dict[Slot, Tensor]], dict[str, Tensor]], values: dict[Slot, Tensor]
     ) -> dict[str, Tensor]:
-        """Examples by parts of the batch, whose insides stay in a processor's cache where all together would not."""
+        """By parts of the batch: their insides stay in a processor's cache, and those of one are held at a time."""
         size, count = self.directions.batch, self.directions.count
 
         def part(slot: Slot, value: Tensor, start: int) -> Tensor:
             if slot.role in (Role.TANGENT, Role.DIRECTION):
                 apart = value.unflatten(0, (count, self.batch))
                 return aten.slice.Tensor(apart, 1, start, start + size).flatten(0, 1)
-            return aten.slice.Tensor(value, 0, start, start + size) if slot.role in _BATCHED else value
+            batched = slot.role in (*_BATCHED, Role.GRADIENT)
+            return aten.slice.Tensor(value, 0, start, start + size) if batched else value
 
         parts = [
             compute({slot: part(slot, value, start) for slot, value in values.items()})
             for start in range(0, self.batch, size)
         ]
-        by_direction = {name: [one[name].unflatten(0, (-1, size)) for one in parts] for name in parts[0]}
-        return {name: torch.cat(found, 1).flatten(0, 1) for name, found in by_direction.items()}
+
+        def whole(name: str) -> Tensor:
+            found = [one[name] for one in parts]
+            if name.startswith(GRADIENT):  # of weights, a sum over examples
+                return total(*found)
+            return torch.cat([one.unflatten(0, (-1, size)) for one in found], 1).flatten(0, 1)
+
+        return {name: whole(name) for name in parts[0]}
 
     def _moved(self, interpreter: DualInterpreter, entering: Mapping[fx.Node, Tensor]) -> dict[str, Tensor]:
         """What directions at bottlenecks are as directions of the factors' weights, [K·B, rank, in]."""
