@@ -93,9 +93,11 @@ def rows_of_piece(batch: int, length: int, directions: int) -> int:
 
     Along a single direction all do: its insides are fewer than those of the way back.
     """
+    if directions == 1:
+        return batch
     tokens = length * max(directions, 1)
-    fitting = [size for size in range(1, batch + 1) if batch % size == 0 and batch // size <= _MOST_PIECES]
-    return batch if directions == 1 else max((size for size in fitting if size * tokens <= _TOGETHER), default=fitting[0])
+    few = [size for size in range(1, batch + 1) if batch % size == 0 and batch // size <= _MOST_PIECES]
+    return max((size for size in few if size * tokens <= _TOGETHER), default=few[0])
 
 
 def _programs(
