@@ -148,8 +148,9 @@ def _scaled(captured: Captured, node: fx.Node) -> None:
     assert isinstance(first, fx.Node)
     if value_of(first).numel() >= value_of(product).numel():
         return
+    scaling: Any = node.target
     with captured.graph.graph.inserting_before(product):
-        scaled = captured.graph.graph.call_function(node.target, (first, number))
+        scaled = captured.graph.graph.call_function(scaling, (first, number))
     scaled.meta = {**product.meta, "val": value_of(first)}
     product.args = (scaled, second)
     node.replace_all_uses_with(product)
@@ -160,7 +161,10 @@ def _transpose(captured: Captured, node: fx.Node) -> None:
     if not isinstance(before, fx.Node) or before.target is not aten.transpose.int or len(before.users) > 1:
         return
     order = list(range(value_of(node).dim()))
-    for _, one, other in (before.args, node.args):
+    for turn in (before, node):
+        one, other = turn.args[1:]
+        assert isinstance(one, int)
+        assert isinstance(other, int)
         order[one], order[other] = order[other], order[one]
     node.target, node.args = aten.permute.default, (before.args[0], order)
 
