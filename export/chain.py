@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from edge_client.bundle.manifest import DUAL, ENTER, HEAD, SCALAR, VJP
 from export.adapt.wrapping import Adapted
 from export.dual.generation import generation_programs
 from export.dual.programs import Program, ProgramBuilder, kinds
@@ -19,6 +20,13 @@ from export.lower.target import Shaped
 from export.model.loading import Loaded
 from export.options import ExportOptions
 from export.progress import Progress
+
+_TOGETHER, _MOST_PIECES = 512, 4
+"""Tokens, each with its tangents, that go through a block together: what is made of more leaves a processor's cache.
+Each piece of a batch is written out, so that they are few."""
+_BACK = 0
+"""In place of a number of directions: the way back."""
+_IN_PIECES = (ENTER, DUAL, VJP)
 
 
 @dataclass
@@ -52,15 +60,22 @@ def differentiate(loaded: Loaded, adapted: Adapted, options: ExportOptions, prog
     programs: dict[str, list[Shaped]] = {}
     stored: dict[str, Tensor] = {}
     segments: list[SegmentGraph] = []
-    for batch, length in options.shapes:
+
+    def segments_of(batch: int, length: int) -> list[SegmentGraph]:
         captured = capture(adapted.model, loaded.task, loaded.example_inputs(batch, length), adapted.slots)
         narrow(captured)
         if adapted.at_bottlenecks:
             mark_bottlenecks(captured.graph)
-        segments = split(captured, loaded.layers, boundaries(loaded.layers, options.cuts))
-        for program in _programs(segments, options.directions):
-            programs.setdefault(program.segment, []).append(Shaped(program, batch, length))
         _merge(stored, captured)
+        return split(captured, loaded.layers, boundaries(loaded.layers, options.cuts))
+
+    for batch, length in options.shapes:
+        segments = segments_of(batch, length)
+        sizes = {count: rows_of_piece(batch, length, count) for count in (_BACK, *options.directions)}
+        smaller = {size: segments_of(size, length) for size in {*sizes.values()} - {batch}}
+        pieces = {count: (batch // size, smaller.get(size, segments)) for count, size in sizes.items()}
+        for program in _programs(segments, pieces):
+            programs.setdefault(program.segment, []).append(Shaped(program, batch, length))
         progress.advance(f"{batch}x{length}")
     generation: dict[str, list[Shaped]] = {}
     if options.generate:
@@ -73,14 +88,31 @@ def differentiate(loaded: Loaded, adapted: Adapted, options: ExportOptions, prog
     return DifferentiatedModel(segments, programs, generation, stored)
 
 
-def _programs(segments: Sequence[SegmentGraph], directions: Sequence[int]) -> list[Program]:
+def rows_of_piece(batch: int, length: int, directions: int) -> int:
+    """How many examples go through a block together with their tangents, or back through it.
+
+    Along a single direction all do: its insides are fewer than those of the way back.
+    """
+    if directions == 1:
+        return batch
+    tokens = length * max(directions, 1)
+    few = [size for size in range(1, batch + 1) if batch % size == 0 and batch // size <= _MOST_PIECES]
+    return max((size for size in few if size * tokens <= _TOGETHER), default=few[0])
+
+
+def _programs(
+    segments: Sequence[SegmentGraph], pieces: Mapping[int, tuple[int, Sequence[SegmentGraph]]]
+) -> list[Program]:
+    """All of the segments' programs; `pieces` are their number by K, and the segments at the batch of one."""
     builder = ProgramBuilder()
     programs: list[Program] = []
     trained_before = False
-    for segment in segments:
+    for i, segment in enumerate(segments):
         for kind in kinds(segment, trained_before=trained_before):
-            first, *more = (builder.build(segment, kind, count) for count in directions)
-            programs += [first, *more] if first.directions else [first]
+            carries = kind in (ENTER, DUAL, SCALAR)
+            for count in (count for count in pieces if carries == (count != _BACK)):
+                number, parts = pieces[count] if kind in _IN_PIECES and segment.name != HEAD else (1, segments)
+                programs.append(builder.build(parts[i], kind, count, lowest=not trained_before, pieces=number))
         trained_before = trained_before or bool(segment.slots(Role.ADAPTER))
     return programs
 

@@ -3,7 +3,8 @@
     plain   state -> state                                   the forward
     enter   state, directions -> state, tangent              the first segment with tangents
     dual    state, tangent, directions -> state, tangent     the segments after it
-    vjp     state, gradient -> gradient, adapter gradients   the exact step, backwards, one segment at a time
+    vjp     state, gradient -> gradient, adapter gradients   the exact step, backwards, one segment at a time; no
+                                                             gradient where nothing before it is trained
 
 The head's programs end in per-example losses, `plain` in what predictions are read from, and the others add what
 training needs: `enter` and `dual` the
@@ -26,12 +27,15 @@ from torch import Tensor, fx
 from edge_client.bundle.manifest import DUAL, EMBED, ENTER, HEAD, PLAIN, SCALAR, VJP
 from edge_client.bundle.names import DIRECTION, GRADIENT, MOVED, WEIGHT, prefix_of
 from export.dual.interpreter import Directions, Dual, DualInterpreter
+from export.dual.rule import total
 from export.graph import vocabulary
 from export.graph.bottlenecks import bottlenecks, entering_node
 from export.graph.editing import trace
 from export.graph.segments import SegmentGraph
 from export.graph.slots import STORED, Role, Slot, slot_of, value_of
 from export.graph.units import logits_layer
+
+aten = torch.ops.aten
 
 _BATCHED = (Role.INPUT, Role.STATE)
 
@@ -93,11 +97,23 @@ class ProgramBuilder:
     def __init__(self) -> None:
         self._traced: dict[tuple[Any, ...], Program] = {}
 
-    def build(self, segment: SegmentGraph, kind: str, directions: int) -> Program:
+    def build(
+        self, segment: SegmentGraph, kind: str, directions: int, *, lowest: bool = False, pieces: int = 1
+    ) -> Program:
+        """A program of a segment.
+
+        Args:
+            segment: captured at the program's batch, or with `pieces` at one piece's.
+            kind: which of its programs.
+            directions: K.
+            lowest: whether no earlier segment holds a unit, so that no gradient goes back beyond this one.
+            pieces: how many parts of the batch go through the segment one after the other.
+        """
         count = directions if kind in (ENTER, DUAL, SCALAR) else 0
-        key = (_structure(segment), segment.name == HEAD, segment.name == EMBED, kind, count)
+        lowest = lowest and kind == VJP
+        key = (_structure(segment), segment.name == HEAD, segment.name == EMBED, kind, count, lowest, pieces)
         if key not in self._traced:
-            self._traced[key] = _Tracer(segment, kind, count).program()
+            self._traced[key] = _Tracer(segment, kind, count, lowest=lowest, pieces=pieces).program()
         return _renamed(self._traced[key], segment)
 
 
@@ -144,12 +160,19 @@ def _renamed_output(name: str, names: Mapping[str, str]) -> str:
 class _Tracer:
     """Traces one program of one segment."""
 
-    def __init__(self, segment: SegmentGraph, kind: str, count: int) -> None:
+    def __init__(self, segment: SegmentGraph, kind: str, count: int, *, lowest: bool, pieces: int) -> None:
         self.segment = segment
+        self.lowest = lowest
+        self.pieces = pieces
         self.kind = kind
-        self.own = [(slot_of(n), value_of(n)) for n in segment.graph.graph.nodes if n.op == "placeholder"]
-        self.batch = next(value.shape[0] for slot, value in self.own if slot.role in _BATCHED)
-        self.directions = Directions(max(count, 1), self.batch)
+        own = [(slot_of(n), value_of(n)) for n in segment.graph.graph.nodes if n.op == "placeholder"]
+        size = next(value.shape[0] for slot, value in own if slot.role in _BATCHED)
+        self.batch = size * pieces
+        self.own = [
+            (slot, value.new_empty(self.batch, *value.shape[1:]) if slot.role in _BATCHED else value)
+            for slot, value in own
+        ]
+        self.directions = Directions(max(count, 1), size)
         self.count = count
         self.is_head = segment.name == HEAD
         self.bottlenecks = bottlenecks(segment.graph)
@@ -160,10 +183,12 @@ class _Tracer:
         functions: dict[str, Callable[[dict[Slot, Tensor]], dict[str, Tensor]]] = {
             PLAIN: self._plain, ENTER: step, DUAL: step, SCALAR: self._dual, VJP: self._vjp,
         }  # fmt: skip
+        compute = functions[self.kind]
         names: list[str] = []
 
         def function(*values: Tensor) -> list[Tensor]:
-            results = functions[self.kind](dict(zip((slot for slot, _ in inputs), values, strict=True)))
+            given = dict(zip((slot for slot, _ in inputs), values, strict=True))
+            results = compute(given) if self.pieces == 1 else self._in_pieces(compute, given)
             names[:] = results
             return list(results.values())
 
@@ -186,7 +211,7 @@ class _Tracer:
             yield Slot(Role.TANGENT, "tangent"), states[0][1].new_empty(rows, *states[0][1].shape[1:])
         if self.kind == VJP and not self.is_head:
             result = self._results()[0]
-            yield Slot(Role.GRADIENT, "gradient"), result.new_empty(result.shape)
+            yield Slot(Role.GRADIENT, "gradient"), result.new_empty(self.batch, *result.shape[1:])
         yield from (pair for pair in self.own if pair[0].role is Role.INPUT)
         if self._gives_gradients():
             yield _EXAMPLE_WEIGHT, torch.empty(self.batch)
@@ -240,6 +265,32 @@ class _Tracer:
             outputs["head_jvp"] = _tangent(again.run(*self._along(values, self._trained_head()))[0])
         return outputs
 
+    def _in_pieces(
+        self, compute: Callable[[dict[Slot, Tensor]], dict[str, Tensor]], values: dict[Slot, Tensor]
+    ) -> dict[str, Tensor]:
+        """By parts of the batch: their insides stay in a processor's cache, and those of one are held at a time."""
+        size, count = self.directions.batch, self.directions.count
+
+        def part(slot: Slot, value: Tensor, start: int) -> Tensor:
+            if slot.role in (Role.TANGENT, Role.DIRECTION):
+                apart = value.unflatten(0, (count, self.batch))
+                return aten.slice.Tensor(apart, 1, start, start + size).flatten(0, 1)
+            batched = slot.role in (*_BATCHED, Role.GRADIENT)
+            return aten.slice.Tensor(value, 0, start, start + size) if batched else value
+
+        parts = [
+            compute({slot: part(slot, value, start) for slot, value in values.items()})
+            for start in range(0, self.batch, size)
+        ]
+
+        def whole(name: str) -> Tensor:
+            found = [one[name] for one in parts]
+            if name.startswith(GRADIENT):  # of weights, a sum over examples
+                return total(*found)
+            return torch.cat([one.unflatten(0, (-1, size)) for one in found], 1).flatten(0, 1)
+
+        return {name: whole(name) for name in parts[0]}
+
     def _moved(self, interpreter: DualInterpreter, entering: Mapping[fx.Node, Tensor]) -> dict[str, Tensor]:
         """What directions at bottlenecks are as directions of the factors' weights, [K·B, rank, in]."""
         moved: dict[str, Tensor] = {}
@@ -266,7 +317,9 @@ class _Tracer:
         return duals
 
     def _vjp(self, values: dict[Slot, Tensor]) -> dict[str, Tensor]:
-        wanted = [slot for slot, _ in self.own if slot.role in (Role.STATE, Role.HEAD, Role.ADAPTER)]
+        wanted = [slot for slot, _ in self.own if slot.role in (Role.HEAD, Role.ADAPTER)]
+        if not (self.lowest and wanted):
+            wanted = [slot for slot, _ in self.own if slot.role is Role.STATE] + wanted
         return self._gradients(values, wanted)
 
     def _gradients(self, values: dict[Slot, Tensor], wanted: Sequence[Slot]) -> dict[str, Tensor]:

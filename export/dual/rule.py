@@ -42,6 +42,12 @@ class Directions:
             return value.value
         return torch.cat([value.value] * self.count)
 
+    def product(self, product: Callable[[Tensor, Tensor], Tensor], tangent: Tensor, value: Tensor) -> Tensor:
+        """The product of a tangent and a batched value, whose rows all directions share."""
+        if self.count == 1:
+            return product(tangent, value)
+        return product(tangent.unflatten(0, (self.count, -1)), value.unsqueeze(0)).flatten(0, 1)
+
     def scale(self, tangent: Tensor, factor: Tensor, *, batched: bool = True) -> Tensor:
         """`tangent * factor`, the factor holding one row per example (or none)."""
         if self.count == 1 or not batched:

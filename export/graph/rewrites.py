@@ -5,6 +5,8 @@ the losses of a language model's tokens         those of its hidden states, by t
 baddbmm                                         bmm, scaled, and the addend added
 chunk                                           split_with_sizes
 unbind                                          a select per part
+a product times a number                        the product of its first operand times the number, if that is smaller
+a transpose of a transpose                      permute
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 VIEWS = {aten.view.default, aten.reshape.default}
+_PRODUCTS = (aten.matmul.default, aten.bmm.default, aten.linear.default)
+"""Of two operands that come at run time."""
 _TRANSPOSES = {aten.t.default, aten.numpy_T.default}
 _IN_PLACE: dict[Any, Any] = {
     aten.add_.Tensor: aten.add.Tensor,
@@ -130,6 +134,41 @@ def _baddbmm(captured: Captured, node: fx.Node) -> None:
     _replace(captured, node, [(aten.bmm.default, (left, right)), scaled, (aten.add.Tensor, (..., addend))])
 
 
+def _scaled(captured: Captured, node: fx.Node) -> None:
+    """Attention's scores are larger than its queries, and what an adapter adds than the few numbers in its middle."""
+    product, number = node.args[:2]
+    if not isinstance(product, fx.Node) or not isinstance(number, int | float):
+        return
+    if number == 1 and value_of(product).dtype == value_of(node).dtype:
+        node.replace_all_uses_with(product)
+        return
+    if product.target not in _PRODUCTS or len(product.users) > 1:
+        return
+    first, second = product.args
+    assert isinstance(first, fx.Node)
+    if value_of(first).numel() >= value_of(product).numel():
+        return
+    scaling: Any = node.target
+    with captured.graph.graph.inserting_before(product):
+        scaled = captured.graph.graph.call_function(scaling, (first, number))
+    scaled.meta = {**product.meta, "val": value_of(first)}
+    product.args = (scaled, second)
+    node.replace_all_uses_with(product)
+
+
+def _transpose(captured: Captured, node: fx.Node) -> None:
+    before = node.args[0]
+    if not isinstance(before, fx.Node) or before.target is not aten.transpose.int or len(before.users) > 1:
+        return
+    order = list(range(value_of(node).dim()))
+    for turn in (before, node):
+        one, other = turn.args[1:]
+        assert isinstance(one, int)
+        assert isinstance(other, int)
+        order[one], order[other] = order[other], order[one]
+    node.target, node.args = aten.permute.default, (before.args[0], order)
+
+
 def _chunk(captured: Captured, node: fx.Node) -> None:
     x, _, *dim = node.args
     axis = dim[0] if dim else 0
@@ -184,6 +223,8 @@ _REWRITES: dict[Any, Callable[[Captured, fx.Node], None]] = {
     aten.embedding.default: _embedding,
     aten.matmul.default: _matmul,
     aten.baddbmm.default: _baddbmm,
+    **dict.fromkeys((aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor, aten.div.Scalar), _scaled),
+    aten.transpose.int: _transpose,
     aten.chunk.default: _chunk,
     aten.unbind.int: _unbind,
     vocabulary.token_losses: _token_losses,

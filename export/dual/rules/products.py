@@ -51,8 +51,8 @@ def _matmul(directions: Directions, result: Tensor, x: Dual, y: Dual) -> Tensor:
     if y.batched:
         if x.value.dim() != y.value.dim() or y.value.dim() < 3 or not x.batched:
             raise NotImplementedError(f"operands of shapes {tuple(x.value.shape)} and {tuple(y.value.shape)}")
-        left = None if x.tangent is None else torch.matmul(x.tangent, directions.match(y))
-        right = None if y.tangent is None else torch.matmul(directions.match(x), y.tangent)
+        left = None if x.tangent is None else directions.product(torch.matmul, x.tangent, y.value)
+        right = None if y.tangent is None else directions.product(_behind, y.tangent, x.value)
         return total(left, right)
     if y.value.dim() != 2 or x.value.dim() < 2:
         raise NotImplementedError(f"operands of shapes {tuple(x.value.shape)} and {tuple(y.value.shape)}")
@@ -61,11 +61,18 @@ def _matmul(directions: Directions, result: Tensor, x: Dual, y: Dual) -> Tensor:
     return total(left, right)
 
 
+def _behind(y: Tensor, x: Tensor) -> Tensor:
+    return torch.matmul(x, y)
+
+
 def _times_weights(directions: Directions, x: Dual, weights: Tensor, result: Tensor) -> Tensor:
     """Product of x [B, …, in] and the weights [K·B, in, out], one matrix per example and direction."""
     if not x.batched:
         apart = weights.reshape(weights.shape[0], *[1] * (x.value.dim() - 2), *weights.shape[1:])
         return torch.matmul(x.value, apart)
+    narrow = weights.shape[2] < weights.shape[1]
+    if directions.count > 1 and narrow and x.value.dim() == 3 and len(x.value) == directions.batch:
+        return _side_by_side(directions, x.value, weights)
     rows = directions.match(x)
     weights = directions.repeat_rows(weights, result)
     if rows.dim() == 2:
@@ -73,6 +80,13 @@ def _times_weights(directions: Directions, x: Dual, weights: Tensor, result: Ten
     if rows.dim() > 3:
         weights = weights.reshape(weights.shape[0], *[1] * (rows.dim() - 3), *weights.shape[1:])
     return torch.matmul(rows, weights)
+
+
+def _side_by_side(directions: Directions, x: Tensor, weights: Tensor) -> Tensor:
+    """An example's narrow matrices of all directions as one, so that x [B, tokens, in] is read once."""
+    apart = weights.unflatten(0, (directions.count, -1))
+    together = torch.matmul(x, apart.permute(1, 2, 0, 3).flatten(2))
+    return together.unflatten(2, (directions.count, -1)).permute(2, 0, 1, 3).flatten(0, 1)
 
 
 @tangent_of(aten.einsum.default)

@@ -1,13 +1,14 @@
 """The operators of `export.graph.ops` as XNNPACK computes them, for each form in which a weight is stored.
 
-The chains of quantizing and dequantizing are torchao's; XNNPACK takes each as one kernel with integer arithmetic. The
-exact gradient multiplies with the very codes that the forward stores: dequantized inside the delegate, since no
-integer kernel multiplies with a weight turned around.
+The chains of quantizing and dequantizing are torchao's; XNNPACK takes each as one kernel with integer arithmetic. No
+such kernel multiplies with a weight turned around, so an exact gradient's 8-bit codes are stored once more, turned; its
+4-bit ones are dequantized inside the delegate.
 """
 
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 
 import torch
 from torch import Tensor, fx
@@ -79,12 +80,12 @@ def linear_t(edge: EdgeGraph, gradient: fx.Node, name: str, weight: Tensor | Qua
     if weight.lowest == -8:
         return _int4_linear_t(edge, gradient, name, weight)
     rows, columns = weight.codes.shape
-    # A buffer of its own with equal bytes: the file holds them once, but one buffer cannot serve both kernels.
-    codes = edge.constant(f"codes of {name}, turned", weight.codes.clone())
-    scales = edge.constant(f"scales of {name}, turned", weight.scales.reshape(1, 1, rows))
-    scaled = edge.reshape(edge.call(aten.mul.Tensor, edge.reshape(gradient, 1, -1, rows), scales), 1, -1, rows)
-    product = edge.call(aten.bmm.default, scaled, edge.reshape(_as_float(edge, codes), 1, rows, columns))
-    return _turned(edge, edge.reshape(product, *shape[:-1], columns), weight.rotation)
+    # Each row's scale goes into the gradient, so that the turned weight needs none.
+    scales = edge.constant(f"row scales of {name}", weight.scales.reshape(rows))
+    scaled = _rows_of_activations(edge, edge.call(aten.mul.Tensor, gradient, scales))
+    turned = replace(weight, codes=weight.codes.T.contiguous(), scales=torch.ones(columns, 1))
+    product = edge.call(aten.linear.default, scaled, _rows_of_weight(edge, f"{name}, turned", turned))
+    return _turned(edge, product, weight.rotation)
 
 
 def _int4_linear_t(edge: EdgeGraph, gradient: fx.Node, name: str, weight: Quantized) -> fx.Node:

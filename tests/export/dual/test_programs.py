@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from edge_client.bundle.manifest import DUAL, ENTER, PLAIN, SCALAR, VJP
+from export.chain import rows_of_piece
 from export.dual.programs import kinds
 from export.graph import ops
 from export.graph.slots import Role, slot_of, value_of
@@ -112,3 +113,52 @@ def test_inputs_come_before_stored_tensors(chain):
             program = chain.builder.build(segment, kind, 2)
             assert program.placeholders == program.inputs + program.stored
             assert len(program.results) == len(program.outputs)
+
+
+def inputs_of(program):
+    """Random ones by name; tokens, masks and labels are ones."""
+    for node in program.inputs:
+        value = value_of(node)
+        yield torch.randn(value.shape) if value.is_floating_point() else torch.ones(value.shape, dtype=value.dtype)
+
+
+def results_of(program, inputs, stored):
+    held = [slot_of(node).of(stored[slot_of(node).name]) for node in program.stored]
+    return dict(zip(program.outputs, program.graph(*inputs, *held), strict=True))
+
+
+@pytest.mark.parametrize(("kind", "directions"), [(ENTER, 3), (DUAL, 1), (DUAL, 3), (VJP, 0)])
+@torch.no_grad()
+def test_a_batch_in_pieces_comes_out_as_it_does_whole(chain, kind, directions):
+    index = chain.first + 1
+    single = Chain.build(chain.loaded.name, chain.loaded.task.kind.name, "lora", batch=1, length=LENGTH)
+    whole = chain.builder.build(chain.segments[index], kind, directions)
+    parts = single.builder.build(single.segments[index], kind, directions, pieces=BATCH)
+    assert parts.outputs == whole.outputs
+    assert [slot_of(node) for node in parts.inputs] == [slot_of(node) for node in whole.inputs]
+    inputs = list(inputs_of(whole))
+    expected = results_of(whole, inputs, chain.captured.stored)
+    found = results_of(parts, inputs, {**single.captured.stored, **chain.captured.stored})
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_the_lowest_block_gives_no_gradient_by_what_enters_it(chain):
+    segment = chain.segments[chain.first]
+    whole, lowest = (chain.builder.build(segment, VJP, 0, lowest=flag) for flag in (False, True))
+    inputs = list(inputs_of(whole))
+    expected, found = (results_of(program, inputs, chain.captured.stored) for program in (whole, lowest))
+    assert expected.keys() - found.keys() == {"gradient"}
+    for name, value in found.items():
+        torch.testing.assert_close(value, expected[name])
+    turned = {program: counted(program.graph, ops.linear_t).total() for program in (whole, lowest)}
+    assert turned[lowest] < turned[whole]
+
+
+def test_few_pieces_that_stay_in_a_cache():
+    """Examples in a piece: all along one direction, and never less than a quarter of the batch."""
+    assert [rows_of_piece(8, 64, count) for count in (0, 1, 4, 16)] == [8, 8, 2, 2]
+    assert [rows_of_piece(8, 128, count) for count in (0, 1, 4)] == [4, 8, 2]
+    assert rows_of_piece(1, 512, 4) == 1
+    assert rows_of_piece(6, 64, 2) == 3

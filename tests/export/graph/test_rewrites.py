@@ -29,6 +29,11 @@ def scaled_product(hidden):
     return torch.baddbmm(hidden[:, :1, :1], hidden, hidden.transpose(1, 2), alpha=0.5)[:, 0].repeat(1, 2)[:, :8]
 
 
+def scaled_scores(hidden):
+    scores = torch.matmul(hidden.unflatten(-1, (4, 2)).transpose(1, 2).transpose(2, 3), hidden[:, :1, :4].unsqueeze(1))
+    return (scores / 3)[:, 0, 0].repeat(1, 2)
+
+
 @pytest.mark.parametrize(
     ("pool", "gone", "there"),
     [
