@@ -250,7 +250,7 @@ class Vanishing:
 
 
 def test_it_adds_to_a_sum_beside_python_clients(desk, bundle):
-    """Two clients of it, one of Python's, and one that vanishes behind its update: the sum is the mean of what each has."""
+    """Two of it, one of Python's, and one that vanishes behind its update: the sum is the mean of what each has."""
     plain = {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}}
     settings = {"per_round": 4, "minimum": 4, "rounds": 1, "assignment": "all", "device_evaluation": 0}
     name = desk.job("sums", secure_aggregation=True, optimizers=plain, **MODES["epoch"] | settings)

@@ -1,9 +1,9 @@
 """A secret of 32 bytes in shares, of which a threshold gives it back and fewer say nothing (Shamir).
 
 The field is that of the largest prime below 2^256, so that a share is as long as the secret; of 2^248 secrets all but
-one are below it. The polynomial goes through the secret and through as many shares as a threshold needs beside it. Those
-are drawn from what a device and their holders have in common, so that nobody has to send them, and a device that starts
-again makes the same shares.
+one are below it. The polynomial goes through the secret and through as many shares as a threshold needs beside it.
+Those are drawn from what a device and their holders have in common, so that nobody has to send them, and a device that
+starts again makes the same shares.
 """
 
 from __future__ import annotations

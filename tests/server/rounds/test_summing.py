@@ -236,10 +236,14 @@ def test_with_fewer_than_the_minimum_the_round_begins_anew_with_a_reason(server,
     assert server.job()["version"] == 0
 
 
-@pytest.mark.parametrize("stage", ["card", "shares", "update", "vow", "opening"])
-def test_a_sum_goes_on_after_server_and_devices_were_killed(serving, tmp_path, bundle, stage):
-    """At every stage: another process has the same folder, and devices what they kept."""
-    with serving() as first:
+@pytest.mark.parametrize(
+    ("stage", "database"),
+    [*((stage, "sqlite") for stage in ("card", "shares", "update", "vow", "opening")), ("update", "postgresql")],
+    indirect=["database"],
+)
+def test_a_sum_goes_on_after_server_and_devices_were_killed(serving, tmp_path, bundle, stage, database):
+    """At every stage: another process has the same folder and database, and devices what they kept."""
+    with serving(**database) as first:
         name = first.upload(bundle)
         first.create_job(name, secure_aggregation=True, per_round=3, over_selection=1, units_per_client=0,
                          optimizers=AVERAGE)  # fmt: skip
@@ -251,7 +255,7 @@ def test_a_sum_goes_on_after_server_and_devices_were_killed(serving, tmp_path, b
         if stage != "card":
             play(first, three, until=stage)
             three[0].step()
-    with serving() as second:
+    with serving(**database) as second:
         for device in three:
             device.connect(second)
             device.begin()
