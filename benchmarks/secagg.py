@@ -23,7 +23,7 @@ import numpy as np
 from edge_client import keys
 from edge_client.sums.fixed import CLIP, HEAD, TOLD, UNITS, Parts, encoded, told, told_size
 from edge_client.sums.member import About, Kept, Member, joined_size, parted
-from edge_client.sums.messages import SEALED, Sharers, Survivors, set_of
+from edge_client.sums.messages import Survivors, set_of
 from edge_client.sums.streams import KEY, TAG
 from edge_client.wire.protocol import Report
 from server.sums.arrangement import Arrangement, Entrant, arranged
@@ -72,7 +72,7 @@ class Gathering:
 
     def share(self, places: Sequence[int]) -> None:
         for place in places:
-            view = self.arrangement.roster(place).encoded()
+            view = self.arrangement.roster(place).encoded(self.arrangement.entrants[place].identity)
             self.costs.fetched["roster"] += len(view)
             self.shares[place] = self._timed("shares", self.members[place].shares, view)
 
@@ -90,7 +90,7 @@ class Gathering:
 
     def vow(self, places: Sequence[int]) -> None:
         for place in places:
-            view = self.survivors(place)
+            view = self.survivors(place) if place in self.arrangement.witnesses else b""
             self.costs.fetched["survivors"] += len(view)
             if (vow := self._timed("vow", self.members[place].vow, view)) is not None:
                 self.vows[place] = vow
@@ -115,19 +115,12 @@ class Gathering:
     # --- what the server tells ---
 
     def sharers(self, place: int) -> bytes:
-        mates = self.arrangement.mates
-        sealed = [
-            self.shares[mate][SEALED * at :][:SEALED]
-            for mate in mates[place]
-            if mate in self.shares
-            for at in [list(mates[mate]).index(place)]
-        ]
-        return Sharers(set_of(self.shares), tuple(sealed)).encoded()
+        return self.arrangement.sealed(place, self.shares).encoded()
 
     def survivors(self, place: int, *, with_vows: bool = False) -> bytes:
         mates = self.arrangement.mates
         tags: list[bytes] = []
-        for mate in mates[place]:
+        for mate in mates[place] if not with_vows or place not in self.vows else ():
             if mate in self.masked:
                 at = [other for other in mates[mate] if other in self.shares].index(place)
                 tags.append(self.masked[mate][TAG * at :][:TAG])

@@ -17,8 +17,14 @@ from safetensors.numpy import load
 
 from edge_client import keys
 from edge_client.bundle import signature
+from edge_client.bundle.folder import Bundle
 from edge_client.client.predictions import predict
+from edge_client.client.summing import Adding
 from edge_client.store.jobs import JobStore, Store
+from edge_client.sums.adding import changes
+from edge_client.wire.proofs import Signing
+from edge_client.wire.protocol import CheckIn, Enrolment, Report
+from edge_client.wire.server import Server as Wire
 from tests import android
 from tests.benchmarks import script
 
@@ -80,8 +86,8 @@ class Desk:
         given = "--job", name, "--name", "python", "--holdout", "0", *options
         return self.kept(fleet.Client(self.server, self.home("python", name), self.data, self.token, *given))
 
-    def jvm(self, name: str, *options: str, token: str = "") -> fleet.Process:
-        folder = self.home("jvm", name)
+    def jvm(self, name: str, *options: str, token: str = "", kind: str = "jvm") -> fleet.Process:
+        folder = self.home(kind, name)
         command = [*self.java(folder), "--data", str(self.data), "--token", token or self.token, "--job", name,
                    "--holdout", "0", *options]  # fmt: skip
         process = fleet.Process(command, folder / "client.log", **android.environment())
@@ -213,6 +219,64 @@ def test_it_takes_part_beside_python_clients(desk, mode):
         assert_same(ours.weights, theirs.weights)
         assert_same(ours.optimizer, theirs.optimizer)
         assert_same({n: ours.weights[n] for n in start}, desk.adapter(name))
+
+
+# --- sums ---
+
+
+class Vanishing:
+    """A device that adds a change to a sum, and is not there any more when it was sent."""
+
+    def __init__(self, desk: Desk, name: str, bundle: Path, change: float) -> None:
+        key = keys.make()
+        wire = self.wire = Wire(desk.server.url)
+        identity = wire.identity = wire.enrol(Enrolment(desk.token, "vanishing", "", keys.public_of(key)))
+        wire.signing = Signing(identity.device, key, desk.server.url)
+        task = wire.check_in(CheckIn(["onnx"], examples=21, job=name, sums=True)).task
+        manifest = Bundle.open(bundle).manifest
+        still = {one.name: np.zeros(one.shape, np.float32) for one in manifest.trained}
+        moved = {one: value + np.float32(change) for one, value in still.items()}
+        job = JobStore(desk.home("vanishing", name))
+        job.folder.mkdir()
+        job.begin(task)
+        job.save_update(changes(manifest, task.sum.units, moved, still), Report(21, 22, 1.0))
+        self.adding = Adding(task, wire, job, key, time.sleep, lambda _: None)
+
+    def run(self) -> None:
+        self.adding.begin()
+        while self.adding._said != "update":
+            assert self.adding.step() is None
+        self.wire.close()
+
+
+def test_it_adds_to_a_sum_beside_python_clients(desk, bundle):
+    """Two of it, one of Python's, and one that vanishes behind its update: the sum is the mean of what each has."""
+    plain = {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}}
+    settings = {"per_round": 4, "minimum": 4, "rounds": 1, "assignment": "all", "device_evaluation": 0}
+    name = desk.job("sums", secure_aggregation=True, optimizers=plain, **MODES["epoch"] | settings)
+    start = desk.adapter(name)
+    kinds = ("jvm", "other-jvm", "python")
+    running = [desk.jvm(name, "--rounds", "1", "--only-sums", "yes", kind=kind) for kind in kinds[:2]]
+    running.append(desk.python(name, "--rounds", "1", "--only-sums"))
+    Vanishing(desk, name, bundle, 0.25).run()
+    for process in running:
+        ended(process)
+    job = desk.shown(name)
+    assert (job["state"], job["done"], job["refused"], job["metrics"]["reports"]) == ("ended", 1, {}, 4)
+    assert job["sees"] == "sums of at least 3 devices"
+    own = [desk.job_store(kind, name).personal(desk.bundle).weights for kind in kinds]
+    mean = {one: value + (sum(weights[one] - value for weights in own) + 0.25) / 4 for one, value in start.items()}
+    assert all(moved(weights, start) > 1e-3 for weights in own)
+    assert_same(desk.adapter(name), mean)
+
+
+def test_it_is_offered_nothing_but_sums_where_it_wants_no_more(desk):
+    name = desk.job("seen", **MODES["epoch"])
+    jvm = desk.jvm(name, "--once", "yes", "--only-sums", "yes")
+    ended(jvm)
+    (why,) = [event["message"] for event in events(jvm) if event["event"] == "waiting"]
+    assert "seen shows updates to its server, and this device takes part in sums alone" in why
+    assert desk.shown(name)["done"] == 0
 
 
 # --- what ends it ---

@@ -217,6 +217,7 @@ class Client:
                 low_memory=self.conditions.low_memory,
                 unfit=self._fitness.look(self.server),
                 sums=self.server.signing is not None,
+                only_sums=self.only_sums,
             )
         )
         if answer.task is None:

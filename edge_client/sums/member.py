@@ -32,7 +32,7 @@ from .messages import (
     signed_card,
     signed_vow,
 )
-from .shamir import SHARE, split, threshold
+from .shamir import SHARE, WIDE, drawn, split, threshold
 from .streams import KEY, Lock, mask_seed, public, stream
 
 
@@ -96,15 +96,11 @@ class Member:
         return lock + mask + keys.sign(self._key, text)
 
     def shares(self, told: bytes) -> bytes:
-        """Of both secrets, sealed for each team-mate."""
-        roster = Roster.decoded(told)
-        self._check_roster(roster)
+        """Of both secrets, sealed for each team-mate that cannot draw its own."""
+        self._check_roster(Roster.decoded(told, self._own))
         self._once("roster", told)
-        mates, points = self._mates, self._points
-        needed, context = threshold(len(points)), self.context
-        of_mask, of_seed = (split(secret, points, needed, context) for secret in (self._mask, self._seed))
-        plain = dict(zip(points, (one + other for one, other in zip(of_mask, of_seed, strict=True)), strict=True))
-        return b"".join(self._lock_with(mate).seal(plain[mate.place + 1]) for mate in mates)
+        senders = self._mates[self._needed - 1 :]
+        return b"".join(self._lock_with(mate).seal(self._shares[mate.place + 1]) for mate in senders)
 
     def update(self, told: bytes, parts: Parted) -> bytes:
         """What it adds, masked."""
@@ -117,10 +113,10 @@ class Member:
         return b"".join(tags) + joined(self._masked(parts(roster.count, roster.cap), there))
 
     def vow(self, told: bytes) -> bytes | None:
-        """A witness signs who is in the sum; others have nothing to say."""
-        survivors = self._heard(told)
+        """A witness signs who is in the sum; others have nothing to say, and are told later."""
         if self._own not in self.roster.witnesses:
             return None
+        survivors = self._heard(told)
         return keys.sign(self._key, signed_vow(self.context, self._sharers.places, survivors.places))
 
     def opening(self, told: bytes) -> bytes:
@@ -136,7 +132,7 @@ class Member:
     @cached_property
     def roster(self) -> Roster:
         """Asked for once there is one."""
-        return Roster.decoded(_bytes(self.kept.roster))
+        return Roster.decoded(_bytes(self.kept.roster), self._own)
 
     @cached_property
     def context(self) -> bytes:
@@ -161,6 +157,20 @@ class Member:
         """Of the team-mates and this device, as shares have them."""
         return sorted([self.about.place + 1, *(mate.place + 1 for mate in self._mates)])
 
+    @property
+    def _needed(self) -> int:
+        """Shares that give a secret of this device back: all but one are drawn, those of its first team-mates."""
+        return threshold(len(self._points))
+
+    @cached_property
+    def _shares(self) -> dict[int, bytes]:
+        """Of its mask key and of its seed, by points."""
+        points = self._points
+        common = {mate.place + 1: _drawn(self._lock_with(mate), own=True) for mate in self._mates[: self._needed - 1]}
+        of_mask = split(self._mask, points, {point: both[:SHARE] for point, both in common.items()})
+        of_seed = split(self._seed, points, {point: both[SHARE:] for point, both in common.items()})
+        return {point: one + other for point, one, other in zip(points, of_mask, of_seed, strict=True)}
+
     def _lock_with(self, mate: Peer) -> Lock:
         if mate.place not in self._locks:
             self._locks[mate.place] = Lock.between(self._lock, Card.of(mate.card).lock, self.context)
@@ -168,17 +178,16 @@ class Member:
 
     def _received(self) -> Iterator[tuple[int, bytes]]:
         """Shares of both secrets of each team-mate that made some, and of its own, by places."""
-        context, points = self.context, self._points
-        own = (split(one, points, threshold(len(points)), context) for one in (self._mask, self._seed))
-        at = points.index(self.about.place + 1)
-        yield self.about.place, b"".join(shares[at] for shares in own)
-        there = places_in(self._sharers.places)
-        mates = [mate for mate in self._mates if mate.place in there]
-        for mate, sealed in zip(mates, self._sharers.sealed, strict=True):
-            plain = self._lock_with(mate).open(sealed)
-            if plain is None:
-                raise _lying(f"the shares of place {mate.place} cannot be read")
-            yield mate.place, plain
+        yield self.about.place, self._shares[self.about.place + 1]
+        sharers = self._sharers
+        there, senders, sealed = places_in(sharers.places), places_in(sharers.senders), iter(sharers.sealed)
+        for number, mate in enumerate(self._mates):
+            if mate.place in there:
+                lock = self._lock_with(mate)
+                plain = lock.open(next(sealed)) if number in senders else _drawn(lock, own=False)
+                if plain is None:
+                    raise _lying(f"the shares of place {mate.place} cannot be read")
+                yield mate.place, plain
 
     def _masked(self, parts: Parts, there: frozenset[int]) -> Parts:
         add_stream(parts, self._seed, parts, 1)
@@ -224,26 +233,31 @@ class Member:
 
     def _check_sharers(self, there: frozenset[int], sharers: Sharers) -> None:
         roster = self.roster
-        mates = sum(mate.place in there for mate in self._mates)
-        if self.about.place not in there or len(there) > roster.count or mates != len(sharers.sealed):
+        mates = {number for number, mate in enumerate(self._mates) if mate.place in there}
+        senders = places_in(sharers.senders)
+        fits = senders <= mates and len(senders) == len(sharers.sealed)
+        if self.about.place not in there or len(there) > roster.count or not fits:
             raise _lying("whose shares are there does not fit the roster")
         self._check_enough(there, roster, "shared")
 
     def _heard(self, told: bytes) -> Survivors:
-        """Who is in the sum, checked; what witnesses say of it comes later, and is not the same twice."""
+        """Who is in the sum, checked; a witness that heard what team-mates say is told the same without it."""
         survivors, sharers = Survivors.decoded(told), self._sharers
         inside, there = places_in(survivors.places), places_in(sharers.places)
         if self.about.place not in inside or inside - there:
             raise _lying("who is in the sum does not fit whose shares are there")
-        mates = [mate for mate in self._mates if mate.place in inside]
-        if len(survivors.tags) != len(mates):
-            raise _lying("what team-mates said is missing")
-        for mate, tag in zip(mates, survivors.tags, strict=True):
-            if self._lock_with(mate).tag(sharers.places, own=False) != tag:
-                raise _lying(f"place {mate.place} was told of other shares")
+        if survivors.tags or not self.kept.survivors:
+            self._check_tags(survivors, [mate for mate in self._mates if mate.place in inside])
         self._check_enough(inside, self.roster, "are in the sum")
         self._once("survivors", survivors.places)
         return survivors
+
+    def _check_tags(self, survivors: Survivors, mates: Sequence[Peer]) -> None:
+        if len(survivors.tags) != len(mates):
+            raise _lying("what team-mates said is missing")
+        for mate, tag in zip(mates, survivors.tags, strict=True):
+            if self._lock_with(mate).tag(self._sharers.places, own=False) != tag:
+                raise _lying(f"place {mate.place} was told of other shares")
 
     def _check_enough(self, places: frozenset[int] | set[int], roster: Roster, what: str) -> None:
         """Of the team, with this device: they hold the same units, and all of them the head."""
@@ -261,6 +275,12 @@ class Member:
         )
         if not valid or len(numbers) != len(survivors.vows) or 2 * len(numbers) <= len(witnesses):
             raise _lying(f"{len(numbers)} of {len(witnesses)} witnesses signed this sum, more than half must have")
+
+
+def _drawn(lock: Lock, *, own: bool) -> bytes:
+    """Shares of both secrets that this end's device, or the other, need not send."""
+    wide = lock.drawn(2 * WIDE, own=own)
+    return drawn(wide[:WIDE]) + drawn(wide[WIDE:])
 
 
 def context_of(job: str, number: int, roster: Roster) -> bytes:

@@ -1,13 +1,14 @@
 """What travels for a sum: bytes in a fixed order, whole numbers little-endian, keys raw.
 
     PUT /v1/tasks/{task}/sum/card      keys of the round, signed by the device's own key: 128 bytes
-    PUT /v1/tasks/{task}/sum/shares    a sealed share for each team-mate, in the order of their places: 82 bytes each
+    PUT /v1/tasks/{task}/sum/shares    a share of both secrets for each team-mate that draws none, sealed, in the order
+                                       of their places: 80 bytes each
     PUT /v1/tasks/{task}/update        a tag for each team-mate (16 bytes each), then the masked parts
     PUT /v1/tasks/{task}/sum/vow       a witness's signature of who is in the sum: 64 bytes
-    PUT /v1/tasks/{task}/sum/opening   a share for each team-mate and oneself, in the order of places: 33 bytes each
+    PUT /v1/tasks/{task}/sum/opening   a share for each team-mate and oneself, in the order of places: 32 bytes each
     GET /v1/tasks/{task}/sum           a stage, milliseconds to wait, and what the stage brings (`View`)
 
-A set of places is a map of bits, the lowest place in the lowest bit of the first byte.
+A set of places, or of numbers, is a map of bits, the lowest in the lowest bit of the first byte.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ SIGNATURE = 64
 CARD = 2 * KEY + SIGNATURE
 SEALED = 2 * SHARE + SEAL
 _HEAD = struct.Struct("<BI")
-_ROSTER = struct.Struct("<IIIBH")
-_PEER = struct.Struct("<IBH")
+_ROSTER = struct.Struct("<HHIBHH")
+_OWN, _NEW = 254, 255
+"""In place of the number of a peer: a witness that is the reader itself, and one whose key follows."""
 
 
 class Card(NamedTuple):
@@ -82,30 +84,42 @@ class Roster:
     """Their own public keys."""
     peers: tuple[Peer, ...]
 
-    def encoded(self) -> bytes:
-        head = _ROSTER.pack(self.count, self.least, self.cap, len(self.witnesses), len(self.peers))
-        return head + b"".join(self.witnesses) + b"".join(_peer(peer) for peer in self.peers)
+    def encoded(self, own: bytes) -> bytes:
+        """For the device with this public key: what it knows is not told again."""
+        mates = sum(peer.is_mate for peer in self.peers)
+        head = _ROSTER.pack(self.count, self.least, self.cap, len(self.witnesses), mates, len(self.peers) - mates)
+        known = {peer.identity: bytes([number]) for number, peer in enumerate(self.peers[:_OWN])} | {own: bytes([_OWN])}
+        witnesses = (known.get(key, bytes([_NEW]) + key) for key in self.witnesses)
+        return head + b"".join(map(_peer, self.peers)) + b"".join(witnesses)
 
     @classmethod
-    def decoded(cls, data: bytes) -> Roster:
+    def decoded(cls, data: bytes, own: bytes) -> Roster:
         reader = Reader(data)
-        count, least, cap, witnesses, peers = reader.unpack(_ROSTER)
-        keys = tuple(reader.take(KEY) for _ in range(witnesses))
-        roster = cls(count, least, cap, keys, tuple(_read_peer(reader) for _ in range(peers)))
+        count, least, cap, witnesses, mates, others = reader.unpack(_ROSTER)
+        peers = tuple(_read_peer(reader, is_mate=number < mates) for number in range(mates + others))
+        keys = tuple(_read_witness(reader, peers, own) for _ in range(witnesses))
         reader.end()
-        return roster
+        return cls(count, least, cap, keys, peers)
 
 
 def _peer(peer: Peer) -> bytes:
-    units = struct.pack(f"<{len(peer.units)}H", *peer.units)
-    return _PEER.pack(peer.place, peer.is_mate, len(peer.units)) + peer.identity + peer.card + units
+    units = b"" if peer.is_mate else struct.pack(f"<{1 + len(peer.units)}H", len(peer.units), *peer.units)
+    return peer.place.to_bytes(2, "little") + peer.identity + peer.card + units
 
 
-def _read_peer(reader: Reader) -> Peer:
-    place, is_mate, count = reader.unpack(_PEER)
-    identity, card = reader.take(KEY), reader.take(CARD)
-    units = struct.unpack(f"<{count}H", reader.take(2 * count))
-    return Peer(place, bool(is_mate), identity, card, units)
+def _read_peer(reader: Reader, *, is_mate: bool) -> Peer:
+    place, identity, card = int.from_bytes(reader.take(2), "little"), reader.take(KEY), reader.take(CARD)
+    units = b"" if is_mate else reader.take(2 * int.from_bytes(reader.take(2), "little"))
+    return Peer(place, is_mate, identity, card, struct.unpack(f"<{len(units) // 2}H", units))
+
+
+def _read_witness(reader: Reader, peers: Sequence[Peer], own: bytes) -> bytes:
+    number = reader.take(1)[0]
+    if number == _NEW:
+        return reader.take(KEY)
+    if number != _OWN and number >= len(peers):
+        raise BadAnswer("a sum's witness is nobody; server and device need the same version of spry")
+    return own if number == _OWN else peers[number].identity
 
 
 class Reader:
@@ -177,18 +191,18 @@ class Sharers(NamedTuple):
     """Stage `update`: whose shares are there, and those sealed for this device, by the order of its team-mates."""
 
     places: bytes
+    senders: bytes
+    """Which of the team-mates sealed theirs, by their order in the roster; this device draws the others'."""
     sealed: tuple[bytes, ...]
 
     def encoded(self) -> bytes:
-        return with_length(self.places) + b"".join(self.sealed)
+        return with_length(self.places) + with_length(self.senders) + b"".join(self.sealed)
 
     @classmethod
     def decoded(cls, data: bytes) -> Sharers:
         reader = Reader(data)
-        places = reader.set()
-        rest = data[2 + len(places) :]
-        sealed = tuple(_pieces(rest, SEALED))
-        return cls(places, sealed)
+        places, senders = reader.set(), reader.set()
+        return cls(places, senders, tuple(_pieces(data[4 + len(places) + len(senders) :], SEALED)))
 
 
 class Survivors(NamedTuple):
@@ -196,7 +210,7 @@ class Survivors(NamedTuple):
 
     places: bytes
     tags: tuple[bytes, ...]
-    """What team-mates in it say of whose shares were there."""
+    """What team-mates in it say of whose shares were there; of those that have not heard it."""
     vows: tuple[tuple[int, bytes], ...] = ()
     """Witnesses' signatures, by the number of the witness."""
 

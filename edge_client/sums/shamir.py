@@ -1,22 +1,20 @@
 """A secret of 32 bytes in shares, of which a threshold gives it back and fewer say nothing (Shamir).
 
-The field is that of the least prime above 2^256. The polynomial is drawn from the secret itself, by HKDF and ChaCha20:
-a device that starts again makes the same shares.
+The field is that of the largest prime below 2^256, so that a share is as long as the secret; of 2^248 secrets all but
+one are below it. The polynomial goes through the secret and through as many shares as a threshold needs beside it.
+Those are drawn from what a device and their holders have in common, so that nobody has to send them, and a device that
+starts again makes the same shares.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-from .streams import KEY, derived, stream
-
-PRIME = 2**256 + 297
-SHARE = 33
+PRIME = 2**256 - 189
+SHARE = 32
 """Bytes of a share."""
-_WIDE = 48
-"""Bytes from which a coefficient is drawn: what they are off from uniform, nobody can see."""
+WIDE = 48
+"""Bytes from which a share is drawn: what they are off from uniform, nobody can see."""
 
 
 def threshold(members: int) -> int:
@@ -24,29 +22,28 @@ def threshold(members: int) -> int:
     return max(2, members // 3)
 
 
-def split(secret: bytes, points: Sequence[int], needed: int, context: bytes) -> list[bytes]:
-    """A share for each point, which is a number above 0."""
-    drawn = stream(derived(secret, context, b"spry sums polynomial"), 0, _WIDE * (needed - 1), np.uint8).tobytes()
-    polynomial = [int.from_bytes(secret, "big")]
-    polynomial += [int.from_bytes(drawn[start : start + _WIDE], "big") for start in range(0, len(drawn), _WIDE)]
-    return [_value(polynomial, point).to_bytes(SHARE, "big") for point in points]
+def drawn(wide: bytes) -> bytes:
+    """A share from uniform bytes."""
+    return (int.from_bytes(wide, "big") % PRIME).to_bytes(SHARE, "big")
 
 
-def _value(polynomial: Sequence[int], point: int) -> int:
-    value = 0
-    for coefficient in reversed(polynomial):
-        value = (value * point + coefficient) % PRIME
-    return value
+def split(secret: bytes, points: Sequence[int], given: Mapping[int, bytes]) -> list[bytes]:
+    """A share for each point, which is a number above 0, where some have theirs; one more gives the secret back."""
+    return [given[point] if point in given else _value({0: secret, **given}, point) for point in points]
 
 
-def joined(shares: Mapping[int, bytes]) -> bytes | None:
-    """The secret of shares by their points; None where they are of no secret of 32 bytes."""
+def joined(shares: Mapping[int, bytes]) -> bytes:
+    """The secret of shares by their points."""
+    return _value(shares, 0)
+
+
+def _value(known: Mapping[int, bytes], point: int) -> bytes:
+    """What the polynomial of least degree through what is known has at a point (Lagrange)."""
     total = 0
-    for point, share in shares.items():
+    for one, value in known.items():
         above = below = 1
-        for other in shares:
-            if other != point:
-                above, below = above * other % PRIME, below * (other - point) % PRIME
-        total += int.from_bytes(share, "big") * above * pow(below, -1, PRIME)
-    secret = total % PRIME
-    return secret.to_bytes(KEY, "big") if secret < 1 << 8 * KEY else None
+        for other in known:
+            if other != one:
+                above, below = above * (point - other) % PRIME, below * (one - other) % PRIME
+        total += int.from_bytes(value, "big") * above * pow(below, -1, PRIME)
+    return (total % PRIME).to_bytes(SHARE, "big")

@@ -1,8 +1,8 @@
 """Keys of one round, what two devices derive from them, and streams of masks. All primitives are `cryptography`'s.
 
     mask seed of a pair   HKDF-SHA256(X25519(mask, mask), salt=context, "spry sums mask" + both public keys), 32 bytes
-    lock of a pair        HKDF-SHA256(X25519(lock, lock), salt=context, "spry sums lock" + both public keys), 64 bytes:
-                          a key of ChaCha20-Poly1305, and one of HMAC-SHA256
+    lock of a pair        HKDF-SHA256(X25519(lock, lock), salt=context, "spry sums lock" + both public keys), 96 bytes:
+                          a key of ChaCha20-Poly1305, one of HMAC-SHA256, and a seed of what both can draw
     stream of a part      ChaCha20 (RFC 8439) from block 0 under a seed, with the part's number in the nonce
 
 Both public keys stand in the order of their bytes. The context is what all devices of a round agree on.
@@ -69,13 +69,14 @@ class Lock:
 
     key: bytes
     proof: bytes
+    common: bytes
     first: bool
     """Whether this end's key is the lower: each end has a nonce of its own, and seals once."""
 
     @classmethod
     def between(cls, secret: bytes, other: bytes, context: bytes) -> Lock:
-        both = _agreed(secret, other, context, _LOCK, 2 * KEY)
-        return cls(both[:KEY], both[KEY:], public(secret) < other)
+        both = _agreed(secret, other, context, _LOCK, 3 * KEY)
+        return cls(both[:KEY], both[KEY : 2 * KEY], both[2 * KEY :], public(secret) < other)
 
     def seal(self, plain: bytes) -> bytes:
         return ChaCha20Poly1305(self.key).encrypt(_nonce(self.first), plain, None)
@@ -86,6 +87,10 @@ class Lock:
             return ChaCha20Poly1305(self.key).decrypt(_nonce(not self.first), sealed, None)
         except InvalidTag:
             return None
+
+    def drawn(self, size: int, *, own: bool) -> bytes:
+        """Uniform bytes that stand for this end, or the other, and that both know."""
+        return stream(self.common, 0 if own == self.first else 1, size, np.uint8).tobytes()
 
     def tag(self, said: bytes, *, own: bool) -> bytes:
         """That this end, or the other, said something."""

@@ -188,6 +188,8 @@ class CheckIn:
     """By the id of a job that its rows do not fit, why."""
     sums: bool = False
     """Whether it can add its update to those of others in secret."""
+    only_sums: bool = False
+    """Whether it takes no task whose update the server would see."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ def unsuited(job: Job, manifest: Manifest, check_in: CheckIn) -> str | None:
         return f"{job.name} needs the estimator {estimator}, which the server has no more"
     if job.settings.secure_aggregation and not check_in.sums:
         return f"{job.name} adds updates in secret, for which this device needs a key of its own and a newer spry"
+    if check_in.only_sums and not job.settings.secure_aggregation:
+        return f"{job.name} shows updates to its server, and this device takes part in sums alone"
     if (why := check_in.unfit.get(job.id)) is not None:
         return f"this device's rows do not fit {job.name}: {why}"
     return _kept_away(job, check_in)

@@ -13,7 +13,6 @@ from edge_client.sums.messages import (
     SIGNATURE,
     Card,
     Message,
-    Sharers,
     Stage,
     Survivors,
     View,
@@ -92,7 +91,7 @@ class Summands(Reports):
             return
         standing, arrangement, known = self._of_stage(connection, job, current, part, message)
         if message == "shares":
-            size = SEALED * len(arrangement.mates[part.slot])
+            size = SEALED * len(arrangement.receivers(part.slot))
         else:
             size = SIGNATURE if message == "vow" else opening_size(arrangement, standing.sharers, part.slot)
         if len(data) != size:
@@ -209,10 +208,14 @@ class Summands(Reports):
 
     def _told(self, standing: Standing, arrangement: Arrangement, known: list[Summand], place: int) -> bytes:
         if standing.stage == "shares":
-            return arrangement.roster(place).encoded()
+            return arrangement.roster(place).encoded(arrangement.entrants[place].identity)
         if standing.stage == "update":
-            return Sharers(set_of(standing.sharers), _sealed(standing, arrangement, known, place)).encoded()
-        tags = self._tags(standing, arrangement, known, place)
+            shares = {one.place: one.shares or b"" for one in known if one.place in set(standing.sharers)}
+            return arrangement.sealed(place, shares).encoded()
+        is_witness, has_heard = place in arrangement.witnesses, any(one.place == place and one.vow for one in known)
+        if standing.stage == "vow" and not is_witness:
+            return b""
+        tags = () if has_heard else self._tags(standing, arrangement, known, place)
         vows: tuple[tuple[int, bytes], ...] = ()
         if standing.stage == "opening":
             said = {summand.place: summand.vow for summand in known if summand.vow is not None}
@@ -243,17 +246,6 @@ def _inside(standing: Standing | None) -> tuple[int, ...]:
     if standing.stage == "shares":
         return standing.roster
     return standing.sharers if standing.stage == "update" else standing.survivors
-
-
-def _sealed(standing: Standing, arrangement: Arrangement, known: list[Summand], place: int) -> tuple[bytes, ...]:
-    """The shares that are for a place, by the order of the team-mates that made some."""
-    shares = {summand.place: summand.shares or b"" for summand in known}
-    found: list[bytes] = []
-    for mate in arrangement.mates[place]:
-        if mate in set(standing.sharers):
-            at = list(arrangement.mates[mate]).index(place)
-            found.append(shares[mate][SEALED * at : SEALED * (at + 1)])
-    return tuple(found)
 
 
 def _too_late(number: int) -> Refusal:

@@ -148,7 +148,8 @@ def note_check_ins(
                 "runtimes": check_in.runtimes, "memory_bytes": check_in.memory_bytes, "power": check_in.power,
                 "metered": check_in.metered, "examples": check_in.examples, "job": check_in.job,
                 "step_seconds": check_in.step_seconds, "resident_bytes": check_in.resident_bytes,
-                "low_memory": check_in.low_memory, "unfit": check_in.unfit,
+                "low_memory": check_in.low_memory, "unfit": check_in.unfit, "sums": check_in.sums,
+                "only_sums": check_in.only_sums,
             },
         }
         for device, (time, check_in) in seen.items()

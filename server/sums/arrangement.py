@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from edge_client.sums.member import context_of
-from edge_client.sums.messages import Peer, Roster
+from edge_client.sums.messages import SEALED, Peer, Roster, Sharers, set_of
 from edge_client.sums.shamir import threshold
 
 RING = 6
 """Neighbours on each side, of the same team."""
 ACROSS = 2
 """Neighbours on each side among all devices."""
-WITNESSES = 32
+WITNESSES = 24
 """Devices of which more than half must have signed the same sum."""
 
 
@@ -68,6 +68,20 @@ class Arrangement:
     def needed(self, place: int) -> int:
         """Shares that give a secret of a place back."""
         return threshold(1 + len(self.mates[place]))
+
+    def receivers(self, place: int) -> Sequence[int]:
+        """Whom a place sends shares to, in their order: its other team-mates draw theirs."""
+        return self.mates[place][self.needed(place) - 1 :]
+
+    def sealed(self, place: int, shares: Mapping[int, bytes]) -> Sharers:
+        """What a place is told of the shares that came."""
+        senders = {number: mate for number, mate in enumerate(self.mates[place]) if place in self.receivers(mate)}
+        found = {number: self._sealed(mate, place, shares[mate]) for number, mate in senders.items() if mate in shares}
+        return Sharers(set_of(shares), set_of(found), tuple(found.values()))
+
+    def _sealed(self, sender: int, receiver: int, shares: bytes) -> bytes:
+        at = self.receivers(sender).index(receiver)
+        return shares[SEALED * at : SEALED * (at + 1)]
 
 
 def arranged(entrants: Iterable[Entrant], least: int, cap: int) -> Arrangement:

@@ -3,11 +3,12 @@
     python tests/vectors/make_sums.py
 
     streams   masks of a part from a seed (the first is RFC 8439, A.1, #1)
-    pairs     what two devices derive from their keys, a sealed message, and a tag
-    shamir    shares of secrets
+    pairs     what two devices derive from their keys, a sealed message, what both can draw, and a tag
+    shamir    shares of secrets, through some that are given
     fixed     changes as integers, and their sum as a mean
     told      a report as integers
     round     three devices, from what they drew to the sum
+    teams     two of eight devices, of a team each, of which one vanished before its update and one behind it
 
 Bytes are hexadecimal; 64-bit integers are strings, since not every JSON reader keeps them.
 """
@@ -15,7 +16,8 @@ Bytes are hexadecimal; 64-bit integers are strings, since not every JSON reader 
 import hashlib
 import json
 import sys
-from dataclasses import asdict
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,9 +26,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from edge_client import keys
 from edge_client.sums import fixed
-from edge_client.sums.fixed import HEAD, TOLD, UNITS
+from edge_client.sums.fixed import HEAD, TOLD, UNITS, Parts
 from edge_client.sums.member import Kept, joined
-from edge_client.sums.shamir import split, threshold
+from edge_client.sums.shamir import WIDE, split, threshold
+from edge_client.sums.shamir import drawn as share_of
 from edge_client.sums.streams import Lock, mask_seed, public, stream
 from edge_client.wire.protocol import Report
 from tests.benchmarks import script
@@ -59,7 +62,8 @@ def vectors() -> dict:
         "shamir": [_shamir(n) for n in (3, 4, 10, 13)],
         "fixed": [_fixed(examples, cap, count) for examples, cap, count in ((1, 64, 3), (64, 64, 10), (900, 64, 4096))],
         "told": _told(),
-        "round": _round(),
+        "round": _round([(0,)] * 3, gone={}, shown=range(3)),
+        "teams": _round([(0,)] * 4 + [(1, 2)] * 4, gone={3: "vow", 7: "update"}, shown=(0, 4)),
     }  # fmt: skip
 
 
@@ -80,17 +84,18 @@ def _pair(number: int) -> dict:
         "proof": here.proof.hex(),
         "plain": b"two shares".hex(),
         "sealed": here.seal(b"two shares").hex(),
+        "drawn": here.drawn(WIDE, own=True).hex(),
         "said": b"places".hex(),
         "tag": here.tag(b"places", own=True).hex(),
     }
 
 
 def _shamir(members: int) -> dict:
-    secret, context, points = some(f"secret {members}"), some("context"), list(range(1, members + 1))
-    needed = threshold(members)
-    shares = split(secret, points, needed, context)
-    return {"secret": secret.hex(), "context": context.hex(), "points": points, "needed": needed,
-            "shares": [share.hex() for share in shares]}  # fmt: skip
+    secret, points, needed = some(f"secret {members}"), list(range(1, members + 1)), threshold(members)
+    given = {point: share_of(some(f"wide {point}", WIDE)) for point in points[: needed - 1]}
+    shares = split(secret, points, given)
+    return {"secret": secret.hex(), "points": points, "needed": needed, "shares": [share.hex() for share in shares],
+            "wide": [some(f"wide {point}", WIDE).hex() for point in given]}  # fmt: skip
 
 
 def _fixed(examples: int, cap: int, count: int) -> dict:
@@ -106,41 +111,54 @@ def _told() -> dict:
     return {"report": asdict(REPORT), "weight": 4321, "scores": ["f1"], "words": [str(int(word)) for word in words]}
 
 
-def _round() -> dict:
-    """Three devices with unit 0 and a head of two numbers."""
+def _round(units: list[tuple[int, ...]], *, gone: dict[int, str], shown: Iterable[int]) -> dict:
+    """Devices with these units and a head of two numbers; some say nothing from a stage on."""
     secrets = []
-    for place in range(3):
+    for place in range(len(units)):
         key = keys.encoded(some(f"identity {place}"))
         kept = [some(f"{name} {place}").hex() for name in ("lock", "mask", "seed")]
         secrets.append((key, kept))
-    updates = [
-        {HEAD: fixed.encoded(floats(f"head {place}", 2), 1 << 15, 3),
-         UNITS: fixed.encoded(floats(f"unit {place}", 3), 1 << 15, 3),
-         TOLD: fixed.told(REPORT, 1 << 15, ["f1"])}
-        for place in range(3)
-    ]  # fmt: skip
+    updates = [_parts(place, own, len(units)) for place, own in enumerate(units)]
     drawn = [(key, Kept(*(_base64(one) for one in kept))) for key, kept in secrets]
     played = secagg.Gathering(updates, drawn)
-    everyone = [0, 1, 2]
+    everyone = range(len(units))
     played.share(everyone)
-    played.update(everyone)
-    played.vow(everyone)
-    played.open(everyone)
+    played.update([place for place in everyone if gone.get(place) != "update"])
+    here = [place for place in everyone if place not in gone]
+    played.vow(here)
+    played.open(here)
     return {
-        "job": secagg.JOB, "round": secagg.ROUND, "least": secagg.LEAST, "units": [0],
-        "devices": [
-            {
-                "identity": key, "lock": kept[0], "mask": kept[1], "seed": kept[2],
-                "parts": joined(updates[place]).hex(), "card": played.cards[place].hex(),
-                "roster": played.arrangement.roster(place).encoded().hex(), "shares": played.shares[place].hex(),
-                "sharers": played.sharers(place).hex(), "update": played.masked[place].hex(),
-                "survivors": played.survivors(place).hex(), "vow": played.vows[place].hex(),
-                "vows": played.survivors(place, with_vows=True).hex(), "opening": played.openings[place].hex(),
-            }
-            for place, (key, kept) in enumerate(secrets)
-        ],
+        "job": secagg.JOB, "round": secagg.ROUND, "least": secagg.LEAST, "cap": secagg.CAP, "count": len(units),
+        "devices": [_device(played, place, units[place], *secrets[place], updates[place]) for place in shown],
         "sum": joined(played.total()).hex(),
     }  # fmt: skip
+
+
+def _parts(place: int, units: tuple[int, ...], count: int) -> Parts:
+    own = {UNITS + unit: fixed.encoded(floats(f"unit {unit} {place}", 3 + unit), 1 << 15, count) for unit in units}
+    head = fixed.encoded(floats(f"head {place}", 2), 1 << 15, count)
+    report = replace(REPORT, examples=secagg.CAP // 2)
+    return {HEAD: head, TOLD: fixed.told(report, 1 << 15, ["f1"]), **own}
+
+
+def _device(played, place: int, units: tuple[int, ...], key: str, kept: list[str], parts: Parts) -> dict:
+    """What it drew, what it is told and what it says; its weight is a half."""
+    identity = played.arrangement.entrants[place].identity
+    is_witness = place in played.arrangement.witnesses
+    return {
+        "place": place, "units": list(units), "identity": key, "lock": kept[0], "mask": kept[1], "seed": kept[2],
+        "head": _floats(f"head {place}", 2),
+        "changes": [_floats(f"unit {unit} {place}", 3 + unit) for unit in units],
+        "parts": joined(parts).hex(), "card": played.cards[place].hex(),
+        "roster": played.arrangement.roster(place).encoded(identity).hex(), "shares": played.shares[place].hex(),
+        "sharers": played.sharers(place).hex(), "update": played.masked[place].hex(),
+        "survivors": played.survivors(place).hex() if is_witness else "", "vow": played.vows.get(place, b"").hex(),
+        "vows": played.survivors(place, with_vows=True).hex(), "opening": played.openings[place].hex(),
+    }  # fmt: skip
+
+
+def _floats(name: str, size: int) -> list[float]:
+    return [float(number) for number in floats(name, size)]
 
 
 def _base64(text: str) -> str:

@@ -7,14 +7,21 @@ import numpy as np
 import pytest
 
 from edge_client.sums import fixed
-from edge_client.sums.shamir import PRIME, SHARE, joined, split, threshold
+from edge_client.sums.shamir import PRIME, SHARE, WIDE, drawn, joined, split, threshold
 from edge_client.wire.protocol import Report
+
+
+def given(points):
+    """Shares that their holders draw."""
+    return {point: drawn(random.randbytes(WIDE)) for point in points}
 
 
 @pytest.mark.parametrize("members", [3, 4, 9, 13, 25])
 def test_any_threshold_of_shares_gives_the_secret_back_and_fewer_do_not(members):
     secret, points, needed = random.randbytes(32), list(range(1, members + 1)), threshold(members)
-    shares = dict(zip(points, split(secret, points, needed, b"context"), strict=True))
+    known = given(random.sample(points, needed - 1))
+    shares = dict(zip(points, split(secret, points, known), strict=True))
+    assert known.items() <= shares.items()
     assert all(len(share) == SHARE for share in shares.values())
     for _ in range(5):
         some = random.sample(points, needed)
@@ -25,9 +32,9 @@ def test_any_threshold_of_shares_gives_the_secret_back_and_fewer_do_not(members)
 def test_fewer_shares_fit_every_secret():
     """Whatever the secret, there is a share of one more device that makes it of the others."""
     secret = random.randbytes(32)
-    shares = dict(enumerate(split(secret, [1, 2, 3], 3, b""), start=1))
+    shares = dict(enumerate(split(secret, [1, 2, 3], given([1, 3])), start=1))
     for _ in range(3):
-        wanted = random.getrandbits(256)
+        wanted = random.randrange(PRIME)
         # Lagrange at 0 over 1, 2, 3 has weights 3, -3, 1
         third = (wanted - 3 * int.from_bytes(shares[1], "big") + 3 * int.from_bytes(shares[2], "big")) % PRIME
         found = joined({1: shares[1], 2: shares[2], 3: third.to_bytes(SHARE, "big")})
@@ -36,11 +43,12 @@ def test_fewer_shares_fit_every_secret():
 
 def test_the_same_secret_is_split_the_same_and_another_is_not():
     secret = random.randbytes(32)
-    assert split(secret, [1, 2], 2, b"a") == split(secret, [1, 2], 2, b"a") != split(secret, [1, 2], 2, b"b")
+    known = given([1])
+    assert split(secret, [1, 2], known) == split(secret, [1, 2], known) != split(random.randbytes(32), [1, 2], known)
 
 
 def test_shares_of_different_secrets_fit_none_of_them():
-    one, other = (split(random.randbytes(32), [1, 2], 2, b"") for _ in range(2))
+    one, other = (split(random.randbytes(32), [1, 2], given([2])) for _ in range(2))
     mixed = joined({1: one[0], 2: other[1]})
     assert mixed not in (joined({1: one[0], 2: one[1]}), joined({1: other[0], 2: other[1]}))
 

@@ -54,6 +54,14 @@ def test_two_devices_share_a_seed_and_a_lock_that_others_have_not():
     assert here.tag(b"said", own=True) == hmac.digest(here.proof, end + b"said", hashlib.sha256)[:16]
 
 
+def test_two_devices_draw_the_same_for_each_end_and_others_do_not():
+    rng = np.random.default_rng()
+    one, other, third = (rng.bytes(32) for _ in range(3))
+    here, there = Lock.between(one, public(other), b"c"), Lock.between(other, public(one), b"c")
+    assert here.drawn(96, own=True) == there.drawn(96, own=False) != here.drawn(96, own=False)
+    assert here.drawn(96, own=True) != Lock.between(third, public(other), b"c").drawn(96, own=True)
+
+
 def test_a_key_that_is_no_point_is_refused():
     with pytest.raises(TrainingError, match="a key of the round is none"):
         mask_seed(bytes(range(32)), bytes(32), b"c")

@@ -267,6 +267,30 @@ def test_a_robust_mean_sees_late_updates_as_they_count(server, bundle_name, rule
     assert rounds_of(server)[1]["result"]["stale"] == {"0": 2, "1": 1}
 
 
+def test_late_devices_are_judged_by_what_they_say_of_the_weights_they_began_with(server, bundle_name):
+    """One that turns its changes round is left out and named, late as it is; one that is only late is not."""
+    *fast, honest, liar = begin(server, bundle_name, 8, per_round=8, buffer=6, aggregation="agreeing")
+    rng = np.random.default_rng()
+    start, late_tasks = newest(server), [honest.task(), liar.task()]
+    wanted = {name: rng.normal(0, 0.1, value.shape).astype(np.float32) for name, value in start.items()}
+    for device in fast:
+        sent(device, device.task(), {name: value + wanted[name] for name, value in start.items()})
+    server.advance()
+    now, tasks = newest(server), [device.task() for device in fast[:4]]
+    sent(honest, late_tasks[0], {name: value + wanted[name] for name, value in start.items()})
+    sent(liar, late_tasks[1], {name: value - wanted[name] for name, value in start.items()})
+    for device, task in zip(fast, tasks, strict=False):
+        sent(device, task, {name: value + wanted[name] for name, value in now.items()})
+    server.advance()
+    for name, value in newest(server).items():
+        np.testing.assert_allclose(value - now[name], wanted[name] * (4 + 1 / np.sqrt(2)) / 5, atol=1e-6)
+    result = rounds_of(server)[1]["result"]
+    assert result["stale"] == {"0": 4, "1": 2}
+    ((device, why),) = [(one["device"], one["why"]) for one in result["outlying"]]
+    assert device == liar.id
+    assert why.startswith("what it says goes against the others")
+
+
 def test_all_units_have_their_turn_though_one_device_keeps_its_place(server, bundle_name):
     fast, slow = begin(server, bundle_name, 2, per_round=2, buffer=1, assignment="cyclic", rounds=50)
     held = dict.fromkeys(slow.task()["units"], 1)
@@ -281,8 +305,8 @@ def test_all_units_have_their_turn_though_one_device_keeps_its_place(server, bun
     assert max(held.values()) - min(held.values()) <= 1
 
 
-def test_a_crash_before_the_next_round_loses_nothing(serving, bundle):
-    with serving() as server:
+def test_a_crash_before_the_next_round_loses_nothing(serving, bundle, database):
+    with serving(**database) as server:
         name = server.upload(bundle)
         fast, slow = begin(server, name, 2, per_round=2, buffer=1)
         start, slow_task = newest(server), slow.task()
@@ -290,7 +314,7 @@ def test_a_crash_before_the_next_round_loses_nothing(serving, bundle):
         job = find_job(server.store, "job").id
         assert advance(server.store, job)  # closes the round; the next is not open yet
         headers = slow.headers
-    with serving() as server:
+    with serving(**database) as server:
         slow.server = server
         slow.headers = headers
         slow.call("PUT", f"/v1/tasks/{slow_task['id']}/update", 503, content=b"")

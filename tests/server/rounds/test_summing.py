@@ -187,6 +187,22 @@ def test_one_that_vanishes_after_its_update_is_in_the_sum(server, job, devices):
     np.testing.assert_allclose(head_of(server) - before, 0.2, atol=1e-5)
 
 
+def test_who_could_still_join_a_sum_is_waited_for(server, job, devices):
+    """By what devices say of themselves when they check in."""
+    *three, fourth = devices(4)
+    assert fourth.wire.check_in(CheckIn(["onnx"], sums=True)).task is None, "there is no job yet"
+    server.http.app.state.services.offers.save_profiles()
+    job(minimum=3)
+    for device in three:
+        device.train(server, 0.1)
+    server.store.now = lambda now=server.store.now: now() + 2.5 * server.store.settings.retry_seconds
+    server.advance()
+    assert stage_of(server) == "card"
+    fourth.train(server, 0.1)
+    server.advance()
+    assert stage_of(server) == "shares"
+
+
 def test_an_opening_that_comes_while_the_sum_is_being_opened_is_no_failure(server, job, devices):
     """The others' were enough."""
     from server.rounds.claims import claim
@@ -220,10 +236,14 @@ def test_with_fewer_than_the_minimum_the_round_begins_anew_with_a_reason(server,
     assert server.job()["version"] == 0
 
 
-@pytest.mark.parametrize("stage", ["card", "shares", "update", "vow", "opening"])
-def test_a_sum_goes_on_after_server_and_devices_were_killed(serving, tmp_path, bundle, stage):
-    """At every stage: another process has the same folder, and devices what they kept."""
-    with serving() as first:
+@pytest.mark.parametrize(
+    ("stage", "database"),
+    [*((stage, "sqlite") for stage in ("card", "shares", "update", "vow", "opening")), ("update", "postgresql")],
+    indirect=["database"],
+)
+def test_a_sum_goes_on_after_server_and_devices_were_killed(serving, tmp_path, bundle, stage, database):
+    """At every stage: another process has the same folder and database, and devices what they kept."""
+    with serving(**database) as first:
         name = first.upload(bundle)
         first.create_job(name, secure_aggregation=True, per_round=3, over_selection=1, units_per_client=0,
                          optimizers=AVERAGE)  # fmt: skip
@@ -235,7 +255,7 @@ def test_a_sum_goes_on_after_server_and_devices_were_killed(serving, tmp_path, b
         if stage != "card":
             play(first, three, until=stage)
             three[0].step()
-    with serving() as second:
+    with serving(**database) as second:
         for device in three:
             device.connect(second)
             device.begin()
@@ -335,7 +355,7 @@ def test_shares_of_another_length_are_refused(server, one, devices):
     for device in three:
         device.train(server, 0.1)
     server.advance()
-    assert refused(one, "shares", bytes(5), "its shares has 5 bytes, not 246").code == "invalid"
+    assert refused(one, "shares", bytes(5), "its shares has 5 bytes, not 160").code == "invalid"
 
 
 def test_a_plain_jobs_task_takes_no_messages(server, bundle_name, devices):
@@ -361,6 +381,16 @@ def test_a_plain_jobs_task_takes_no_messages(server, bundle_name, devices):
 def test_settings_that_sums_cannot_be_had_with_are_refused(server, bundle_name, settings, reason):
     body = {"name": "job", "bundle": bundle_name, "settings": {"secure_aggregation": True, **settings}}
     assert reason in server.call("POST", "/v1/jobs", 422, json=body).text
+
+
+def test_a_device_that_wants_sums_alone_is_offered_nothing_else(server, bundle_name, devices):
+    server.create_job(bundle_name, per_round=1)
+    server.advance()
+    (device,) = devices(1)
+    answer = device.wire.check_in(CheckIn(["onnx"], examples=64, sums=True, only_sums=True))
+    assert answer.task is None
+    assert "job shows updates to its server, and this device takes part in sums alone" in answer.reason
+    assert device.task().sum is None
 
 
 def test_a_device_that_wants_sums_alone_sends_nothing_else(tmp_path):

@@ -87,6 +87,7 @@ public final class Client implements Closeable {
         private double longestWait = Double.POSITIVE_INFINITY;
         private SSLSocketFactory trust;
         private double patience = Double.POSITIVE_INFINITY;
+        private boolean onlySums;
 
         /** Where everything is kept, the server's address, and where programs run. */
         public Builder(File home, String server, Engine engine) {
@@ -146,6 +147,12 @@ public final class Client implements Closeable {
         /** Hears what happens, on the thread of `run`. */
         public Builder tell(Tell listener) {
             tell = listener;
+            return this;
+        }
+
+        /** Take part where the server learns sums of updates alone. */
+        public Builder onlySums(boolean wanted) {
+            onlySums = wanted;
             return this;
         }
 
@@ -271,10 +278,16 @@ public final class Client implements Closeable {
         message.job = chosen.job;
         message.stepSeconds = stepSeconds;
         message.residentBytes = Memory.peak() == 0 ? null : (Long) Memory.peak();
+        message.sums = signs();
+        message.onlySums = chosen.onlySums;
         return message;
     }
 
     private Receipt takePart(Task task, JobStore job) throws IOException {
+        if (chosen.onlySums && task.sum == null) {
+            throw new TrainingException(
+                    task.jobName + " shows updates to its server, and this device is to add to sums alone");
+        }
         job.begin(task);
         if (job.update() == null) {
             Workbench open = workbench(task);
@@ -292,12 +305,27 @@ public final class Client implements Closeable {
     }
 
     private Receipt send(Task task, JobStore job) {
-        Receipt receipt = server.sendUpdate(task.id, job.update());
+        Receipt receipt = task.sum == null ? server.sendUpdate(task.id, job.update()) : add(task, job);
         job.finish();
         String again = receipt.repeated ? " (it had it already)" : "";
         tell.tell(Event.of("uploaded", "the server has the result of round " + task.round + again)
                 .with("task", task.id).with("round", task.round).with("repeated", receipt.repeated));
         return receipt;
+    }
+
+    /** The result goes into a sum. */
+    private Receipt add(Task task, JobStore job) {
+        if (!signs()) {
+            throw new TrainingException("this device has no key of its own to add its update with: enrol again");
+        }
+        unload(); // others may train for long
+        return new Adding(task, server, job, store.key(), waits::pause, tell).run();
+    }
+
+    /** Whether it has a key of its own; a server of an earlier version takes none. */
+    private boolean signs() {
+        Enrolled identity = store.identity();
+        return identity != null && identity.secret.isEmpty();
     }
 
     private interface Part {

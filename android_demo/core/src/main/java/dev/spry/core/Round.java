@@ -9,6 +9,7 @@ import dev.spry.core.data.Encoder;
 import dev.spry.core.data.Examples;
 import dev.spry.core.store.JobStore;
 import dev.spry.core.store.Progress;
+import dev.spry.core.sums.Changes;
 import dev.spry.core.training.Batches;
 import dev.spry.core.training.Clipping;
 import dev.spry.core.training.Estimator;
@@ -94,6 +95,9 @@ final class Round {
         if (task.isPrivate()) {
             update = Clipping.clipped(start, update, task.clip);
             report = report.silent();
+        }
+        if (task.sum != null) {
+            update = Changes.of(bench.manifest, task.sum.units(), update, start);
         }
         update.putAll(moments.tensors);
         store.saveUpdate(update, report);

@@ -22,7 +22,7 @@ import dev.spry.core.wire.Trust;
  * <pre>
  * java … dev.spry.core.JoinMain --server URL --home DIR --data FILE [--token T] [--job J] [--name N] [--runtime R]
  *         [--holdout 0.1] [--max-memory BYTES] [--patience SECONDS] [--ca PEM] [--rounds N | --once yes]
- *         [--engine CLASS]
+ *         [--only-sums yes] [--engine CLASS]
  * java … dev.spry.core.JoinMain --server URL --home DIR --predict TEXT [--personal yes]
  * </pre>
  */
@@ -78,6 +78,7 @@ public final class JoinMain {
                         .holdout(Double.parseDouble(options.getOrDefault("--holdout", "0.1")))
                         .patience(Double.parseDouble(options.getOrDefault("--patience", "Infinity")))
                         .conditions(conditions)
+                        .onlySums(options.containsKey("--only-sums"))
                         .tell(JoinMain::print);
         if (options.containsKey("--data")) {
             client.data(new JsonlSource(new File(options.get("--data"))));

@@ -61,17 +61,28 @@ public final class Keys {
 
     /** A message's signature, in base64url. */
     public static String sign(String secret, byte[] message) {
+        return encoded(signed(secret, message));
+    }
+
+    /** A message's signature. */
+    public static byte[] signed(String secret, byte[] message) {
         Ed25519Signer signer = new Ed25519Signer();
         signer.init(true, secretKey(secret));
         signer.update(message, 0, message.length);
-        return encoded(signer.generateSignature());
+        return signer.generateSignature();
     }
 
     private static Ed25519PrivateKeyParameters secretKey(String secret) {
         return new Ed25519PrivateKeyParameters(decoded(secret(secret), KEY_BYTES), 0);
     }
 
-    private static String encoded(byte[] data) {
+    /** A key's bytes. */
+    public static byte[] bytes(String key) {
+        return decoded(key, KEY_BYTES);
+    }
+
+    /** Bytes as text. */
+    public static String encoded(byte[] data) {
         return Base64.getUrlEncoder().withoutPadding().encodeToString(data);
     }
 
@@ -85,7 +96,7 @@ public final class Keys {
     }
 
     /** Whether the key's owner signed exactly this. */
-    static boolean verify(String key, byte[] message, byte[] signature) {
+    public static boolean verify(String key, byte[] message, byte[] signature) {
         Ed25519Signer checked = new Ed25519Signer();
         try {
             checked.init(false, new Ed25519PublicKeyParameters(decoded(key, KEY_BYTES), 0));

@@ -13,6 +13,7 @@ import org.json.JSONObject;
 import dev.spry.core.Tell;
 import dev.spry.core.Tensor;
 import dev.spry.core.numbers.Safetensors;
+import dev.spry.core.sums.Secrets;
 import dev.spry.core.training.Kept;
 import dev.spry.core.wire.Report;
 import dev.spry.core.wire.Task;
@@ -59,7 +60,7 @@ public final class JobStore {
 
     /** Forget the task, then its result, which without its task is not sent. */
     public void finish() {
-        for (String name : new String[] {"task.json", "progress.safetensors", "update.safetensors"}) {
+        for (String name : new String[] {"task.json", "progress.safetensors", "update.safetensors", "sum.json"}) {
             path(name).delete();
         }
     }
@@ -100,6 +101,18 @@ public final class JobStore {
     /** The finished result of the task under way, as it is sent; null where there is none. */
     public byte[] update() {
         return task() == null ? null : Disk.read(path("update.safetensors"));
+    }
+
+    // --- a sum that the result is added to ---
+
+    /** What was drawn for it and told of it; secret until the task is forgotten. */
+    public void saveSum(Secrets kept) {
+        Store.write(path("sum.json"), kept::toJson);
+    }
+
+    /** null where nothing was said yet. */
+    public Secrets sum() {
+        return Store.read(path("sum.json"), Secrets::new, tell);
     }
 
     // --- weights ---

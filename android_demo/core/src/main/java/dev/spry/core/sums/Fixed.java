@@ -1,14 +1,21 @@
 package dev.spry.core.sums;
 
 import java.util.HashMap;
+import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 
+import org.json.JSONException;
+import org.json.JSONObject;
 
 /** Numbers as integers that can be added without a rounding, as edge_client/sums/fixed.py has them. */
 public final class Fixed {
     /** What a round may change a number by; beyond it is cut off. */
     static final double CLIP = 2.0;
+    /** Of fewer devices' parts no device helps to open a sum, whatever the server says. */
+    static final int FEWEST = 3;
+    /** Devices of a sum. */
+    public static final int MOST = 4096;
     static final int WHOLE = 1 << 16;
     private static final double REAL = 1 << 20;
     private static final double LARGEST_REAL = 1 << 28;
@@ -72,5 +79,30 @@ public final class Fixed {
         public long rightPersonal;
         public Map<String, Double> sumsGlobal = new HashMap<>();
         public Map<String, Double> sumsPersonal = new HashMap<>();
+
+        Told() {}
+
+        /** Out of a report; of examples held back nothing where it does not have all of the scores. */
+        public Told(JSONObject report, List<String> scores) throws JSONException {
+            examples = report.getLong("examples");
+            steps = report.getLong("steps");
+            loss = report.getDouble("loss");
+            putAll(sumsGlobal, report.optJSONObject("sums_global"));
+            putAll(sumsPersonal, report.optJSONObject("sums_personal"));
+            if (sumsGlobal.keySet().containsAll(scores) && sumsPersonal.keySet().containsAll(scores)) {
+                heldBack = report.getLong("held_back");
+                rightGlobal = report.getLong("right_global");
+                rightPersonal = report.getLong("right_personal");
+            }
+        }
+
+        private static void putAll(Map<String, Double> sums, JSONObject told) throws JSONException {
+            if (told != null) {
+                for (Iterator<String> names = told.keys(); names.hasNext(); ) {
+                    String name = names.next();
+                    sums.put(name, told.getDouble(name));
+                }
+            }
+        }
     }
 }

@@ -10,30 +10,29 @@ import org.bouncycastle.crypto.params.AEADParameters;
 import org.bouncycastle.crypto.params.KeyParameter;
 
 /** What two devices can read, and nobody between them. */
-public final class Lock {
+final class Lock {
     static final int TAG = 16;
     private static final String PURPOSE = "spry sums lock";
 
     private final byte[] key;
     private final byte[] proof;
+    private final byte[] common;
     private final boolean first;
 
-    private Lock(byte[] key, byte[] proof, boolean first) {
-        this.key = key;
-        this.proof = proof;
+    private Lock(byte[] both, boolean first) {
+        key = Arrays.copyOf(both, Streams.KEY);
+        proof = Arrays.copyOfRange(both, Streams.KEY, 2 * Streams.KEY);
+        common = Arrays.copyOfRange(both, 2 * Streams.KEY, both.length);
         this.first = first;
     }
 
-    public static Lock between(byte[] secret, byte[] other, byte[] context) {
-        byte[] both = Streams.agreed(secret, other, context, PURPOSE, 2 * Streams.KEY);
-        return new Lock(
-                Arrays.copyOf(both, Streams.KEY),
-                Arrays.copyOfRange(both, Streams.KEY, both.length),
-                Streams.isBefore(Streams.publicKey(secret), other));
+    static Lock between(byte[] secret, byte[] other, byte[] context) {
+        byte[] both = Streams.agreed(secret, other, context, PURPOSE, 3 * Streams.KEY);
+        return new Lock(both, Streams.isBefore(Streams.publicKey(secret), other));
     }
 
     /** Each end has a nonce of its own, and seals once. */
-    public byte[] seal(byte[] plain) {
+    byte[] seal(byte[] plain) {
         try {
             return processed(true, first, plain);
         } catch (InvalidCipherTextException impossible) {
@@ -42,7 +41,7 @@ public final class Lock {
     }
 
     /** Null where the other end did not seal it. */
-    public byte[] open(byte[] sealed) {
+    byte[] open(byte[] sealed) {
         try {
             return processed(false, !first, sealed);
         } catch (InvalidCipherTextException foreign) {
@@ -61,8 +60,13 @@ public final class Lock {
         return found;
     }
 
+    /** Uniform bytes that stand for this end, or the other, and that both know. */
+    byte[] drawn(int size, boolean own) {
+        return Streams.stream(common, own == first ? 0 : 1, size);
+    }
+
     /** That this end, or the other, said something. */
-    public byte[] tag(byte[] said, boolean own) {
+    byte[] tag(byte[] said, boolean own) {
         HMac mac = new HMac(new SHA256Digest());
         mac.init(new KeyParameter(proof));
         mac.update((byte) (own == first ? 0 : 1));

@@ -2,62 +2,66 @@ package dev.spry.core.sums;
 
 import java.math.BigInteger;
 import java.util.Map;
+import java.util.TreeMap;
 
 /** A secret of 32 bytes in shares, of which a threshold gives it back and fewer say nothing. */
-public final class Shamir {
-    static final int SHARE = 33;
-    private static final int WIDE = 48;
-    private static final BigInteger PRIME = BigInteger.ONE.shiftLeft(256).add(BigInteger.valueOf(297));
-    private static final String PURPOSE = "spry sums polynomial";
+final class Shamir {
+    static final int SHARE = 32;
+    /** Bytes from which a share is drawn: what they are off from uniform, nobody can see. */
+    static final int WIDE = 48;
+    private static final BigInteger PRIME = BigInteger.ONE.shiftLeft(256).subtract(BigInteger.valueOf(189));
 
     private Shamir() {}
 
     /** Shares that give a secret back, of so many. */
-    public static int threshold(int members) {
+    static int threshold(int members) {
         return Math.max(2, members / 3);
     }
 
-    /** A share for each point, which is a number above 0. */
-    public static byte[][] split(byte[] secret, int[] points, int needed, byte[] context) {
-        byte[] seed = Streams.derived(secret, context, Streams.utf8(PURPOSE), Streams.KEY);
-        byte[] drawn = Streams.stream(seed, 0, WIDE * (needed - 1));
+    /** A share from uniform bytes. */
+    static byte[] drawn(byte[] wide) {
+        return bytes(new BigInteger(1, wide).mod(PRIME));
+    }
+
+    /** A share for each point, which is a number above 0, where some have theirs; one more gives the secret back. */
+    static byte[][] split(byte[] secret, int[] points, Map<Integer, byte[]> given) {
+        Map<Integer, byte[]> known = new TreeMap<>(given);
+        known.put(0, secret);
         byte[][] shares = new byte[points.length][];
-        for (int number = 0; number < points.length; number++) {
-            BigInteger point = BigInteger.valueOf(points[number]);
-            BigInteger value = BigInteger.ZERO;
-            for (int at = needed - 1; at > 0; at--) {
-                byte[] coefficient = new byte[WIDE];
-                System.arraycopy(drawn, WIDE * (at - 1), coefficient, 0, WIDE);
-                value = value.multiply(point).add(new BigInteger(1, coefficient)).mod(PRIME);
-            }
-            shares[number] = bytes(value.multiply(point).add(new BigInteger(1, secret)).mod(PRIME), SHARE);
+        for (int at = 0; at < points.length; at++) {
+            shares[at] = given.containsKey(points[at]) ? given.get(points[at]) : value(known, points[at]);
         }
         return shares;
     }
 
-    /** The secret of shares by their points; null where they are of no secret of 32 bytes. */
-    public static byte[] joined(Map<Integer, byte[]> shares) {
+    /** The secret of shares by their points. */
+    static byte[] joined(Map<Integer, byte[]> shares) {
+        return value(shares, 0);
+    }
+
+    /** What the polynomial of least degree through what is known has at a point (Lagrange). */
+    private static byte[] value(Map<Integer, byte[]> known, int point) {
         BigInteger total = BigInteger.ZERO;
-        for (Map.Entry<Integer, byte[]> share : shares.entrySet()) {
+        for (Map.Entry<Integer, byte[]> share : known.entrySet()) {
             BigInteger above = BigInteger.ONE;
             BigInteger below = BigInteger.ONE;
-            for (int other : shares.keySet()) {
+            for (int other : known.keySet()) {
                 if (other != share.getKey()) {
-                    above = above.multiply(BigInteger.valueOf(other)).mod(PRIME);
-                    below = below.multiply(BigInteger.valueOf((long) other - share.getKey())).mod(PRIME);
+                    above = above.multiply(BigInteger.valueOf((long) point - other)).mod(PRIME);
+                    below = below.multiply(BigInteger.valueOf((long) share.getKey() - other)).mod(PRIME);
                 }
             }
             BigInteger value = new BigInteger(1, share.getValue());
             total = total.add(value.multiply(above).multiply(below.modInverse(PRIME))).mod(PRIME);
         }
-        return total.bitLength() > 8 * Streams.KEY ? null : bytes(total, Streams.KEY);
+        return bytes(total);
     }
 
-    private static byte[] bytes(BigInteger number, int size) {
+    private static byte[] bytes(BigInteger number) {
         byte[] signed = number.toByteArray();
-        byte[] found = new byte[size];
-        int from = Math.max(0, signed.length - size);
-        System.arraycopy(signed, from, found, size - signed.length + from, signed.length - from);
+        byte[] found = new byte[SHARE];
+        int size = Math.min(SHARE, signed.length); // a sign may stand before 32 bytes
+        System.arraycopy(signed, signed.length - size, found, SHARE - size, size);
         return found;
     }
 }

@@ -16,13 +16,13 @@ import org.bouncycastle.crypto.params.X25519PublicKeyParameters;
 import dev.spry.core.TrainingException;
 
 /** Keys of one round, what two devices derive from them, and streams of masks, as edge_client/sums/streams.py has them. */
-public final class Streams {
+final class Streams {
     static final int KEY = 32;
     private static final String MASK = "spry sums mask";
 
     private Streams() {}
 
-    public static byte[] publicKey(byte[] secret) {
+    static byte[] publicKey(byte[] secret) {
         return new X25519PrivateKeyParameters(secret, 0).generatePublicKey().getEncoded();
     }
 
@@ -50,12 +50,12 @@ public final class Streams {
     }
 
     /** The seed that two devices share. */
-    public static byte[] maskSeed(byte[] secret, byte[] other, byte[] context) {
+    static byte[] maskSeed(byte[] secret, byte[] other, byte[] context) {
         return agreed(secret, other, context, MASK, KEY);
     }
 
     /** Uniform bytes of a part, which numbers are read from in little-endian order. */
-    public static byte[] stream(byte[] seed, int part, int size) {
+    static byte[] stream(byte[] seed, int part, int size) {
         byte[] nonce = new byte[12];
         for (int at = 0; at < 4; at++) {
             nonce[at] = (byte) (part >>> 8 * at);
@@ -76,6 +76,16 @@ public final class Streams {
             }
         }
         return false;
+    }
+
+    static byte[] digest(byte[]... parts) {
+        SHA256Digest digest = new SHA256Digest();
+        for (byte[] part : parts) {
+            digest.update(part, 0, part.length);
+        }
+        byte[] found = new byte[digest.getDigestSize()];
+        digest.doFinal(found, 0);
+        return found;
     }
 
     static byte[] utf8(String text) {

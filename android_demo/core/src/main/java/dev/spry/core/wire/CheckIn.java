@@ -21,6 +21,10 @@ public final class CheckIn {
     public Double stepSeconds;
     /** The most memory that its process has taken. */
     public Long residentBytes;
+    /** Whether it can add its update to those of others in secret. */
+    public boolean sums;
+    /** Whether it takes no other tasks. */
+    public boolean onlySums;
 
     public JSONObject toJson() throws JSONException {
         return new JSONObject()
@@ -31,6 +35,8 @@ public final class CheckIn {
                 .put("metered", metered)
                 .putOpt("job", job)
                 .putOpt("step_seconds", stepSeconds)
-                .putOpt("resident_bytes", residentBytes);
+                .putOpt("resident_bytes", residentBytes)
+                .put("sums", sums)
+                .put("only_sums", onlySums);
     }
 }

@@ -15,6 +15,7 @@ import dev.spry.core.Event;
 import dev.spry.core.Pause;
 import dev.spry.core.SpryException;
 import dev.spry.core.Tell;
+import dev.spry.core.sums.View;
 
 /**
  * One server, as a device sees it: requests that are repeated until they are answered, and answers that are checked.
@@ -30,6 +31,7 @@ public final class Server implements Closeable {
     private static final int SMALL = 1 << 20;
     private static final int LARGE = 1 << 30;
     private static final String SAFETENSORS = "application/vnd.safetensors";
+    private static final String OCTETS = "application/octet-stream";
     private static final String VERSION_HEADER = "X-Spry-Version";
 
     public final String url;
@@ -145,7 +147,22 @@ public final class Server implements Closeable {
     }
 
     public Receipt sendJvps(String task, int iteration, byte[] data) {
-        return send("/tasks/" + Address.part(task) + "/jvps/" + iteration, data, "application/octet-stream");
+        return send("/tasks/" + Address.part(task) + "/jvps/" + iteration, data, OCTETS);
+    }
+
+    /** Where the sum stands that a task's update is added to. */
+    public View sum(String task) {
+        String path = "/tasks/" + Address.part(task) + "/sum";
+        return request("GET", path, null, "", SMALL, 0, answer -> new View(answer.body));
+    }
+
+    /** What a device says for a sum. */
+    public Receipt sendMessage(String task, String message, byte[] data) {
+        return send("/tasks/" + Address.part(task) + "/sum/" + message, data, OCTETS);
+    }
+
+    public Receipt sendMasked(String task, byte[] data) {
+        return send("/tasks/" + Address.part(task) + "/update", data, OCTETS);
     }
 
     public Receipt sendFailure(String task, String reason) {

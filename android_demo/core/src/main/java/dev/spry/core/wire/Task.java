@@ -34,6 +34,8 @@ public final class Task {
     public final boolean measure;
     /** How far the update may go as a whole, by its L2 norm, in a job with a privacy budget; none elsewhere. */
     public final double clip;
+    /** How the update is added to others' in secret; null where it is sent as it is. */
+    public final Sum sum;
 
     private final JSONObject json;
 
@@ -61,6 +63,7 @@ public final class Task {
         evaluate = Json.truth(json, "evaluate", false);
         measure = Json.truth(json, "measure", false);
         clip = Json.real(json, "clip", Double.POSITIVE_INFINITY);
+        sum = json.isNull("sum") ? null : new Sum(json.getJSONObject("sum"));
     }
 
     /** Whether its job keeps a privacy budget. */

@@ -5,8 +5,8 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 
-import java.util.ArrayList;
-import java.util.Iterator;
+import java.util.Arrays;
+import java.util.Collections;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
@@ -24,7 +24,7 @@ class SumsTest {
         return Vectors.read("sums.json").getJSONArray(name);
     }
 
-    private static byte[] hex(String text) {
+    static byte[] hex(String text) {
         byte[] found = new byte[text.length() / 2];
         for (int at = 0; at < found.length; at++) {
             found[at] = (byte) Integer.parseInt(text.substring(2 * at, 2 * at + 2), 16);
@@ -32,7 +32,7 @@ class SumsTest {
         return found;
     }
 
-    private static byte[] hex(JSONObject vector, String name) throws Exception {
+    static byte[] hex(JSONObject vector, String name) throws Exception {
         return hex(vector.getString(name));
     }
 
@@ -56,7 +56,7 @@ class SumsTest {
     @Test
     void keysAreDerivedAsInRfc5869() {
         byte[] secret = new byte[22];
-        java.util.Arrays.fill(secret, (byte) 0x0b);
+        Arrays.fill(secret, (byte) 0x0b);
         byte[] found = Streams.derived(secret, hex("000102030405060708090a0b0c"), hex("f0f1f2f3f4f5f6f7f8f9"), 42);
         assertArrayEquals(
                 hex("3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf34007208d5b887185865"), found);
@@ -78,6 +78,8 @@ class SumsTest {
             assertArrayEquals(hex(vector, "sealed"), here.seal(hex(vector, "plain")));
             assertArrayEquals(hex(vector, "plain"), there.open(hex(vector, "sealed")));
             assertNull(here.open(hex(vector, "sealed")));
+            assertArrayEquals(hex(vector, "drawn"), here.drawn(Shamir.WIDE, true));
+            assertArrayEquals(hex(vector, "drawn"), there.drawn(Shamir.WIDE, false));
             assertArrayEquals(hex(vector, "tag"), here.tag(hex(vector, "said"), true));
             assertArrayEquals(hex(vector, "tag"), there.tag(hex(vector, "said"), false));
         }
@@ -102,7 +104,11 @@ class SumsTest {
             }
             int needed = vector.getInt("needed");
             assertEquals(needed, Shamir.threshold(points.length));
-            byte[][] found = Shamir.split(hex(vector, "secret"), points, needed, hex(vector, "context"));
+            Map<Integer, byte[]> given = new TreeMap<>();
+            for (int number = 0; number < needed - 1; number++) {
+                given.put(points[number], Shamir.drawn(hex(vector.getJSONArray("wide").getString(number))));
+            }
+            byte[][] found = Shamir.split(hex(vector, "secret"), points, given);
             Map<Integer, byte[]> some = new TreeMap<>();
             for (int number = 0; number < points.length; number++) {
                 assertArrayEquals(hex(shares.getString(number)), found[number]);
@@ -137,18 +143,8 @@ class SumsTest {
     void aReportAsIntegers() throws Exception {
         JSONObject vector = Vectors.read("sums.json").getJSONObject("told");
         JSONObject report = vector.getJSONObject("report");
-        Fixed.Told told = new Fixed.Told();
-        told.examples = report.getLong("examples");
-        told.steps = report.getLong("steps");
-        told.loss = report.getDouble("loss");
-        told.heldBack = report.getLong("held_back");
-        told.rightGlobal = report.getLong("right_global");
-        told.rightPersonal = report.getLong("right_personal");
-        putAll(told.sumsGlobal, report.getJSONObject("sums_global"));
-        putAll(told.sumsPersonal, report.getJSONObject("sums_personal"));
-        List<String> scores = new ArrayList<>();
-        scores.add(vector.getJSONArray("scores").getString(0));
-        long[] found = Fixed.told(told, vector.getInt("weight"), scores);
+        List<String> scores = Collections.singletonList(vector.getJSONArray("scores").getString(0));
+        long[] found = Fixed.told(new Fixed.Told(report, scores), vector.getInt("weight"), scores);
         JSONArray words = vector.getJSONArray("words");
         assertEquals(words.length(), found.length);
         for (int number = 0; number < found.length; number++) {
@@ -156,10 +152,11 @@ class SumsTest {
         }
     }
 
-    private static void putAll(Map<String, Double> sums, JSONObject known) throws Exception {
-        for (Iterator<?> names = known.keys(); names.hasNext(); ) {
-            String name = (String) names.next();
-            sums.put(name, known.getDouble(name));
-        }
+    @Test
+    void ofExamplesHeldBackAllIsToldOrNothing() throws Exception {
+        JSONObject report = Vectors.read("sums.json").getJSONObject("told").getJSONObject("report");
+        Fixed.Told told = new Fixed.Told(report, Arrays.asList("f1", "a score that this client has not"));
+        assertEquals(report.getLong("examples"), told.examples);
+        assertEquals(0, told.heldBack + told.rightGlobal + told.rightPersonal);
     }
 }

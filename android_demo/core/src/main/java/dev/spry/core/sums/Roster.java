@@ -1,0 +1,59 @@
+package dev.spry.core.sums;
+
+import java.util.ArrayList;
+import java.util.List;
+
+/** Who takes part in a sum, as far as a device has to know. */
+final class Roster {
+    /** In place of the number of a peer: a witness that is the reader itself, and one whose key follows. */
+    private static final int OWN = 254;
+    private static final int NEW = 255;
+
+    /** Devices of the sum. */
+    final int count;
+    /** Of whose parts a sum is opened. */
+    final int least;
+    /** Examples that count at most. */
+    final long cap;
+    /** Their own public keys. */
+    final List<byte[]> witnesses = new ArrayList<>();
+    final List<Peer> peers = new ArrayList<>();
+    /** Those of the same team, which stand first. */
+    final List<Peer> mates;
+
+    /** As it was told the device with this public key. */
+    Roster(byte[] data, byte[] own) {
+        Reader reader = new Reader(data);
+        count = reader.two();
+        least = reader.two();
+        cap = reader.four();
+        int signers = reader.one();
+        int team = reader.two();
+        int others = reader.two();
+        for (int number = 0; number < team + others; number++) {
+            peers.add(new Peer(reader, number < team));
+        }
+        mates = peers.subList(0, team);
+        for (int number = 0; number < signers; number++) {
+            witnesses.add(witness(reader, own));
+        }
+        reader.end();
+    }
+
+    private byte[] witness(Reader reader, byte[] own) {
+        int number = reader.one();
+        if (number == NEW) {
+            return reader.take(Streams.KEY);
+        }
+        if (number != OWN && number >= peers.size()) {
+            throw Reader.nobody();
+        }
+        return number == OWN ? own : peers.get(number).identity;
+    }
+
+    /** What all devices of a sum agree on, or they cannot read each other. */
+    byte[] context(String job, int round) {
+        String head = "spry sums 1\n" + job + "\n" + round + "\n" + count + " " + least + " " + cap + "\n";
+        return Streams.digest(Streams.utf8(head), Streams.joined(witnesses.toArray(new byte[0][])));
+    }
+}

@@ -1,0 +1,243 @@
+package dev.spry.core.sums;
+
+import static dev.spry.core.sums.SumsTest.hex;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.util.Arrays;
+import java.util.Base64;
+import java.util.Collections;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+
+import org.json.JSONArray;
+import org.json.JSONObject;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.function.Executable;
+
+import dev.spry.core.BadAnswerException;
+import dev.spry.core.SpryException;
+import dev.spry.core.Tensor;
+import dev.spry.core.TrainingException;
+import dev.spry.core.Vectors;
+
+/** A device's part in sums that Python's devices played, byte for byte; and a server that lies. */
+class MemberTest {
+    private static final List<String> SCORES = Collections.singletonList("f1");
+
+    /** One device of a sum in the vectors. */
+    private static final class Device {
+        final JSONObject sum;
+        final JSONObject said;
+        final Member member;
+        Secrets kept;
+
+        Device(String name, int number) throws Exception {
+            sum = Vectors.read("sums.json").getJSONObject(name);
+            said = sum.getJSONArray("devices").getJSONObject(number);
+            kept = new Secrets(hex(said, "lock"), hex(said, "mask"), hex(said, "seed"));
+            member = member(sum.getInt("least"));
+        }
+
+        Member member(int least) throws Exception {
+            About about = new About(
+                    sum.getString("job"), sum.getInt("round"), said.getInt("place"), units(), least);
+            return new Member(about, said.getString("identity"), kept, () -> { });
+        }
+
+        int[] units() throws Exception {
+            JSONArray units = said.getJSONArray("units");
+            int[] found = new int[units.length()];
+            for (int at = 0; at < found.length; at++) {
+                found[at] = units.getInt(at);
+            }
+            return found;
+        }
+
+        byte[] told(String name) throws Exception {
+            return hex(said, name);
+        }
+
+        /** What is told, with a byte changed. */
+        byte[] lie(String name, int at) throws Exception {
+            byte[] told = told(name);
+            told[at < 0 ? told.length + at : at] ^= 1;
+            return told;
+        }
+
+        Parts parts(int count, long cap) {
+            try {
+                assertEquals(sum.getInt("count"), count);
+                assertEquals(sum.getInt("cap"), cap);
+                Map<String, Tensor> moved = new LinkedHashMap<>();
+                float[] head = Vectors.floats(said.getJSONArray("head"));
+                moved.put("head", Tensor.of(head, head.length));
+                int[] units = units();
+                for (int at = 0; at < units.length; at++) {
+                    float[] change = Vectors.floats(said.getJSONArray("changes").getJSONArray(at));
+                    moved.put("unit " + units[at], Tensor.of(change, change.length));
+                }
+                JSONObject report = Vectors.read("sums.json").getJSONObject("told").getJSONObject("report");
+                report.put("examples", cap / 2);
+                Parts parts = Changes.unmasked(moved, units, new Fixed.Told(report, SCORES), cap, count, SCORES);
+                assertArrayEquals(hex(said, "parts"), parts.joined(new byte[0]));
+                return parts;
+            } catch (Exception error) {
+                throw new AssertionError(error);
+            }
+        }
+
+        /** As far as its update. */
+        Device masked() throws Exception {
+            member.shares(told("roster"));
+            member.update(told("sharers"), this::parts);
+            return this;
+        }
+    }
+
+    private static void plays(Device device) throws Exception {
+        assertArrayEquals(device.told("card"), device.member.card());
+        assertArrayEquals(device.told("shares"), device.member.shares(device.told("roster")));
+        assertArrayEquals(device.told("update"), device.member.update(device.told("sharers"), device::parts));
+        byte[] vow = device.member.vow(device.told("survivors"));
+        assertArrayEquals(device.told("vow"), vow == null ? new byte[0] : vow);
+        assertArrayEquals(device.told("opening"), device.member.opening(device.told("vows")));
+    }
+
+    @Test
+    void threeDevicesSayWhatPythonsSay() throws Exception {
+        for (int number = 0; number < 3; number++) {
+            plays(new Device("round", number));
+        }
+    }
+
+    @Test
+    void devicesOfTwoTeamsSayWhatPythonsSayWhenOthersVanish() throws Exception {
+        for (int number = 0; number < 2; number++) {
+            plays(new Device("teams", number));
+        }
+    }
+
+    @Test
+    void aDeviceThatStartsAgainSaysTheSame() throws Exception {
+        Device device = new Device("teams", 1).masked();
+        device.kept = new Secrets(new JSONObject(device.kept.toJson().toString()));
+        Member again = device.member(3);
+        assertArrayEquals(device.told("shares"), again.shares(device.told("roster")));
+        assertArrayEquals(device.told("update"), again.update(device.told("sharers"), device::parts));
+        byte[] vow = again.vow(device.told("survivors"));
+        assertArrayEquals(device.told("vow"), vow == null ? new byte[0] : vow);
+        assertArrayEquals(device.told("opening"), device.member(3).opening(device.told("vows")));
+    }
+
+    @Test
+    void whatIsKeptIsWhatPythonKeeps() throws Exception {
+        Device device = new Device("round", 0).masked();
+        JSONObject kept = device.kept.toJson();
+        Base64.Encoder base64 = Base64.getEncoder();
+        assertEquals(base64.encodeToString(device.told("seed")), kept.getString("seed"));
+        assertEquals(base64.encodeToString(device.told("roster")), kept.getString("roster"));
+        assertEquals(base64.encodeToString(device.told("sharers")), kept.getString("sharers"));
+        assertEquals("", kept.getString("survivors"));
+    }
+
+    @Test
+    void secretsAreDrawnAnew() throws Exception {
+        assertEquals(32, new Secrets().seed.length);
+        assertTrue(!Arrays.equals(new Secrets().seed, new Secrets().seed));
+    }
+
+    // --- a server that lies ---
+
+    private static void refused(String why, Executable work) {
+        SpryException error = assertThrows(TrainingException.class, work);
+        assertTrue(error.getMessage().contains(why), error.getMessage());
+    }
+
+    @Test
+    void sumsOfFewerThanThreeAreHelpedByNobody() throws Exception {
+        Device device = new Device("round", 0);
+        refused("would open sums of 2 devices", () -> device.member(2));
+        refused("would open sums of 3 devices, where its task said 4", () -> device.member(4).shares(device.told("roster")));
+    }
+
+    @Test
+    void keysThatTheirDeviceDidNotSignAreRefused() throws Exception {
+        Device device = new Device("round", 0);
+        int head = 13; // then the first peer's place, identity and card
+        for (int at : new int[] {head + 2, head + 2 + 32, head + 2 + 32 + 127}) {
+            refused("are not signed by its device", () -> device.member.shares(device.lie("roster", at)));
+        }
+        byte[] twice = device.told("roster");
+        System.arraycopy(twice, head + 2, twice, head + 162 + 2, 160);
+        refused("a key or place stands for two devices", () -> device.member.shares(twice));
+        assertNull(device.kept.roster);
+    }
+
+    @Test
+    void whatWasToldOnceStays() throws Exception {
+        Device device = new Device("round", 2);
+        device.member.shares(device.told("roster"));
+        refused("it told another roster", () -> device.member.shares(device.lie("roster", 4))); // the cap
+        device.member.update(device.told("sharers"), device::parts);
+        refused("it told another sharers", () -> device.member.update(device.lie("sharers", -1), device::parts));
+        device.member.vow(device.told("survivors"));
+        byte[] fewer = device.lie("survivors", 2); // without place 0, or with all but it
+        assertThrows(TrainingException.class, () -> device.member.vow(fewer));
+    }
+
+    @Test
+    void whoIsInTheSumMustFitAndBeOfThreeAndBeVowed() throws Exception {
+        Device device = new Device("round", 0).masked();
+        byte[] two = device.told("survivors");
+        two[2] = 3;
+        assertThrows(TrainingException.class, () -> device.member.vow(two));
+        byte[] gone = device.told("survivors");
+        gone[2] = 6;
+        refused("who is in the sum does not fit", () -> device.member.vow(gone));
+        byte[] stranger = device.told("survivors");
+        stranger[2] = 15;
+        refused("who is in the sum does not fit", () -> device.member.vow(stranger));
+        refused("was told of other shares", () -> device.member.vow(device.lie("survivors", -1)));
+        refused("what team-mates said is missing", () -> device.member.opening(device.told("vows")));
+        device.member.vow(device.told("survivors"));
+        refused("witnesses signed this sum", () -> device.member.opening(device.lie("vows", -1)));
+        byte[] vows = device.told("vows");
+        byte[] one = Arrays.copyOf(vows, vows.length - 65);
+        refused("1 of 3 witnesses signed this sum", () -> device.member.opening(one));
+        byte[] twice = vows.clone();
+        System.arraycopy(vows, vows.length - 130, twice, vows.length - 65, 65);
+        refused("1 of 3 witnesses signed this sum", () -> device.member.opening(twice));
+        assertArrayEquals(device.told("opening"), device.member.opening(vows));
+    }
+
+    @Test
+    void sharesThatCannotBeReadAreRefused() throws Exception {
+        Device device = new Device("round", 2);
+        device.member.shares(device.told("roster"));
+        device.member.update(device.lie("sharers", -1), device::parts);
+        device.member.vow(device.told("survivors"));
+        refused("cannot be read", () -> device.member.opening(device.told("vows")));
+    }
+
+    @Test
+    void answersThatAreNoneAreRefused() throws Exception {
+        Device device = new Device("round", 0);
+        byte[] roster = device.told("roster");
+        assertThrows(BadAnswerException.class, () -> device.member.shares(Arrays.copyOf(roster, roster.length - 1)));
+        assertThrows(BadAnswerException.class, () -> device.member.shares(Arrays.copyOf(roster, roster.length + 1)));
+        byte[] nobody = roster.clone();
+        nobody[nobody.length - 1] = 99; // a witness
+        assertThrows(BadAnswerException.class, () -> device.member.shares(nobody));
+        assertThrows(BadAnswerException.class, () -> device.member.update(device.told("sharers"), device::parts));
+        assertThrows(BadAnswerException.class, () -> new View(new byte[] {77, 0, 0, 0, 0}));
+        View view = new View(new byte[] {3, 44, 1, 0, 0, 9});
+        assertEquals(View.Stage.VOW, view.stage);
+        assertEquals(0.3, view.wait);
+        assertArrayEquals(new byte[] {9}, view.body);
+    }
+}
