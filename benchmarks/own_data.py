@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -106,16 +107,24 @@ def played(rows: Path, work: Path, devices: int, model: Path | None, deal: Deal 
     return Result(2, looked, first, whole, size, job["metrics"]["accuracy"], None, train, held_out)
 
 
-def dealt(project: Project, number: int, take: int) -> None:
-    """Other rows to learn from: some of those of the project, the others held out where no part was for that alone."""
+def dealt(project: Project, number: int) -> None:
+    """Other rows to learn from, as many as before, and the others held out."""
     train, held_out = (project.path(name) for name in (project.file.data.train, project.file.data.held_out))
-    rows, kept = train.read_bytes().splitlines(keepends=True), held_out.read_bytes().splitlines(keepends=True)
-    count = take or len(rows)
-    if not take:
-        rows, kept = rows + kept, []
+    rows = train.read_bytes().splitlines(keepends=True)
+    count, rows = len(rows), rows + held_out.read_bytes().splitlines(keepends=True)
     order = np.random.default_rng(number).permutation(len(rows))
     train.write_bytes(b"".join(rows[place] for place in order[:count]))
-    held_out.write_bytes(b"".join(kept or (rows[place] for place in order[count:])))
+    held_out.write_bytes(b"".join(rows[place] for place in order[count:]))
+
+
+def taken(rows: Path, folder: Path, number: int, take: int) -> Path:
+    """A folder as that of rows, with some of its training rows: what `spry new` chooses depends on how many there are."""
+    shutil.copytree(rows, folder)
+    train = folder / "train.jsonl"
+    lines = train.read_bytes().splitlines(keepends=True)
+    order = np.random.default_rng(number).permutation(len(lines))
+    train.write_bytes(b"".join(lines[place] for place in order[:take]))
+    return folder
 
 
 # --- in one place ----------------------------------------------------------------------------------------------------
@@ -176,9 +185,10 @@ class OnePlace:
 
 def drawn(options: argparse.Namespace, number: int) -> Result:
     """One user."""
-    deal = partial(dealt, number=number, take=options.take) if number or options.take else None
+    deal = partial(dealt, number=number) if number and not options.take else None
     with tempfile.TemporaryDirectory(prefix="own-data-") as folder:
-        result = played(options.rows, Path(folder), options.devices, options.model, deal)
+        rows = taken(options.rows, Path(folder) / "rows", number, options.take) if options.take else options.rows
+        result = played(rows, Path(folder), options.devices, options.model, deal)
         if options.no_one_place:
             return result
         project = Project(Path(folder) / "mine")
