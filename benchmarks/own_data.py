@@ -26,10 +26,10 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from peft import LoraConfig, get_peft_model
@@ -37,6 +37,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from edge_client.checkpoints import local_folder
 from server.cli.connection import Access, Administrator
+from server.project.file import FILE, written
+from server.project.file import read as read_project
 from server.project.folder import Project
 from server.start.job import known_job
 
@@ -107,6 +109,13 @@ def played(rows: Path, work: Path, devices: int, model: Path | None, deal: Deal 
     return Result(2, looked, first, whole, size, job["metrics"]["accuracy"], None, train, held_out)
 
 
+def preset_named(project: Project, preset: str) -> None:
+    """Another in the project's file than `spry new` chose."""
+    path = project.folder / FILE
+    whole = read_project(path)
+    path.write_text(written(msgspec.structs.replace(whole, job=msgspec.structs.replace(whole.job, preset=preset)), {}))
+
+
 def dealt(project: Project, number: int) -> None:
     """Other rows to learn from, as many as before, and the others held out."""
     train, held_out = (project.path(name) for name in (project.file.data.train, project.file.data.held_out))
@@ -118,7 +127,7 @@ def dealt(project: Project, number: int) -> None:
 
 
 def taken(rows: Path, folder: Path, number: int, take: int) -> Path:
-    """A folder as that of rows, with some of its training rows: what `spry new` chooses depends on how many there are."""
+    """A folder with some of the training rows of another: what `spry new` chooses depends on how many there are."""
     shutil.copytree(rows, folder)
     train = folder / "train.jsonl"
     lines = train.read_bytes().splitlines(keepends=True)
@@ -185,7 +194,13 @@ class OnePlace:
 
 def drawn(options: argparse.Namespace, number: int) -> Result:
     """One user."""
-    deal = partial(dealt, number=number) if number and not options.take else None
+
+    def deal(project: Project) -> None:
+        if number and not options.take:
+            dealt(project, number)
+        if options.preset is not None:
+            preset_named(project, options.preset)
+
     with tempfile.TemporaryDirectory(prefix="own-data-") as folder:
         rows = taken(options.rows, Path(folder) / "rows", number, options.take) if options.take else options.rows
         result = played(rows, Path(folder), options.devices, options.model, deal)
@@ -212,6 +227,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a folder with another encoder")
     parser.add_argument("--draws", type=int, default=1, help="users, each with other rows to learn from")
     parser.add_argument("--take", type=int, default=0, help="of the training rows of a folder with train and test")
+    parser.add_argument("--preset", help="in place of the one that `spry new` chooses, to compare")
     parser.add_argument("--no-one-place", action="store_true", help="leave the comparison out")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     options = parser.parse_args()

@@ -25,8 +25,9 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "optimizers": _ALIGNED_SERVER,
         "average": 0.9,
     },
-    # For few devices with few examples that are alike, and few rounds: a step of the server's a round would be too few
-    # steps in all, so devices walk themselves, units and head together, and the server takes the mean of where they come.
+    # For few devices with few examples, more or less alike, and few rounds: a step of the server's a round would be too
+    # few steps in all. So devices walk themselves, units and head together, and the server takes the mean of where they
+    # come to.
     "alike": {
         "training": {
             "estimator": "auto",
