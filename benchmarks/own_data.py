@@ -19,16 +19,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from peft import LoraConfig, get_peft_model
@@ -36,6 +37,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from edge_client.checkpoints import local_folder
 from server.cli.connection import Access, Administrator
+from server.project.file import FILE, written
+from server.project.file import read as read_project
 from server.project.folder import Project
 from server.start.job import known_job
 
@@ -106,16 +109,31 @@ def played(rows: Path, work: Path, devices: int, model: Path | None, deal: Deal 
     return Result(2, looked, first, whole, size, job["metrics"]["accuracy"], None, train, held_out)
 
 
-def dealt(project: Project, number: int, take: int) -> None:
-    """Other rows to learn from: some of those of the project, the others held out where no part was for that alone."""
+def preset_named(project: Project, preset: str) -> None:
+    """Another in the project's file than `spry new` chose."""
+    path = project.folder / FILE
+    whole = read_project(path)
+    path.write_text(written(msgspec.structs.replace(whole, job=msgspec.structs.replace(whole.job, preset=preset)), {}))
+
+
+def dealt(project: Project, number: int) -> None:
+    """Other rows to learn from, as many as before, and the others held out."""
     train, held_out = (project.path(name) for name in (project.file.data.train, project.file.data.held_out))
-    rows, kept = train.read_bytes().splitlines(keepends=True), held_out.read_bytes().splitlines(keepends=True)
-    count = take or len(rows)
-    if not take:
-        rows, kept = rows + kept, []
+    rows = train.read_bytes().splitlines(keepends=True)
+    count, rows = len(rows), rows + held_out.read_bytes().splitlines(keepends=True)
     order = np.random.default_rng(number).permutation(len(rows))
     train.write_bytes(b"".join(rows[place] for place in order[:count]))
-    held_out.write_bytes(b"".join(kept or (rows[place] for place in order[count:])))
+    held_out.write_bytes(b"".join(rows[place] for place in order[count:]))
+
+
+def taken(rows: Path, folder: Path, number: int, take: int) -> Path:
+    """A folder with some of the training rows of another: what `spry new` chooses depends on how many there are."""
+    shutil.copytree(rows, folder)
+    train = folder / "train.jsonl"
+    lines = train.read_bytes().splitlines(keepends=True)
+    order = np.random.default_rng(number).permutation(len(lines))
+    train.write_bytes(b"".join(lines[place] for place in order[:take]))
+    return folder
 
 
 # --- in one place ----------------------------------------------------------------------------------------------------
@@ -176,9 +194,16 @@ class OnePlace:
 
 def drawn(options: argparse.Namespace, number: int) -> Result:
     """One user."""
-    deal = partial(dealt, number=number, take=options.take) if number or options.take else None
+
+    def deal(project: Project) -> None:
+        if number and not options.take:
+            dealt(project, number)
+        if options.preset is not None:
+            preset_named(project, options.preset)
+
     with tempfile.TemporaryDirectory(prefix="own-data-") as folder:
-        result = played(options.rows, Path(folder), options.devices, options.model, deal)
+        rows = taken(options.rows, Path(folder) / "rows", number, options.take) if options.take else options.rows
+        result = played(rows, Path(folder), options.devices, options.model, deal)
         if options.no_one_place:
             return result
         project = Project(Path(folder) / "mine")
@@ -202,6 +227,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a folder with another encoder")
     parser.add_argument("--draws", type=int, default=1, help="users, each with other rows to learn from")
     parser.add_argument("--take", type=int, default=0, help="of the training rows of a folder with train and test")
+    parser.add_argument("--preset", help="in place of the one that `spry new` chooses, to compare")
     parser.add_argument("--no-one-place", action="store_true", help="leave the comparison out")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     options = parser.parse_args()

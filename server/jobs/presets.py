@@ -9,7 +9,7 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.training.estimators import TANGENT
 from server.jobs.passes import behind
 
-Preset = Literal["auto", "default", "paper", "bottleneck", "aligned", "aligned-iteration", "pairs"]
+Preset = Literal["auto", "alike", "default", "paper", "bottleneck", "aligned", "aligned-iteration", "pairs"]
 
 _PAPER_SERVER = {"kind": "fedyogi", "learning_rate": 0.01}
 _ALIGNED_TRAINING = {"directions": 16, "kind": "orthogonal", "learning_rate": 0.001, "head_learning_rate": 0.1}
@@ -23,6 +23,20 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "auto": {
         "training": {"estimator": "auto", "learning_rate": 0.001},
         "optimizers": _ALIGNED_SERVER,
+        "average": 0.9,
+    },
+    # For few devices with few examples, more or less alike, and few rounds: a step of the server's a round would be too
+    # few steps in all. So devices walk themselves, units and head together, and the server takes the mean of where they
+    # come to.
+    "alike": {
+        "training": {
+            "estimator": "auto",
+            "optimizer": "adamw",
+            "learning_rate": 0.003,
+            "head_learning_rate": 0.003,
+            "epochs": 3,
+        },
+        "optimizers": {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}},
         "average": 0.9,
     },
     # Forward gradients alone, by every device.
@@ -66,9 +80,9 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 
 _PRIVATE: Mapping[str, Any] = {
-    "training": {"learning_rate": 0.3, "head_learning_rate": 0.03},
+    "training": {"optimizer": "sgd", "learning_rate": 0.3, "head_learning_rate": 0.03},
     "optimizers": {
-        "units": {"learning_rate": 0.003, "tau": 1e-8},
+        "units": {"kind": "fedyogi", "learning_rate": 0.003, "tau": 1e-8},
         "head": {"kind": "fedyogi", "learning_rate": 0.03, "tau": 1e-8},
     },
     "average": 0.9,

@@ -25,6 +25,9 @@ _COVERED = 0.95
 """The share of the rows that the length takes whole."""
 _TOKENS_OF_A_WORD = 1.4
 _ENGLISH = 0.9
+_ALL_BLOCKS = "--last-blocks", "0"
+_FEW_ROWS = 1000
+"""Up to so many rows to learn from, a round's passes are short, and ten steps of the server's are too few."""
 
 
 @dataclass
@@ -91,18 +94,37 @@ def chosen(name: str, survey: Survey, source: str, reader: Reader) -> Choice:
     cut = survey.longer_than(length)
     how = "tokens" if reader.counts else "tokens, estimated by words,"
     covered = f"that {100 * (1 - cut):.3g}% of the rows have at most"
-    model = ModelPart(source=source, task=survey.task, labels=survey.labels, length=length)
+    few = has_few_rows(survey)
+    options = _ALL_BLOCKS if few else ()
+    model = ModelPart(source=source, task=survey.task, labels=survey.labels, length=length, options=options)
+    preset = "alike" if few else ""
     why = {
         "model.source": "small, and needs no hub" if source == ENCODER else "as asked",
         "model.quantize": "a quarter of the memory of float32, and faster on most boards",
         "model.length": f"{how} {covered}{'; others are cut' if cut else ''}",
         "model.targets": "runtimes between quotes: onnx, executorch, torchscript",
-        "model.options": "more of `spry export`, word by word",
+        "model.options": f"{'few rows: all blocks learn; ' if few else ''}more of `spry export`, word by word",
         "job.per_round": "a round ends earlier when all devices that there are have reported",
-        "job.preset": "empty: what fits the adapter; each device goes back as deep as its memory allows",
+        "job.preset": _WHY_PRESET[preset],
         "server.host": "this machine alone; 0.0.0.0 for others, with tls_cert and tls_key or plain_http = true",
     }
-    return Choice(model, JobPart(name=name), why)
+    return Choice(model, JobPart(name=name, preset=preset), why)
+
+
+def has_few_rows(survey: Survey) -> bool:
+    """Whether all that there is to learn classes from is soon gone through."""
+    return task_named(survey.task).has_classes and len(survey.train.examples) <= _FEW_ROWS
+
+
+def how(job: JobPart) -> str:
+    """How its devices learn, in a few words."""
+    return "few rows, so devices walk by themselves" if job.preset else "each device steps by what it measures"
+
+
+_WHY_PRESET = {
+    "": "empty: what fits the adapter; each device goes back as deep as its memory allows",
+    "alike": "few rows: devices walk by themselves; empty where devices' classes differ much",
+}
 
 
 def _length(survey: Survey, reader: Reader) -> int:

@@ -21,7 +21,7 @@ from edge_client.tasks.registry import task_named
 from server.errors import ProjectError
 from server.project import file
 from server.project.file import ProjectFile, ServerPart
-from server.start.choice import Choice, Reader, chosen, model_for, remarks
+from server.start.choice import Choice, Reader, chosen, how, model_for, remarks
 from server.start.survey import Part, Survey, surveyed
 from server.text import printable
 
@@ -139,7 +139,7 @@ def _show(folder: Path, survey: Survey, choice: Choice, told: list[str]) -> None
     say(f"  {choice.model.length} tokens a row: {why['model.length']}")
     held_out, train = len(survey.held_out.examples), len(survey.train.examples)
     say(f"  {held_out:,} rows are held out to measure on, {train:,} to learn from")
-    say(f"  {choice.job.rounds} rounds; no rates to set, each device steps by what it measures")
+    say(f"  {choice.job.rounds} rounds; no rates to set: {how(choice.job)}")
     say("")
     say(f"written to {folder / file.FILE}; change there what you like. Next:")
     say(f"  cd {folder} && spry up --try 4      # four devices on this machine, each with a slice of the rows")

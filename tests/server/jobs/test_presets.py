@@ -43,6 +43,24 @@ def test_a_privacy_budget_brings_optimizers_that_noise_wants():
     assert plan_for(**options, settings={}).settings.optimizers.head.kind == "fedavg"
 
 
+def test_a_privacy_budget_takes_the_walk_from_devices():
+    """Steps by AdamW would all be as long as the clip, at rates that are meant for gradients."""
+    options = {"method": "spry", "preset": "alike", "model": "tiny", "data": "notes", "seed": 0, "adapter": {}}
+    plain = plan_for(**options, settings={}).settings
+    assert (plain.training.optimizer, plain.optimizers.units.kind) == ("adamw", "fedavg")
+    private = plan_for(**options, settings={"privacy_epsilon": 8.0}).settings
+    assert (private.training.optimizer, private.training.learning_rate) == ("sgd", 0.3)
+    assert private.optimizers.units.kind == private.optimizers.head.kind == "fedyogi"
+
+
+def test_devices_that_walk_themselves_measure_no_features(bundle):
+    """The head's changes are then no sums of gradients, and its rate is named."""
+    manifest = Bundle.open(bundle).manifest
+    settings = complete(started("alike", training={"batch": 2, "length": 8}), manifest)
+    assert not settings.measures(manifest)
+    assert settings.training.head_learning_rate == settings.training.learning_rate
+
+
 def test_the_aligned_preset_from_step_to_step():
     settings = started("aligned-iteration")
     assert (settings.training.mode, settings.training.head, settings.steps) == ("iteration", "exact", 4)

@@ -36,7 +36,7 @@ WRONG = [
     ({"settings": "a-file"}, "settings a-file cannot be read as JSON: Expecting value"),
     (
         {"preset": "x"},
-        "preset: Input should be 'auto', 'default', 'paper', 'bottleneck', 'aligned', 'aligned-iteration' or 'pairs'",
+        "preset: Input should be 'auto', 'alike', 'default', 'paper', 'bottleneck', 'aligned', 'aligned-iteration'",
     ),
     ({"engine": "x"}, "unknown engine 'x'; expected local or ray"),
     ({"task": "x"}, "task: Input should be 'seq-cls', 'qa'"),

@@ -68,6 +68,14 @@ def test_columns_can_be_named(new, tmp_path):
     assert found(new, "--data", path, "--text", "one+two", "--label", "side")["classes"].keys() == {"a", "b"}
 
 
+@pytest.mark.parametrize(("count", "preset"), [(60, "alike"), (1500, "")])
+def test_devices_walk_themselves_where_rows_are_few(new, tmp_path, count, preset):
+    told = found(new, "--data", table(tmp_path / "a.csv", ("text", "label"), tickets(count)))
+    assert (told["train"] > 1000) == (preset == "")
+    assert told["job"]["preset"] == preset
+    assert told["model"]["options"] == (["--last-blocks", "0"] if preset else [])
+
+
 def test_the_file_says_what_was_chosen_and_can_be_read_again(new, tmp_path, model_folder):
     done = new("--data", table(tmp_path / "a.csv", ("text", "label"), tickets()))
     assert done.code == 0, done.err
