@@ -21,6 +21,7 @@ import dev.spry.core.store.Store;
 import dev.spry.core.wire.CheckIn;
 import dev.spry.core.wire.CheckedIn;
 import dev.spry.core.wire.Download;
+import dev.spry.core.wire.Enrolled;
 import dev.spry.core.wire.Receipt;
 import dev.spry.core.wire.Server;
 import dev.spry.core.wire.Task;
