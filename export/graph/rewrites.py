@@ -140,7 +140,8 @@ def _scaled(captured: Captured, node: fx.Node) -> None:
     if not isinstance(product, fx.Node) or not isinstance(number, int | float):
         return
     if number == 1 and value_of(product).dtype == value_of(node).dtype:
-        node.replace_all_uses_with(product)
+        if not any(user.target in _IN_PLACE for user in node.users):  # which would change the product too
+            _stand_in(captured, node, product)
         return
     if product.target not in _PRODUCTS or len(product.users) > 1:
         return
@@ -153,7 +154,12 @@ def _scaled(captured: Captured, node: fx.Node) -> None:
         scaled = captured.graph.graph.call_function(scaling, (first, number))
     scaled.meta = {**product.meta, "val": value_of(first)}
     product.args = (scaled, second)
-    node.replace_all_uses_with(product)
+    _stand_in(captured, node, product)
+
+
+def _stand_in(captured: Captured, node: fx.Node, other: fx.Node) -> None:
+    node.replace_all_uses_with(other)
+    captured.graph.graph.erase_node(node)
 
 
 def _transpose(captured: Captured, node: fx.Node) -> None:

@@ -25,13 +25,23 @@ def added_where_others_read(hidden):
     return pooled + before
 
 
+def added_to_scaled_scores(hidden):
+    """As MPNet adds its positions."""
+    narrow = hidden[:, :, :2]
+    scores = torch.matmul(narrow, narrow.transpose(1, 2)) / 3
+    scores += hidden[:, :, :5]
+    return scores[:, 0].repeat(1, 2)[:, :8]
+
+
+def changed_after_a_product_with_one(hidden):
+    pooled = hidden.sum(1)
+    copy = pooled * 1
+    copy += hidden[:, 0]
+    return pooled + copy
+
+
 def scaled_product(hidden):
     return torch.baddbmm(hidden[:, :1, :1], hidden, hidden.transpose(1, 2), alpha=0.5)[:, 0].repeat(1, 2)[:, :8]
-
-
-def scaled_scores(hidden):
-    scores = torch.matmul(hidden.unflatten(-1, (4, 2)).transpose(1, 2).transpose(2, 3), hidden[:, :1, :4].unsqueeze(1))
-    return (scores / 3)[:, 0, 0].repeat(1, 2)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +49,8 @@ def scaled_scores(hidden):
     [
         (turned, "aten.view", "aten.reshape"),
         (added_in_place, "aten.add_", "aten.mul.Tensor"),
+        (added_to_scaled_scores, "aten.add_", "aten.add.Tensor"),
+        (changed_after_a_product_with_one, "aten.add_", "aten.mul.Tensor"),
         (scaled_product, "baddbmm", "aten.bmm"),
         (lambda hidden: sum(part[:, 0] for part in hidden.chunk(2, 1)), "aten.chunk", "split_with_sizes"),
         (lambda hidden: hidden.chunk(3, -1)[0].sum(1).repeat(1, 3)[:, :8], "aten.chunk", "split_with_sizes"),
