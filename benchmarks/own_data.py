@@ -129,10 +129,11 @@ def dealt(project: Project, number: int) -> None:
 def taken(rows: Path, folder: Path, number: int, take: int) -> Path:
     """A folder with some of the training rows of another: what `spry new` chooses depends on how many there are."""
     shutil.copytree(rows, folder)
-    train = folder / "train.jsonl"
+    (train,) = folder.glob("train.*")
     lines = train.read_bytes().splitlines(keepends=True)
+    names = [lines.pop(0)] if train.suffix in (".csv", ".tsv") else []
     order = np.random.default_rng(number).permutation(len(lines))
-    train.write_bytes(b"".join(lines[place] for place in order[:take]))
+    train.write_bytes(b"".join([*names, *(lines[place] for place in order[:take])]))
     return folder
 
 
