@@ -109,7 +109,8 @@ def main() -> None:
     threads = max(1, (os.cpu_count() or 1) // options.jobs)
     for table in options.tables:
         runs = [run for run in TABLES[table]() if options.only in str(run.folder(options.out, 0))]
-        for rows, name in dict.fromkeys((run.rows, run.data) for run in (*rates.trials(runs), *runs)):
+        needed = () if options.list else (*rates.trials(runs), *runs)
+        for rows, name in dict.fromkeys((run.rows, run.data) for run in needed):
             prepare(options.data, options.out, rows, name)
         with ThreadPoolExecutor(options.jobs) as pool:
             sweep = Sweep(options.out, options.arithmetic, threads, pool, only_listed=options.list)
