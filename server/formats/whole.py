@@ -91,13 +91,17 @@ def _head_size(config: Mapping[str, Any]) -> int:
     return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
 
 
+def _key_heads(config: Mapping[str, Any]) -> int:
+    return config.get("num_key_value_heads") or config["num_attention_heads"]
+
+
 def _add_sizes(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config.get("num_key_value_heads") or config["num_attention_heads"])
+    writer.add_head_count_kv(_key_heads(config))
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_key_length(_head_size(config))
     writer.add_value_length(_head_size(config))
@@ -130,7 +134,7 @@ def _laid_out(one: _Tensor, architecture: Architecture, config: Mapping[str, Any
     with safe_open(one.file, "np") as opened:
         value = opened.get_tensor(one.name).astype(np.float32)
     layer = one.name.split(".")[-2]
-    heads = {"q_proj": config["num_attention_heads"], "k_proj": config.get("num_key_value_heads")}.get(layer)
+    heads = {"q_proj": config["num_attention_heads"], "k_proj": _key_heads(config)}.get(layer)
     if not architecture.pairs or heads is None:
         return value
     return np.ascontiguousarray(neighbours(value.reshape(len(value), -1), heads).reshape(value.shape))
