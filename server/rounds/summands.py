@@ -27,7 +27,7 @@ from server.jobs.job import Job
 from server.rounds.reports import Reports
 from server.rounds.summing import arrangement_of, carried, scores_of
 from server.rounds.totals import sizes_of, tags_size, update_size
-from server.storage import devices, rounds, sums
+from server.storage import devices, parts, rounds, sums
 from server.storage.jobs import find_job
 from server.storage.rows import Part, Round
 from server.storage.sums import Standing, Summand
@@ -51,12 +51,21 @@ class Summands(Reports):
         job = find_job(self._store, part.job)
         try:
             repeated = self._add(job, part, message, data)
+        except Overtaken as why:
+            self._let_go(part, why)
+            raise
         except Refusal as refusal:
             self._refuse(part, refusal)
             raise
         if not repeated:
             self._store.wake.set()
         return Receipt(0.0, repeated=repeated)
+
+    def _let_go(self, part: Part, why: Overtaken) -> None:
+        """A device that a sum goes on without has its task no longer, and is free for others."""
+        with self._store.database.write() as connection:
+            parts.end(connection, part, "spare", why.detail, self._store.now())
+        self._store.turn += 1
 
     def _add(self, job: Job, part: Part, message: Message, data: bytes) -> bool:
         """Whether it had come before."""
@@ -184,7 +193,11 @@ class Summands(Reports):
         """Where a sum stands for one of its devices."""
         part = self._part(device, task)
         job = find_job(self._store, part.job)
-        data = self._view(job, part).encoded()
+        try:
+            data = self._view(job, part).encoded()
+        except Overtaken as why:
+            self._let_go(part, why)
+            raise
         self._store.traffic.add((part.job, part.round), device, down=len(data))
         return data
 
@@ -210,7 +223,8 @@ class Summands(Reports):
         if standing.stage == "shares":
             return arrangement.roster(place).encoded(arrangement.entrants[place].identity)
         if standing.stage == "update":
-            shares = {one.place: one.shares or b"" for one in known if one.place in set(standing.sharers)}
+            sharers = set(standing.sharers)
+            shares = {one.place: one.shares or b"" for one in known if one.place in sharers}
             return arrangement.sealed(place, shares).encoded()
         is_witness, has_heard = place in arrangement.witnesses, any(one.place == place and one.vow for one in known)
         if standing.stage == "vow" and not is_witness:

@@ -176,6 +176,27 @@ def test_one_that_vanishes_after_its_shares_is_left_out_of_the_sum(server, job, 
         gone.step()
 
 
+def test_one_that_a_sum_goes_on_without_is_free_for_others(server, job, devices):
+    """Given the same task again it would come too late again."""
+    job(minimum=3)
+    *three, gone = devices(4)
+    for device in (*three, gone):
+        device.train(server, 0.1)
+    play(server, [*three, gone], until="shares")
+    for device in three:
+        device.step()
+    server.store.now = lambda now=server.store.now: now() + 61
+    server.advance()
+    assert stage_of(server) == "update"
+    with pytest.raises(ServerError, match="goes on without this device"):
+        gone.step()
+    answer = gone.wire.check_in(CheckIn(["onnx"], sums=True))
+    assert answer.task is None
+    assert server.job()["refused"] == {}
+    play(server, three)
+    assert rounds_of(server)[-1]["state"] == "done"
+
+
 def test_one_that_vanishes_after_its_update_is_in_the_sum(server, job, devices):
     job()
     *three, gone = devices(4)
