@@ -109,8 +109,8 @@ def _programs(
     trained_before = False
     for i, segment in enumerate(segments):
         for kind in kinds(segment, trained_before=trained_before):
-            carries = kind in (ENTER, DUAL, SCALAR)
-            for count in (count for count in pieces if carries == (count != _BACK)):
+            counts = [count for count in pieces if count != _BACK] if kind in (ENTER, DUAL, SCALAR) else [_BACK]
+            for count in counts:
                 number, parts = pieces[count] if kind in _IN_PIECES and segment.name != HEAD else (1, segments)
                 programs.append(builder.build(parts[i], kind, count, lowest=not trained_before, pieces=number))
         trained_before = trained_before or bool(segment.slots(Role.ADAPTER))

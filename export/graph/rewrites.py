@@ -143,7 +143,7 @@ def _scaled(captured: Captured, node: fx.Node) -> None:
         if not any(user.target in _IN_PLACE for user in node.users):  # which would change the product too
             _stand_in(captured, node, product)
         return
-    if product.target not in _PRODUCTS or len(product.users) > 1:
+    if product.target not in _PRODUCTS or len(product.users) > 1 or len(product.args) != 2:
         return
     first, second = product.args
     assert isinstance(first, fx.Node)
