@@ -1,7 +1,7 @@
 // Which client trains which unit in the newest round: a picture, its legend, and the same as a table.
 
 import { $, fill, h, text } from "./dom.js";
-import { count, plural } from "./format.js";
+import { count, partStates, plural } from "./format.js";
 import { linkTo } from "./pages.js";
 
 const NAMED = 16; // columns that leave room for names
@@ -15,18 +15,9 @@ const STATES = {
 
 const stateOf = (part) => (part.reported ? "done" : part.state in STATES ? part.state : "lost");
 
-const TOLD = {
-  open: "training",
-  accepted: "accepted",
-  refused: "refused",
-  failed: "given back",
-  expired: "too late",
-  spare: "not needed",
-};
-
 const PARTS = [
   ["client", (part) => h("a", { href: linkTo("device", part.device) }, part.name)],
-  ["state", (part) => (part.reported && part.state === "open" ? "reported this iteration" : TOLD[part.state])],
+  ["state", (part) => (part.reported && part.state === "open" ? "reported this iteration" : partStates[part.state])],
   ["units", (part) => part.unitNames.join(", "), "wrap"],
   ["cut", (part) => part.cut, "number"],
   ["batch", (part) => part.batch, "number"],
@@ -79,7 +70,7 @@ function draw(picture, units, parts) {
   const cells = [h("span", { class: "corner" }, size === "large" ? "unit \\ client" : "")];
   for (const part of parts) {
     cells.push(
-      h("span", { class: "client", title: `${part.name}: ${TOLD[part.state]}` }, size === "large" ? part.name : ""),
+      h("span", { class: "client", title: `${part.name}: ${partStates[part.state]}` }, size === "large" ? part.name : ""),
     );
   }
   let block = null;

@@ -3,19 +3,11 @@
 import { call } from "./api.js";
 import { ask } from "./ask.js";
 import { $, complain, fill, h, keyed, sentence, text, tiles } from "./dom.js";
-import { ago, bytes, count, digits, duration, plural } from "./format.js";
+import { ago, bytes, count, digits, duration, partStates, plural } from "./format.js";
 import { linkTo } from "./pages.js";
 import { may } from "./people.js";
 
 const EVERY = 2000; // milliseconds between two looks, at least
-const TOLD = {
-  open: "training",
-  accepted: "accepted",
-  refused: "refused",
-  failed: "given back",
-  expired: "too late",
-  spare: "not needed",
-};
 
 let shown = null; // its id
 let asked = 0;
@@ -26,7 +18,7 @@ const path = (what = "") => `v1/devices/${encodeURIComponent(shown)}${what}`;
 const PARTS = [
   ["job", (part) => h("a", { href: linkTo("job", part.job) }, part.job)],
   ["round", (part) => count(part.round), "number"],
-  ["became", (part) => TOLD[part.state]],
+  ["became", (part) => partStates[part.state]],
   ["when", (part) => ago(part.created)],
   ["trained", (part) => duration(part.seconds), "number"],
   ["memory on top", (part) => (part.peak_bytes ? bytes(part.peak_bytes) : ""), "number"],

@@ -11,6 +11,16 @@ export function setClock(milliseconds) {
 /** Seconds since 1970, by the server's clock. */
 export const now = () => (Date.now() + ahead) / 1000;
 
+/** What has become of a device's part of a round. */
+export const partStates = {
+  open: "training",
+  accepted: "accepted",
+  refused: "refused",
+  failed: "given back",
+  expired: "too late",
+  spare: "not needed",
+};
+
 export const count = (value) => whole.format(value);
 
 export const plural = (value, one, many = `${one}s`) => `${count(value)} ${value === 1 ? one : many}`;
