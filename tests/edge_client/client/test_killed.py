@@ -52,16 +52,20 @@ def device(fleet):
 def test_killed_between_steps_it_holds_nobody_up_and_comes_back(fleet, trainable, device):
     training = {"mode": "iteration", "iterations": STEPS}
     fleet.job(fleet.upload(trainable), rounds=1, per_round=2, over_selection=1, training=training)
-    is_gone, is_back = threading.Event(), threading.Event()
+    has_come, is_gone, is_back = threading.Event(), threading.Event(), threading.Event()
 
     def wait_for_it(event):
         fleet.events.append(event)
         waits_for = {2: is_gone, 5: is_back}.get(event.details.get("step"))
+        if event.kind == "task":  # alone it would begin without the other
+            waits_for = has_come
         if waits_for is not None:
             waits_for.wait(PATIENCE)
 
     other = threading.Thread(target=fleet.client(on_event=wait_for_it).run, kwargs={"rounds": 1})
     other.start()
+    fleet.until(lambda: device.steps() == [1])
+    has_come.set()
     fleet.until(lambda: device.steps() == [1, 2, 3])
     device.kill()
     is_gone.set()
