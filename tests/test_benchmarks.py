@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from server.project.file import JobPart, ModelPart, ProjectFile, written
+from server.project.folder import Project
 from server.simulation.compute.guide import orthonormal
 from tests.benchmarks import script
 from tests.conftest import LABELS
@@ -47,3 +49,30 @@ def test_steps_are_counted_in_forward_passes(bundle):
     found = script("turns").measure(bundle, "onnx", directions=4, repeats=1)
     assert (found.units, found.directions, found.at_once) == (4, 4, 2)
     assert min(found.forward_ms, found.joint, found.apart, found.exact) > 0
+
+
+def test_other_users_have_other_rows_and_a_mean_has_an_error(tmp_path):
+    module = script("own_data")
+    apart, (first, second) = tmp_path / "apart", (tmp_path / name for name in ("first", "second"))
+    apart.mkdir()
+    (apart / "train.csv").write_text("text,label\n" + "".join(f"text {number},a\n" for number in range(9)))
+    drawn = [module.taken(apart, folder, number, 5) for number, folder in enumerate((first, second))]
+    rows = [(folder / "train.csv").read_text().splitlines() for folder in drawn]
+    assert [(lines[0], len(set(lines))) for lines in rows] == [("text,label", 6)] * 2
+    assert rows[0] != rows[1]
+
+    (tmp_path / "spry.toml").write_text(written(ProjectFile(model=ModelPart("some"), job=JobPart("mine")), {}))
+    project = Project(tmp_path)
+    files = [project.path(name) for name in (project.file.data.train, project.file.data.held_out)]
+    files[0].parent.mkdir()
+    files[0].write_text("".join(f"{number}\n" for number in range(6)))
+    files[1].write_text("6\n7\n")
+    module.dealt(project, 1)
+    dealt = [file.read_text().split() for file in files]
+    assert [len(part) for part in dealt] == [6, 2]
+    assert sorted(dealt[0] + dealt[1]) == [str(number) for number in range(8)]
+    assert dealt[1] != ["6", "7"]
+
+    users = [module.Result(2, 1, 1, 1, 1, accuracy, 0.8, 5, 2) for accuracy in (0.9, 0.7, 0.8)]
+    assert module.behind(users) == (pytest.approx(0), pytest.approx(0.1 / 3**0.5))
+    assert module.behind(users[:1]) == (pytest.approx(0.1), None)
