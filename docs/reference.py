@@ -13,19 +13,22 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import jinja2
 import pdoc
+from markupsafe import Markup, escape
 
+import edge_client
 from edge_client import __version__
 from export.cli import quiet_libraries
 from server.app import create_app
 
 FOLDER = Path(__file__).parent
+TEMPLATES = FOLDER / "site" / "templates"
 PUBLIC = (
     "edge_client",
     *("edge_client.bundle.manifest", "edge_client.bundle.chain", "edge_client.data.examples"),
@@ -40,6 +43,8 @@ PUBLIC = (
     *("server.rounds.aggregation", "server.means.rule", "server.settings"),
 )
 """The surface of the device's SDK, and the modules that say what its parts and the server's are."""
+FIRST = "Client", "Conditions", "Event", "Bundle", "open_runtime", "Stepper", "estimate", "cut_for", "directions_for"
+"""What stands first on the page of the device's SDK; errors come last."""
 FEW = 2
 """A method that takes fewer arguments may go by its name and types."""
 
@@ -154,11 +159,25 @@ def troubleshooting() -> str:
 
 
 def write_python(out: Path) -> None:
-    pdoc.render.configure(docformat="google", footer_text=f"spry {__version__}")
+    pdoc.render.configure(
+        docformat="google", footer_text=f"spry {__version__}", template_directory=TEMPLATES / "python"
+    )
+    edge_client.__all__ = ordered(edge_client.__all__)
     private = [name for name in _modules("edge_client") if name not in PUBLIC]  # a package brings all that it holds
     pdoc.pdoc(*PUBLIC, *(f"!{re.escape(name)}$" for name in private), output_directory=out)
     for path in out.rglob("*.html"):
         path.write_text(_without_dead_links(path.read_text()))
+
+
+def ordered(names: Sequence[str]) -> list[str]:
+    """As somebody meets them."""
+
+    def place(name: str) -> tuple[int, bool]:
+        value = getattr(edge_client, name)
+        is_error = isinstance(value, type) and issubclass(value, Exception)
+        return (FIRST.index(name) if name in FIRST else len(FIRST), is_error)
+
+    return sorted(names, key=place)
 
 
 def _without_dead_links(text: str) -> str:
@@ -173,10 +192,17 @@ def _modules(package: str) -> Iterator[str]:
         yield ".".join(path.relative_to(FOLDER.parent).with_suffix("").parts)
 
 
+def first_line(module: ModuleType) -> Markup:
+    """Of its docstring, whose code is shown as code."""
+    line = str(escape((module.__doc__ or "").strip().splitlines()[0]))
+    return Markup(re.sub(r"(`+)(.+?)\1", r"<code>\2</code>", line))
+
+
 def page(name: str, **values: Any) -> str:
-    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(FOLDER / "site" / "templates"), autoescape=True)
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True)
     environment.filters["operations"] = operations
-    environment.filters["described"] = lambda schema: jinja2.utils.markupsafe.Markup(described(schema))
+    environment.filters["first_line"] = first_line
+    environment.filters["described"] = lambda schema: Markup(described(schema))
     return environment.get_template(name).render(version=__version__, codes=codes(), **values)
 
 
