@@ -6,6 +6,7 @@ Only methods that are compared are tuned; the default Spry has no rate to name, 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,5 +69,5 @@ def chosen(run: Run, records: Path) -> Run | None:
         if not summary.exists():
             return None
         reached[factor] = json.loads(summary.read_text())["accuracy"]
-    best = max(FACTORS, key=lambda factor: reached[factor])  # the smallest of equals
+    best = max(FACTORS, key=lambda factor: (reached[factor], -abs(math.log(factor))))  # of equals the most usual
     return replace(run, options=(*run.options, *RATES[run.method].options(best)), tuned=False)

@@ -64,14 +64,19 @@ def test_trials_see_no_test_data(tuned):
     assert command[-6:-2] == ["--set", "training.learning_rate=0.0009", "--set", "training.head_learning_rate=0.0009"]
 
 
-def test_the_rate_is_the_one_that_got_farthest(tuned, tmp_path):
-    for factor, accuracy in zip(rates.FACTORS, (0.5, 0.7, 0.7, 0.2), strict=True):
+@pytest.mark.parametrize(
+    ("reached", "rate"),
+    [((0.5, 0.6, 0.7, 0.2), 0.009), ((0.5, 0.7, 0.7, 0.2), 0.003), ((0.4, 0.4, 0.4, 0.4), 0.003)],
+    ids=["the best", "of two equals", "where none has learned yet"],
+)
+def test_the_rate_is_the_one_that_got_farthest_and_of_equals_the_usual_one(reached, rate, tuned, tmp_path):
+    for factor, accuracy in zip(rates.FACTORS, reached, strict=True):
         assert rates.chosen(tuned, tmp_path) is None
         record = rates.trial(tuned, factor).folder(tmp_path, rates.SEED)
         record.mkdir(parents=True)
         (record / "summary.json").write_text(json.dumps({"accuracy": accuracy}))
     ready = rates.chosen(tuned, tmp_path)
-    assert ready.options[-1] == "training.head_learning_rate=0.003"
+    assert ready.options[-1] == f"training.head_learning_rate={rate}"
     assert ready.folder(tmp_path, 0) == tuned.folder(tmp_path, 0)
 
 
