@@ -221,7 +221,7 @@ def main() -> None:
     parser.add_argument("--alpha", type=float, default=1.0, help="of the Dirichlet split")
     parser.add_argument("--rounds", type=int, default=12, help="of the synchronous job")
     parser.add_argument("--buffered-rounds", type=int, default=40)
-    parser.add_argument("--buffer", type=int, default=4, help="updates that complete a buffered round")
+    parser.add_argument("--buffer", type=int, default=2, help="updates that complete a buffered round")
     parser.add_argument("--steps", type=int, default=2, help="of a client in a round")
     parser.add_argument("--batch", type=int, default=8, help="of a simulated step")
     parser.add_argument("--length", type=int, default=24, help="of a simulated example")

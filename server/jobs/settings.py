@@ -40,7 +40,7 @@ class JobSettings(BaseModel):
         description="Whether a round waits for its own clients, or takes what comes, late updates too.",
     )
     buffer: Annotated[int, Ge(1), Le(100_000)] | None = Field(
-        default=None, description="Schedule buffered: updates that complete a round; half of per_round."
+        default=None, description="Schedule buffered: updates that complete a round; a quarter of per_round."
     )
     max_staleness: Annotated[int, Ge(0), Le(1_000_000)] = Field(
         default=20, description="Schedule buffered: by how many versions the weights an update began with may be old."
@@ -210,7 +210,7 @@ class JobSettings(BaseModel):
         """Updates that complete a round."""
         if not self.is_buffered:
             return self.per_round
-        return self.buffer or (self.per_round + 1) // 2
+        return self.buffer or math.ceil(self.per_round / 4)
 
     @property
     def is_private(self) -> bool:

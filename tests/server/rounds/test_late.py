@@ -376,7 +376,7 @@ def test_places_of_units_given_out_least_come_first():
         ({"schedule": "buffered", "training": {"mode": "iteration"}}, "needs mode epoch"),
         ({"schedule": "buffered", "buffer": 11}, "buffer is 11, more than the per_round 10"),
         ({"schedule": "buffered", "keep": 20}, "above max_staleness"),
-        ({"schedule": "buffered", "minimum": 6}, "minimum is 6, more than buffer 5"),
+        ({"schedule": "buffered", "minimum": 6}, "minimum is 6, more than buffer 3"),
     ],
 )
 def test_settings_that_cannot_be(settings, problem):
