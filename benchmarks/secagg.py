@@ -12,6 +12,7 @@ draws so many sets of devices that vanish, at random and at that moment, and pri
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import random
 import time
@@ -166,7 +167,7 @@ def run(devices: int, gone: int, numbers: int, seed: int) -> dict[str, Any]:
     every = list(range(devices))
     vanished = set(random.Random(seed).sample(every, gone))
     here = [place for place in every if place not in vanished]
-    gathering = Gathering(updates)
+    gathering = Gathering(updates, [_secrets(random.Random(f"{seed} {place}")) for place in every])
     gathering.share(every)
     gathering.update(every)
     gathering.vow(here)
@@ -206,6 +207,12 @@ def failures(devices: int, gone: int, draws: int, seed: int) -> dict[str, float]
         few["witnesses"] += not vowed
         few["either"] += not (opened and vowed)
     return {reason: count / draws for reason, count in few.items()}
+
+
+def _secrets(rng: random.Random) -> tuple[str, Kept]:
+    """The same in each run of a seed: who stands beside whom, and whether a round fails, follows from keys."""
+    mask, own = (base64.b64encode(rng.randbytes(KEY)).decode() for _ in range(2))
+    return keys.encoded(rng.randbytes(KEY)), Kept(mask, own)
 
 
 def _plain(updates: Sequence[Parts], part: int) -> Any:

@@ -117,8 +117,9 @@ class Summands(Reports):
         device = devices.find(connection, part.device)
         if device is None or device.key is None:
             raise _unfit("its device has no key of its own, and nobody knows whose the key of the round is")
-        if len(data) != CARD:
-            raise _unfit(f"its key of the round has {len(data)} bytes, not {CARD}: upgrade spry on the device")
+        size = CARD
+        if len(data) != size:
+            raise _unfit(f"its key of the round has {len(data)} bytes, not {size}: upgrade spry on the device")
 
     def _of_stage(
         self, connection: Connection, job: Job, current: Round, part: Part, stage: Stage
