@@ -165,6 +165,7 @@ def served(options: argparse.Namespace, kind: str, rule: str, folder: Path) -> d
     try:
         with server.administrator() as admin:
             settings = settings_of(options, rule, len(parts)) | {"over_selection": 1, "deadline": 900}
+            settings["minimum"] = len(parts)  # a round without a process that starts late may be one without liars
             settings |= {"held_out": admin.upload_held_out(held_out)}
             settings["training"] = {**shape_of(options.bundle), "estimator": "auto", "learning_rate": 0.001}
             settings["optimizers"] = {"units": {"learning_rate": 0.01, "tau": 1e-6}, "head": {"kind": "fedavg"}}

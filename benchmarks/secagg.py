@@ -1,15 +1,18 @@
 """Secure aggregation: is the sum exact when devices vanish at the worst moment, and what does it cost a device?
 
     python benchmarks/secagg.py
+    python benchmarks/secagg.py --failures 20000
 
 A hundred devices add updates of MiniLM's size (`--numbers`), and thirty of them vanish after they sent their masked
 update, before they say another word: nothing of theirs is opened by themselves. The sum must be that of plain integers,
-bit for bit. Prints what one device computes and sends beside its update, and what the server computes.
+bit for bit. Prints what one device computes and sends beside its update, and what the server computes. `--failures`
+draws so many sets of devices that vanish, at random and at that moment, and prints how often a round would begin anew.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import random
 import time
@@ -42,6 +45,8 @@ class Costs:
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     sent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     fetched: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    of_place: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    """Bytes both ways."""
 
 
 class Gathering:
@@ -61,7 +66,7 @@ class Gathering:
             Member(About(JOB, ROUND, place, own, LEAST), key, kept, lambda _: None)
             for place, (own, (key, kept)) in enumerate(zip(units, drawn, strict=True))
         ]
-        self.cards = [self._timed("card", member.card) for member in self.members]
+        self.cards = [self._timed("card", place, member.card) for place, member in enumerate(self.members)]
         identities = [keys.decoded(keys.public_of(key), KEY) or b"" for key, _ in drawn]
         entrants = [Entrant(place, units[place], identities[place], card) for place, card in enumerate(self.cards)]
         self.arrangement: Arrangement = arranged(entrants, LEAST, CAP)
@@ -73,16 +78,17 @@ class Gathering:
     def share(self, places: Sequence[int]) -> None:
         for place in places:
             view = self.arrangement.roster(place).encoded(self.arrangement.entrants[place].identity)
-            self.costs.fetched["roster"] += len(view)
-            self.shares[place] = self._timed("shares", self.members[place].shares, view)
+            self._fetched("roster", place, view)
+            self.shares[place] = self._timed("shares", place, self.members[place].shares, view)
 
     def update(self, places: Sequence[int]) -> None:
         for place in places:
-            view = self.sharers(place)
-            self.costs.fetched["shares"] += len(view)
+            view = self.sharers()
+            self._fetched("shares", place, view)
             own = self.updates[place]
             self.masked[place] = self._timed(
                 "update",
+                place,
                 self.members[place].update,
                 view,
                 lambda *_, own=own: {part: n.copy() for part, n in own.items()},
@@ -91,15 +97,15 @@ class Gathering:
     def vow(self, places: Sequence[int]) -> None:
         for place in places:
             view = self.survivors(place) if place in self.arrangement.witnesses else b""
-            self.costs.fetched["survivors"] += len(view)
-            if (vow := self._timed("vow", self.members[place].vow, view)) is not None:
+            self._fetched("survivors", place, view)
+            if (vow := self._timed("vow", place, self.members[place].vow, view)) is not None:
                 self.vows[place] = vow
 
     def open(self, places: Sequence[int]) -> None:
         for place in places:
             view = self.survivors(place, with_vows=True)
-            self.costs.fetched["vows"] += len(view)
-            self.openings[place] = self._timed("opening", self.members[place].opening, view)
+            self._fetched("vows", place, view)
+            self.openings[place] = self._timed("opening", place, self.members[place].opening, view)
 
     def total(self) -> Parts:
         """What the server comes to."""
@@ -114,25 +120,30 @@ class Gathering:
 
     # --- what the server tells ---
 
-    def sharers(self, place: int) -> bytes:
-        return self.arrangement.sealed(place, self.shares).encoded()
+    def sharers(self) -> bytes:
+        return set_of(self.shares)
 
     def survivors(self, place: int, *, with_vows: bool = False) -> bytes:
-        mates = self.arrangement.mates
+        peers = self.arrangement.peers
         tags: list[bytes] = []
-        for mate in mates[place] if not with_vows or place not in self.vows else ():
-            if mate in self.masked:
-                at = [other for other in mates[mate] if other in self.shares].index(place)
-                tags.append(self.masked[mate][TAG * at :][:TAG])
+        for peer in peers(place) if not with_vows or place not in self.vows else ():
+            if peer in self.masked:
+                at = [other for other in peers(peer) if other in self.shares].index(place)
+                tags.append(self.masked[peer][TAG * at :][:TAG])
         numbered = [(n, self.vows[w]) for n, w in enumerate(self.arrangement.witnesses) if w in self.vows]
-        enough = len(self.arrangement.witnesses) // 2 + 1
-        return Survivors(set_of(self.masked), tuple(tags), tuple(numbered[:enough]) if with_vows else ()).encoded()
+        vows = tuple(numbered[: self.arrangement.quorum]) if with_vows else ()
+        return Survivors(set_of(self.masked), tuple(tags), vows).encoded()
 
-    def _timed(self, stage: str, work: Callable[..., Any], *args: Any) -> Any:
+    def _fetched(self, stage: str, place: int, view: bytes) -> None:
+        self.costs.fetched[stage] += len(view)
+        self.costs.of_place[place] += len(view)
+
+    def _timed(self, stage: str, place: int, work: Callable[..., Any], *args: Any) -> Any:
         started = time.thread_time()
         said = work(*args)
         self.costs.seconds[stage] += time.thread_time() - started
         self.costs.sent[stage] += len(said or b"")
+        self.costs.of_place[place] += len(said or b"")
         return said
 
 
@@ -156,7 +167,7 @@ def run(devices: int, gone: int, numbers: int, seed: int) -> dict[str, Any]:
     every = list(range(devices))
     vanished = set(random.Random(seed).sample(every, gone))
     here = [place for place in every if place not in vanished]
-    gathering = Gathering(updates)
+    gathering = Gathering(updates, [_secrets(random.Random(f"{seed} {place}")) for place in every])
     gathering.share(every)
     gathering.update(every)
     gathering.vow(here)
@@ -176,8 +187,32 @@ def run(devices: int, gone: int, numbers: int, seed: int) -> dict[str, Any]:
         "masked_bytes": masked,
         "sent": {stage: size / devices for stage, size in gathering.costs.sent.items()} | {"update": masked - plain},
         "fetched": {stage: size / devices for stage, size in gathering.costs.fetched.items()},
+        "staying": sum(gathering.costs.of_place[place] for place in here) / len(here) - plain,
         "server_s": server,
     }
+
+
+def failures(devices: int, gone: int, draws: int, seed: int) -> dict[str, float]:
+    """Of rounds in which so many vanish behind their update, the share that cannot be opened."""
+    rng = random.Random(seed)
+    every = range(devices)
+    entrants = [Entrant(place, (0,), rng.randbytes(KEY), rng.randbytes(KEY)) for place in every]
+    arrangement = arranged(entrants, LEAST, CAP)
+    few = {"openings": 0, "witnesses": 0, "either": 0}
+    for _ in range(draws):
+        here = set(every).difference(rng.sample(every, gone))
+        opened = is_enough(arrangement, every, here)
+        vowed = len(here.intersection(arrangement.witnesses)) >= arrangement.quorum
+        few["openings"] += not opened
+        few["witnesses"] += not vowed
+        few["either"] += not (opened and vowed)
+    return {reason: count / draws for reason, count in few.items()}
+
+
+def _secrets(rng: random.Random) -> tuple[str, Kept]:
+    """The same in each run of a seed: who stands beside whom, and whether a round fails, follows from keys."""
+    mask, own = (base64.b64encode(rng.randbytes(KEY)).decode() for _ in range(2))
+    return keys.encoded(rng.randbytes(KEY)), Kept(mask, own)
 
 
 def _plain(updates: Sequence[Parts], part: int) -> Any:
@@ -193,8 +228,13 @@ def main() -> None:
     parser.add_argument("--gone", type=int, default=30)
     parser.add_argument("--numbers", type=int, default=MINILM, help="of the head")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--failures", type=int, default=0, help="draw so many sets of devices that vanish")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.failures:
+        shares = failures(options.devices, options.gone, options.failures, options.seed)
+        print(json.dumps(shares) if options.json else f"rounds that fail for too few: {_words(shares, 4)}")
+        return
     found = run(options.devices, options.gone, options.numbers, options.seed)
     if options.json:
         print(json.dumps(found))
@@ -202,13 +242,14 @@ def main() -> None:
     sent, fetched, spent = (sum(found[name].values()) for name in ("sent", "fetched", "device_ms"))
     print(f"{found['devices']} devices, {found['gone']} gone after their masked update: exact {found['exact']}")
     print(f"update {found['update_bytes']:,} bytes as it is; beside it {sent:,.0f} sent and {fetched:,.0f} fetched")
+    print(f"both ways {sent + fetched:,.0f} a device, and {found['staying']:,.0f} one that stays to the end")
     print(f"a device computes for {spent:.1f} ms of CPU: {_words(found['device_ms'])}")
     print(f"sent: {_words(found['sent'])}; fetched: {_words(found['fetched'])}")
     print(f"the server opens the sum in {found['server_s']:.2f} s; reports are {told_size([])} numbers of 8 bytes")
 
 
-def _words(values: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:,.1f}" for name, value in values.items())
+def _words(values: dict[str, float], digits: int = 1) -> str:
+    return ", ".join(f"{name} {value:,.{digits}f}" for name, value in values.items())
 
 
 if __name__ == "__main__":

@@ -134,18 +134,25 @@ def test_learning(tiny, data):
     assert json.loads(told.splitlines()[-1])
 
 
-def test_poison_in_the_simulator_and_on_a_server(tiny, model_folder, data, tmp_path):
-    few = "--clients", 4, "--liars", 1, "--examples", 8, "--rounds", 1, "--test-examples", 8
-    options = "--data", data, "--out", tmp_path, "--rules", "trimmed,agreeing", "--json", *few
+def test_poison_in_the_simulator_and_on_a_server(tiny, model_folder, tmp_path):
+    """Each device has the same four rows, one batch: all that tell the truth send the same, and none can be named."""
+    same = [{"text": text, "label": label} for text, label in (("ice on lake", "no"), ("it is the train", "yes"))]
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in same * 8))
+    few = "--clients", 4, "--liars", 1, "--examples", 4, "--alpha", 1e4, "--rounds", 1, "--test-examples", 8
+    options = "--data", tmp_path, "--out", tmp_path, "--rules", "trimmed,agreeing", "--json", *few
     own = "--model", model_folder, "--batch", 4, "--length", 8
     for found in (json.loads(ran("poison", *options, *more)) for more in (own, ("--bundle", tiny))):
         cases = [f"{kind} {rule}" for rule in ("trimmed", "agreeing") for kind in FLEETS]
         assert list(found) == ["without mean", *cases]
-    # Four devices in one round may be named by chance: tests/server/rounds/test_outliers.py has who must be.
-    assert {name for one in found.values() for name in one["named"]} <= {f"device-{number}" for number in range(4)}
+    named = {case: set(one["named"]) for case, one in found.items()}
+    assert all(named[f"negated {rule}"] == {"device-3"} for rule in ("trimmed", "agreeing")), named
+    assert not any(named[f"honest {rule}"] for rule in ("trimmed", "agreeing")), named
+    assert all(who <= {"device-3"} for who in named.values()), named
     again = json.loads(ran("poison", *options, *own))
     assert json.loads((tmp_path / "simulated.json").read_text()) == again
-    assert again["negated trimmed"]["outliers"] > 0
+    assert again["negated trimmed"]["outliers"] == 1
+    assert again["honest trimmed"]["outliers"] == 0
 
 
 def test_slow_devices_in_the_simulator_and_on_a_server(tiny, model_folder, data, tmp_path):

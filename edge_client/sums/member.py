@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -21,19 +21,11 @@ from edge_client import keys
 from edge_client.errors import TrainingError
 
 from .fixed import FEWEST, HEAD, TOLD, UNITS, Parts
-from .messages import (
-    CARD,
-    Card,
-    Peer,
-    Roster,
-    Sharers,
-    Survivors,
-    places_in,
-    signed_card,
-    signed_vow,
-)
-from .shamir import SHARE, WIDE, drawn, split, threshold
-from .streams import KEY, Lock, mask_seed, public, stream
+from .locks import End, Lock
+from .messages import Peer, Roster, Survivors, places_in, signed_vow
+from .quorum import quorum, witnesses_of
+from .shamir import less, split, threshold
+from .streams import KEY, mask_seed, public, stream
 
 
 @dataclass(frozen=True)
@@ -51,7 +43,6 @@ class About:
 class Kept:
     """What a device has drawn and been told; bytes in base64."""
 
-    lock: str = field(default_factory=lambda: _text(os.urandom(KEY)))
     mask: str = field(default_factory=lambda: _text(os.urandom(KEY)))
     seed: str = field(default_factory=lambda: _text(os.urandom(KEY)))
     """Of its own mask."""
@@ -83,33 +74,32 @@ class Member:
         self.kept = kept
         self._key = key
         self._keep = keep
-        self._lock, self._mask, self._seed = (_bytes(one) for one in (kept.lock, kept.mask, kept.seed))
+        self._mask, self._seed = _bytes(kept.mask), _bytes(kept.seed)
         self._locks: dict[int, Lock] = {}
 
     # --- what it says ---
 
     def card(self) -> bytes:
         self._keep(self.kept)
-        lock, mask = public(self._lock), public(self._mask)
-        about = self.about
-        text = signed_card(about.job, about.round, about.place, about.units, lock, mask)
-        return lock + mask + keys.sign(self._key, text)
+        return public(self._mask)
 
     def shares(self, told: bytes) -> bytes:
-        """Of both secrets, sealed for each team-mate that cannot draw its own."""
+        """Of both secrets, less the pads of the team-mates that hold them; the first hold pads as they are."""
         self._check_roster(Roster.decoded(told, self._own))
         self._once("roster", told)
-        senders = self._mates[self._needed - 1 :]
-        return b"".join(self._lock_with(mate).seal(self._shares[mate.place + 1]) for mate in senders)
+        dealt: list[bytes] = []
+        for mate in self._mates[self._needed - 1 :]:
+            pads = self._lock_with(mate).pads(own=True)
+            dealt += [less(*both) for both in zip(self._shares[mate.place + 1], pads, strict=True)]
+        return b"".join(dealt)
 
     def update(self, told: bytes, parts: Parted) -> bytes:
         """What it adds, masked."""
-        sharers = Sharers.decoded(told)
-        there = places_in(sharers.places)
-        self._check_sharers(there, sharers)
+        there = places_in(told)
+        self._check_sharers(there)
         self._once("sharers", told)
         roster = self.roster
-        tags = [self._lock_with(mate).tag(sharers.places, own=True) for mate in self._mates if mate.place in there]
+        tags = [self._lock_with(peer).tag(told, own=True) for peer in self.roster.peers if peer.place in there]
         return b"".join(tags) + joined(self._masked(parts(roster.count, roster.cap), there))
 
     def vow(self, told: bytes) -> bytes | None:
@@ -117,15 +107,18 @@ class Member:
         if self._own not in self.roster.witnesses:
             return None
         survivors = self._heard(told)
-        return keys.sign(self._key, signed_vow(self.context, self._sharers.places, survivors.places))
+        return keys.sign(self._key, signed_vow(self.context, self._sharers, survivors.places))
 
     def opening(self, told: bytes) -> bytes:
-        """Of each team-mate one share: of its own mask where it is in the sum, of its key where it is not."""
+        """Of each team-mate one pad: of its own mask where it is in the sum, of its key where it is not."""
         survivors = self._heard(told)
         self._check_vows(survivors)
         inside = places_in(survivors.places)
-        shares = dict(self._received())
-        return b"".join(shares[place][SHARE * (place in inside) :][:SHARE] for place in sorted(shares))
+        there = places_in(self._sharers)
+        mates = [mate for mate in self._mates if mate.place in there]
+        opened = {mate.place: self._lock_with(mate).pads(own=False)[mate.place in inside] for mate in mates}
+        opened[self.about.place] = self._shares[self.about.place + 1][1]
+        return b"".join(opened[place] for place in sorted(opened))
 
     # --- what it knows ---
 
@@ -145,12 +138,12 @@ class Member:
         return keys.decoded(keys.public_of(self._key), KEY) or b""
 
     @property
-    def _sharers(self) -> Sharers:
-        return Sharers.decoded(_bytes(self.kept.sharers))
+    def _sharers(self) -> bytes:
+        return _bytes(self.kept.sharers)
 
     @cached_property
     def _mates(self) -> list[Peer]:
-        return sorted((peer for peer in self.roster.peers if peer.is_mate), key=lambda peer: peer.place)
+        return [peer for peer in self.roster.peers if peer.is_mate]
 
     @property
     def _points(self) -> list[int]:
@@ -159,44 +152,34 @@ class Member:
 
     @property
     def _needed(self) -> int:
-        """Shares that give a secret of this device back: all but one are drawn, those of its first team-mates."""
-        return threshold(len(self._points))
+        """Shares that give a secret of this device back: all but one are pads, those of its first team-mates."""
+        return threshold(len(self._points), self.about.least)
 
     @cached_property
-    def _shares(self) -> dict[int, bytes]:
+    def _shares(self) -> dict[int, tuple[bytes, bytes]]:
         """Of its mask key and of its seed, by points."""
         points = self._points
-        common = {mate.place + 1: _drawn(self._lock_with(mate), own=True) for mate in self._mates[: self._needed - 1]}
-        of_mask = split(self._mask, points, {point: both[:SHARE] for point, both in common.items()})
-        of_seed = split(self._seed, points, {point: both[SHARE:] for point, both in common.items()})
-        return {point: one + other for point, one, other in zip(points, of_mask, of_seed, strict=True)}
+        pads = {mate.place + 1: self._lock_with(mate).pads(own=True) for mate in self._mates[: self._needed - 1]}
+        of_mask = split(self._mask, points, {point: both[0] for point, both in pads.items()})
+        of_seed = split(self._seed, points, {point: both[1] for point, both in pads.items()})
+        return dict(zip(points, zip(of_mask, of_seed, strict=True), strict=True))
 
-    def _lock_with(self, mate: Peer) -> Lock:
-        if mate.place not in self._locks:
-            self._locks[mate.place] = Lock.between(self._lock, Card.of(mate.card).lock, self.context)
-        return self._locks[mate.place]
-
-    def _received(self) -> Iterator[tuple[int, bytes]]:
-        """Shares of both secrets of each team-mate that made some, and of its own, by places."""
-        yield self.about.place, self._shares[self.about.place + 1]
-        sharers = self._sharers
-        there, senders, sealed = places_in(sharers.places), places_in(sharers.senders), iter(sharers.sealed)
-        for number, mate in enumerate(self._mates):
-            if mate.place in there:
-                lock = self._lock_with(mate)
-                plain = lock.open(next(sealed)) if number in senders else _drawn(lock, own=False)
-                if plain is None:
-                    raise _lying(f"the shares of place {mate.place} cannot be read")
-                yield mate.place, plain
+    def _lock_with(self, peer: Peer) -> Lock:
+        if peer.place not in self._locks:
+            about = self.about
+            here = End(self._own, public(self._mask), about.place, about.units)
+            there = End(peer.identity, peer.mask, peer.place, about.units if peer.is_mate else peer.units)
+            seed = keys.decoded(self._key, KEY) or b""
+            self._locks[peer.place] = Lock.between(seed, self._mask, here, there, self.context)
+        return self._locks[peer.place]
 
     def _masked(self, parts: Parts, there: frozenset[int]) -> Parts:
         add_stream(parts, self._seed, parts, 1)
         mask, context = public(self._mask), self.context
         for peer in self.roster.peers:
             if peer.place in there:
-                other = Card.of(peer.card).mask
                 both = parts if peer.is_mate else [part for part in parts if part < UNITS]
-                add_stream(parts, mask_seed(self._mask, other, context), both, 1 if mask < other else -1)
+                add_stream(parts, mask_seed(self._mask, peer.mask, context), both, 1 if mask < peer.mask else -1)
         return parts
 
     # --- what it refuses ---
@@ -212,52 +195,40 @@ class Member:
     def _check_roster(self, roster: Roster) -> None:
         if roster.least != self.about.least:
             raise _lying(f"it would open sums of {roster.least} devices, where its task said {self.about.least}")
-        cards = [Card.of(peer.card) for peer in roster.peers]
-        seen = [public(self._lock), public(self._mask), *(key for card in cards for key in card[:2])]
+        seen = [public(self._mask), *(peer.mask for peer in roster.peers)]
         identities = [self._own, *(peer.identity for peer in roster.peers)]
         places = [self.about.place, *(peer.place for peer in roster.peers)]
         for each in (seen, identities, places, roster.witnesses):
             if len(set(each)) != len(each):
                 raise _lying("a key or place stands for two devices")
-        if not roster.cap or roster.count < len(places) or not roster.witnesses:
+        if not roster.cap or roster.count < len(places) or len(roster.witnesses) != witnesses_of(roster.count):
             raise _lying("its roster does not fit the devices in it")
-        for peer, card in zip(roster.peers, cards, strict=True):
-            self._check_card(peer, card)
         self._check_enough({peer.place for peer in roster.peers}, roster, "take part")
 
-    def _check_card(self, peer: Peer, card: Card) -> None:
-        units = self.about.units if peer.is_mate else peer.units
-        text = signed_card(self.about.job, self.about.round, peer.place, units, card.lock, card.mask)
-        if len(peer.card) != CARD or not keys.verify(keys.encoded(peer.identity), text, card.signature):
-            raise _lying(f"the keys of place {peer.place} are not signed by its device")
-
-    def _check_sharers(self, there: frozenset[int], sharers: Sharers) -> None:
+    def _check_sharers(self, there: frozenset[int]) -> None:
         roster = self.roster
-        mates = {number for number, mate in enumerate(self._mates) if mate.place in there}
-        senders = places_in(sharers.senders)
-        fits = senders <= mates and len(senders) == len(sharers.sealed)
-        if self.about.place not in there or len(there) > roster.count or not fits:
+        if self.about.place not in there or len(there) > roster.count:
             raise _lying("whose shares are there does not fit the roster")
         self._check_enough(there, roster, "shared")
 
     def _heard(self, told: bytes) -> Survivors:
         """Who is in the sum, checked; a witness that heard what team-mates say is told the same without it."""
-        survivors, sharers = Survivors.decoded(told), self._sharers
-        inside, there = places_in(survivors.places), places_in(sharers.places)
+        survivors = Survivors.decoded(told)
+        inside, there = places_in(survivors.places), places_in(self._sharers)
         if self.about.place not in inside or inside - there:
             raise _lying("who is in the sum does not fit whose shares are there")
         if survivors.tags or not self.kept.survivors:
-            self._check_tags(survivors, [mate for mate in self._mates if mate.place in inside])
+            self._check_tags(survivors, [peer for peer in self.roster.peers if peer.place in inside])
         self._check_enough(inside, self.roster, "are in the sum")
         self._once("survivors", survivors.places)
         return survivors
 
-    def _check_tags(self, survivors: Survivors, mates: Sequence[Peer]) -> None:
-        if len(survivors.tags) != len(mates):
-            raise _lying("what team-mates said is missing")
-        for mate, tag in zip(mates, survivors.tags, strict=True):
-            if self._lock_with(mate).tag(self._sharers.places, own=False) != tag:
-                raise _lying(f"place {mate.place} was told of other shares")
+    def _check_tags(self, survivors: Survivors, peers: Sequence[Peer]) -> None:
+        if len(survivors.tags) != len(peers):
+            raise _lying("what other devices said is missing")
+        for peer, tag in zip(peers, survivors.tags, strict=True):
+            if self._lock_with(peer).tag(self._sharers, own=False) != tag:
+                raise _lying(f"place {peer.place} was told of other keys or shares")
 
     def _check_enough(self, places: frozenset[int] | set[int], roster: Roster, what: str) -> None:
         """Of the team, with this device: they hold the same units, and all of them the head."""
@@ -267,24 +238,18 @@ class Member:
 
     def _check_vows(self, survivors: Survivors) -> None:
         witnesses = self.roster.witnesses
-        text = signed_vow(self.context, self._sharers.places, survivors.places)
-        numbers = {number for number, _ in survivors.vows}
+        text = signed_vow(self.context, self._sharers, survivors.places)
+        signed, needed = len(survivors.vows), quorum(len(witnesses))
         valid = all(
             number < len(witnesses) and keys.verify(keys.encoded(witnesses[number]), text, vow)
             for number, vow in survivors.vows
         )
-        if not valid or len(numbers) != len(survivors.vows) or 2 * len(numbers) <= len(witnesses):
-            raise _lying(f"{len(numbers)} of {len(witnesses)} witnesses signed this sum, more than half must have")
-
-
-def _drawn(lock: Lock, *, own: bool) -> bytes:
-    """Shares of both secrets that this end's device, or the other, need not send."""
-    wide = lock.drawn(2 * WIDE, own=own)
-    return drawn(wide[:WIDE]) + drawn(wide[WIDE:])
+        if not valid or signed < needed:
+            raise _lying(f"{signed} of {len(witnesses)} witnesses signed this sum, {needed} must have")
 
 
 def context_of(job: str, number: int, roster: Roster) -> bytes:
-    head = f"spry sums 1\n{job}\n{number}\n{roster.count} {roster.least} {roster.cap}\n".encode()
+    head = f"spry sums 2\n{job}\n{number}\n{roster.count} {roster.least} {roster.cap}\n".encode()
     return hashlib.sha256(head + b"".join(roster.witnesses)).digest()
 
 

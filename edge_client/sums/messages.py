@@ -1,12 +1,14 @@
 """What travels for a sum: bytes in a fixed order, whole numbers little-endian, keys raw.
 
-    PUT /v1/tasks/{task}/sum/card      keys of the round, signed by the device's own key: 128 bytes
-    PUT /v1/tasks/{task}/sum/shares    a share of both secrets for each team-mate that draws none, sealed, in the order
-                                       of their places: 80 bytes each
-    PUT /v1/tasks/{task}/update        a tag for each team-mate (16 bytes each), then the masked parts
+    PUT /v1/tasks/{task}/sum/card      the key of the round: 32 bytes
+    PUT /v1/tasks/{task}/sum/shares    shares of both secrets less the pads of their holders, for all but the first
+                                       team-mates, in the order of their places: 64 bytes each
+    PUT /v1/tasks/{task}/update        a tag for each peer (16 bytes each), then the masked parts
     PUT /v1/tasks/{task}/sum/vow       a witness's signature of who is in the sum: 64 bytes
-    PUT /v1/tasks/{task}/sum/opening   a share for each team-mate and oneself, in the order of places: 32 bytes each
-    GET /v1/tasks/{task}/sum           a stage, milliseconds to wait, and what the stage brings (`View`)
+    PUT /v1/tasks/{task}/sum/opening   a pad for each team-mate, and a share for oneself, in the order of places: 32
+                                       bytes each
+    GET /v1/tasks/{task}/sum           a stage, milliseconds to wait, and what the stage brings (`View`): `Roster`, the
+                                       places whose shares are there, or `Survivors`
 
 A set of places, or of numbers, is a map of bits, the lowest in the lowest bit of the first byte.
 """
@@ -14,42 +16,25 @@ A set of places, or of numbers, is a map of bits, the lowest in the lowest bit o
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from edge_client.errors import BadAnswer
 
 from .shamir import SHARE
-from .streams import KEY, SEAL, TAG
+from .streams import KEY, TAG
 
 Message = Literal["card", "shares", "vow", "opening"]
 Stage = Literal["card", "shares", "update", "vow", "opening", "over"]
 STAGES: tuple[Stage, ...] = ("card", "shares", "update", "vow", "opening", "over")
 SIGNATURE = 64
-CARD = 2 * KEY + SIGNATURE
-SEALED = 2 * SHARE + SEAL
+CARD = KEY
+DEALT = 2 * SHARE
 _HEAD = struct.Struct("<BI")
 _ROSTER = struct.Struct("<HHIBHH")
-_OWN, _NEW = 254, 255
-"""In place of the number of a peer: a witness that is the reader itself, and one whose key follows."""
-
-
-class Card(NamedTuple):
-    """A device's keys of a round."""
-
-    lock: bytes
-    mask: bytes
-    signature: bytes
-
-    @classmethod
-    def of(cls, data: bytes) -> Card:
-        return cls(data[:KEY], data[KEY : 2 * KEY], data[2 * KEY :])
-
-
-def signed_card(job: str, number: int, place: int, units: Sequence[int], lock: bytes, mask: bytes) -> bytes:
-    """What stands under a card's signature."""
-    return f"spry sums card\n{job}\n{number}\n{place}\n{' '.join(map(str, units))}\n".encode() + lock + mask
+_OWN = 255
+"""In place of the number of a peer: a witness that is the reader itself."""
 
 
 def signed_vow(context: bytes, sharers: bytes, survivors: bytes) -> bytes:
@@ -65,7 +50,9 @@ class Peer:
     is_mate: bool
     """Of the same team: it holds the same units, and shares of the other's secrets."""
     identity: bytes
-    card: bytes
+    """Its own public key."""
+    mask: bytes
+    """Its key of the round."""
     units: tuple[int, ...] = ()
     """Of one that is of another team."""
 
@@ -87,36 +74,39 @@ class Roster:
     def encoded(self, own: bytes) -> bytes:
         """For the device with this public key: what it knows is not told again."""
         mates = sum(peer.is_mate for peer in self.peers)
-        head = _ROSTER.pack(self.count, self.least, self.cap, len(self.witnesses), mates, len(self.peers) - mates)
+        sizes = len(self.witnesses), mates, len(self.peers) - mates
+        head = _ROSTER.pack(self.count, self.least, self.cap, *sizes)
         known = {peer.identity: bytes([number]) for number, peer in enumerate(self.peers[:_OWN])} | {own: bytes([_OWN])}
-        witnesses = (known.get(key, bytes([_NEW]) + key) for key in self.witnesses)
-        return head + b"".join(map(_peer, self.peers)) + b"".join(witnesses)
+        new = set_of([number for number, key in enumerate(self.witnesses) if key not in known])
+        witnesses = (known.get(key, key) for key in self.witnesses)
+        return head + b"".join(map(_peer, self.peers)) + with_length(new) + b"".join(witnesses)
 
     @classmethod
     def decoded(cls, data: bytes, own: bytes) -> Roster:
         reader = Reader(data)
         count, least, cap, witnesses, mates, others = reader.unpack(_ROSTER)
         peers = tuple(_read_peer(reader, is_mate=number < mates) for number in range(mates + others))
-        keys = tuple(_read_witness(reader, peers, own) for _ in range(witnesses))
+        new = places_in(reader.set())
+        keys = tuple(
+            reader.take(KEY) if number in new else _known_witness(reader, peers, own) for number in range(witnesses)
+        )
         reader.end()
         return cls(count, least, cap, keys, peers)
 
 
 def _peer(peer: Peer) -> bytes:
     units = b"" if peer.is_mate else struct.pack(f"<{1 + len(peer.units)}H", len(peer.units), *peer.units)
-    return peer.place.to_bytes(2, "little") + peer.identity + peer.card + units
+    return peer.place.to_bytes(2, "little") + peer.identity + peer.mask + units
 
 
 def _read_peer(reader: Reader, *, is_mate: bool) -> Peer:
-    place, identity, card = int.from_bytes(reader.take(2), "little"), reader.take(KEY), reader.take(CARD)
+    place, identity, mask = int.from_bytes(reader.take(2), "little"), reader.take(KEY), reader.take(KEY)
     units = b"" if is_mate else reader.take(2 * int.from_bytes(reader.take(2), "little"))
-    return Peer(place, is_mate, identity, card, struct.unpack(f"<{len(units) // 2}H", units))
+    return Peer(place, is_mate, identity, mask, struct.unpack(f"<{len(units) // 2}H", units))
 
 
-def _read_witness(reader: Reader, peers: Sequence[Peer], own: bytes) -> bytes:
+def _known_witness(reader: Reader, peers: Sequence[Peer], own: bytes) -> bytes:
     number = reader.take(1)[0]
-    if number == _NEW:
-        return reader.take(KEY)
     if number != _OWN and number >= len(peers):
         raise BadAnswer("a sum's witness is nobody; server and device need the same version of spry")
     return own if number == _OWN else peers[number].identity
@@ -187,36 +177,19 @@ class View(NamedTuple):
         return cls(STAGES[stage], wait / 1000, data[_HEAD.size :])
 
 
-class Sharers(NamedTuple):
-    """Stage `update`: whose shares are there, and those sealed for this device, by the order of its team-mates."""
-
-    places: bytes
-    senders: bytes
-    """Which of the team-mates sealed theirs, by their order in the roster; this device draws the others'."""
-    sealed: tuple[bytes, ...]
-
-    def encoded(self) -> bytes:
-        return with_length(self.places) + with_length(self.senders) + b"".join(self.sealed)
-
-    @classmethod
-    def decoded(cls, data: bytes) -> Sharers:
-        reader = Reader(data)
-        places, senders = reader.set(), reader.set()
-        return cls(places, senders, tuple(_pieces(data[4 + len(places) + len(senders) :], SEALED)))
-
-
 class Survivors(NamedTuple):
     """Stages `vow` and `opening`: who is in the sum."""
 
     places: bytes
     tags: tuple[bytes, ...]
-    """What team-mates in it say of whose shares were there; of those that have not heard it."""
+    """What peers in it say of whose shares were there; of those that have not heard it."""
     vows: tuple[tuple[int, bytes], ...] = ()
-    """Witnesses' signatures, by the number of the witness."""
+    """Witnesses' signatures, each with the number of its witness, in the order of these."""
 
     def encoded(self) -> bytes:
         tags = len(self.tags).to_bytes(2, "little") + b"".join(self.tags)
-        return with_length(self.places) + tags + b"".join(bytes([number]) + vow for number, vow in self.vows)
+        numbers = set_of([number for number, _ in self.vows])
+        return with_length(self.places) + tags + with_length(numbers) + b"".join(vow for _, vow in self.vows)
 
     @classmethod
     def decoded(cls, data: bytes) -> Survivors:
@@ -224,12 +197,6 @@ class Survivors(NamedTuple):
         places = reader.set()
         count = int.from_bytes(reader.take(2), "little")
         tags = tuple(reader.take(TAG) for _ in range(count))
-        rest = data[2 + len(places) + 2 + TAG * count :]
-        vows = tuple((piece[0], piece[1:]) for piece in _pieces(rest, 1 + SIGNATURE))
+        vows = tuple((number, reader.take(SIGNATURE)) for number in sorted(places_in(reader.set())))
+        reader.end()
         return cls(places, tags, vows)
-
-
-def _pieces(data: bytes, size: int) -> Iterator[bytes]:
-    reader = Reader(data)
-    for _ in range(-(-len(data) // size)):
-        yield reader.take(size)

@@ -1,9 +1,9 @@
 """A secret of 32 bytes in shares, of which a threshold gives it back and fewer say nothing (Shamir).
 
 The field is that of the largest prime below 2^256, so that a share is as long as the secret; of 2^248 secrets all but
-one are below it. The polynomial goes through the secret and through as many shares as a threshold needs beside it.
-Those are drawn from what a device and their holders have in common, so that nobody has to send them, and a device that
-starts again makes the same shares.
+one are below it. A device and each holder draw the same pads. The polynomial goes through the secret and through as
+many pads as a threshold needs beside it, which are shares that nobody has to send; of the others the server is given
+what they are more than their pads. A holder opens a share by its pad, and a device that starts again makes the same.
 """
 
 from __future__ import annotations
@@ -14,17 +14,27 @@ PRIME = 2**256 - 189
 SHARE = 32
 """Bytes of a share."""
 WIDE = 48
-"""Bytes from which a share is drawn: what they are off from uniform, nobody can see."""
+"""Bytes from which a pad is drawn: what they are off from uniform, nobody can see."""
 
 
-def threshold(members: int) -> int:
-    """Shares that give a secret back, of so many."""
-    return max(2, members // 3)
+def threshold(members: int, least: int) -> int:
+    """Shares that give a secret back, of so many: its holders and the device itself are as many as a sum needs."""
+    return max(least - 1, members // 3)
 
 
 def drawn(wide: bytes) -> bytes:
-    """A share from uniform bytes."""
-    return (int.from_bytes(wide, "big") % PRIME).to_bytes(SHARE, "big")
+    """A pad from uniform bytes."""
+    return _bytes(int.from_bytes(wide, "big"))
+
+
+def less(share: bytes, pad: bytes) -> bytes:
+    """What a share is more than a pad: by itself it says nothing of the share."""
+    return _bytes(int.from_bytes(share, "big") - int.from_bytes(pad, "big"))
+
+
+def more(dealt: bytes, pad: bytes) -> bytes:
+    """The share that `less` took the pad from."""
+    return _bytes(int.from_bytes(dealt, "big") + int.from_bytes(pad, "big"))
 
 
 def split(secret: bytes, points: Sequence[int], given: Mapping[int, bytes]) -> list[bytes]:
@@ -46,4 +56,8 @@ def _value(known: Mapping[int, bytes], point: int) -> bytes:
             if other != one:
                 above, below = above * (point - other) % PRIME, below * (one - other) % PRIME
         total += int.from_bytes(value, "big") * above * pow(below, -1, PRIME)
-    return (total % PRIME).to_bytes(SHARE, "big")
+    return _bytes(total)
+
+
+def _bytes(number: int) -> bytes:
+    return (number % PRIME).to_bytes(SHARE, "big")

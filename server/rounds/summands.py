@@ -9,15 +9,13 @@ from sqlalchemy import Connection
 from edge_client import keys
 from edge_client.sums.messages import (
     CARD,
-    SEALED,
+    DEALT,
     SIGNATURE,
-    Card,
     Message,
     Stage,
     Survivors,
     View,
     set_of,
-    signed_card,
     signed_vow,
 )
 from edge_client.sums.streams import TAG
@@ -96,11 +94,11 @@ class Summands(Reports):
         self, connection: Connection, job: Job, current: Round, part: Part, message: Message, data: bytes
     ) -> None:
         if message == "card":
-            self._check_card(connection, job, current, part, data)
+            self._check_card(connection, current, part, data)
             return
         standing, arrangement, known = self._of_stage(connection, job, current, part, message)
         if message == "shares":
-            size = SEALED * len(arrangement.receivers(part.slot))
+            size = DEALT * len(arrangement.receivers(part.slot))
         else:
             size = SIGNATURE if message == "vow" else opening_size(arrangement, standing.sharers, part.slot)
         if len(data) != size:
@@ -113,15 +111,15 @@ class Summands(Reports):
             if not keys.verify(own.key, text, data):
                 raise _unfit("what it signed is not this sum")
 
-    def _check_card(self, connection: Connection, job: Job, current: Round, part: Part, data: bytes) -> None:
+    def _check_card(self, connection: Connection, current: Round, part: Part, data: bytes) -> None:
         if sums.find(connection, current) is not None:
             raise _too_late(current.number)
         device = devices.find(connection, part.device)
-        card, units = Card.of(data), carried(self._store, job, part.slot)
-        text = signed_card(job.id, current.number, part.slot, units, card.lock, card.mask)
-        key = device.key if device is not None else None
-        if key is None or len(data) != CARD or not keys.verify(key, text, card.signature):
-            raise _unfit("its keys of the round are not signed by the device's own")
+        if device is None or device.key is None:
+            raise _unfit("its device has no key of its own, and nobody knows whose the key of the round is")
+        size = CARD
+        if len(data) != size:
+            raise _unfit(f"its key of the round has {len(data)} bytes, not {size}: upgrade spry on the device")
 
     def _of_stage(
         self, connection: Connection, job: Job, current: Round, part: Part, stage: Stage
@@ -223,9 +221,7 @@ class Summands(Reports):
         if standing.stage == "shares":
             return arrangement.roster(place).encoded(arrangement.entrants[place].identity)
         if standing.stage == "update":
-            sharers = set(standing.sharers)
-            shares = {one.place: one.shares or b"" for one in known if one.place in sharers}
-            return arrangement.sealed(place, shares).encoded()
+            return set_of(standing.sharers)
         is_witness, has_heard = place in arrangement.witnesses, any(one.place == place and one.vow for one in known)
         if standing.stage == "vow" and not is_witness:
             return b""
@@ -234,21 +230,21 @@ class Summands(Reports):
         if standing.stage == "opening":
             said = {summand.place: summand.vow for summand in known if summand.vow is not None}
             numbered = [(at, said[one]) for at, one in enumerate(arrangement.witnesses) if one in said]
-            vows = tuple(numbered[: len(arrangement.witnesses) // 2 + 1])
+            vows = tuple(numbered[: arrangement.quorum])
         return Survivors(set_of(standing.survivors), tags, vows).encoded()
 
     def _tags(
         self, standing: Standing, arrangement: Arrangement, known: list[Summand], place: int
     ) -> tuple[bytes, ...]:
-        """What team-mates that are in the sum told this one of the sharers, out of their updates."""
+        """What peers that are in the sum told this one of the sharers, out of their updates."""
         blobs = {summand.place: summand.update or "" for summand in known}
         sharers, survivors = set(standing.sharers), set(standing.survivors)
         tags: list[bytes] = []
-        for mate in arrangement.mates[place]:
-            if mate in survivors:
-                at = [one for one in arrangement.mates[mate] if one in sharers].index(place)
-                with self._store.blobs.path(blobs[mate]).open("rb") as file:
-                    said = file.read(tags_size(arrangement, standing.sharers, mate))
+        for peer in arrangement.peers(place):
+            if peer in survivors:
+                at = [one for one in arrangement.peers(peer) if one in sharers].index(place)
+                with self._store.blobs.path(blobs[peer]).open("rb") as file:
+                    said = file.read(tags_size(arrangement, standing.sharers, peer))
                 tags.append(said[TAG * at : TAG * (at + 1)])
         return tuple(tags)
 

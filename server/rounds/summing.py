@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import statistics
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 from sqlalchemy import Connection
 
@@ -67,6 +67,12 @@ def arrangement_of(store: Store, job: Job, standing: Standing, known: Sequence[S
     return arranged(entrants, job.settings.min_holders, standing.cap)
 
 
+def dealt_in(standing: Standing, known: Sequence[Summand]) -> dict[int, bytes]:
+    """What those dealt out whose shares were there in time."""
+    there = set(standing.sharers)
+    return {summand.place: summand.shares or b"" for summand in known if summand.place in there}
+
+
 def openings_in(known: Sequence[Summand]) -> dict[int, bytes]:
     return {summand.place: summand.opening for summand in known if summand.opening is not None}
 
@@ -88,17 +94,13 @@ def carry_on(
         return _begin(store, job, round_, fewest(round_, came))
     if standing.stage == "over":
         return None
-    if standing.stage == "opening" and is_enough(*_opened(store, job, standing, known)):
-        return None
+    if standing.stage == "opening":
+        arrangement = arrangement_of(store, job, standing, known)
+        if is_enough(arrangement, standing.sharers, openings_in(known)):
+            return None
     if not _is_over(store, job, standing, known):
         return False
     return _go_on(store, job, round_, standing)
-
-
-def _opened(
-    store: Store, job: Job, standing: Standing, known: Sequence[Summand]
-) -> tuple[Arrangement, Collection[int], dict[int, bytes]]:
-    return arrangement_of(store, job, standing, known), set(standing.sharers), openings_in(known)
 
 
 def _begin(store: Store, job: Job, round_: Round, fewest: int) -> bool:
@@ -155,7 +157,7 @@ def _is_over(store: Store, job: Job, standing: Standing, known: Sequence[Summand
         return True
     if standing.stage == "vow":
         arrangement = arrangement_of(store, job, standing, known)
-        return _majority(arrangement, known)
+        return _vowed(arrangement, known) >= arrangement.quorum
     awaited = set(standing.roster if standing.stage == "shares" else standing.sharers)
     if standing.stage == "opening":
         awaited = set(standing.survivors)
@@ -163,9 +165,10 @@ def _is_over(store: Store, job: Job, standing: Standing, known: Sequence[Summand
     return not silent
 
 
-def _majority(arrangement: Arrangement, known: Sequence[Summand]) -> bool:
+def _vowed(arrangement: Arrangement, known: Sequence[Summand]) -> int:
+    """Witnesses that have signed."""
     vowed = {summand.place for summand in known if summand.vow is not None}
-    return 2 * sum(witness in vowed for witness in arrangement.witnesses) > len(arrangement.witnesses)
+    return sum(witness in vowed for witness in arrangement.witnesses)
 
 
 def _go_on(store: Store, job: Job, round_: Round, seen: Standing) -> bool:
@@ -200,8 +203,10 @@ def _next_stage(
             return f"{len(survivors)} of {len(standing.sharers)} devices sent an update in time: too few of some unit"
         sums.go_on(connection, round_, "vow", until, survivors=survivors)
     elif stage == "vow":
-        if not _majority(arrangement, known):
-            return f"no more than half of {len(arrangement.witnesses)} witnesses said who is in the sum"
+        vowed = _vowed(arrangement, known)
+        if vowed < arrangement.quorum:
+            witnesses = len(arrangement.witnesses)
+            return f"{vowed} of {witnesses} witnesses said who is in the sum, {arrangement.quorum} must"
         sums.go_on(connection, round_, "opening", until)
     else:
         return f"{len(openings_in(known))} of {len(standing.survivors)} devices were there to open the sum: too few"

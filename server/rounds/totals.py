@@ -19,7 +19,7 @@ from server.jobs.job import Job
 from server.jobs.settings import JobSettings
 from server.rounds.outcomes import Outcome
 from server.rounds.outliers import beyond, norms, usual_in
-from server.rounds.summing import arrangement_of, carried, openings_in, scores_of
+from server.rounds.summing import arrangement_of, carried, dealt_in, openings_in, scores_of
 from server.storage import sums
 from server.storage.models import Model, moved
 from server.storage.rows import Round
@@ -51,7 +51,7 @@ def outcome_of(store: Store, job: Job, round_: Round) -> tuple[Outcome, dict[str
         data = store.blobs.whole(summand.update or "").read_bytes()
         total.add(parted(data[tags_size(arrangement, standing.sharers, summand.place) :], sizes))
     context = arrangement.context(job.id, round_.number)
-    unmask(total.parts, arrangement, context, standing.sharers, survivors, openings_in(known))
+    unmask(total.parts, arrangement, context, dealt_in(standing, known), survivors, openings_in(known))
     start = store.models.load(job, round_.version)
     outcome, pooled = mean_of_sum(start, total.parts, len(arrangement.entrants), scores, job.settings, manifest)
     if pooled.clients != len(inside):
@@ -73,7 +73,7 @@ def _beside(pooled: Pooled) -> dict[str, float]:
 def tags_size(arrangement: Arrangement, sharers: Sequence[int], place: int) -> int:
     """Bytes of what stands before the parts of an update."""
     there = set(sharers)
-    return TAG * sum(mate in there for mate in arrangement.mates[place])
+    return TAG * sum(peer in there for peer in arrangement.peers(place))
 
 
 def update_size(arrangement: Arrangement, sharers: Sequence[int], place: int, sizes: dict[int, int]) -> int:

@@ -13,15 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from edge_client.sums.member import context_of
-from edge_client.sums.messages import SEALED, Peer, Roster, Sharers, set_of
+from edge_client.sums.messages import Peer, Roster
+from edge_client.sums.quorum import quorum, witnesses_of
 from edge_client.sums.shamir import threshold
 
 RING = 6
 """Neighbours on each side, of the same team."""
 ACROSS = 2
 """Neighbours on each side among all devices."""
-WITNESSES = 24
-"""Devices of which more than half must have signed the same sum."""
 
 
 @dataclass(frozen=True)
@@ -65,23 +64,22 @@ class Arrangement:
         units = self.entrants[place].units
         return [other for other, entrant in self.entrants.items() if entrant.units == units]
 
+    @property
+    def quorum(self) -> int:
+        """Witnesses that must have signed."""
+        return quorum(len(self.witnesses))
+
     def needed(self, place: int) -> int:
         """Shares that give a secret of a place back."""
-        return threshold(1 + len(self.mates[place]))
+        return threshold(1 + len(self.mates[place]), self.least)
 
     def receivers(self, place: int) -> Sequence[int]:
-        """Whom a place sends shares to, in their order: its other team-mates draw theirs."""
+        """Whom a place deals shares to, in their order: those of its other team-mates are pads."""
         return self.mates[place][self.needed(place) - 1 :]
 
-    def sealed(self, place: int, shares: Mapping[int, bytes]) -> Sharers:
-        """What a place is told of the shares that came."""
-        senders = {number: mate for number, mate in enumerate(self.mates[place]) if place in self.receivers(mate)}
-        found = {number: self._sealed(mate, place, shares[mate]) for number, mate in senders.items() if mate in shares}
-        return Sharers(set_of(shares), set_of(found), tuple(found.values()))
-
-    def _sealed(self, sender: int, receiver: int, shares: bytes) -> bytes:
-        at = self.receivers(sender).index(receiver)
-        return shares[SEALED * at : SEALED * (at + 1)]
+    def peers(self, place: int) -> list[int]:
+        """In the order of tags."""
+        return [*self.mates[place], *self.others[place]]
 
 
 def arranged(entrants: Iterable[Entrant], least: int, cap: int) -> Arrangement:
@@ -94,7 +92,7 @@ def arranged(entrants: Iterable[Entrant], least: int, cap: int) -> Arrangement:
         mates |= _ring([place for place in order if place in inside], max(RING, least))
     around = _ring(order, ACROSS)
     others = {place: [other for other in around[place] if known[other].units != known[place].units] for place in known}
-    return Arrangement(known, mates, others, order[:WITNESSES], least, cap)
+    return Arrangement(known, mates, others, order[: witnesses_of(len(order))], least, cap)
 
 
 def teams(entrants: Iterable[Entrant]) -> dict[tuple[int, ...], list[int]]:

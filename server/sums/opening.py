@@ -9,8 +9,8 @@ import numpy as np
 
 from edge_client.sums.fixed import HEAD, TOLD, UNITS, Parts
 from edge_client.sums.member import add_stream
-from edge_client.sums.messages import Card
-from edge_client.sums.shamir import SHARE, joined
+from edge_client.sums.messages import DEALT
+from edge_client.sums.shamir import SHARE, joined, more
 from edge_client.sums.streams import mask_seed, public
 from server.sums.arrangement import Arrangement
 
@@ -36,13 +36,20 @@ class Total:
                 self.parts[part] = values.copy()
 
 
-def shares_in(arrangement: Arrangement, sharers: Collection[int], openings: Mapping[int, bytes]) -> Shares:
-    """What devices opened, by whose secret it is of."""
+def shares_in(
+    arrangement: Arrangement, dealt: Mapping[int, bytes], survivors: Collection[int], openings: Mapping[int, bytes]
+) -> Shares:
+    """What devices opened, by whose secret it is of; `dealt` is what each dealt out."""
     found: Shares = defaultdict(dict)
     for place, opening in openings.items():
-        about = sorted({place, *(mate for mate in arrangement.mates[place] if mate in sharers)})
+        about = sorted({place, *(mate for mate in arrangement.mates[place] if mate in dealt)})
         for at, other in enumerate(about):
-            found[other][place + 1] = opening[SHARE * at : SHARE * (at + 1)]
+            opened = opening[SHARE * at : SHARE * (at + 1)]
+            receivers = arrangement.receivers(other)
+            if place in receivers:  # it told its pad
+                both = dealt[other][DEALT * receivers.index(place) :]
+                opened = more(both[SHARE * (other in survivors) :][:SHARE], opened)
+            found[other][place + 1] = opened
     return found
 
 
@@ -50,26 +57,28 @@ def opening_size(arrangement: Arrangement, sharers: Collection[int], place: int)
     return SHARE * (1 + sum(mate in sharers for mate in arrangement.mates[place]))
 
 
-def is_enough(arrangement: Arrangement, sharers: Collection[int], openings: Mapping[int, bytes]) -> bool:
-    """Whether every secret can be had."""
-    shares = shares_in(arrangement, sharers, openings)
-    return all(len(shares.get(place, {})) >= arrangement.needed(place) for place in sharers)
+def is_enough(arrangement: Arrangement, sharers: Collection[int], speakers: Collection[int]) -> bool:
+    """Whether every secret can be had, once these have opened theirs."""
+    there = set(speakers)
+    return all(
+        len(there.intersection((place, *arrangement.mates[place]))) >= arrangement.needed(place) for place in sharers
+    )
 
 
 def unmask(
     total: Parts,
     arrangement: Arrangement,
     context: bytes,
-    sharers: Collection[int],
+    dealt: Mapping[int, bytes],
     survivors: Collection[int],
     openings: Mapping[int, bytes],
 ) -> None:
     """Take all masks off the sum of the survivors' parts."""
-    shares = shares_in(arrangement, sharers, openings)
+    shares = shares_in(arrangement, dealt, survivors, openings)
     for place in survivors:
         own = [TOLD, HEAD, *(UNITS + unit for unit in arrangement.entrants[place].units)]
         add_stream(total, _secret(arrangement, shares, place), own, -1)
-    for place in set(sharers) - set(survivors):
+    for place in set(dealt) - set(survivors):
         _forget(total, arrangement, context, survivors, place, _secret(arrangement, shares, place))
 
 
@@ -77,12 +86,12 @@ def _forget(
     total: Parts, arrangement: Arrangement, context: bytes, survivors: Collection[int], gone: int, key: bytes
 ) -> None:
     """Take off the masks that survivors share with one that is not in the sum."""
-    mask = Card.of(arrangement.entrants[gone].card).mask
+    mask = arrangement.entrants[gone].card
     if public(key) != mask:
         raise Unopened(f"the shares of place {gone} are of another key: a device is lying or broken")
     for place, parts in _shared(arrangement, gone):
         if place in survivors:
-            other = Card.of(arrangement.entrants[place].card).mask
+            other = arrangement.entrants[place].card
             add_stream(total, mask_seed(key, other, context), parts, -1 if other < mask else 1)
 
 

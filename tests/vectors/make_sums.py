@@ -3,8 +3,8 @@
     python tests/vectors/make_sums.py
 
     streams   masks of a part from a seed (the first is RFC 8439, A.1, #1)
-    pairs     what two devices derive from their keys, a sealed message, what both can draw, and a tag
-    shamir    shares of secrets, through some that are given
+    pairs     what two devices derive from their keys: a mask's seed, pads of both ends, and a tag
+    shamir    shares of secrets, through some that are given, and what the first is more than the last
     fixed     changes as integers, and their sum as a mean
     told      a report as integers
     round     three devices, from what they drew to the sum
@@ -27,10 +27,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from edge_client import keys
 from edge_client.sums import fixed
 from edge_client.sums.fixed import HEAD, TOLD, UNITS, Parts
+from edge_client.sums.locks import End, Lock, point_of, scalar_of
 from edge_client.sums.member import Kept, joined
-from edge_client.sums.shamir import WIDE, split, threshold
+from edge_client.sums.shamir import WIDE, less, split, threshold
 from edge_client.sums.shamir import drawn as share_of
-from edge_client.sums.streams import Lock, mask_seed, public, stream
+from edge_client.sums.streams import mask_seed, public, stream
 from edge_client.wire.protocol import Report
 from tests.benchmarks import script
 
@@ -73,28 +74,35 @@ def _stream(seed: bytes, part: int, size: int, kind: type) -> dict:
 
 
 def _pair(number: int) -> dict:
-    one, other, context = some(f"one {number}"), some(f"other {number}"), some(f"context {number}")
-    here = Lock.between(one, public(other), context)
+    context, seeds = some(f"context {number}"), [some(f"own {end} {number}") for end in range(2)]
+    masks = [some(f"mask {end} {number}") for end in range(2)]
+    identities = [keys.decoded(keys.public_of(keys.encoded(seed)), 32) or b"" for seed in seeds]
+    units = [(), tuple(range(number))]
+    ends = [End(identities[at], public(masks[at]), 300 * at, units[at]) for at in range(2)]
+    here = Lock.between(seeds[0], masks[0], *ends, context)
     return {
-        "secrets": [one.hex(), other.hex()],
-        "publics": [public(one).hex(), public(other).hex()],
+        "own": [seed.hex() for seed in seeds],
+        "scalars": [scalar_of(seed).hex() for seed in seeds],
+        "points": [point_of(identity).hex() for identity in identities],
+        "masks": [mask.hex() for mask in masks],
+        "ends": [end.encoded().hex() for end in ends],
+        "places": [end.place for end in ends],
+        "units": [list(end.units) for end in ends],
         "context": context.hex(),
-        "mask_seed": mask_seed(one, public(other), context).hex(),
-        "key": here.key.hex(),
+        "mask_seed": mask_seed(masks[0], ends[1].mask, context).hex(),
         "proof": here.proof.hex(),
-        "plain": b"two shares".hex(),
-        "sealed": here.seal(b"two shares").hex(),
-        "drawn": here.drawn(WIDE, own=True).hex(),
+        "pads": [[pad.hex() for pad in here.pads(own=own)] for own in (True, False)],
         "said": b"places".hex(),
         "tag": here.tag(b"places", own=True).hex(),
     }
 
 
 def _shamir(members: int) -> dict:
-    secret, points, needed = some(f"secret {members}"), list(range(1, members + 1)), threshold(members)
+    secret, points, needed = some(f"secret {members}"), list(range(1, members + 1)), threshold(members, 3)
     given = {point: share_of(some(f"wide {point}", WIDE)) for point in points[: needed - 1]}
     shares = split(secret, points, given)
     return {"secret": secret.hex(), "points": points, "needed": needed, "shares": [share.hex() for share in shares],
+            "less": less(shares[0], shares[-1]).hex(),
             "wide": [some(f"wide {point}", WIDE).hex() for point in given]}  # fmt: skip
 
 
@@ -116,7 +124,7 @@ def _round(units: list[tuple[int, ...]], *, gone: dict[int, str], shown: Iterabl
     secrets = []
     for place in range(len(units)):
         key = keys.encoded(some(f"identity {place}"))
-        kept = [some(f"{name} {place}").hex() for name in ("lock", "mask", "seed")]
+        kept = [some(f"{name} {place}").hex() for name in ("mask", "seed")]
         secrets.append((key, kept))
     updates = [_parts(place, own, len(units)) for place, own in enumerate(units)]
     drawn = [(key, Kept(*(_base64(one) for one in kept))) for key, kept in secrets]
@@ -146,12 +154,12 @@ def _device(played, place: int, units: tuple[int, ...], key: str, kept: list[str
     identity = played.arrangement.entrants[place].identity
     is_witness = place in played.arrangement.witnesses
     return {
-        "place": place, "units": list(units), "identity": key, "lock": kept[0], "mask": kept[1], "seed": kept[2],
+        "place": place, "units": list(units), "identity": key, "mask": kept[0], "seed": kept[1],
         "head": _floats(f"head {place}", 2),
         "changes": [_floats(f"unit {unit} {place}", 3 + unit) for unit in units],
         "parts": joined(parts).hex(), "card": played.cards[place].hex(),
         "roster": played.arrangement.roster(place).encoded(identity).hex(), "shares": played.shares[place].hex(),
-        "sharers": played.sharers(place).hex(), "update": played.masked[place].hex(),
+        "sharers": played.sharers().hex(), "update": played.masked[place].hex(),
         "survivors": played.survivors(place).hex() if is_witness else "", "vow": played.vows.get(place, b"").hex(),
         "vows": played.survivors(place, with_vows=True).hex(), "opening": played.openings[place].hex(),
     }  # fmt: skip

@@ -1,14 +1,12 @@
 """The primitives against the RFCs, and streams as uniform as they must be."""
 
-import hashlib
-import hmac
 import json
 
 import numpy as np
 import pytest
 
 from edge_client.errors import TrainingError
-from edge_client.sums.streams import Lock, derived, mask_seed, public, stream
+from edge_client.sums.streams import derived, mask_seed, public, stream
 from tests.vectors.make_sums import PATH, vectors
 
 
@@ -39,27 +37,12 @@ def test_x25519_is_that_of_rfc_7748():
     assert mask_seed(scalar, point, b"salt") == derived(shared, b"salt", info)
 
 
-def test_two_devices_share_a_seed_and_a_lock_that_others_have_not():
+def test_two_devices_share_a_seed_that_others_have_not():
     rng = np.random.default_rng()
     one, other, third = (rng.bytes(32) for _ in range(3))
     assert mask_seed(one, public(other), b"c") == mask_seed(other, public(one), b"c")
     assert mask_seed(one, public(other), b"c") != mask_seed(one, public(other), b"d")
     assert mask_seed(one, public(other), b"c") != mask_seed(third, public(other), b"c")
-    here, there = Lock.between(one, public(other), b"c"), Lock.between(other, public(one), b"c")
-    assert there.open(here.seal(b"share")) == b"share"
-    assert here.open(here.seal(b"share")) is None, "what it sealed itself comes from nobody else"
-    assert Lock.between(third, public(one), b"c").open(here.seal(b"share")) is None
-    assert here.tag(b"said", own=True) == there.tag(b"said", own=False) != there.tag(b"said", own=True)
-    end = b"\0" if here.first else b"\1"
-    assert here.tag(b"said", own=True) == hmac.digest(here.proof, end + b"said", hashlib.sha256)[:16]
-
-
-def test_two_devices_draw_the_same_for_each_end_and_others_do_not():
-    rng = np.random.default_rng()
-    one, other, third = (rng.bytes(32) for _ in range(3))
-    here, there = Lock.between(one, public(other), b"c"), Lock.between(other, public(one), b"c")
-    assert here.drawn(96, own=True) == there.drawn(96, own=False) != here.drawn(96, own=False)
-    assert here.drawn(96, own=True) != Lock.between(third, public(other), b"c").drawn(96, own=True)
 
 
 def test_a_key_that_is_no_point_is_refused():

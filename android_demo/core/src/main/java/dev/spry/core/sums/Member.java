@@ -26,7 +26,7 @@ public final class Member {
     private final Map<Integer, Lock> locks = new HashMap<>();
     private Roster roster;
     private byte[] context;
-    private Map<Integer, byte[]> shares;
+    private Map<Integer, byte[][]> shares;
 
     /** Gives the parts of a sum of so many devices, where examples count up to a cap. */
     public interface Parted {
@@ -52,13 +52,10 @@ public final class Member {
 
     public byte[] card() {
         keep.run();
-        byte[] lock = Streams.publicKey(kept.lock);
-        byte[] mask = Streams.publicKey(kept.mask);
-        byte[] text = Card.signed(about.job, about.round, about.place, about.units, lock, mask);
-        return Streams.joined(lock, mask, Keys.signed(key, text));
+        return Streams.publicKey(kept.mask);
     }
 
-    /** Of both secrets, sealed for each team-mate that cannot draw its own. */
+    /** Of both secrets, less the pads of the team-mates that hold them; the first hold pads as they are. */
     public byte[] shares(byte[] told) {
         Roster found = new Roster(told, own);
         Rosters.check(found, about, own, kept);
@@ -67,8 +64,11 @@ public final class Member {
         take(found);
         ByteArrayOutputStream out = new ByteArrayOutputStream();
         for (Peer mate : roster.mates.subList(needed() - 1, roster.mates.size())) {
-            byte[] sealed = lock(mate).seal(shares().get(mate.point()));
-            out.write(sealed, 0, sealed.length);
+            byte[][] pads = lock(mate).pads(true);
+            byte[][] both = shares().get(mate.point());
+            for (int at = 0; at < both.length; at++) {
+                out.write(Shamir.less(both[at], pads[at]), 0, Shamir.SHARE);
+            }
         }
         return out.toByteArray();
     }
@@ -76,18 +76,18 @@ public final class Member {
     /** What it adds, masked. */
     public byte[] update(byte[] told, Parted parted) {
         requireRoster();
-        Sharers sharers = new Sharers(told);
-        checkSharers(sharers);
+        BitSet there = Reader.places(told);
+        checkSharers(there);
         kept.sharers = once("sharers", kept.sharers, told);
         keep.run();
         ByteArrayOutputStream tags = new ByteArrayOutputStream();
-        for (Peer mate : roster.mates) {
-            if (sharers.there.get(mate.place)) {
-                tags.write(lock(mate).tag(sharers.places, true), 0, Lock.TAG);
+        for (Peer peer : roster.peers) {
+            if (there.get(peer.place)) {
+                tags.write(lock(peer).tag(told, true), 0, Lock.TAG);
             }
         }
         Parts parts = parted.of(roster.count, roster.cap);
-        mask(parts, sharers);
+        mask(parts, there);
         return parts.joined(tags.toByteArray());
     }
 
@@ -97,22 +97,26 @@ public final class Member {
         for (byte[] witness : roster.witnesses) {
             if (Arrays.equals(witness, own)) {
                 Survivors survivors = heard(told);
-                return Keys.signed(key, Survivors.signed(context, sharers().places, survivors.places));
+                return Keys.signed(key, Survivors.signed(context, sharers(), survivors.places));
             }
         }
         return null;
     }
 
-    /** Of each team-mate one share: of its own mask where it is in the sum, of its key where it is not. */
+    /** Of each team-mate one pad: of its own mask where it is in the sum, of its key where it is not. */
     public byte[] opening(byte[] told) {
         requireRoster();
         Survivors survivors = heard(told);
         checkVows(survivors);
-        ByteArrayOutputStream out = new ByteArrayOutputStream();
-        for (Map.Entry<Integer, byte[]> both : received().entrySet()) {
-            out.write(both.getValue(), survivors.inside.get(both.getKey()) ? Shamir.SHARE : 0, Shamir.SHARE);
+        BitSet there = Reader.places(sharers());
+        Map<Integer, byte[]> opened = new TreeMap<>();
+        opened.put(about.place, shares().get(about.place + 1)[1]);
+        for (Peer mate : roster.mates) {
+            if (there.get(mate.place)) {
+                opened.put(mate.place, lock(mate).pads(false)[survivors.inside.get(mate.place) ? 1 : 0]);
+            }
         }
-        return out.toByteArray();
+        return Streams.joined(opened.values().toArray(new byte[0][]));
     }
 
     // --- what it knows ---
@@ -129,40 +133,42 @@ public final class Member {
         context = found.context(about.job, about.round);
     }
 
-    private Sharers sharers() {
-        return new Sharers(kept.sharers == null ? new byte[0] : kept.sharers);
+    private byte[] sharers() {
+        return kept.sharers == null ? new byte[0] : kept.sharers;
     }
 
-    /** Shares that give a secret of this device back: all but one are drawn, those of its first team-mates. */
+    /** Shares that give a secret of this device back: all but one are pads, those of its first team-mates. */
     private int needed() {
-        return Shamir.threshold(1 + roster.mates.size());
+        return Shamir.threshold(1 + roster.mates.size(), about.least);
     }
 
-    private Lock lock(Peer mate) {
-        Lock found = locks.get(mate.place);
+    private Lock lock(Peer peer) {
+        Lock found = locks.get(peer.place);
         if (found == null) {
-            found = Lock.between(kept.lock, mate.card.lock, context);
-            locks.put(mate.place, found);
+            End here = new End(own, Streams.publicKey(kept.mask), about.place, about.units);
+            End there = new End(peer.identity, peer.mask, peer.place, peer.isMate ? about.units : peer.units);
+            found = Lock.between(Keys.bytes(key), kept.mask, here, there, context);
+            locks.put(peer.place, found);
         }
         return found;
     }
 
     /** Of its mask key and of its seed, by points. */
-    private Map<Integer, byte[]> shares() {
+    private Map<Integer, byte[][]> shares() {
         if (shares == null) {
             int[] points = points();
             Map<Integer, byte[]> ofMask = new TreeMap<>();
             Map<Integer, byte[]> ofSeed = new TreeMap<>();
             for (Peer mate : roster.mates.subList(0, needed() - 1)) {
-                byte[] both = drawn(lock(mate), true);
-                ofMask.put(mate.point(), Arrays.copyOf(both, Shamir.SHARE));
-                ofSeed.put(mate.point(), Arrays.copyOfRange(both, Shamir.SHARE, both.length));
+                byte[][] pads = lock(mate).pads(true);
+                ofMask.put(mate.point(), pads[0]);
+                ofSeed.put(mate.point(), pads[1]);
             }
             byte[][] one = Shamir.split(kept.mask, points, ofMask);
             byte[][] other = Shamir.split(kept.seed, points, ofSeed);
             shares = new HashMap<>();
             for (int at = 0; at < points.length; at++) {
-                shares.put(points[at], Streams.joined(one[at], other[at]));
+                shares.put(points[at], new byte[][] {one[at], other[at]});
             }
         }
         return shares;
@@ -178,41 +184,13 @@ public final class Member {
         return points;
     }
 
-    /** Shares of both secrets that this end's device, or the other, need not send. */
-    private static byte[] drawn(Lock lock, boolean own) {
-        byte[] wide = lock.drawn(2 * Shamir.WIDE, own);
-        return Streams.joined(
-                Shamir.drawn(Arrays.copyOf(wide, Shamir.WIDE)),
-                Shamir.drawn(Arrays.copyOfRange(wide, Shamir.WIDE, wide.length)));
-    }
-
-    /** Shares of both secrets of each team-mate that made some, and of its own, by places. */
-    private Map<Integer, byte[]> received() {
-        Sharers sharers = sharers();
-        Iterator<byte[]> sealed = sharers.sealed.iterator();
-        Map<Integer, byte[]> found = new TreeMap<>();
-        found.put(about.place, shares().get(about.place + 1));
-        for (int number = 0; number < roster.mates.size(); number++) {
-            Peer mate = roster.mates.get(number);
-            if (sharers.there.get(mate.place)) {
-                boolean sent = sharers.senders.get(number);
-                byte[] both = sent ? lock(mate).open(sealed.next()) : drawn(lock(mate), false);
-                if (both == null) {
-                    throw lying("the shares of place " + mate.place + " cannot be read");
-                }
-                found.put(mate.place, both);
-            }
-        }
-        return found;
-    }
-
-    private void mask(Parts parts, Sharers sharers) {
+    private void mask(Parts parts, BitSet there) {
         parts.add(kept.seed, true, 1);
         byte[] mask = Streams.publicKey(kept.mask);
         for (Peer peer : roster.peers) {
-            if (sharers.there.get(peer.place)) {
-                byte[] seed = Streams.maskSeed(kept.mask, peer.card.mask, context);
-                parts.add(seed, peer.isMate, Streams.isBefore(mask, peer.card.mask) ? 1 : -1);
+            if (there.get(peer.place)) {
+                byte[] seed = Streams.maskSeed(kept.mask, peer.mask, context);
+                parts.add(seed, peer.isMate, Streams.isBefore(mask, peer.mask) ? 1 : -1);
             }
         }
     }
@@ -226,31 +204,23 @@ public final class Member {
         return told;
     }
 
-    private void checkSharers(Sharers sharers) {
-        boolean fits = sharers.there.get(about.place) && sharers.there.cardinality() <= roster.count
-                && sharers.senders.cardinality() == sharers.sealed.size()
-                && sharers.senders.length() <= roster.mates.size();
-        for (int number = sharers.senders.nextSetBit(0); fits && number >= 0;
-                number = sharers.senders.nextSetBit(number + 1)) {
-            fits = sharers.there.get(roster.mates.get(number).place);
-        }
-        if (!fits) {
+    private void checkSharers(BitSet there) {
+        if (!there.get(about.place) || there.cardinality() > roster.count) {
             throw lying("whose shares are there does not fit the roster");
         }
-        Rosters.checkEnough(roster, sharers.there, "shared");
+        Rosters.checkEnough(roster, there, "shared");
     }
 
     /** Who is in the sum, checked; a witness that heard what team-mates say is told the same without it. */
     private Survivors heard(byte[] told) {
         Survivors survivors = new Survivors(told);
-        Sharers sharers = sharers();
         BitSet strangers = (BitSet) survivors.inside.clone();
-        strangers.andNot(sharers.there);
+        strangers.andNot(Reader.places(sharers()));
         if (!survivors.inside.get(about.place) || !strangers.isEmpty()) {
             throw lying("who is in the sum does not fit whose shares are there");
         }
         if (!survivors.tags.isEmpty() || kept.survivors == null) {
-            checkTags(survivors, sharers);
+            checkTags(survivors);
         }
         Rosters.checkEnough(roster, survivors.inside, "are in the sum");
         kept.survivors = once("survivors", kept.survivors, survivors.places);
@@ -258,37 +228,35 @@ public final class Member {
         return survivors;
     }
 
-    private void checkTags(Survivors survivors, Sharers sharers) {
+    private void checkTags(Survivors survivors) {
         Iterator<byte[]> tags = survivors.tags.iterator();
-        for (Peer mate : roster.mates) {
-            if (survivors.inside.get(mate.place)) {
+        for (Peer peer : roster.peers) {
+            if (survivors.inside.get(peer.place)) {
                 if (!tags.hasNext()) {
-                    throw lying("what team-mates said is missing");
+                    throw lying("what other devices said is missing");
                 }
-                if (!Arrays.equals(lock(mate).tag(sharers.places, false), tags.next())) {
-                    throw lying("place " + mate.place + " was told of other shares");
+                if (!Arrays.equals(lock(peer).tag(sharers(), false), tags.next())) {
+                    throw lying("place " + peer.place + " was told of other keys or shares");
                 }
             }
         }
         if (tags.hasNext()) {
-            throw lying("what team-mates said is missing");
+            throw lying("what other devices said is missing");
         }
     }
 
     private void checkVows(Survivors survivors) {
         List<byte[]> witnesses = roster.witnesses;
-        byte[] text = Survivors.signed(context, sharers().places, survivors.places);
-        BitSet numbers = new BitSet();
+        byte[] text = Survivors.signed(context, sharers(), survivors.places);
         boolean valid = true;
-        for (byte[] vow : survivors.vows) {
-            int number = vow[0] & 0xff;
-            byte[] signature = Arrays.copyOfRange(vow, 1, vow.length);
-            valid &= number < witnesses.size() && Keys.verify(Keys.encoded(witnesses.get(number)), text, signature);
-            numbers.set(number);
+        for (Map.Entry<Integer, byte[]> vow : survivors.vows.entrySet()) {
+            int number = vow.getKey();
+            valid &= number < witnesses.size() && Keys.verify(Keys.encoded(witnesses.get(number)), text, vow.getValue());
         }
-        int count = numbers.cardinality();
-        if (!valid || count != survivors.vows.size() || 2 * count <= witnesses.size()) {
-            throw lying(count + " of " + witnesses.size() + " witnesses signed this sum, more than half must have");
+        int signed = survivors.vows.size();
+        int needed = Quorum.of(witnesses.size());
+        if (!valid || signed < needed) {
+            throw lying(signed + " of " + witnesses.size() + " witnesses signed this sum, " + needed + " must have");
         }
     }
 

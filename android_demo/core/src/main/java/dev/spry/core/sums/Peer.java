@@ -6,7 +6,8 @@ final class Peer {
     /** Of the same team: it holds the same units, and shares of the other's secrets. */
     final boolean isMate;
     final byte[] identity;
-    final Card card;
+    /** Its key of the round. */
+    final byte[] mask;
     /** Of one that is of another team. */
     final int[] units;
 
@@ -14,7 +15,7 @@ final class Peer {
         this.isMate = isMate;
         place = reader.two();
         identity = reader.take(Streams.KEY);
-        card = new Card(reader.take(Card.SIZE));
+        mask = reader.take(Streams.KEY);
         units = new int[isMate ? 0 : reader.two()];
         for (int at = 0; at < units.length; at++) {
             units[at] = reader.two();

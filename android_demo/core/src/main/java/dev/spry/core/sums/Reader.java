@@ -1,9 +1,7 @@
 package dev.spry.core.sums;
 
-import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.BitSet;
-import java.util.List;
 
 import dev.spry.core.BadAnswerException;
 
@@ -45,15 +43,6 @@ final class Reader {
 
     byte[] rest() {
         return take(data.length - at);
-    }
-
-    /** All that is left, in pieces of a size. */
-    List<byte[]> pieces(int size) {
-        List<byte[]> found = new ArrayList<>();
-        while (at < data.length) {
-            found.add(take(size));
-        }
-        return found;
     }
 
     void end() {

@@ -1,13 +1,13 @@
 package dev.spry.core.sums;
 
 import java.util.ArrayList;
+import java.util.BitSet;
 import java.util.List;
 
 /** Who takes part in a sum, as far as a device has to know. */
 final class Roster {
-    /** In place of the number of a peer: a witness that is the reader itself, and one whose key follows. */
-    private static final int OWN = 254;
-    private static final int NEW = 255;
+    /** In place of the number of a peer: a witness that is the reader itself. */
+    private static final int OWN = 255;
 
     /** Devices of the sum. */
     final int count;
@@ -34,17 +34,15 @@ final class Roster {
             peers.add(new Peer(reader, number < team));
         }
         mates = peers.subList(0, team);
+        BitSet isNew = Reader.places(reader.set());
         for (int number = 0; number < signers; number++) {
-            witnesses.add(witness(reader, own));
+            witnesses.add(isNew.get(number) ? reader.take(Streams.KEY) : known(reader, own));
         }
         reader.end();
     }
 
-    private byte[] witness(Reader reader, byte[] own) {
+    private byte[] known(Reader reader, byte[] own) {
         int number = reader.one();
-        if (number == NEW) {
-            return reader.take(Streams.KEY);
-        }
         if (number != OWN && number >= peers.size()) {
             throw Reader.nobody();
         }
@@ -53,7 +51,7 @@ final class Roster {
 
     /** What all devices of a sum agree on, or they cannot read each other. */
     byte[] context(String job, int round) {
-        String head = "spry sums 1\n" + job + "\n" + round + "\n" + count + " " + least + " " + cap + "\n";
+        String head = "spry sums 2\n" + job + "\n" + round + "\n" + count + " " + least + " " + cap + "\n";
         return Streams.digest(Streams.utf8(head), Streams.joined(witnesses.toArray(new byte[0][])));
     }
 }

@@ -1,7 +1,6 @@
 package dev.spry.core.sums;
 
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.BitSet;
 import java.util.HashSet;
 import java.util.List;
@@ -18,30 +17,26 @@ final class Rosters {
             throw Member.lying("it would open sums of " + roster.least + " devices, where its task said " + about.least);
         }
         checkRepeats(roster, about, own, kept);
-        if (roster.cap == 0 || roster.count < 1 + roster.peers.size() || roster.witnesses.isEmpty()) {
+        if (roster.cap == 0 || roster.count < 1 + roster.peers.size()
+                || roster.witnesses.size() != Quorum.witnesses(roster.count)) {
             throw Member.lying("its roster does not fit the devices in it");
         }
         BitSet there = new BitSet();
         for (Peer peer : roster.peers) {
             there.set(peer.place);
-            int[] units = peer.isMate ? about.units : peer.units;
-            byte[] text = Card.signed(about.job, about.round, peer.place, units, peer.card.lock, peer.card.mask);
-            if (!Keys.verify(Keys.encoded(peer.identity), text, peer.card.signature)) {
-                throw Member.lying("the keys of place " + peer.place + " are not signed by its device");
-            }
         }
         checkEnough(roster, there, "take part");
     }
 
     private static void checkRepeats(Roster roster, About about, byte[] own, Secrets kept) {
-        List<byte[]> keys = new ArrayList<>(Arrays.asList(Streams.publicKey(kept.lock), Streams.publicKey(kept.mask)));
+        List<byte[]> keys = new ArrayList<>();
         List<byte[]> identities = new ArrayList<>();
         BitSet places = new BitSet();
+        keys.add(Streams.publicKey(kept.mask));
         identities.add(own);
         places.set(about.place);
         for (Peer peer : roster.peers) {
-            keys.add(peer.card.lock);
-            keys.add(peer.card.mask);
+            keys.add(peer.mask);
             identities.add(peer.identity);
             places.set(peer.place);
         }

@@ -8,7 +8,7 @@ import org.json.JSONObject;
 
 /** What a device has drawn for a sum and been told of it, as the Python client keeps it. */
 public final class Secrets {
-    final byte[] lock;
+    /** The key of the round. */
     final byte[] mask;
     /** Of its own mask. */
     final byte[] seed;
@@ -19,21 +19,20 @@ public final class Secrets {
 
     /** Drawn anew. */
     public Secrets() {
-        this(drawn(), drawn(), drawn());
+        this(drawn(), drawn());
     }
 
-    Secrets(byte[] lock, byte[] mask, byte[] seed) {
-        this.lock = lock;
+    Secrets(byte[] mask, byte[] seed) {
         this.mask = mask;
         this.seed = seed;
     }
 
     public Secrets(JSONObject json) throws JSONException {
-        this(bytes(json, "lock"), bytes(json, "mask"), bytes(json, "seed"));
+        this(bytes(json, "mask"), bytes(json, "seed"));
         roster = bytes(json, "roster");
         sharers = bytes(json, "sharers");
         survivors = bytes(json, "survivors");
-        for (byte[] secret : new byte[][] {lock, mask, seed}) {
+        for (byte[] secret : new byte[][] {mask, seed}) {
             if (secret == null || secret.length != Streams.KEY) {
                 throw new JSONException("a secret of it is none");
             }
@@ -42,7 +41,7 @@ public final class Secrets {
 
     public JSONObject toJson() throws JSONException {
         return new JSONObject()
-                .put("lock", text(lock)).put("mask", text(mask)).put("seed", text(seed))
+                .put("mask", text(mask)).put("seed", text(seed))
                 .put("roster", text(roster)).put("sharers", text(sharers)).put("survivors", text(survivors));
     }
 

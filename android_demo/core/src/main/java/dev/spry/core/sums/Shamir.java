@@ -7,18 +7,23 @@ import java.util.TreeMap;
 /** A secret of 32 bytes in shares, of which a threshold gives it back and fewer say nothing. */
 final class Shamir {
     static final int SHARE = 32;
-    /** Bytes from which a share is drawn: what they are off from uniform, nobody can see. */
+    /** Bytes from which a pad is drawn: what they are off from uniform, nobody can see. */
     static final int WIDE = 48;
     private static final BigInteger PRIME = BigInteger.ONE.shiftLeft(256).subtract(BigInteger.valueOf(189));
 
     private Shamir() {}
 
-    /** Shares that give a secret back, of so many. */
-    static int threshold(int members) {
-        return Math.max(2, members / 3);
+    /** Shares that give a secret back, of so many: its holders and the device are as many as a sum needs. */
+    static int threshold(int members, int least) {
+        return Math.max(least - 1, members / 3);
     }
 
-    /** A share from uniform bytes. */
+    /** What a share is more than a pad: by itself it says nothing of the share. */
+    static byte[] less(byte[] share, byte[] pad) {
+        return bytes(new BigInteger(1, share).subtract(new BigInteger(1, pad)).mod(PRIME));
+    }
+
+    /** A pad from uniform bytes. */
     static byte[] drawn(byte[] wide) {
         return bytes(new BigInteger(1, wide).mod(PRIME));
     }

@@ -34,8 +34,8 @@ final class Streams {
         return found;
     }
 
-    /** What the secret key of one device and the public key of another come to. */
-    static byte[] agreed(byte[] secret, byte[] other, byte[] context, String purpose, int size) {
+    /** What X25519 makes of one's secret key and another's public one. */
+    static byte[] agreed(byte[] secret, byte[] other) {
         byte[] shared = new byte[KEY];
         try {
             X25519Agreement agreement = new X25519Agreement();
@@ -44,14 +44,15 @@ final class Streams {
         } catch (IllegalStateException noKey) { // a point of low order
             throw new TrainingException("a key of the round is none: nothing is sent, the server or a device is lying");
         }
-        byte[] own = publicKey(secret);
-        boolean first = isBefore(own, other);
-        return derived(shared, context, joined(utf8(purpose), first ? own : other, first ? other : own), size);
+        return shared;
     }
 
     /** The seed that two devices share. */
     static byte[] maskSeed(byte[] secret, byte[] other, byte[] context) {
-        return agreed(secret, other, context, MASK, KEY);
+        byte[] own = publicKey(secret);
+        boolean first = isBefore(own, other);
+        byte[] purpose = joined(utf8(MASK), first ? own : other, first ? other : own);
+        return derived(agreed(secret, other), context, purpose, KEY);
     }
 
     /** Uniform bytes of a part, which numbers are read from in little-endian order. */

@@ -3,16 +3,20 @@ package dev.spry.core.sums;
 import java.util.ArrayList;
 import java.util.BitSet;
 import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
 
 /** Stages vow and opening: who is in the sum. */
 final class Survivors {
     /** As it came. */
     final byte[] places;
     final BitSet inside;
-    /** What team-mates in it say of whose shares were there; of those that have not heard it. */
+    /** What peers in it say of whose shares were there; of those that have not heard it. */
     final List<byte[]> tags = new ArrayList<>();
-    /** Signatures, each behind the number of its witness. */
-    final List<byte[]> vows;
+    static final int SIGNATURE = 64;
+
+    /** Signatures, by the number of their witness. */
+    final Map<Integer, byte[]> vows = new TreeMap<>();
 
     Survivors(byte[] data) {
         Reader reader = new Reader(data);
@@ -21,7 +25,11 @@ final class Survivors {
         for (int left = reader.two(); left > 0; left--) {
             tags.add(reader.take(Lock.TAG));
         }
-        vows = reader.pieces(1 + Card.SIGNATURE);
+        BitSet witnesses = Reader.places(reader.set());
+        for (int number = witnesses.nextSetBit(0); number >= 0; number = witnesses.nextSetBit(number + 1)) {
+            vows.put(number, reader.take(SIGNATURE));
+        }
+        reader.end();
     }
 
     /** What a witness signs, once in a round. */

@@ -39,7 +39,7 @@ class MemberTest {
         Device(String name, int number) throws Exception {
             sum = Vectors.read("sums.json").getJSONObject(name);
             said = sum.getJSONArray("devices").getJSONObject(number);
-            kept = new Secrets(hex(said, "lock"), hex(said, "mask"), hex(said, "seed"));
+            kept = new Secrets(hex(said, "mask"), hex(said, "seed"));
             member = member(sum.getInt("least"));
         }
 
@@ -166,15 +166,27 @@ class MemberTest {
     }
 
     @Test
-    void keysThatTheirDeviceDidNotSignAreRefused() throws Exception {
-        Device device = new Device("round", 0);
-        int head = 13; // then the first peer's place, identity and card
-        for (int at : new int[] {head + 2, head + 2 + 32, head + 2 + 32 + 127}) {
-            refused("are not signed by its device", () -> device.member.shares(device.lie("roster", at)));
+    void keysThatAreNotTheirDevicesOpenNothing() throws Exception {
+        int head = 13; // then the first peer's place, identity and key of the round
+        for (int at : new int[] {head + 2, head + 2 + 32}) {
+            Device device = new Device("round", 0);
+            device.member.shares(device.lie("roster", at));
+            device.member.update(device.told("sharers"), device::parts);
+            assertThrows(TrainingException.class, () -> device.member.vow(device.told("survivors")));
+            assertThrows(TrainingException.class, () -> device.member.opening(device.told("vows")));
         }
+    }
+
+    @Test
+    void rostersThatDoNotFitAreRefused() throws Exception {
+        int head = 13;
+        Device device = new Device("round", 0);
         byte[] twice = device.told("roster");
-        System.arraycopy(twice, head + 2, twice, head + 162 + 2, 160);
+        System.arraycopy(twice, head + 2, twice, head + 66 + 2, 64);
         refused("a key or place stands for two devices", () -> device.member.shares(twice));
+        byte[] more = device.told("roster");
+        more[0] = 9; // devices, with three witnesses
+        refused("its roster does not fit the devices in it", () -> device.member.shares(more));
         assertNull(device.kept.roster);
     }
 
@@ -184,7 +196,12 @@ class MemberTest {
         device.member.shares(device.told("roster"));
         refused("it told another roster", () -> device.member.shares(device.lie("roster", 4))); // the cap
         device.member.update(device.told("sharers"), device::parts);
-        refused("it told another sharers", () -> device.member.update(device.lie("sharers", -1), device::parts));
+        byte[] two = {3};
+        refused("does not fit", () -> device.member.update(two, device::parts));
+        Device ofFour = new Device("teams", 0).masked();
+        byte[] three = ofFour.told("sharers");
+        three[0] ^= 8;
+        refused("it told another sharers", () -> ofFour.member.update(three, ofFour::parts));
         device.member.vow(device.told("survivors"));
         byte[] fewer = device.lie("survivors", 2); // without place 0, or with all but it
         assertThrows(TrainingException.class, () -> device.member.vow(fewer));
@@ -202,26 +219,19 @@ class MemberTest {
         byte[] stranger = device.told("survivors");
         stranger[2] = 15;
         refused("who is in the sum does not fit", () -> device.member.vow(stranger));
-        refused("was told of other shares", () -> device.member.vow(device.lie("survivors", -1)));
-        refused("what team-mates said is missing", () -> device.member.opening(device.told("vows")));
+        refused("was told of other keys or shares", () -> device.member.vow(device.lie("survivors", -3)));
+        refused("what other devices said is missing", () -> device.member.opening(device.told("vows")));
         device.member.vow(device.told("survivors"));
         refused("witnesses signed this sum", () -> device.member.opening(device.lie("vows", -1)));
         byte[] vows = device.told("vows");
-        byte[] one = Arrays.copyOf(vows, vows.length - 65);
-        refused("1 of 3 witnesses signed this sum", () -> device.member.opening(one));
+        byte[] fewer = Arrays.copyOf(vows, vows.length - 64);
+        fewer[fewer.length - 2 * 64 - 1] = 3; // of which witnesses
+        refused("2 of 3 witnesses signed this sum, 3 must have", () -> device.member.opening(fewer));
         byte[] twice = vows.clone();
-        System.arraycopy(vows, vows.length - 130, twice, vows.length - 65, 65);
-        refused("1 of 3 witnesses signed this sum", () -> device.member.opening(twice));
+        System.arraycopy(vows, vows.length - 128, twice, vows.length - 64, 64);
+        refused("witnesses signed this sum", () -> device.member.opening(twice));
+        assertThrows(BadAnswerException.class, () -> device.member.opening(Arrays.copyOf(vows, vows.length - 1)));
         assertArrayEquals(device.told("opening"), device.member.opening(vows));
-    }
-
-    @Test
-    void sharesThatCannotBeReadAreRefused() throws Exception {
-        Device device = new Device("round", 2);
-        device.member.shares(device.told("roster"));
-        device.member.update(device.lie("sharers", -1), device::parts);
-        device.member.vow(device.told("survivors"));
-        refused("cannot be read", () -> device.member.opening(device.told("vows")));
     }
 
     @Test

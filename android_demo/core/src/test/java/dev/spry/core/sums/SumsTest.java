@@ -2,7 +2,6 @@ package dev.spry.core.sums;
 
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
-import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import java.util.Arrays;
@@ -17,6 +16,7 @@ import org.junit.jupiter.api.Test;
 
 import dev.spry.core.TrainingException;
 import dev.spry.core.Vectors;
+import dev.spry.core.bundle.Keys;
 
 /** What this client adds in secret is what the Python client adds. */
 class SumsTest {
@@ -67,22 +67,48 @@ class SumsTest {
         JSONArray known = vectors("pairs");
         for (int at = 0; at < known.length(); at++) {
             JSONObject vector = known.getJSONObject(at);
-            byte[] one = hex(vector.getJSONArray("secrets").getString(0));
-            byte[] other = hex(vector.getJSONArray("secrets").getString(1));
             byte[] context = hex(vector, "context");
-            byte[] otherPublic = Streams.publicKey(other);
-            assertArrayEquals(hex(vector.getJSONArray("publics").getString(1)), otherPublic);
-            assertArrayEquals(hex(vector, "mask_seed"), Streams.maskSeed(one, otherPublic, context));
-            Lock here = Lock.between(one, otherPublic, context);
-            Lock there = Lock.between(other, Streams.publicKey(one), context);
-            assertArrayEquals(hex(vector, "sealed"), here.seal(hex(vector, "plain")));
-            assertArrayEquals(hex(vector, "plain"), there.open(hex(vector, "sealed")));
-            assertNull(here.open(hex(vector, "sealed")));
-            assertArrayEquals(hex(vector, "drawn"), here.drawn(Shamir.WIDE, true));
-            assertArrayEquals(hex(vector, "drawn"), there.drawn(Shamir.WIDE, false));
+            byte[][] own = each(vector, "own");
+            byte[][] masks = each(vector, "masks");
+            End[] ends = {end(vector, 0), end(vector, 1)};
+            for (int end = 0; end < 2; end++) {
+                assertArrayEquals(each(vector, "scalars")[end], Lock.scalar(own[end]));
+                assertArrayEquals(each(vector, "points")[end], Lock.point(ends[end].identity));
+                assertArrayEquals(each(vector, "points")[end], Streams.publicKey(Lock.scalar(own[end])));
+                assertArrayEquals(each(vector, "ends")[end], ends[end].encoded());
+            }
+            assertArrayEquals(hex(vector, "mask_seed"), Streams.maskSeed(masks[0], ends[1].mask, context));
+            Lock here = Lock.between(own[0], masks[0], ends[0], ends[1], context);
+            Lock there = Lock.between(own[1], masks[1], ends[1], ends[0], context);
+            assertArrayEquals(hex(vector, "proof"), here.proof);
+            JSONArray pads = vector.getJSONArray("pads");
+            for (int secret = 0; secret < 2; secret++) {
+                byte[] ours = hex(pads.getJSONArray(0).getString(secret));
+                byte[] theirs = hex(pads.getJSONArray(1).getString(secret));
+                assertArrayEquals(ours, here.pads(true)[secret]);
+                assertArrayEquals(ours, there.pads(false)[secret]);
+                assertArrayEquals(theirs, here.pads(false)[secret]);
+                assertArrayEquals(theirs, there.pads(true)[secret]);
+            }
             assertArrayEquals(hex(vector, "tag"), here.tag(hex(vector, "said"), true));
             assertArrayEquals(hex(vector, "tag"), there.tag(hex(vector, "said"), false));
         }
+    }
+
+    private static byte[][] each(JSONObject vector, String name) throws Exception {
+        JSONArray both = vector.getJSONArray(name);
+        return new byte[][] {hex(both.getString(0)), hex(both.getString(1))};
+    }
+
+    private static End end(JSONObject vector, int at) throws Exception {
+        JSONArray numbers = vector.getJSONArray("units").getJSONArray(at);
+        int[] units = new int[numbers.length()];
+        for (int number = 0; number < units.length; number++) {
+            units[number] = numbers.getInt(number);
+        }
+        byte[] identity = Keys.bytes(Keys.publicOf(Keys.encoded(each(vector, "own")[at])));
+        byte[] mask = Streams.publicKey(each(vector, "masks")[at]);
+        return new End(identity, mask, vector.getJSONArray("places").getInt(at), units);
     }
 
     @Test
@@ -90,6 +116,18 @@ class SumsTest {
         byte[] secret = new byte[32];
         secret[1] = 1;
         assertThrows(TrainingException.class, () -> Streams.maskSeed(secret, new byte[32], new byte[1]));
+        byte[] one = new byte[32];
+        one[0] = 1;
+        assertThrows(TrainingException.class, () -> Lock.point(one));
+    }
+
+    @Test
+    void quorums() {
+        int[] devices = {3, 4, 5, 10, 25, 26, 100};
+        int[] needed = {3, 3, 4, 7, 18, 15, 15};
+        for (int at = 0; at < devices.length; at++) {
+            assertEquals(needed[at], Quorum.of(Quorum.witnesses(devices[at])));
+        }
     }
 
     @Test
@@ -103,7 +141,8 @@ class SumsTest {
                 points[number] = vector.getJSONArray("points").getInt(number);
             }
             int needed = vector.getInt("needed");
-            assertEquals(needed, Shamir.threshold(points.length));
+            assertEquals(needed, Shamir.threshold(points.length, 3));
+            assertEquals(points.length + 4, Shamir.threshold(points.length, points.length + 5));
             Map<Integer, byte[]> given = new TreeMap<>();
             for (int number = 0; number < needed - 1; number++) {
                 given.put(points[number], Shamir.drawn(hex(vector.getJSONArray("wide").getString(number))));
@@ -117,6 +156,7 @@ class SumsTest {
                 }
             }
             assertArrayEquals(hex(vector, "secret"), Shamir.joined(some));
+            assertArrayEquals(hex(vector, "less"), Shamir.less(found[0], found[found.length - 1]));
         }
     }
 
