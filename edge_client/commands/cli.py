@@ -195,6 +195,13 @@ def run(args: Sequence[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
+def without_httpx_command() -> None:
+    """httpx imports its own command, and five megabytes of pictures of text with it, unless that cannot be imported."""
+    modules: dict[str, Any] = sys.modules
+    modules.setdefault("httpx._main", None)
+
+
 def main() -> NoReturn:
     end_as_interrupted()  # so that what is half made is cleaned up whichever way a command is ended
+    without_httpx_command()
     sys.exit(run(sys.argv[1:]))
