@@ -13,9 +13,10 @@ from .errors import SpryError
 
 _STATUS = Path("/proc/self/status")
 _RESET_PEAK = Path("/proc/self/clear_refs")
-_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
-_LARGE = 128 << 10
-"""Bytes of a block; where glibc begins, and where it stays once it is told."""
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+_LARGE, _KEPT = 4 << 20, 16 << 20
+"""Bytes of a block, and at the heap's end. What a step takes anew is smaller: with 128 kB for either it took a quarter
+longer."""
 
 
 class MeasureError(SpryError):
@@ -82,6 +83,7 @@ def return_freed_blocks() -> None:
     with suppress(OSError, AttributeError):  # glibc alone has it
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_THRESHOLD, _LARGE)
+        libc.mallopt(_M_TRIM_THRESHOLD, _KEPT)
         libc.mallopt(_M_ARENA_MAX, 1)
 
 
