@@ -77,8 +77,9 @@ def peak_above_now() -> Callable[[], int]:
 def return_freed_blocks() -> None:
     """From now on large blocks of this process go back to the system as soon as they are freed.
 
-    Left alone glibc takes larger and larger blocks from its heap, up to 32 MB, once it has seen one freed: programs that
-    are loaded and let go in turn leave holes there which it keeps. Threads have heaps of their own besides, for no gain.
+    Left alone glibc takes larger and larger blocks from its heap, up to 32 MB, once it has seen one freed: programs
+    that are loaded and let go in turn leave holes there, which it keeps. Threads have heaps of their own besides, for
+    no gain.
     """
     with suppress(OSError, AttributeError):  # glibc alone has it
         libc = ctypes.CDLL(None)

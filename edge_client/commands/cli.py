@@ -196,7 +196,7 @@ def run(args: Sequence[str]) -> int:
 
 
 def without_httpx_command() -> None:
-    """httpx imports its own command, and five megabytes of pictures of text with it, unless that cannot be imported."""
+    """Let httpx leave out its own command, which imports five megabytes of what draws on terminals."""
     modules: dict[str, Any] = sys.modules
     modules.setdefault("httpx._main", None)
 

@@ -97,7 +97,7 @@ class TextEncoder:
 
     @contextmanager
     def _settled(self, *, cuts: bool = True) -> Generator[Tokenizer]:
-        """The caller's tokenizer with this encoder's settings, for as long as it takes; a copy is megabytes of words."""
+        """The caller's tokenizer with this encoder's settings meanwhile; a copy would be megabytes of words."""
         tokenizer = self._tokenizer
         padding: dict[str, Any] | None = tokenizer.padding
         truncation: dict[str, Any] | None = tokenizer.truncation

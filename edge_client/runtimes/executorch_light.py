@@ -1,8 +1,8 @@
 """ExecuTorch without torch: the package `executorch-numpy-runtime`, which takes and gives arrays.
 
 Files are opened by their paths: handed over as bytes they would be copied, and stay in memory beside what XNNPACK has
-packed of them. Its ExecuTorch 1.3.1 frees what XNNPACK was given once a program is loaded, so that bundles must leave all
-that XNNPACK does not pack to ExecuTorch (`export.lower.executorch.partition`); the self-test refuses others.
+packed of them. Its ExecuTorch 1.3.1 frees what XNNPACK was given once a program is loaded, so that bundles must leave
+all that XNNPACK does not pack to ExecuTorch (`export.lower.executorch.partition`); the self-test refuses others.
 """
 
 from __future__ import annotations
