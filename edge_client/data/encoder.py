@@ -99,8 +99,8 @@ class TextEncoder:
     def _settled(self, *, cuts: bool = True) -> Generator[Tokenizer]:
         """The caller's tokenizer with this encoder's settings meanwhile; a copy would be megabytes of words."""
         tokenizer = self._tokenizer
-        padding: dict[str, Any] | None = tokenizer.padding
-        truncation: dict[str, Any] | None = tokenizer.truncation
+        found: Any = tokenizer  # the library leaves open what these dictionaries hold
+        padding, truncation = found.padding, found.truncation
         tokenizer.no_padding()
         tokenizer.no_truncation()
         if cuts:
