@@ -67,7 +67,8 @@ def watching(options: argparse.Namespace, folder: Path, retry: float) -> Generat
     data = write_rows(folder / "client.jsonl", read_rows(options.data / "train.jsonl", options.examples))
     try:
         with server.administrator() as admin:
-            client = Client(server, folder / "client", data, admin.post("/v1/tokens", {"uses": 1})["token"])
+            token = admin.post("/v1/tokens", {"uses": 1})["token"]
+            client = Client(server, folder / "client", data, token, *["--low-memory"] * options.low_memory)
             try:
                 yield admin, Watched(client)
             finally:
@@ -126,6 +127,7 @@ def main() -> None:
     parser.add_argument("--settled", type=float, default=SETTLED, help="seconds before memory of a wait is read")
     parser.add_argument("--steps", type=int, default=20, help="of the job of one round")
     parser.add_argument("--examples", type=int, default=500)
+    parser.add_argument("--low-memory", action="store_true", help="the client holds one program at a time")
     parser.add_argument("--work", type=Path, help="a folder to keep logs in")
     options = parser.parse_args()
     if options.rounds < 2 * options.every:

@@ -187,3 +187,14 @@ print(len(ADAPTERS), [name for name in {HEAVY!r} if name in sys.modules])
 def test_importing_the_light_package_does_not_load_the_command():
     code = "import sys, edge_client; print([name for name in ('typer', 'rich', 'httpx') if name in sys.modules])"
     assert python(code).strip() == "[]"
+
+
+def test_a_command_that_talks_to_a_server_does_not_load_what_draws_on_terminals():
+    code = """
+import sys
+from edge_client.commands import cli
+cli.without_httpx_command()
+import edge_client.commands.join, httpx
+print([name for name in ("click", "rich", "pygments") if name in sys.modules], httpx.Client().is_closed)
+"""
+    assert python(code).strip() == "[] False"

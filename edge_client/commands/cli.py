@@ -195,6 +195,13 @@ def run(args: Sequence[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
+def without_httpx_command() -> None:
+    """Let httpx leave out its own command, which imports five megabytes of what draws on terminals."""
+    modules: dict[str, Any] = sys.modules
+    modules.setdefault("httpx._main", None)
+
+
 def main() -> NoReturn:
     end_as_interrupted()  # so that what is half made is cleaned up whichever way a command is ended
+    without_httpx_command()
     sys.exit(run(sys.argv[1:]))

@@ -21,6 +21,7 @@ from edge_client.data.examples import BadRows
 from edge_client.errors import SpryError
 from edge_client.events import Event, Tell
 from edge_client.format import parse_bytes
+from edge_client.memory import return_freed_blocks
 from edge_client.runtimes.runtime import CPU
 from edge_client.wire.invitation import invitation_in
 
@@ -80,6 +81,7 @@ def join(
 
     Example: spry join --server https://spry.example.org --token T --data my.jsonl --only-charging --hours 22-6
     """
+    return_freed_blocks()
     where, token = invited(invitation, server, token)
     conditions = Conditions(
         only_charging=only_charging,

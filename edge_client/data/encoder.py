@@ -6,8 +6,9 @@ first), and a batch with too few examples is filled with rows whose `example_wei
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,13 +51,12 @@ class TextEncoder:
         if unknown:
             what = ", ".join(sorted(unknown))
             raise ProgramInputError(f"texts give no {what}, which the bundle's programs take; export it again")
-        self._tokenizer = Tokenizer.from_str(tokenizer.to_str())  # its settings are changed below
-        self._tokenizer.no_padding()
-        self._cut_long()
+        self._tokenizer = tokenizer
 
     def encode(self, texts: Sequence[str | tuple[str, str]]) -> Encoded:
         """Texts, or pairs of texts; at most a batch of them."""
-        encodings = tuple(self._tokenizer.encode_batch(list(texts)))
+        with self._settled() as tokenizer:
+            encodings = tuple(tokenizer.encode_batch(list(texts)))
         for number, (encoding, text) in enumerate(zip(encodings, texts, strict=True)):
             _require_tokens(encoding, text, number)
         ids = [encoding.ids for encoding in encodings]
@@ -77,31 +77,43 @@ class TextEncoder:
 
     def cut(self, text: str) -> Encoding:
         """A text's first tokens, as many as there is room for, with those that a tokenizer adds."""
-        return _require_tokens(self._tokenizer.encode(text), text)
+        with self._settled() as tokenizer:
+            return _require_tokens(tokenizer.encode(text), text)
 
     def whole(self, text: str, *, special: bool) -> Encoding:
         """All tokens of a text; `special`: with those that a tokenizer adds."""
-        self._tokenizer.no_truncation()
-        try:
-            return _require_tokens(self._tokenizer.encode(text, add_special_tokens=special), text)
-        finally:
-            self._cut_long()
+        with self._settled(cuts=False) as tokenizer:
+            return _require_tokens(tokenizer.encode(text, add_special_tokens=special), text)
 
     def lengths(self, texts: Sequence[str | tuple[str, str]]) -> list[int]:
         """How many tokens texts, or pairs of them, would have with room for all."""
-        self._tokenizer.no_truncation()
-        try:
-            return [len(encoding.ids) for encoding in self._tokenizer.encode_batch(list(texts))]
-        finally:
-            self._cut_long()
+        with self._settled(cuts=False) as tokenizer:
+            return [len(encoding.ids) for encoding in tokenizer.encode_batch(list(texts))]
 
     def opens(self, token: int) -> bool:
         """Whether a token is one that a tokenizer puts before texts."""
         added = self._tokenizer.get_added_tokens_decoder().get(token)
         return added is not None and added.special
 
-    def _cut_long(self) -> None:
-        self._tokenizer.enable_truncation(self.length, strategy="longest_first")
+    @contextmanager
+    def _settled(self, *, cuts: bool = True) -> Generator[Tokenizer]:
+        """The caller's tokenizer with this encoder's settings meanwhile; a copy would be megabytes of words."""
+        tokenizer = self._tokenizer
+        found: Any = tokenizer  # the library leaves open what these dictionaries hold
+        padding, truncation = found.padding, found.truncation
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        if cuts:
+            tokenizer.enable_truncation(self.length, strategy="longest_first")
+        try:
+            yield tokenizer
+        finally:
+            if padding is not None:
+                tokenizer.enable_padding(**padding)
+            if truncation is not None:
+                tokenizer.enable_truncation(**truncation)
+            else:
+                tokenizer.no_truncation()
 
     def filled(self, rows: Sequence[Sequence[int]], fill: int) -> Ints:
         """Numbers of each token, [batch, length]."""

@@ -1,9 +1,8 @@
 """ExecuTorch without torch: the package `executorch-numpy-runtime`, which takes and gives arrays.
 
-Files are handed over as bytes. Opened by their paths they compute wrong numbers: the ExecuTorch 1.3.1 in the package
-frees what it has read of a file once XNNPACK has packed the weights of products, but XNNPACK packs nothing for
-arithmetic by element and goes on reading its constants there. Bytes stay where they are. (ExecuTorch 1.5 keeps what is
-not packed.)
+Files are opened by their paths: handed over as bytes they would be copied, and stay in memory beside what XNNPACK has
+packed of them. Its ExecuTorch 1.3.1 frees what XNNPACK was given once a program is loaded, so that bundles must leave
+all that XNNPACK does not pack to ExecuTorch (`export.lower.executorch.partition`); the self-test refuses others.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class LightExecutorchRuntime(PteRuntime):
             raise self._refused(program, error) from error
 
     def _open(self, path: Path) -> Any:
-        return _library.Runtime().load_program(path.read_bytes())
+        return _library.Runtime().load_program(str(path))
 
     def release(self, program: ProgramSpec) -> None:
         """A file's methods are given back together; those still wanted are loaded again by their next run."""

@@ -139,8 +139,9 @@ def _rounded(graph: Graph, x: Operand, shape: Sequence[int], digits: int) -> Dig
     rows = x if len(shape) == 2 else graph.reshape(x, (count, shape[-1]))
     middles, found = np.full(count, _MIDDLE), list[tuple[str, str]]()
     for digit in range(digits):
-        largest = graph.op("ReduceMax", graph.op("Abs", rows), graph.integers(-1), keepdims=0)
-        scale = graph.op("Mul", graph.op("Max", largest, _TINY), 1 / 127)
+        # The extremes of either sign: magnitudes would be written to memory for it, and read again.
+        highest, lowest = (graph.op(kind, rows, graph.integers(-1), keepdims=0) for kind in ("ReduceMax", "ReduceMin"))
+        scale = graph.op("Mul", graph.op("Max", highest, graph.op("Neg", lowest), _TINY), 1 / 127)
         number = graph.op("QuantizeLinear", rows, scale, middles, axis=0)
         found.append((number, graph.op("Unsqueeze", scale, graph.integers(-1))))
         if digit < digits - 1:

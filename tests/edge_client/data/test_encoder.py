@@ -42,12 +42,28 @@ def test_only_the_inputs_that_programs_take():
         TextEncoder(words.tokenizer(), manifest, BATCH, LENGTH)
 
 
-def test_the_callers_tokenizer_keeps_its_settings():
+@pytest.mark.parametrize("long", [None, {"max_length": 5, "stride": 1, "strategy": "only_first", "direction": "left"}])
+def test_the_callers_tokenizer_keeps_its_settings(long):
     given = words.tokenizer()
-    given.enable_padding(length=20)
-    TextEncoder(given, MANIFEST, BATCH, LENGTH).encode(["a"])
-    assert given.truncation is None
+    given.enable_padding(length=20, pad_id=7)
+    if long:
+        given.enable_truncation(**long)
+    encoder = TextEncoder(given, MANIFEST, BATCH, LENGTH)
+    before = given.padding, given.truncation
+    encoder.encode(["a"])
+    assert encoder.lengths(["a b c d e f g h"]) == [10]
+    with pytest.raises(ProgramInputError):
+        TextEncoder(words.tokenizer(special=False), MANIFEST, BATCH, LENGTH).whole("", special=True)
+    assert (given.padding, given.truncation) == before
     assert len(given.encode("a").ids) == 20
+
+
+def test_encoders_of_one_tokenizer_each_cut_at_their_own_length():
+    given = words.tokenizer()
+    encoders = [TextEncoder(given, MANIFEST, BATCH, length) for length in (LENGTH, 4)]
+    for _ in range(2):
+        assert [encoder.encode(["a b c d e f g h"]).tokens["attention_mask"][0].sum() for encoder in encoders] == [8, 4]
+    assert all(encoder._tokenizer is given for encoder in encoders)  # its words are megabytes, held once
 
 
 @pytest.mark.parametrize("count", [0, BATCH + 1])
