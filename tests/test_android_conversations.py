@@ -114,9 +114,13 @@ def test_rows_that_python_refuses_are_refused_alike(classes, tmp_path):
 
 
 REFUSED = [
-    ("gemma", [turn("system"), turn("user"), turn("assistant")], "one of the role 'system' at the beginning"),
-    ("gemma", [turn("user"), turn("user"), turn("assistant")], "'user' behind one of the role 'user'"),
-    ("chatml", [turn("user"), turn("assistant"), turn("tool")], "one of the role 'tool' behind"),
+    (
+        "gemma",
+        [turn("system"), turn("user"), turn("assistant")],
+        "message 1: 'system' behind the beginning is more",
+    ),
+    ("gemma", [turn("user"), turn("user"), turn("assistant")], "message 2: 'user' behind 'user' is more than"),
+    ("chatml", [turn("user"), turn("assistant"), turn("tool")], "message 3: 'tool' behind 'assistant' is more than"),
     ("chatml", [turn("user"), turn("assistant", name="x")], "message 2 has name beside its role"),
     ("thinking", [turn("user"), turn("assistant")], "does more than put words around messages"),
     ("none", [turn("user"), turn("assistant")], "has no chat template"),
@@ -140,6 +144,6 @@ def test_a_bundle_of_before_is_told_apart(classes, tmp_path):
     del manifest["turns"]
     (folder / FILE_NAME).write_text(json.dumps(manifest))
     conversation, completion = read(classes, folder)
-    assert "of an export that told this app nothing of its chat template: export it again" in conversation["refused"]
+    assert "before this app could be told of its chat template: export it again" in conversation["refused"]
     encoder = TextEncoder(chats.trained(), MANIFEST, 1, LENGTH)
     assert completion == sequence_of(example_of(rows[1], template), encoder)._asdict()

@@ -61,10 +61,10 @@ public final class Template {
         if (fields.optString("chat_template").isEmpty()) {
             return "the bundle's tokenizer has no chat template, so messages cannot be read" + INSTEAD;
         }
-        return (manifest.tellsTurns
-                ? "the chat template does more than put words around messages, which this app cannot"
-                : "the bundle is of an export that told this app nothing of its chat template: export it again, or")
-                + INSTEAD;
+        if (!manifest.tellsTurns) {
+            return "the bundle was exported before this app could be told of its chat template: export it again";
+        }
+        return "the chat template does more than put words around messages, and this app does not run it" + INSTEAD;
     }
 
     /** Refuses a bundle whose conversations this app cannot write. */
@@ -126,10 +126,10 @@ public final class Template {
     private String between(String last, String role, int number) {
         String found = turns.between(last, role);
         if (found == null) {
-            String what = role.isEmpty() ? "no message" : "one of the role '" + role + "'";
-            String where = last.isEmpty() ? "at the beginning" : "behind one of the role '" + last + "'";
-            throw new DataException("the chat template, as this app knows it, writes " + what + " " + where
-                    + ", as message " + number + " has it: correct the roles and their order");
+            String what = role.isEmpty() ? "the end" : "'" + role + "'";
+            String where = last.isEmpty() ? "the beginning" : "'" + last + "'";
+            throw new DataException("message " + number + ": " + what + " behind " + where
+                    + " is more than this app knows of the chat template; correct the roles and their order");
         }
         return found;
     }
