@@ -37,6 +37,7 @@ def assemble(folder: Path, parts: Parts, results: Mapping[tuple[str, str], Lower
         directions=options.directions,
         tokenizer=tokenizer,
         chat_template=template,
+        turns=pack.turns_in(loaded),
         generation=_generation(loaded, options),
         runtimes={
             runtime: msgspec.structs.replace(

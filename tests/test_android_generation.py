@@ -1,18 +1,24 @@
 """The Android library's texts beside Python's, by the same bundle: greedy and drawn, cut by stop words and ends."""
 
+import hashlib
 import json
 import random
+import shutil
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 from edge_client.bundle.folder import Bundle
+from edge_client.bundle.manifest import FILE_NAME
+from edge_client.client.generation import Conversation, Writer
 from edge_client.generation.decoder import Decoder
 from edge_client.generation.generator import Generator, Wish
 from edge_client.generation.sampler import Sampling
 from edge_client.runtimes.runtime import open_runtime
+from edge_client.store.jobs import Kept, KnownJob, Store
 from tests import android
 from tests.speaking import exported
 
@@ -75,6 +81,63 @@ def test_the_same_text_as_python_writes(speaking, classes, tmp_path):
             assert 3 <= len(ours) < len(theirs)
         else:
             assert ours == theirs, case
+
+
+SERVER = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def home(speaking, tmp_path) -> Path:
+    """Of a device that took part in a job and has other weights than it began with."""
+    rng, store = np.random.default_rng(), Store(tmp_path / "home", SERVER)
+    name = hashlib.sha256((speaking / FILE_NAME).read_bytes()).hexdigest()
+    shutil.copytree(speaking, store.bundle(name))
+    initial = Bundle.open(speaking).initial_adapter()
+    moved = {key: value + 0.1 * rng.standard_normal(value.shape, np.float32) for key, value in initial.items()}
+    store.job("j").save_about(KnownJob("j", "talk", name, "onnx"))
+    store.job("j").save_weights(name, Kept(1, moved))
+    return tmp_path / "home"
+
+
+def chatted(classes: str, home: Path, said: list[str], *options: str) -> subprocess.CompletedProcess[str]:
+    given = "--home", home, "--server", SERVER, "--chat", "|".join(said), *options
+    command = android.java(classes, "dev.spry.core.JoinMain", *given)
+    variables = android.environment()
+    return subprocess.run(command, env=variables, capture_output=True, encoding="utf-8", timeout=120, check=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "wish", "system"),
+    [
+        ((), Wish(), ""),
+        (("--max-tokens", "14", "--system", "on it"), Wish(max_tokens=14), "on it"),
+        (("--temperature", "0.9", "--seed", "77"), Wish(Sampling(temperature=0.9, seed=77)), ""),
+    ],
+)
+def test_the_same_conversation_as_python_has(home, classes, options, wish, system):
+    """With more turns than there is room for, so that the oldest are forgotten."""
+    drawn = random.Random()
+    said = [drawn.choice(["the ice", "no train", "is it on the lake", "größer", " 氷 "]) for _ in range(6)]
+    done = chatted(classes, home, said, *options)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    with Writer(Store(home, SERVER), threads=1) as writer:
+        conversation = Conversation(writer, system)
+        for text, ours in zip(said, found, strict=True):
+            assert ours == {"answer": "".join(conversation.answer(text, wish)), "forgotten": conversation.forgotten}
+    assert conversation.forgotten > 0
+
+
+def test_a_model_whose_template_does_more_does_not_chat(home, classes):
+    """And a message that has no room is refused in words."""
+    long = chatted(classes, home, ["the ice", "the ice is on the lake " * 9])
+    assert long.returncode == 2
+    assert "the bundle holds 40 of prompt and answer" in long.stderr
+    assert len(long.stdout.splitlines()) == 1  # the first was answered
+    [manifest] = home.rglob(FILE_NAME)
+    described = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(described | {"turns": None}))
+    assert "error: the chat template does more than put words around messages" in chatted(classes, home, ["a"]).stderr
 
 
 def test_what_cannot_be_written_is_refused_in_words(speaking, classes, tmp_path):

@@ -3,6 +3,8 @@
 import ast
 import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,11 +15,23 @@ from tests.messages import PACKAGES, ROOT, TROUBLE, Module, messages, normal
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 MESSAGE = re.compile(r"^- (`+)(.+?)\1$", re.MULTILINE | re.DOTALL)
 """A list's item that is one piece of code: a message as it is printed."""
+JAVA = "## The Java core and the Android app"
+"""The section of what no Python says."""
 CODES = re.compile(r"^\| `([a-z-]+)` \| [0-9X, ]+ \|", re.MULTILINE)
 
 
-def documented() -> set[str]:
-    return {normal(found[2]) for found in MESSAGE.finditer(PAGE)}
+def documented(page: str = PAGE.partition(JAVA)[0]) -> set[str]:
+    return {normal(found[2]) for found in MESSAGE.finditer(page)}
+
+
+@pytest.fixture(scope="module")
+def of_java() -> dict[str, str]:
+    """Every message of the Java core, and a file that has it."""
+    if shutil.which("javac") is None:
+        pytest.skip("needs a JDK: apt install openjdk-17-jdk-headless")
+    command = ["java", ROOT / "tests/JavaMessages.java", ROOT / "android_demo/core/src/main/java"]
+    found = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=60).stdout
+    return dict(line.split("\t") for line in found.splitlines())
 
 
 @pytest.mark.no_cover
@@ -31,6 +45,17 @@ def test_every_message_is_explained():
 def test_every_explained_message_exists():
     gone = documented() - {message.template for message in messages()}
     assert not gone, "no source has these any more, take them out of docs/troubleshooting.md:\n" + "\n".join(gone)
+
+
+@pytest.mark.no_cover
+def test_every_message_of_the_java_core_is_explained_and_no_other(of_java):
+    known = documented(PAGE)
+    missing = [f"{where}: - `{message}`" for message, where in of_java.items() if message not in known]
+    assert not missing, f"add to docs/troubleshooting.md under {JAVA!r}, with cause and remedy:\n" + "\n".join(missing)
+    gone = documented(PAGE.partition(JAVA)[2]) - of_java.keys()
+    assert not gone, "the Java core has these no more, take them out of docs/troubleshooting.md:\n" + "\n".join(gone)
+    twice = documented(PAGE.partition(JAVA)[2]) & documented()
+    assert not twice, "what Python says too stands above:\n" + "\n".join(twice)
 
 
 def test_every_message_is_followed_by_an_explanation():

@@ -226,6 +226,19 @@ class GenerationSpec(_Record, frozen=True):
     """The tokens by which the model ends a text."""
 
 
+class TurnsSpec(_Record, frozen=True):
+    """A chat template that writes fixed words around messages; `edge_client.data.turns`."""
+
+    between: dict[str, dict[str, str]]
+    """What stands between a message of one role and of another; "" is where a conversation begins, and its end."""
+    asking: str
+    """What stands behind the user's last message where an answer is asked for."""
+    trimmed: tuple[str, ...] = ()
+    """The roles whose messages lose white space around."""
+    answers: tuple[str, str] | None = None
+    """What is learnt before an answer's own words, and behind them; None where that is not always the same."""
+
+
 class Check(_Record, frozen=True):
     """One line of the verification report."""
 
@@ -264,6 +277,8 @@ class Manifest(_Record, frozen=True, kw_only=True):
     """None where no linear layer of the head gives the logits."""
     chat_template: str | None = None
     """The path of the tokenizer's chat template and special tokens; of language models alone."""
+    turns: TurnsSpec | None = None
+    """The chat template for readers that have no Jinja; None where it does more than write words around messages."""
     generation: GenerationSpec | None = None
     """None where the bundle has no programs that generate."""
 

@@ -365,7 +365,8 @@ class Client:
         """Predictions by the newest global weights that this device has, or by those that it trained itself."""
         from .predictions import predict
 
-        return predict(self.store, texts, job=self.job, personal=personal, threads=self.threads)
+        low = self.conditions.low_memory
+        return predict(self.store, texts, job=self.job, personal=personal, threads=self.threads, low_memory=low)
 
     def generate(
         self,

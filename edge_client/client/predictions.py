@@ -18,9 +18,15 @@ from edge_client.training.plan import Workbench, fitting_shape
 
 
 def predict(
-    store: Store, texts: Sequence[Text], *, job: str | None = None, personal: bool = False, threads: int = 0
+    store: Store,
+    texts: Sequence[Text],
+    *,
+    job: str | None = None,
+    personal: bool = False,
+    threads: int = 0,
+    low_memory: bool = False,
 ) -> list[Prediction]:
-    """Predictions for texts, for pairs, or for questions with their contexts."""
+    """Predictions for texts, for pairs, or for questions with their contexts; `low_memory`: by a program at a time."""
     if not texts:
         return []
     kept, about = find_job(store, job)
@@ -30,7 +36,7 @@ def predict(
     require_publisher([runtime], store.publisher())
     bench = Workbench(bundle, runtime, threads=threads)
     try:
-        return list(_predicted(bench, texts, weights))
+        return list(_predicted(bench, texts, weights, low_memory=low_memory))
     finally:
         bench.close()
 
@@ -74,11 +80,12 @@ def kept_weights(kept: JobStore, about: KnownJob, bundle: Bundle, *, personal: b
     return trained.weights
 
 
-def _predicted(bench: Workbench, texts: Sequence[Text], weights: Weights) -> list[Prediction]:
+def _predicted(bench: Workbench, texts: Sequence[Text], weights: Weights, *, low_memory: bool) -> list[Prediction]:
     manifest = bench.manifest
     batch, length = fitting_shape(manifest, len(texts))
     directions = next(iter(manifest.directions), 1)
-    stepper = Stepper(manifest, bench.runtime, bench.runtime_name, batch, length, directions)
+    shape = batch, length, directions
+    stepper = Stepper(manifest, bench.runtime, bench.runtime_name, *shape, low_memory=low_memory)
     encoder = bench.encoder(batch, length)
     examples = [bench.kind.asked(text) for text in texts]
     predictions: list[Prediction] = []

@@ -20,6 +20,9 @@ def command(
     context: Annotated[
         str | None, typer.Option(help="The second text of each pair; what questions are answered from.")
     ] = None,
+    low_memory: Annotated[
+        bool, typer.Option("--low-memory", help="Hold one program at a time, which takes longer.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: each text's label and scores.")] = False,
 ) -> None:
     """Predict by the newest weights that this device has.
@@ -27,7 +30,9 @@ def command(
     Example: spry predict "Shares fell four percent." --personal
     """
     given = [text if context is None else (text, context) for text in texts]
-    predictions = predict(kept.store, given, job=kept.job, personal=kept.personal, threads=kept.threads)
+    predictions = predict(
+        kept.store, given, job=kept.job, personal=kept.personal, threads=kept.threads, low_memory=low_memory
+    )
     if as_json:
         rows = [
             {"text": text, "label": one.label, "scores": one.scores}

@@ -90,6 +90,16 @@ class Template:
         """What ends a text that is complete; empty where the tokenizer has no such token."""
         return self.tokens.get("eos_token", "")
 
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        """All texts that the template writes or looks for."""
+        from jinja2 import nodes
+
+        parsed = self._compiled.environment.parse(self.source)
+        constants: set[Any] = {one.value for one in parsed.find_all(nodes.Const)}
+        plain = {one.data for one in parsed.find_all(nodes.TemplateData)}
+        return tuple(sorted({one for one in constants if isinstance(one, str)} | plain))
+
     def render(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
         """The conversation's text; with what asks for the next answer at its end, if it is to be generated.
 

@@ -17,7 +17,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from edge_client.bundle import manifest as manifests
-from edge_client.bundle.manifest import FileSpec, Manifest
+from edge_client.bundle.manifest import FileSpec, Manifest, TurnsSpec
+from edge_client.data.turns import turns_of
 from export.errors import ExportError
 from export.lower.lowering import file_sha256
 from export.model.loading import Loaded, template_of
@@ -156,6 +157,13 @@ def add_template(folder: Path, loaded: Loaded) -> str | None:
         return None
     add_file(folder, TEMPLATE_FILE, template_of(loaded.tokenizer).written())
     return TEMPLATE_FILE
+
+
+def turns_in(loaded: Loaded) -> TurnsSpec | None:
+    """The same for readers that have no Jinja; None where it does more than write words around messages."""
+    if loaded.tokenizer is None or not loaded.task.kind.converses:
+        return None
+    return turns_of(template_of(loaded.tokenizer))
 
 
 def add_config(folder: Path, loaded: Loaded) -> None:

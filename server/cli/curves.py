@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Annotated, Any
+import time
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from server.cli.common import CaOption, JsonOption, NameArgument, ServerOption, TokenOption, connect, say, show_json
 from server.cli.connection import Administrator, part
-from server.sinks.sink import SINKS, Curves, Point, open_sink, send
+from server.sinks.sink import SINKS, Curves, Point, Sink, open_sink, send
 
 _PAGE = 1000
 _ENDED = "ended"
+_LATEST = 60.0
+"""Seconds behind the end of a round within which devices tell what its weights are worth to them."""
+_LOOK = 1.0
+_MEASURED = "_global", "_personal"
+_EVALUATED = "evaluated"
+"""How many devices told."""
 ToOption = Annotated[str, typer.Option(help=f"Where to: {', '.join(SINKS)}, and the place behind a colon.")]
 
 
@@ -28,17 +35,21 @@ def export(
 ) -> None:
     """Send a job's metrics to TensorBoard or MLflow: those that are not there yet, so that it may be repeated.
 
+    What devices measure is sent when all of a round's have told, or a minute behind its end.
+
     Example: spry job export news --to tensorboard:runs/ --follow
     """
     with connect(server, admin_token, ca) as administrator:
         standing = administrator.get(f"/v1/jobs/{part(job)}")
         sink = open_sink(to, Curves(standing["id"], standing["name"], standing["settings"]))
-        sent = send(sink, points_of(administrator, standing))
+        sent = send(sink, told(administrator, standing).points)
         if follow:
             with administrator.events(job) as events:
                 for text in events:
                     standing = json.loads(text)
-                    sent += send(sink, points_of(administrator, standing))
+                    sent += send(sink, told(administrator, standing).points)
+            if standing["state"] == _ENDED:
+                sent += _late(administrator, sink, standing)
         if standing["state"] == _ENDED:
             sink.end()
     if as_json:
@@ -47,13 +58,51 @@ def export(
         say(f"{sent} new points of {standing['name']} are in {to}")
 
 
-def points_of(administrator: Administrator, job: dict[str, Any]) -> Iterator[Point]:
-    """With the times at which their rounds were over; what is known before the first, when the job was made."""
+class Told(NamedTuple):
+    """What a server tells of a job."""
+
+    points: list[Point]
+    is_all: bool
+    """Whether no device is still to tell what it measured."""
+
+
+def told(administrator: Administrator, job: Mapping[str, Any], *, latest: float = _LATEST) -> Told:
+    """With the times at which their rounds were over; what is known before the first, when the job was made.
+
+    A place keeps the first value that it is given: the means of what devices measured are left out while others may
+    follow, so many seconds at the `latest`.
+    """
     where = f"/v1/jobs/{part(job['id'])}"
+    rounds = {row["number"]: row for row in _rounds(administrator, where)}
     metrics = administrator.get(f"{where}/metrics")
-    ends = {row["number"]: row["closed"] for row in _rounds(administrator, where) if row["closed"] is not None}
+    evaluated = {row["round"]: row["value"] for row in metrics if row["name"] == _EVALUATED}
+    waits = {row["number"] for row in rounds.values() if _waits(job, row, evaluated, latest)}
+    points = list[Point]()
     for row in metrics:
-        yield Point(row["round"], row["name"], row["value"], ends.get(row["round"], job["created"]))
+        if row["round"] not in waits or not (row["name"] == _EVALUATED or row["name"].endswith(_MEASURED)):
+            end = rounds[row["round"]]["closed"] if row["round"] in rounds else None
+            points.append(Point(row["round"], row["name"], row["value"], job["created"] if end is None else end))
+    return Told(points, not waits)
+
+
+def _waits(job: Mapping[str, Any], row: Mapping[str, Any], evaluated: Mapping[int, float], latest: float) -> bool:
+    """Whether devices may still tell what a round's weights are worth to them, which they do in mode iteration."""
+    settings, every = job["settings"], job["settings"]["device_evaluation"]
+    if settings["training"]["mode"] != "iteration" or not every or row["number"] % every:
+        return False
+    if row["closed"] is None:
+        return job["state"] != _ENDED
+    asked = row["tasks"].get("accepted", 0)
+    return evaluated.get(row["number"], 0) < asked and time.time() < row["closed"] + latest
+
+
+def _late(administrator: Administrator, sink: Sink, job: Mapping[str, Any]) -> int:
+    """Of a job that has ended: what devices tell behind its last step."""
+    until, sent = time.monotonic() + _LATEST, 0
+    while not (known := told(administrator, job)).is_all and time.monotonic() < until:
+        sent += send(sink, known.points)
+        time.sleep(_LOOK)
+    return sent + send(sink, told(administrator, job, latest=0.0).points)
 
 
 def _rounds(administrator: Administrator, where: str) -> Iterator[dict[str, Any]]:

@@ -17,6 +17,7 @@ import pytest
 from edge_client.bundle.folder import Bundle
 from edge_client.commands import cli
 from edge_client.data.templates import Template
+from edge_client.data.turns import written
 from export.errors import ExportError
 from export.write import pack
 from tests import chats
@@ -237,4 +238,7 @@ def test_the_chat_template_comes_with_a_language_model(talker, bundle, talker_fo
     assert opened.manifest.chat_template in {file.path for file in opened.manifest.files}
     assert Template.of(opened).render(messages) == theirs.apply_chat_template(messages, tokenize=False)
     assert Template.of(opened).end == theirs.eos_token
-    assert Bundle.open(bundle).manifest.chat_template is None
+    assert opened.manifest.turns is not None
+    assert written(opened.manifest.turns, messages) == theirs.apply_chat_template(messages, tokenize=False)
+    plain = Bundle.open(bundle).manifest
+    assert (plain.chat_template, plain.turns) == (None, None)

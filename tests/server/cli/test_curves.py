@@ -2,10 +2,12 @@
 
 import json
 import threading
+import time
 
 import pytest
 
 from edge_client.client.client import Client
+from edge_client.events import Event
 from tests.server.cli.conftest import ROWS
 from tests.server.sinks.test_sinks import in_mlflow, in_tensorboard
 
@@ -55,3 +57,36 @@ def test_a_job_that_runs_is_followed_to_its_end(ok, spry, address, job, tmp_path
     told = metrics(ok, job["name"])
     assert max(number for number, _ in told) == 2
     assert {key: value for key, (value, _) in in_tensorboard(tmp_path / job["name"]).items()} == told
+
+
+def test_what_devices_measure_behind_the_last_step_is_waited_for(ok, spry, address, tiny, tmp_path):
+    """The job has ended by then; what the first tells alone is no round's mean."""
+    settings = {
+        "rounds": 1, "per_round": 2, "minimum": 2, "over_selection": 1, "device_evaluation": 1,
+        "training": {"mode": "iteration", "iterations": 1, "learning_rate": 0.1},
+    }  # fmt: skip
+    (tmp_path / "job.json").write_text(json.dumps(settings))
+    made = json.loads(ok("job", "create", "late", "--bundle", tiny, "--settings", tmp_path / "job.json", "--json"))
+    token = json.loads(ok("token", "create", "--uses", 2, "--json"))["token"]
+
+    def take_part(number: int) -> None:
+        def slowly(event: Event) -> None:
+            if event.kind == "evaluated":
+                time.sleep(2.5 * number)  # a device that takes its time over it
+
+        home = tmp_path / f"home{number}"
+        client = Client(address, token, ROWS[number:], home=home, job="late", holdout=0.3, threads=1, on_event=slowly)
+        client.run(rounds=1)
+        client.close()
+
+    devices = [threading.Thread(target=take_part, args=(number,)) for number in range(2)]
+    for device in devices:
+        device.start()
+    done = spry("job", "export", "late", "--to", f"tensorboard:{tmp_path}", "--follow", "--json")
+    for device in devices:
+        device.join()
+    assert (done.code, json.loads(done.out)["state"]) == (0, "ended"), done.err
+    known = metrics(ok, made["id"])
+    assert known[1, "evaluated"] == 2
+    assert (1, "accuracy_personal") in known
+    assert {key: value for key, (value, _) in in_tensorboard(tmp_path / "late").items()} == known

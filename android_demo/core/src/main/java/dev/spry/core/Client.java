@@ -13,6 +13,8 @@ import dev.spry.core.bundle.Bundle;
 import dev.spry.core.bundle.Keys;
 import dev.spry.core.data.Example;
 import dev.spry.core.data.Source;
+import dev.spry.core.data.Template;
+import dev.spry.core.generation.Conversation;
 import dev.spry.core.generation.Generator;
 import dev.spry.core.generation.Wish;
 import dev.spry.core.store.Job;
@@ -293,7 +295,7 @@ public final class Client implements Closeable {
         if (job.update() == null) {
             Workbench open = workbench(task);
             job.saveAbout(new Job(task));
-            OwnData.Parts parts = data.of(open.manifest);
+            OwnData.Parts parts = data.of(open.bundle);
             Round round = new Round(task, server, job, open, tell, waits::checkStopped);
             Double found = round.run(parts.training, parts.heldBack, chosen.conditions.memory());
             stepSeconds = found == null ? stepSeconds : found;
@@ -419,13 +421,33 @@ public final class Client implements Closeable {
 
     /** What a language model goes on with, piece by piece as it comes, by the weights that `predict` takes. */
     public void generate(String prompt, Wish wish, boolean personal, Generator.Pieces pieces) throws IOException {
+        Trained trained = writing(personal);
+        try (Workbench bench = new Workbench(trained.bundle, trained.about.bundle, chosen.engine)) {
+            new Generator(bench.manifest, bench.tokenizer, bench.runner, trained.weights).text(prompt, wish, pieces);
+        }
+    }
+
+    /** A conversation with a language model, by those weights; `system` is what it is told before all else, or null. */
+    public Conversation chat(String system, boolean personal) throws IOException {
+        Trained trained = writing(personal);
+        Template template = Template.of(trained.bundle);
+        template.require();
+        Workbench bench = new Workbench(trained.bundle, trained.about.bundle, chosen.engine);
+        try {
+            Generator generator = new Generator(bench.manifest, bench.tokenizer, bench.runner, trained.weights);
+            return new Conversation(generator, template, system, bench);
+        } catch (RuntimeException error) {
+            bench.close();
+            throw error;
+        }
+    }
+
+    private Trained writing(boolean personal) throws IOException {
         Trained trained = new Trained(store, chosen.job, personal);
         if (trained.bundle.manifest.generation == null) {
             throw new BundleException("the bundle of " + trained.about.name + " has no programs that generate text: "
                     + "export it with --task causal-lm --generate 512, and make a job of that");
         }
-        try (Workbench bench = new Workbench(trained.bundle, trained.about.bundle, chosen.engine)) {
-            new Generator(bench.manifest, bench.tokenizer, bench.runner, trained.weights).text(prompt, wish, pieces);
-        }
+        return trained;
     }
 }

@@ -94,11 +94,21 @@ public final class Logits {
 
     /** How many predictions there are of which the right one is known. */
     public int predictable() {
+        if (!task.equals("causal-lm")) {
+            return examples.size();
+        }
         int count = 0;
-        for (Encoding encoding : encoded.encodings) {
-            count += task.equals("causal-lm") ? encoding.size() - 1 : 1;
+        for (int row = 0; row < examples.size(); row++) {
+            for (int i = 0; i + 1 < shape[1]; i++) {
+                count += following(row, i) == Manifest.IGNORED ? 0 : 1;
+            }
         }
         return count;
+    }
+
+    /** The token behind a position; IGNORED where it is not learnt. */
+    private long following(int row, int position) {
+        return encoded.labels.longs()[row * shape[1] + position + 1];
     }
 
     /** How many of them are right: classes, answers, or the tokens that follow. */
@@ -118,10 +128,9 @@ public final class Logits {
         if (!task.equals("causal-lm")) {
             return largest(row) == example.label ? 1 : 0;
         }
-        Encoding encoding = encoded.encodings.get(row);
         int count = 0;
-        for (int i = 0; i + 1 < encoding.size(); i++) {
-            count += likeliest(row, i) == encoding.ids[i + 1] ? 1 : 0;
+        for (int i = 0; i + 1 < shape[1]; i++) {
+            count += following(row, i) != Manifest.IGNORED && likeliest(row, i) == following(row, i) ? 1 : 0;
         }
         return count;
     }

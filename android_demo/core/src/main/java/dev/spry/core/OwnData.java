@@ -2,9 +2,8 @@ package dev.spry.core;
 
 import java.io.IOException;
 import java.util.Arrays;
-import java.util.List;
 
-import dev.spry.core.bundle.Manifest;
+import dev.spry.core.bundle.Bundle;
 import dev.spry.core.data.Examples;
 import dev.spry.core.data.Source;
 
@@ -52,12 +51,10 @@ final class OwnData {
     }
 
     /** As a bundle's model wants them; read again when the file has changed. */
-    Parts of(Manifest manifest) throws IOException {
-        String task = manifest.model.task;
-        List<String> labels = manifest.model.labels;
-        Object key = Arrays.asList(task, labels, source.stamp());
+    Parts of(Bundle bundle) throws IOException {
+        Object key = Arrays.asList(bundle.folder, source.stamp());
         if (parts == null || !parts.of.equals(key)) {
-            Examples found = Examples.of(source, task, labels, skipBadRows);
+            Examples found = Examples.of(source, bundle, skipBadRows);
             if (found.skipped != null) {
                 tell.tell(Event.of("warning", source.name() + ": rows left out: " + found.skipped));
             }

@@ -2,6 +2,7 @@ package dev.spry.core;
 
 import java.io.File;
 import java.io.IOException;
+import java.io.PrintStream;
 import java.lang.reflect.Constructor;
 import java.util.ArrayList;
 import java.util.HashMap;
@@ -14,6 +15,8 @@ import org.json.JSONObject;
 import dev.spry.core.bundle.Bundle;
 import dev.spry.core.data.Example;
 import dev.spry.core.data.JsonlSource;
+import dev.spry.core.generation.Conversation;
+import dev.spry.core.generation.Wish;
 import dev.spry.core.wire.Trust;
 
 /**
@@ -24,6 +27,8 @@ import dev.spry.core.wire.Trust;
  *         [--holdout 0.1] [--max-memory BYTES] [--patience SECONDS] [--ca PEM] [--rounds N | --once yes]
  *         [--only-sums yes] [--engine CLASS]
  * java … dev.spry.core.JoinMain --server URL --home DIR --predict TEXT [--personal yes]
+ * java … dev.spry.core.JoinMain --server URL --home DIR --chat "HELLO|AND THEN?" [--system TEXT] [--personal yes]
+ *         [--max-tokens N] [--temperature T] [--seed S]
  * </pre>
  */
 public final class JoinMain {
@@ -48,6 +53,10 @@ public final class JoinMain {
         try (Client client = opened()) {
             if (options.containsKey("--predict")) {
                 predict(client);
+                return;
+            }
+            if (options.containsKey("--chat")) {
+                chat(client);
                 return;
             }
             Thread training = Thread.currentThread();
@@ -97,6 +106,25 @@ public final class JoinMain {
         for (Prediction found : client.predict(texts, options.containsKey("--personal"))) {
             JSONObject line = new JSONObject().put("label", found.label).put("scores", new JSONObject(found.scores));
             System.out.println(line);
+        }
+    }
+
+    /** Each answer, and how many messages are forgotten by then. */
+    private void chat(Client client) throws IOException, JSONException {
+        Wish wish = new Wish();
+        wish.maxTokens = Integer.parseInt(options.getOrDefault("--max-tokens", "0"));
+        wish.sampling.temperature = Double.parseDouble(options.getOrDefault("--temperature", "0"));
+        wish.sampling.seed = options.containsKey("--seed") ? Long.parseLong(options.get("--seed")) : null;
+        PrintStream out = new PrintStream(System.out, true, "UTF-8");
+        try (Conversation said = client.chat(options.get("--system"), options.containsKey("--personal"))) {
+            for (String text : options.get("--chat").split("\\|")) {
+                StringBuilder answer = new StringBuilder();
+                said.answer(text, wish, piece -> {
+                    answer.append(piece);
+                    return true;
+                });
+                out.println(new JSONObject().put("answer", answer).put("forgotten", said.forgotten()));
+            }
         }
     }
 

@@ -69,6 +69,20 @@ class LogitsTest {
     }
 
     @Test
+    void countsOfAnAnswerItsTokensAlone() throws Exception {
+        List<Example> examples =
+                Collections.singletonList(Example.learning("the ice is on the lake", new int[][] {{8, 13}}, true));
+        float[] likeliest = new float[LENGTH * 2]; // and losses
+        likeliest[0] = WORDS.indexOf("ice"); // right, and not learnt
+        likeliest[2] = WORDS.indexOf("is");
+        likeliest[4] = WORDS.indexOf("lake"); // where `on` follows
+        Logits logits = new Logits(
+                Tensor.of(likeliest, 1, LENGTH, 2), examples, encoded("causal-lm", examples), "causal-lm");
+        assertEquals(2, logits.predictable());
+        assertEquals(1, logits.right());
+    }
+
+    @Test
     void countsTheTokensThatFollow() throws Exception {
         List<Example> examples = Arrays.asList(new Example("the ice is on", null, 0), new Example("it", null, 0));
         float[] likeliest = new float[2 * LENGTH * 2]; // and losses

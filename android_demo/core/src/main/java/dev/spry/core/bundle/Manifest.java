@@ -55,6 +55,12 @@ public final class Manifest {
     /** The path of tokenizer.json; null where there is none. */
     public final String tokenizer;
     public final int padTokenId;
+    /** The path of the tokenizer's chat template and special tokens; null where there are none. */
+    public final String chatTemplate;
+    /** The chat template in plain words; null where it does more than put words around messages. */
+    public final Turns turns;
+    /** Whether the export looked for them. */
+    public final boolean tellsTurns;
     public final Map<String, RuntimeSpec> runtimes;
     public final List<FileSpec> files;
     /** What programs that generate text can hold; null where there are none. */
@@ -72,6 +78,9 @@ public final class Manifest {
         directions = integers(json.getJSONArray("directions"));
         tokenizer = json.isNull("tokenizer") ? null : json.getString("tokenizer");
         padTokenId = json.getInt("pad_token_id");
+        chatTemplate = json.isNull("chat_template") ? null : json.getString("chat_template");
+        turns = json.isNull("turns") ? null : new Turns(json.getJSONObject("turns"));
+        tellsTurns = json.has("turns");
         runtimes = runtimes(json.getJSONObject("runtimes"));
         files = Json.list(json.getJSONArray("files"), FileSpec::new);
         generation = json.isNull("generation") ? null : new Generation(json.getJSONObject("generation"));
@@ -222,6 +231,9 @@ public final class Manifest {
         require(where, "files", paths, "the adapter", Collections.singletonList(adapter.file));
         if (tokenizer != null) {
             require(where, "files", paths, "the tokenizer", Collections.singletonList(tokenizer));
+        }
+        if (chatTemplate != null) {
+            require(where, "files", paths, "the chat template", Collections.singletonList(chatTemplate));
         }
     }
 

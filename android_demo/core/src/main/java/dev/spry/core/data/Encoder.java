@@ -52,7 +52,7 @@ public final class Encoder {
         }
         List<Encoding> encodings = new ArrayList<>();
         for (Example example : examples) {
-            Encoding encoding = tokenizer.encode(example.text, example.pair, length);
+            Encoding encoding = encoding(example);
             if (encoding.size() == 0) {
                 throw new ProgramInputException("text " + encodings.size() + " has no tokens: '" + example.text + "'");
             }
@@ -61,6 +61,16 @@ public final class Encoder {
         float[] weight = new float[batch];
         Arrays.fill(weight, 0, examples.size(), 1);
         return new Encoded(columns(encodings), labels(examples, encodings), Tensor.of(weight, batch), encodings);
+    }
+
+    /** At most `length` tokens of an example; of one with answers those around the most of them. */
+    private Encoding encoding(Example example) {
+        if (example.learnt == null) {
+            return tokenizer.encode(example.text, example.pair, length);
+        }
+        Encoding whole = tokenizer.whole(example.text, !example.isWhole);
+        boolean opened = whole.size() > 0 && tokenizer.isSpecial(whole.ids[0]);
+        return whole.at(Learnt.stretch(Learnt.of(example, whole), length, opened));
     }
 
     private Map<String, Tensor> columns(List<Encoding> encodings) {
@@ -93,7 +103,7 @@ public final class Encoder {
             case "qa":
                 return spans(examples, encodings);
             case "causal-lm":
-                return nextTokens(encodings);
+                return nextTokens(examples, encodings);
             default:
                 long[] classes = new long[batch];
                 for (int i = 0; i < examples.size(); i++) {
@@ -124,13 +134,14 @@ public final class Encoder {
         return Tensor.of(spans, batch, 2);
     }
 
-    /** A language model's labels: the tokens themselves, IGNORED on padding. */
-    private Tensor nextTokens(List<Encoding> encodings) {
+    /** A language model's labels: the tokens themselves, IGNORED on padding and where they are not learnt. */
+    private Tensor nextTokens(List<Example> examples, List<Encoding> encodings) {
         long[] labels = new long[batch * length];
         Arrays.fill(labels, Manifest.IGNORED);
         for (int row = 0; row < encodings.size(); row++) {
-            for (int i = 0; i < encodings.get(row).size(); i++) {
-                labels[row * length + i] = encodings.get(row).ids[i];
+            boolean[] learnt = Learnt.of(examples.get(row), encodings.get(row));
+            for (int i = 0; i < learnt.length; i++) {
+                labels[row * length + i] = learnt[i] ? encodings.get(row).ids[i] : Manifest.IGNORED;
             }
         }
         return Tensor.of(labels, batch, length);

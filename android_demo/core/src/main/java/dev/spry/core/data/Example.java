@@ -15,17 +15,33 @@ public final class Example {
     public final int answerStart;
     /** All that are right. */
     public final List<String> answers;
+    /** The parts of the text that a language model learns, from and to in Unicode characters; null: all of it. */
+    final int[][] learnt;
+    /** Whether the text has its special tokens in it. */
+    final boolean isWhole;
 
     public Example(String text, String pair, int label) {
         this(text, pair, label, null, 0, Collections.emptyList());
     }
 
     public Example(String text, String pair, int label, String answer, int answerStart, List<String> answers) {
+        this(text, pair, label, answer, answerStart, answers, null, false);
+    }
+
+    private Example(String text, String pair, int label, String answer, int answerStart, List<String> answers,
+            int[][] learnt, boolean isWhole) {
         this.text = text;
         this.pair = pair;
         this.label = label;
         this.answer = answer;
         this.answerStart = answerStart;
         this.answers = answers;
+        this.learnt = learnt;
+        this.isWhole = isWhole;
+    }
+
+    /** A text of which parts are learnt. */
+    public static Example learning(String text, int[][] learnt, boolean isWhole) {
+        return new Example(text, null, 0, null, 0, Collections.<String>emptyList(), learnt, isWhole);
     }
 }

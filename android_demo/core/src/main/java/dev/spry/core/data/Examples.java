@@ -14,6 +14,8 @@ import java.util.List;
 import org.json.JSONObject;
 
 import dev.spry.core.DataException;
+import dev.spry.core.bundle.Bundle;
+import dev.spry.core.bundle.Model;
 
 /**
  * A device's training data as examples of a task.
@@ -41,9 +43,14 @@ public final class Examples {
         this.skipped = skipped;
     }
 
-    /** The rows as examples of a task; `skip` leaves out those that cannot be used; else the first is an error. */
-    public static Examples of(Source source, String task, List<String> labels, boolean skip) throws IOException {
-        Checked checked = new Checked(new Rows(task, labels), source.name(), skip);
+    /** The rows as examples of a bundle's task; `skip` leaves out those that cannot be used; else the first is an error. */
+    public static Examples of(Source source, Bundle bundle, boolean skip) throws IOException {
+        Model model = bundle.manifest.model;
+        return of(source, new Rows(model.task, model.labels, Template.of(bundle)), skip);
+    }
+
+    static Examples of(Source source, Rows rows, boolean skip) throws IOException {
+        Checked checked = new Checked(rows, source.name(), skip);
         source.rows(checked);
         if (checked.places.isEmpty()) {
             String all = ": all " + checked.bad + " rows were left out (" + checked.told() + ")";

@@ -9,22 +9,26 @@ import org.json.JSONArray;
 import org.json.JSONException;
 import org.json.JSONObject;
 
+import dev.spry.core.DataException;
+
 /**
  * From rows to examples of a task.
  *
  * <pre>
  * seq-cls      text, label (a name or its number), and text_pair where a text comes in pairs
  * qa           question, context, answers: SQuAD's {"text": [...], "answer_start": [...]}, empty where there is none
- * causal-lm    text
+ * causal-lm    messages, or prompt and completion, of which answers alone are learnt; or text
  * </pre>
  */
 final class Rows {
     private final String task;
     private final List<String> labels;
+    private final Template template;
 
-    Rows(String task, List<String> labels) {
+    Rows(String task, List<String> labels, Template template) {
         this.task = task;
         this.labels = labels;
+        this.template = template;
     }
 
     Example example(JSONObject row) throws BadRow {
@@ -32,11 +36,72 @@ final class Rows {
             case "qa":
                 return question(row);
             case "causal-lm":
-                return new Example(string(row, "text"), null, 0);
+                return said(row);
             default:
                 boolean paired = !row.isNull("text_pair") && !"".equals(row.opt("text_pair"));
                 return new Example(string(row, "text"), paired ? string(row, "text_pair") : null, label(row));
         }
+    }
+
+    private Example said(JSONObject row) throws BadRow {
+        if (!row.isNull("messages")) {
+            try {
+                return template.example(messages(row.opt("messages")));
+            } catch (DataException error) {
+                throw new BadRow(error.getMessage());
+            }
+        }
+        if (!row.isNull("prompt") && !row.isNull("completion")) {
+            String prompt = string(row, "prompt");
+            String text = prompt + string(row, "completion") + template.end;
+            int stop = text.codePointCount(0, text.length());
+            return Example.learning(text, new int[][] {{prompt.codePointCount(0, prompt.length()), stop}}, false);
+        }
+        if (row.isNull("text") && (row.has("prompt") || row.has("completion"))) {
+            throw new BadRow("has one of prompt and completion: both belong together");
+        }
+        return new Example(string(row, "text"), null, 0);
+    }
+
+    private static List<Message> messages(Object value) throws BadRow {
+        Object found = value;
+        if (value instanceof String) {
+            try {
+                found = new JSONArray((String) value);
+            } catch (JSONException error) {
+                throw new BadRow("messages is not JSON: " + error.getMessage());
+            }
+        }
+        if (!(found instanceof JSONArray) || ((JSONArray) found).length() == 0) {
+            throw new BadRow("messages must look like [{\"role\": \"user\", \"content\": \"...\"}], got '" + found + "'");
+        }
+        List<Message> messages = new ArrayList<>();
+        for (int i = 0; i < ((JSONArray) found).length(); i++) {
+            messages.add(message(i + 1, ((JSONArray) found).optJSONObject(i)));
+        }
+        return messages;
+    }
+
+    private static Message message(int number, JSONObject given) throws BadRow {
+        JSONObject fields = given == null ? new JSONObject() : given;
+        for (String field : new String[] {"role", "content"}) {
+            Object text = fields.opt(field);
+            if (!(text instanceof String)) {
+                throw new BadRow("message " + number + " must have a " + field + " that is a text, got "
+                        + (text == null ? "none" : text.getClass().getSimpleName()));
+            }
+            if (!((String) text).trim().isEmpty()) {
+                string(fields, field);
+            }
+        }
+        for (Iterator<String> names = fields.keys(); names.hasNext(); ) {
+            String name = names.next();
+            if (!name.equals("role") && !name.equals("content") && !fields.isNull(name)) {
+                throw new BadRow("message " + number + " has " + name + " beside its role and content, and this app"
+                        + " cannot tell what the chat template makes of it: leave it out");
+            }
+        }
+        return new Message(fields.optString("role"), fields.optString("content"));
     }
 
     private static String string(JSONObject row, String field) throws BadRow {

@@ -39,7 +39,12 @@ public final class Generator {
     /** Tells the text that follows, piece by piece. */
     public void text(String prompt, Wish wish, Pieces pieces) throws IOException {
         wish.check();
-        List<Integer> tokens = encoded(prompt);
+        text(encoded(prompt, true), wish, pieces);
+    }
+
+    /** The same, of a prompt's tokens. */
+    void text(List<Integer> prompt, Wish wish, Pieces pieces) throws IOException {
+        List<Integer> tokens = new ArrayList<>(prompt);
         int left = room(tokens.size(), wish.maxTokens);
         Sampler sampler = new Sampler(wish.sampling);
         Detokenizer words = new Detokenizer(tokenizer);
@@ -63,12 +68,18 @@ public final class Generator {
         return piece.isEmpty() || pieces.said(piece);
     }
 
-    private List<Integer> encoded(String prompt) {
+    /** Tokens of prompt and answer together that there is room for. */
+    int length() {
+        return decoder.length;
+    }
+
+    /** A prompt's tokens; `special` where the tokenizer adds those that begin a text, but none that end one. */
+    List<Integer> encoded(String prompt, boolean special) {
         List<Integer> tokens = new ArrayList<>();
-        for (int id : tokenizer.encode(prompt, null, Integer.MAX_VALUE).ids) {
+        for (int id : tokenizer.whole(prompt, special).ids) {
             tokens.add(id);
         }
-        while (!tokens.isEmpty() && ends.contains(tokens.get(tokens.size() - 1))) {
+        while (special && !tokens.isEmpty() && ends.contains(tokens.get(tokens.size() - 1))) {
             tokens.remove(tokens.size() - 1);
         }
         if (tokens.isEmpty()) {
@@ -79,7 +90,7 @@ public final class Generator {
     }
 
     /** How many tokens may follow a prompt. */
-    private int room(int prompt, int wanted) {
+    int room(int prompt, int wanted) {
         int room = decoder.length + 1 - prompt; // the last is told, and read by nobody
         String has = "the prompt has " + prompt + " tokens";
         if (room <= 1) {

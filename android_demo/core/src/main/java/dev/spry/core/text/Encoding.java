@@ -25,6 +25,15 @@ public final class Encoding {
         ends = Arrays.copyOf(built.ends, built.count);
     }
 
+    /** Some of its tokens. */
+    public Encoding at(int[] places) {
+        Builder built = new Builder();
+        for (int place : places) {
+            built.add(ids[place], types[place], texts[place], starts[place], ends[place]);
+        }
+        return built.build();
+    }
+
     public int size() {
         return ids.length;
     }

@@ -101,6 +101,19 @@ public final class Tokenizer {
         return postProcessor.join(first, second);
     }
 
+    /** All tokens of a text; `special`: with those that the model wants around it. */
+    public Encoding whole(String text, boolean special) {
+        if (special) {
+            return encode(text, null, Integer.MAX_VALUE);
+        }
+        return tokens(text).build();
+    }
+
+    /** Whether a token is one that a tokenizer puts around texts. */
+    public boolean isSpecial(int id) {
+        return special.contains(id);
+    }
+
     /** A token as it is written in the vocabulary. */
     String token(int id) {
         return names.getOrDefault(id, "");

@@ -34,6 +34,10 @@ class ExamplesTest {
         return new JsonlSource(path.toFile());
     }
 
+    private static Examples examples(Source source, String task, boolean skip) throws IOException {
+        return Examples.of(source, new Rows(task, LABELS, new Template(null, "", "no template")), skip);
+    }
+
     private static String rows(int count) {
         StringBuilder all = new StringBuilder();
         for (int i = 0; i < count; i++) {
@@ -46,7 +50,7 @@ class ExamplesTest {
     void rowsBecomeExamples() throws IOException {
         Source source = file("\uFEFF{\"text\": \"fine\", \"label\": \"yes\"}\r\n\n"
                 + "{\"text\": \"worse\", \"text_pair\": \"second\", \"label\": 0}\n{\"text\": \"last\", \"label\": \"1\"}");
-        Examples found = Examples.of(source, "seq-cls", LABELS, false);
+        Examples found = examples(source, "seq-cls", false);
         assertEquals(3, found.size());
         assertEquals(3, Examples.count(source, false));
         assertEquals("fine", found.get(0).text);
@@ -61,7 +65,7 @@ class ExamplesTest {
         Source source = file("{\"question\": \"what?\", \"context\": \"\uD83D\uDE00 a red kite\","
                 + " \"answers\": {\"text\": [\"red kite\"], \"answer_start\": [4]}}\n"
                 + "{\"question\": \"who?\", \"context\": \"nobody\", \"answers\": {\"text\": [], \"answer_start\": []}}\n");
-        Examples found = Examples.of(source, "qa", LABELS, false);
+        Examples found = examples(source, "qa", false);
         assertEquals("red kite", found.get(0).answer);
         assertNull(found.get(1).answer);
     }
@@ -72,9 +76,9 @@ class ExamplesTest {
         "{\"text\": 7, \"label\": 1}", "{\"label\": 1}", "[1]", "text", "{\"text\": \"a\"", "{\"text\": \"\\ud800\", \"label\": 1}"})
     void aBadRowIsNamedOrLeftOut(String row) throws IOException {
         Source source = file("{\"text\": \"good\", \"label\": 1}\n" + row + "\n");
-        DataException error = assertThrows(DataException.class, () -> Examples.of(source, "seq-cls", LABELS, false));
+        DataException error = assertThrows(DataException.class, () -> examples(source, "seq-cls", false));
         assertTrue(error.getMessage().contains(", line 2: "), error.getMessage());
-        Examples kept = Examples.of(source, "seq-cls", LABELS, true);
+        Examples kept = examples(source, "seq-cls", true);
         assertEquals(1, kept.size());
         assertTrue(kept.skipped.startsWith("line 2: "), kept.skipped);
     }
@@ -94,33 +98,33 @@ class ExamplesTest {
             line.append('x');
         }
         Source source = file(line + "\"}\n" + rows(1));
-        DataException error = assertThrows(DataException.class, () -> Examples.of(source, "seq-cls", LABELS, false));
+        DataException error = assertThrows(DataException.class, () -> examples(source, "seq-cls", false));
         assertTrue(error.getMessage().contains("line 1: is longer than 1,048,576 bytes"), error.getMessage());
-        assertEquals("text 0", Examples.of(source, "seq-cls", LABELS, true).get(0).text);
+        assertEquals("text 0", examples(source, "seq-cls", true).get(0).text);
     }
 
     @Test
     void contentDecidesWhatIsHeldBack() throws IOException {
-        Examples[] parts = Examples.of(file(rows(200)), "seq-cls", LABELS, false).split(0.1, 0);
+        Examples[] parts = examples(file(rows(200)), "seq-cls", false).split(0.1, 0);
         assertEquals(200, parts[0].size() + parts[1].size());
         assertTrue(parts[1].size() > 5 && parts[1].size() < 40, "held back: " + parts[1].size());
         Set<String> held = new HashSet<>();
         for (int i = 0; i < parts[1].size(); i++) {
             held.add(parts[1].get(i).text);
         }
-        Examples later = Examples.of(file("{\"text\": \"new\", \"label\": 1}\n" + rows(200)), "seq-cls", LABELS, false);
+        Examples later = examples(file("{\"text\": \"new\", \"label\": 1}\n" + rows(200)), "seq-cls", false);
         Examples again = later.split(0.1, 0)[1];
         for (int i = 0; i < again.size(); i++) {
             assertTrue(again.get(i).text.equals("new") || held.contains(again.get(i).text));
         }
-        assertEquals(0, Examples.of(file(rows(9)), "seq-cls", LABELS, false).split(0, 0)[1].size());
-        assertEquals(1, Examples.of(file(rows(2)), "seq-cls", LABELS, false).split(0.0001, 0)[1].size());
+        assertEquals(0, examples(file(rows(9)), "seq-cls", false).split(0, 0)[1].size());
+        assertEquals(1, examples(file(rows(2)), "seq-cls", false).split(0.0001, 0)[1].size());
         assertThrows(DataException.class, () -> later.split(1, 0));
     }
 
     @Test
     void aFileThatChangedIsNoticed() throws IOException {
-        Examples found = Examples.of(file(rows(3)), "seq-cls", LABELS, false);
+        Examples found = examples(file(rows(3)), "seq-cls", false);
         file(rows(3).replace("text", "next"));
         DataException error = assertThrows(DataException.class, () -> found.get(1));
         assertTrue(error.getMessage().contains("changed while it was in use"), error.getMessage());
@@ -128,10 +132,10 @@ class ExamplesTest {
 
     @Test
     void theSameRowsHaveTheSameFingerprint() throws IOException {
-        String first = Examples.of(file(rows(3)), "seq-cls", LABELS, false).fingerprint();
-        assertEquals(first, Examples.of(file("\n" + rows(3)), "seq-cls", LABELS, false).fingerprint());
+        String first = examples(file(rows(3)), "seq-cls", false).fingerprint();
+        assertEquals(first, examples(file("\n" + rows(3)), "seq-cls", false).fingerprint());
         assertEquals(32, first.length());
-        assertTrue(!first.equals(Examples.of(file(rows(4)), "seq-cls", LABELS, false).fingerprint()));
+        assertTrue(!first.equals(examples(file(rows(4)), "seq-cls", false).fingerprint()));
     }
 
     @Test
@@ -140,7 +144,7 @@ class ExamplesTest {
         assertThrows(DataException.class, () -> new JsonlSource(nothing));
         assertThrows(DataException.class, () -> new JsonlSource(folder.toFile()));
         DataException error =
-                assertThrows(DataException.class, () -> Examples.of(file("\n\n"), "seq-cls", LABELS, false));
+                assertThrows(DataException.class, () -> examples(file("\n\n"), "seq-cls", false));
         assertTrue(error.getMessage().endsWith("has no example; it is empty"), error.getMessage());
     }
 }

@@ -45,7 +45,7 @@ final class TrainMain {
         this.folder = folder;
         tokenizer = Tokenizer.read(bundle.tokenizer());
         JsonlSource source = new JsonlSource(new File(folder, "rows.jsonl"));
-        examples = Examples.of(source, bundle.manifest.model.task, bundle.manifest.model.labels, false);
+        examples = Examples.of(source, bundle, false);
         start = Safetensors.parse(read("start.safetensors")).tensors;
     }
 

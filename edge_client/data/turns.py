@@ -1,0 +1,182 @@
+"""A chat template as plain data, for readers that have no Jinja: what stands before, between and behind messages.
+
+Templates are programs, but most only write fixed words around messages, by the roles of the two that meet. These words
+are found by rendering marks in the messages' place, and then held against the template on conversations at random, with
+the words that the template itself looks for. One that does more, such as hide thoughts, tell today's date or count, is
+nothing here.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from edge_client.bundle.manifest import TurnsSpec
+from edge_client.errors import SpryError
+
+from .templates import ANSWERING, Chat, Message, Template
+
+SYSTEM, USER = "system", "user"
+_EDGE = ""
+"""In the place of a role: where a conversation begins and ends."""
+_MARKS = ("7253190841", "4480916273", "9136072548", "6051827394")
+"""In the place of messages: what no filter of a template changes, and no template says itself."""
+_IN_TURN = {_EDGE: {SYSTEM, USER}, SYSTEM: {USER}, USER: {ANSWERING}, ANSWERING: {USER}}
+_AFTER = (
+    {last: {SYSTEM, USER, ANSWERING} for last in (_EDGE, SYSTEM, USER, ANSWERING)},
+    _IN_TURN,
+    {**_IN_TURN, _EDGE: {USER}},
+)
+"""The roles that may follow another: in any order, in turn, in turn and without what a model is told first."""
+_OF_TODAY = "strftime_now"
+_TRIES, _LONGEST = 150, 7
+_PLAIN = ("", "tea", "is hot, ", " \n", "\n", "naïve 日本語", "42", "\u00a0", "\t- x")
+
+
+def turns_of(template: Template) -> TurnsSpec | None:
+    """None where there is no template, or one that does more; where answers are not found, none are told."""
+    if not template.source or _OF_TODAY in template.source:
+        return None
+    known = [found for after in _AFTER if (found := _found(template, after)) and _holds(template, found)]
+    learning = [found for found in known if found.answers and _learns(template, found)]
+    return next(iter(learning), None) or next((replace(found, answers=None) for found in known), None)
+
+
+def written(turns: TurnsSpec, messages: Sequence[Message], *, asks: bool = False) -> str:
+    """A conversation's text; `asks`: with what asks for the next answer, where the user spoke last."""
+    return _written(turns, messages, asks=asks)[0]
+
+
+def chat(turns: TurnsSpec, messages: Sequence[Message]) -> Chat:
+    """A conversation's text, and where its answers stand."""
+    text, places = _written(turns, messages, asks=False)
+    before, behind = turns.answers or ("", "")
+    at = [place for place, one in zip(places, messages, strict=True) if one["role"] == ANSWERING]
+    return Chat(text, tuple((start - len(before), stop + len(behind)) for start, stop in at))
+
+
+def _written(turns: TurnsSpec, messages: Sequence[Message], *, asks: bool) -> tuple[str, list[tuple[int, int]]]:
+    text, last, places = "", _EDGE, list[tuple[int, int]]()
+    for one in messages:
+        role, content = str(one["role"]), str(one["content"])
+        text += turns.between[last][role]
+        content = content.strip() if role in turns.trimmed else content
+        places.append((len(text), len(text) + len(content)))
+        text, last = text + content, role
+    return text + (turns.asking if asks else turns.between[last][_EDGE]), places
+
+
+# --- what a template writes ---
+
+
+def _found(template: Template, after: dict[str, set[str]]) -> TurnsSpec | None:
+    """By the shortest conversation in which a role follows another."""
+    between, trimmed = dict[str, dict[str, str]](), list[str]()
+    paths: dict[str, tuple[str, ...]] = {_EDGE: ()}
+    reached = [_EDGE]
+    for last in reached:  # which grows
+        for role in (SYSTEM, USER, ANSWERING):
+            path = (*paths[last], role)
+            pieces = _pieces(template, path, goes_on=role == SYSTEM) if role in after[last] else None
+            if pieces is None:
+                continue
+            between.setdefault(last, {})[role] = pieces[0]
+            if role in paths:
+                continue
+            paths[role] = path
+            reached.append(role)
+            alone = _pieces(template, path)
+            between[role] = {} if alone is None else {_EDGE: alone[1]}
+            if _pieces(template, path, goes_on=role == SYSTEM, around=(" \n\t", "\n ")) == pieces:
+                trimmed.append(role)
+    asked = _pieces(template, paths[USER], asks=True) if USER in paths else None
+    if asked is None or USER not in between.get(ANSWERING, {}):
+        return None
+    return TurnsSpec(between, asked[1], tuple(trimmed), _answers(template, paths[ANSWERING]))
+
+
+def _pieces(
+    template: Template,
+    roles: Sequence[str],
+    *,
+    goes_on: bool = False,
+    asks: bool = False,
+    around: tuple[str, str] = ("", ""),
+) -> tuple[str, str] | None:
+    """What stands before the last message, and behind it; None where messages are refused, or not written just once.
+
+    Where it `goes_on` the user speaks behind it: a template may write what a model is told first with that alone.
+    """
+    marks = [*_MARKS[: len(roles) - 1], around[0] + _MARKS[len(roles) - 1] + around[1]]
+    messages = [_message(role, mark) for role, mark in zip(roles, marks, strict=True)]
+    more = [_message(USER, _MARKS[len(roles)])] if goes_on else []
+    text = _rendered(template, [*messages, *more], asks=asks)
+    used = _MARKS[: len(messages) + len(more)]
+    if text is None or any(text.count(mark) != 1 for mark in used):
+        return None
+    before, _, behind = text.partition(used[len(roles) - 1])
+    return before.rpartition(used[len(roles) - 2])[2] if len(roles) > 1 else before, behind.partition(used[-1])[0]
+
+
+def _answers(template: Template, path: Sequence[str]) -> tuple[str, str] | None:
+    """What is learnt before an answer's own words, and behind them."""
+    try:
+        found = template.chat([_message(role, mark) for role, mark in zip(path, _MARKS, strict=False)])
+    except SpryError:
+        return None
+    (start, stop), mark = found.answers[-1], _MARKS[len(path) - 1]
+    before, own, behind = found.text[start:stop].partition(mark)
+    return (before, behind) if own else None
+
+
+# --- whether that is all ---
+
+
+def _holds(template: Template, turns: TurnsSpec) -> bool:
+    return all(
+        _rendered(template, messages, asks=asks) == written(turns, messages, asks=asks)
+        for messages in _conversations(template, turns)
+        for asks in {False, messages[-1]["role"] == USER}
+    )
+
+
+def _learns(template: Template, turns: TurnsSpec) -> bool:
+    said = (messages for messages in _conversations(template, turns) if any(m["role"] == ANSWERING for m in messages))
+    return all(_learnt(template, messages) == _plain(chat(turns, messages)) for messages in said)
+
+
+def _learnt(template: Template, messages: Sequence[Message]) -> Chat | None:
+    try:
+        return template.chat(messages)
+    except SpryError:
+        return None
+
+
+def _plain(found: Chat) -> Chat | None:
+    """A conversation with an answer that has nothing to learn is refused."""
+    return found if all(start < stop for start, stop in found.answers) else None
+
+
+def _conversations(template: Template, turns: TurnsSpec) -> Iterator[list[Message]]:
+    """The same whenever a template is asked."""
+    rng, words = random.Random(0), (*_PLAIN, *template.words)  # noqa: S311 -- no secrets
+    for number in range(_TRIES):
+        messages, last = list[Message](), _EDGE
+        while len(messages) <= number % _LONGEST or _EDGE not in turns.between[last]:
+            following = [role for role in turns.between[last] if role]
+            last = rng.choice(following)
+            messages.append(_message(last, "".join(rng.choices(words, k=rng.randint(1, 4)))))
+        yield messages
+
+
+def _rendered(template: Template, messages: Sequence[Message], *, asks: bool) -> str | None:
+    try:
+        return template.render(messages, asks)
+    except SpryError:
+        return None
+
+
+def _message(role: str, content: str) -> Message:
+    return {"role": role, "content": content}

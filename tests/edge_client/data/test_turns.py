@@ -1,0 +1,92 @@
+"""Chat templates as plain data, beside transformers on conversations at random."""
+
+import random
+
+import pytest
+
+from edge_client.data.templates import Template
+from edge_client.data.turns import chat, turns_of, written
+from export.model.loading import template_of
+from tests import chats
+
+DEFAULT_SYSTEM = (  # as Qwen 2.5 and SmolLM 2
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+    "{{ '<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n' }}{% endif %}"
+    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+JOINED_SYSTEM = (  # as Gemma 3
+    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{% set prefix = messages[0]['content'] + '\n\n' %}"
+    "{% set said = messages[1:] %}{% else %}{% set prefix = '' %}{% set said = messages %}{% endif %}"
+    "{% for message in said %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate') }}{% endif %}"
+    "{{ '<start_of_turn>' + ('model' if message['role'] == 'assistant' else message['role']) + '\n'"
+    " + (prefix if loop.first else '') }}{{ message['content'] | trim }}{{ '<end_of_turn>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
+)
+TEMPLATES = {
+    "default system": DEFAULT_SYSTEM,
+    "joined system": JOINED_SYSTEM,
+    **{name: chats.PLAIN[name] for name in ("chatml", "gemma", "llama-2", "zephyr")},
+    **{f"{name}, marked": chats.MARKED[name] for name in ("chatml", "gemma", "llama-2", "zephyr")},
+}
+WITH_SYSTEM = ("default system", "joined system", "chatml", "chatml, marked", "zephyr", "zephyr, marked")
+
+
+def conversation(rng: random.Random, name: str) -> list[dict[str, str]]:
+    return chats.conversation(rng, system=name in WITH_SYSTEM and rng.random() < 0.5)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_texts_are_those_of_transformers(name):
+    theirs, rng = chats.tokenizer(TEMPLATES[name]), random.Random()
+    turns = turns_of(template_of(theirs))
+    assert turns is not None
+    assert ("system" in turns.between[""]) == (name in WITH_SYSTEM)
+    for _ in range(25):
+        messages = conversation(rng, name)
+        assert written(turns, messages) == theirs.apply_chat_template(messages, tokenize=False)
+        asking = theirs.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
+        assert written(turns, messages[:-1], asks=True) == asking
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_same_is_learnt(name):
+    template, rng = template_of(chats.tokenizer(TEMPLATES[name])), random.Random()
+    turns = turns_of(template)
+    assert turns is not None
+    assert turns.answers is not None
+    for _ in range(25):
+        messages = conversation(rng, name)
+        assert chat(turns, messages) == template.chat(messages)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "",
+        "{% for %}",
+        chats.PLAIN["thinking"],
+        chats.PLAIN["llama-3"],
+        "{% for m in messages %}{{ m.role }}: {{ m.content | upper }}\n{% endfor %}",
+        "{% for m in messages %}{{ loop.index }} {{ m.content }}\n{% endfor %}",
+        "{% for m in messages %}{{ m.content.split('<end>')[0] }}\n{% endfor %}",
+        "{% for m in messages %}{% if 'http' in m.content %}link: {% endif %}{{ m.content }}\n{% endfor %}",
+        "{% for m in messages %}{{ m.content.lstrip() }}\n{% endfor %}",
+        "{% for m in messages[-2:] %}{{ m.content }}\n{% endfor %}",
+    ],
+    ids=["none", "broken", "thoughts", "today", "upper case", "numbers", "cut", "a word", "one side", "the last two"],
+)
+def test_a_template_that_does_more_is_nothing(source):
+    assert turns_of(Template(source, {"bos_token": "<s>"})) is None
+
+
+def test_answers_that_have_no_place_are_not_learnt():
+    """Nothing ends the last: white space at its end belongs to it, or does not."""
+    before = "{% if not loop.first %}{{ '\n' }}{% endif %}"
+    template = Template("{% for m in messages %}" + before + "{{ m.role + ': ' + m.content }}{% endfor %}")
+    turns = turns_of(template)
+    assert turns is not None
+    assert turns.answers is None
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b "}]
+    assert written(turns, messages) == template.render(messages) == "user: a\nassistant: b "

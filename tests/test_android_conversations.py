@@ -1,0 +1,149 @@
+"""The Android library's conversations beside Python's: the same tokens are read, and the same of them learnt."""
+
+import json
+import random
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from edge_client.bundle.manifest import FILE_NAME, AdapterSpec, FileSpec, Manifest, ModelSpec, Segment, write
+from edge_client.data.conversations import example_of
+from edge_client.data.encoder import TextEncoder
+from edge_client.data.sequences import sequence_of
+from edge_client.data.sources import BadRow
+from edge_client.data.templates import Template
+from edge_client.data.turns import turns_of
+from export.model.loading import template_of
+from tests import android, chats
+from tests.edge_client.data.test_turns import TEMPLATES, WITH_SYSTEM
+
+LENGTH = 48
+FILES = "adapter.safetensors", "tokenizer.json", "tokenizer_config.json"
+MANIFEST = Manifest(
+    made_by="a test",
+    model=ModelSpec("tiny", "none", "causal-lm", (), 2, 420),
+    adapter=AdapterSpec("lora", {}, FILES[0]),
+    inputs=("input_ids", "attention_mask"),
+    units=(),
+    head=(),
+    segments=(Segment("embed", 0, 0), Segment("head", 0, 0)),
+    shapes=((1, LENGTH),),
+    directions=(1,),
+    tokenizer=FILES[1],
+    chat_template=FILES[2],
+    pad_token_id=2,
+    runtimes={},
+    verification=(),
+    files=tuple(FileSpec(name, "", 0) for name in FILES),
+)
+"""A bundle without programs."""
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory) -> str:
+    return android.classpath(tmp_path_factory.mktemp("classes"))
+
+
+def bundle(folder: Path, template: Template, rows: list[dict]) -> Path:
+    folder.mkdir()
+    (folder / FILE_NAME).write_bytes(write(msgspec.structs.replace(MANIFEST, turns=turns_of(template))))
+    (folder / FILES[1]).write_text(chats.trained().to_str())
+    (folder / FILES[2]).write_bytes(template.written())
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def read(classes: str, *folders: Path) -> list[dict]:
+    """What the library makes of their rows, one after the other."""
+    command = android.java(classes, "dev.spry.core.data.ConversationsMain", LENGTH, *folders)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def rows_for(name: str, rng: random.Random) -> list[dict]:
+    said = [chats.conversation(rng, system=name in WITH_SYSTEM and rng.random() < 0.5) for _ in range(25)]
+    rows: list[dict] = [{"messages": messages} for messages in said]
+    rows += [{"messages": json.dumps(messages), "text": "not this"} for messages in said[:2]]
+    rows += [{"messages": [*messages, {"role": "user", "content": "more"}]} for messages in said[:2]]
+    rows += [{"prompt": chats.words(rng, 40), "completion": chats.words(rng)} for _ in range(8)]
+    rows += [{"prompt": "the tea is", "completion": " hot" * 80}, {"prompt": "ok. " * 80, "completion": "42"}]
+    return [*rows, {"text": chats.words(rng, 60)}, {"text": "the tea", "prompt": "alone"}]
+
+
+def test_the_same_tokens_are_learnt(classes, tmp_path):
+    rng = random.Random()
+    templates = {name: template_of(chats.tokenizer(source)) for name, source in TEMPLATES.items()}
+    rows = {name: rows_for(name, rng) for name in TEMPLATES}
+    found = iter(read(classes, *(bundle(tmp_path / name, templates[name], rows[name]) for name in TEMPLATES)))
+    encoder = TextEncoder(chats.trained(), MANIFEST, 1, LENGTH)
+    cut = 0
+    for name, template in templates.items():
+        for row in rows[name]:
+            expected = sequence_of(example_of(row, template), encoder)
+            assert next(found) == expected._asdict(), (name, row)
+            cut += len(expected.ids) == LENGTH
+    assert next(found, None) is None
+    assert cut > 50
+
+
+def turn(role: str, content: object = "tea", **more: object) -> dict:
+    return {"role": role, "content": content, **more}
+
+
+REFUSED_BY_BOTH = [
+    ({"messages": [turn("user")]}, "no message of the role 'assistant': there is nothing to learn"),
+    ({"messages": []}, "messages must look like"),
+    ({"messages": "[{"}, "messages is not JSON"),
+    ({"messages": [turn("user", 7), turn("assistant")]}, "message 1 must have a content that is a text"),
+    ({"messages": [turn("user"), {"role": "assistant"}]}, "message 2 must have a content that is a text, got none"),
+    ({"prompt": "tea"}, "has one of prompt and completion: both belong together"),
+    ({"prompt": " ", "completion": "hot"}, "prompt is empty"),
+]
+
+
+def test_rows_that_python_refuses_are_refused_alike(classes, tmp_path):
+    template = template_of(chats.tokenizer(chats.PLAIN["gemma"]))
+    found = read(classes, bundle(tmp_path / "bundle", template, [row for row, _ in REFUSED_BY_BOTH]))
+    for (row, why), one in zip(REFUSED_BY_BOTH, found, strict=True):
+        assert why in one["refused"]
+        with pytest.raises(BadRow, match=why):
+            example_of(row, template)
+
+
+REFUSED = [
+    (
+        "gemma",
+        [turn("system"), turn("user"), turn("assistant")],
+        "message 1: 'system' behind the beginning is more",
+    ),
+    ("gemma", [turn("user"), turn("user"), turn("assistant")], "message 2: 'user' behind 'user' is more than"),
+    ("chatml", [turn("user"), turn("assistant"), turn("tool")], "message 3: 'tool' behind 'assistant' is more than"),
+    ("chatml", [turn("user"), turn("assistant", name="x")], "message 2 has name beside its role"),
+    ("thinking", [turn("user"), turn("assistant")], "does more than put words around messages"),
+    ("none", [turn("user"), turn("assistant")], "has no chat template"),
+]
+
+
+def test_what_is_not_known_of_a_template_is_refused(classes, tmp_path):
+    folders = [
+        bundle(tmp_path / f"{number}", template_of(chats.tokenizer(chats.PLAIN.get(name))), [{"messages": messages}])
+        for number, (name, messages, _) in enumerate(REFUSED)
+    ]
+    for (_, _, why), one in zip(REFUSED, read(classes, *folders), strict=True):
+        assert why in one["refused"]
+
+
+def test_a_bundle_of_before_is_told_apart(classes, tmp_path):
+    template = template_of(chats.tokenizer(chats.PLAIN["chatml"]))
+    rows = [{"messages": [turn("user"), turn("assistant")]}, {"prompt": "tea", "completion": "hot"}]
+    folder = bundle(tmp_path / "bundle", template, rows)
+    manifest = json.loads((folder / FILE_NAME).read_text())
+    del manifest["turns"]
+    (folder / FILE_NAME).write_text(json.dumps(manifest))
+    conversation, completion = read(classes, folder)
+    assert "before this app could be told of its chat template: export it again" in conversation["refused"]
+    encoder = TextEncoder(chats.trained(), MANIFEST, 1, LENGTH)
+    assert completion == sequence_of(example_of(rows[1], template), encoder)._asdict()
