@@ -145,6 +145,30 @@ def test_who_comes_when_others_were_enough_is_not_refused(server, bundle_name, c
         assert third.task()["round"] == 2, "it waits for nobody"
 
 
+@pytest.mark.parametrize("closing", [True, False], ids=["being closed", "not looked at yet"])
+def test_who_was_not_needed_has_missed_nothing_however_long_the_server_takes(server, bundle_name, closing):
+    """Evaluating a round, or another job's, may last beyond its deadline: it was complete before."""
+    server.create_job(bundle_name, per_round=2, over_selection=1.5, optimizers=AVERAGE, deadline=100)
+    server.advance()
+    *two, third = [server.device() for _ in range(3)]
+    tasks = [device.task() for device in (*two, third)]
+    content = third.update(tasks[2])
+    for device, task in zip(two, tasks, strict=False):
+        device.send(task, device.update(task))
+    if closing:
+        with server.store.database.read() as connection:
+            newest = rounds.newest(connection, server.job()["id"])
+        assert claim(server.store, newest, in_time=True)
+    server.store.now = lambda now=server.store.now: now() + 200
+    if closing:
+        third.send(tasks[2], content, 409)
+    server.advance()
+    assert "(others were enough)" in third.send(tasks[2], content, 409)["detail"]
+    assert server.job()["refused"] == {}
+    assert server.call("GET", "/v1/jobs/job/rounds").json()[1]["tasks"] == {"accepted": 2, "spare": 1}
+    assert third.task()["round"] == 2, "it waits for nobody"
+
+
 def test_a_job_that_is_stopped_refuses_nobody(server, bundle_name):
     server.create_job(bundle_name, per_round=2)
     server.advance()

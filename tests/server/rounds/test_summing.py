@@ -242,7 +242,7 @@ def test_an_opening_that_comes_while_the_sum_is_being_opened_is_no_failure(serve
 
 
 def test_with_fewer_than_the_minimum_the_round_begins_anew_with_a_reason(server, job, devices):
-    job(per_round=3)
+    job(per_round=3, deadline=50)
     *two, gone = devices(3)
     for device in (*two, gone):
         device.train(server, 0.1)
@@ -254,6 +254,7 @@ def test_with_fewer_than_the_minimum_the_round_begins_anew_with_a_reason(server,
     newest, failed = rounds_of(server)
     assert (failed["state"], newest["state"], newest["number"]) == ("failed", "open", 2)
     assert failed["result"]["reason"] == "2 of 3 devices sent an update in time: too few of some unit"
+    assert failed["tasks"] == {"spare": 3}, "their keys were there in time: nobody is to wait for it"
     assert server.job()["version"] == 0
 
 
