@@ -420,5 +420,5 @@ def test_a_device_that_wants_sums_alone_sends_nothing_else(tmp_path):
 
     client = Client(ADDRESS, data=[{"text": "a", "label": 0}], home=tmp_path, only_sums=True)
     with pytest.raises(SpryError, match="this device joined with --only-sums"):
-        client._take_part(SimpleNamespace(sum=None, job_name="job"), JobStore(tmp_path))
+        client._attempts.take_part(SimpleNamespace(sum=None, job_name="job"), JobStore(tmp_path))
     client.close()
