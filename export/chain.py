@@ -9,8 +9,9 @@ from torch import Tensor
 
 from edge_client.bundle.manifest import DUAL, ENTER, HEAD, SCALAR, VJP
 from export.adapt.wrapping import Adapted
+from export.dual.builder import ProgramBuilder
 from export.dual.generation import generation_programs
-from export.dual.programs import Program, ProgramBuilder, kinds
+from export.dual.programs import Program, kinds
 from export.graph.bottlenecks import mark_bottlenecks
 from export.graph.capture import Captured, capture
 from export.graph.narrow import narrow
