@@ -139,7 +139,7 @@ LIAR = [sys.executable, __file__]
 def lie() -> None:
     """`spry join` of a device that sends the opposite of what it found."""
     from edge_client.commands import cli
-    from edge_client.store.jobs import JobStore
+    from edge_client.store.job import JobStore
     from edge_client.training import round as part
 
     weights_of, save_update, start = part.current, JobStore.save_update, dict[str, Any]()

@@ -20,7 +20,8 @@ from edge_client.bundle import signature
 from edge_client.bundle.folder import Bundle
 from edge_client.client.predictions import predict
 from edge_client.client.summing import Adding
-from edge_client.store.jobs import JobStore, Store
+from edge_client.store.job import JobStore
+from edge_client.store.jobs import Store
 from edge_client.sums.adding import changes
 from edge_client.wire.proofs import Signing
 from edge_client.wire.protocol import CheckIn, Enrolment, Report

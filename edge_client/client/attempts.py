@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from edge_client.data.local import OwnData
 from edge_client.errors import ServerError, SpryError, StoreError, TrainingError, Unauthorized, Unreachable
 from edge_client.events import Event, Tell
-from edge_client.store.jobs import JobStore, KnownJob, Store
+from edge_client.store.job import JobStore, KnownJob
+from edge_client.store.jobs import Store
 from edge_client.wire.protocol import Receipt, Task
 from edge_client.wire.server import Server
 

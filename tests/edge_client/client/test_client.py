@@ -280,7 +280,7 @@ def test_interrupted_it_keeps_a_checkpoint(fleet, bundle):
 
 def test_killed_before_the_receipt_it_sends_the_result_again(fleet, bundle, monkeypatch):
     fleet.job(bundle, rounds=1)
-    from edge_client.store.jobs import JobStore
+    from edge_client.store.job import JobStore
 
     with monkeypatch.context() as patch:
         patch.setattr(JobStore, "finish", lambda self: (_ for _ in ()).throw(Killed) if self.update() else None)

@@ -9,7 +9,7 @@ import pytest
 from edge_client import keys
 from edge_client.client.summing import Adding
 from edge_client.errors import ServerError, SpryError
-from edge_client.store.jobs import JobStore
+from edge_client.store.job import JobStore
 from edge_client.sums.adding import changes
 from edge_client.sums.fixed import scale
 from edge_client.wire.proofs import Signing
