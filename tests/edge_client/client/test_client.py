@@ -545,7 +545,7 @@ def test_a_gpu_that_is_not_there_gives_the_task_back(fleet, exporting):
     fleet.job(fleet.upload(exporting(runtimes=("torchscript",))), rounds=1, training={"batch": 2})
     publisher = keys.public_of(keys.make())
     client = fleet.client(runtime="torchscript", device="cuda", trust=publisher)
-    client._publisher = None
+    client._workshop.publisher = None
     assert client.run(once=True).failures
     assert "finds no CUDA" in fleet.told("failed")[0].message
 
