@@ -48,15 +48,15 @@ def verify_generation(
     return _checks(manifest, runtime, np.stack(found), expected)
 
 
-def _checks(manifest: Manifest, runtime: str, found: np.ndarray, expected: np.ndarray) -> list[Check]:
+def _checks(manifest: Manifest, runtime: str, told: np.ndarray, expected: np.ndarray) -> list[Check]:
     precision = manifest.runtimes[runtime].precision
     size = float(np.sqrt(np.mean(np.square(expected))))
-    error = float(np.sqrt(np.mean(np.square(found - expected)))) / max(size, 1e-30)
-    chosen = np.take_along_axis(expected, found.argmax(-1)[:, None], -1)[:, 0]
+    error = float(np.sqrt(np.mean(np.square(told - expected)))) / max(size, 1e-30)
+    chosen = np.take_along_axis(expected, told.argmax(-1)[:, None], -1)[:, 0]
     others = int(np.sum(expected.max(-1) - chosen > _TIE * size))
     bound, none = JVP_BOUND[precision], 0.0 if precision == "none" else None
     lines = (
-        (f"generation, RMS error of the logits of {len(found)} tokens", error, bound),
+        (f"generation, RMS error of the logits of {len(told)} tokens", error, bound),
         ("generation, greedy tokens that are not the model's", float(others), none),
     )
     return [

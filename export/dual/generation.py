@@ -40,9 +40,9 @@ def generation_programs(
     programs: list[tuple[Program, int]] = []
     stored: dict[str, Tensor] = {}
     for kind, tokens in ((PREFILL, min(CHUNK, length)), (DECODE, 1)):
-        found = capture_cached(model, shapes, length, tokens, trainable)
-        stored.update(found.stored)
-        for segment in split(found, layers, starts):
+        cached = capture_cached(model, shapes, length, tokens, trainable)
+        stored.update(cached.stored)
+        for segment in split(cached, layers, starts):
             program = Program(segment.name, kind, 0, segment.graph, _outputs(segment))
             programs.append((program, tokens))
     return Generation(programs, stored)

@@ -152,10 +152,10 @@ class Tracer:
         ]
 
         def whole(name: str) -> Tensor:
-            found = [one[name] for one in parts]
+            each = [one[name] for one in parts]
             if name.startswith(GRADIENT):  # of weights, a sum over examples
-                return total(*found)
-            return torch.cat([one.unflatten(0, (-1, size)) for one in found], 1).flatten(0, 1)
+                return total(*each)
+            return torch.cat([one.unflatten(0, (-1, size)) for one in each], 1).flatten(0, 1)
 
         return {name: whole(name) for name in parts[0]}
 

@@ -256,13 +256,13 @@ def _note(connection: Connection, part: str, why: str, now: float) -> None:
 
 def _named(connection: Connection, outcome: Outcome) -> list[dict[str, str]]:
     """Whose reports are far from the others'."""
-    found: list[dict[str, str]] = []
+    named: list[dict[str, str]] = []
     for one, why in outcome.odd:
         part = parts.find(connection, one)
         device = None if part is None else devices.find(connection, part.device)
         if device is not None:
-            found.append({"device": device.id, "name": device.name, "why": why})
-    return found
+            named.append({"device": device.id, "name": device.name, "why": why})
+    return named
 
 
 def _warn(job: Job, round_: Round, odd: Sequence[Mapping[str, str]]) -> None:
