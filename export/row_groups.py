@@ -84,7 +84,7 @@ class Results:
 
     @property
     def loss(self) -> Array:
-        """Of each client's batch."""
+        """The losses of each client's batch."""
         return self._loss.reshape(self._shape)
 
     @property

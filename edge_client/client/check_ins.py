@@ -52,7 +52,7 @@ class CheckIns:
         )
 
     def most_memory(self) -> int | None:
-        """As of now; None where the system does not tell."""
+        """The most memory that it took up to now; None where the system does not tell."""
         with suppress(OSError, SpryError):
             most = max(resident("VmHWM"), self.resident_bytes or 0)  # a round sets the system's mark back
             self.resident_bytes = most

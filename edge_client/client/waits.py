@@ -56,7 +56,7 @@ class Waits:
             self.pause(seconds)
 
     def go_on(self, seconds: float, reason: str, failures: int) -> None:
-        """With a wait that another process began."""
+        """Go on with a wait that another process began."""
         self.reason, self.failures = reason, failures
         self.pause(seconds)
 

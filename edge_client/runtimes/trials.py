@@ -89,7 +89,7 @@ def _outcome(value: Array) -> Outcome:
 
 
 def _short(number: float) -> float:
-    """In as many digits as any bound needs."""
+    """A number in as many digits as any bound needs."""
     return float(f"{number:.6g}")
 
 

@@ -63,7 +63,7 @@ class Store:
 
     @classmethod
     def only(cls, home: Path) -> Self:
-        """That of the one server in `home`."""
+        """The store of the one server in `home`."""
         folders = sorted(path.parent for path in home.glob("*/identity.json"))
         if len(folders) != 1:
             several = f"several servers ({', '.join(f.name for f in folders)}): name one with --server"
@@ -109,7 +109,7 @@ class Store:
         return read_secret(file) if file.exists() else None
 
     def make_key(self) -> str:
-        """The same, made at the first call: a repeated enrolment must not bring another."""
+        """The device's own secret key, made at the first call: a repeated enrolment must not bring another."""
         key = self.key() or make()
         write(self.folder / "device.key", f"{SECRET}{key}\n".encode(), mode=PRIVATE)
         return key
@@ -134,7 +134,7 @@ class Store:
         return JobStore(self.folder / "jobs" / safe_name(job), self.tell)
 
     def jobs(self) -> list[JobStore]:
-        """Those that the device knows, the one used last first."""
+        """The jobs that the device knows, the one used last first."""
         folders = [folder for folder in (self.folder / "jobs").glob("*") if folder.is_dir()]
         folders.sort(key=lambda folder: folder.stat().st_mtime, reverse=True)
         return [JobStore(folder, self.tell) for folder in folders]

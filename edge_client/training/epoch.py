@@ -135,7 +135,7 @@ class Judged(NamedTuple):
     own: Score
 
     def told(self) -> dict[str, Any]:
-        """In the words of a report."""
+        """The fields of a report that say it."""
         return {
             "held_back": self.before.total,
             "right_global": self.task.hits(self.before),

@@ -29,23 +29,23 @@ _TIE = 1e-4
 def verify_generation(
     folder: Path, manifest: Manifest, runtime: str, model: Reference, ids: Tensor, values: Mapping[str, Tensor]
 ) -> list[Check]:
-    """Of one runtime; `ids` are tokens to begin with, and `values` the adapter's weights."""
+    """Generation by one runtime beside the model's own: `ids` begin a text, `values` are the adapter's weights."""
     spec = manifest.generation
     assert spec is not None
     weights = {name: value.numpy() for name, value in values.items()}
     count = min(spec.chunk + _BEYOND, spec.length - 1)
     tokens = [int(token) for token in np.resize(ids.numpy(), count)]
-    found: list[np.ndarray] = []
+    logits: list[np.ndarray] = []
     with open_runtime(runtime, folder) as opened:
         decoder = Decoder(manifest, opened, runtime, weights)
         unread = tokens
-        while len(found) < _TOKENS and decoder.room >= len(unread):
-            found.append(decoder.read(unread))
-            unread = [int(found[-1].argmax())]
+        while len(logits) < _TOKENS and decoder.room >= len(unread):
+            logits.append(decoder.read(unread))
+            unread = [int(logits[-1].argmax())]
             tokens = tokens + unread
         decoder.release()
     expected = model.logits(tokens, values).numpy()[count - 1 : -1]
-    return _checks(manifest, runtime, np.stack(found), expected)
+    return _checks(manifest, runtime, np.stack(logits), expected)
 
 
 def _checks(manifest: Manifest, runtime: str, told: np.ndarray, expected: np.ndarray) -> list[Check]:

@@ -56,7 +56,7 @@ def _structure(segment: SegmentGraph) -> str:
 
 
 def _renamed(program: Program, segment: SegmentGraph) -> Program:
-    """The same trace for another segment: slots by position."""
+    """A trace as that of another segment of the same structure: slots by position."""
     own = [slot_of(node) for node in segment.graph.graph.nodes if node.op == "placeholder"]
     if program.segment == segment.name:
         return program

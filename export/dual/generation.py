@@ -35,7 +35,7 @@ class Generation:
 def generation_programs(
     model: nn.Module, layers: int, starts: Sequence[int], length: int, trainable: dict[int, Slot]
 ) -> Generation:
-    """Of a model cut before each block in `starts`, with a cache for so many tokens."""
+    """The programs that generate, of a model cut before each block in `starts`, with a cache for so many tokens."""
     shapes = cache_shapes(model, layers)
     programs: list[tuple[Program, int]] = []
     stored: dict[str, Tensor] = {}

@@ -145,7 +145,7 @@ class CachedForward(nn.Module):
 
 
 def cache_shapes(model: nn.Module, layers: int) -> list[CacheShape]:
-    """Of each layer, as a pass over one token finds them."""
+    """The shape of each layer's cache, as a pass over one token finds it."""
     walk = _Walk(torch.zeros(1, 1, dtype=torch.int64), 1)
     with torch.no_grad(), _attending(model, walk):
         model(input_ids=torch.zeros(1, 1, dtype=torch.int64), position_ids=walk.positions)

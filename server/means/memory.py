@@ -93,7 +93,7 @@ def _bounded(said: Numbers) -> Numbers:
 
 
 def shortened(voices: Voices) -> Voices:
-    """In no more numbers than are kept of a device."""
+    """What devices say in no more numbers than are kept of each."""
     devices, numbers = voices.said.shape
     if numbers <= MOST_NUMBERS:
         return voices

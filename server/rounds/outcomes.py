@@ -117,7 +117,7 @@ def aggregate(store: Store, job: Job, round_: Round, reported: Sequence[Reported
 
 
 def _earlier(store: Store, job: Job) -> list[Participant]:
-    """Of the last steps."""
+    """Who reported in the last steps, and what."""
     records = store.models.records(job, max(0, job.version - _EARLIER_STEPS))
     return [client for record in records for client in record.participants]
 

@@ -89,7 +89,7 @@ def _finish(store: Store, job: Job, round_: Round, claim: Claim) -> None:
 
 
 def _finish_sum(store: Store, job: Job, round_: Round, claim: Claim) -> None:
-    """The same where devices' updates are seen added up alone."""
+    """Close a round whose updates are seen added up alone."""
     try:
         outcome, beside = totals.outcome_of(store, job, round_)
     except Unopened as error:

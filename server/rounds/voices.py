@@ -28,7 +28,7 @@ FREEDOM_OF_PART = 32
 def voices(
     start: Weights, moments: Weights, updates: Sequence[Mapping[str, Array]], manifest: Manifest, *, measured: bool
 ) -> Voices:
-    """Of each update, by moments that are known of features."""
+    """What each update says, in numbers that all have alike: by moments of features, where those are known."""
     spec = manifest.features
     if measured and spec is not None:
         said = _of_head(start, moments, updates, spec)

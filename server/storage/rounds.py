@@ -59,7 +59,7 @@ def last_done(connection: Connection, job: str, limit: int) -> list[float]:
 
 
 def since(connection: Connection, job: str, number: int) -> dict[int, Round]:
-    """Those of this number and later."""
+    """The rounds of this number and later."""
     query = select(rounds).where(rounds.c.job == job, rounds.c.number >= number)
     return {row["number"]: Round(**row) for row in connection.execute(query).mappings()}
 

@@ -140,7 +140,7 @@ def _shape(text: str, offered: Sequence[tuple[int, int]]) -> tuple[int, int]:
 
 
 def _cuts(text: str, chain: Chain) -> list[int]:
-    """First, middle and last by default."""
+    """The cuts to measure from: by default the first, the middle and the last one."""
     starts = chain.starts()
     if text == "all" or not starts:
         return starts
