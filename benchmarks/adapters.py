@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from fleet import machine
+from torch import Tensor
 
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.data.batches import Labelled
@@ -67,7 +68,7 @@ class Trial:
         self._encoder = TextEncoder(self.loaded.tokenizer.backend_tokenizer, self.loaded, BATCH, length)
         self._forward = TaskForward(self.adapted.model, self.loaded.task, self.loaded.inputs)
         slots = self.adapted.slots
-        by_role: dict[Role, list[torch.nn.Parameter]] = {Role.ADAPTER: [], Role.HEAD: []}
+        by_role: dict[Role, list[Tensor]] = {Role.ADAPTER: [], Role.HEAD: []}
         for parameter in self.adapted.model.parameters():
             if parameter.data_ptr() in slots:
                 by_role[slots[parameter.data_ptr()].role].append(parameter.requires_grad_())

@@ -16,7 +16,7 @@ import statistics
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from edge_client.data.examples import Example, Examples
@@ -30,19 +30,22 @@ BATCH, LENGTH = 64, 48
 
 
 def batches(loaded: Loaded, examples: list[Example]) -> list[tuple[dict[str, Tensor], Tensor]]:
-    found = []
+    tokenizer = loaded.tokenizer
+    assert tokenizer is not None  # the model that is measured has one
+    found: list[tuple[dict[str, Tensor], Tensor]] = []
     for start in range(0, len(examples), BATCH):
         part = examples[start : start + BATCH]
-        texts, pairs = [e.text for e in part], [e.pair for e in part]
-        encoded = loaded.tokenizer(texts, pairs if pairs[0] else None, truncation=True, max_length=LENGTH,
-                                   padding=True, return_tensors="pt")  # fmt: skip
+        texts, pairs = [e.text for e in part], [e.pair or "" for e in part]
+        encoded = tokenizer(texts, pairs if pairs[0] else None, truncation=True, max_length=LENGTH, padding=True,
+                            return_tensors="pt")  # fmt: skip
         found.append((dict(encoded), torch.tensor([e.label for e in part])))
     return found
 
 
 def fit_head(loaded: Loaded, work: list[tuple[dict[str, Tensor], Tensor]]) -> float:
     """The best linear head on frozen features; its accuracy on the same examples."""
-    base, head = loaded.model.base_model, loaded.model.classifier
+    base, head = loaded.model.base_model, loaded.model.get_submodule("classifier")
+    assert isinstance(head, nn.Linear)
     with torch.no_grad():
         features = torch.cat([base(**tokens).pooler_output for tokens, _ in work])
     labels = torch.cat([labels for _, labels in work])
@@ -60,8 +63,12 @@ def fit_head(loaded: Loaded, work: list[tuple[dict[str, Tensor], Tensor]]) -> fl
     return float((head(features).argmax(1) == labels).float().mean())
 
 
+def weight_of(loaded: Loaded, name: str) -> Tensor:
+    return loaded.model.get_parameter(f"{name}.weight")
+
+
 def gradients(loaded: Loaded, work: list[tuple[dict[str, Tensor], Tensor]], layers: list[str]) -> dict[str, Tensor]:
-    weights = [loaded.model.get_submodule(name).weight.requires_grad_() for name in layers]
+    weights = [weight_of(loaded, name).requires_grad_() for name in layers]
     total = [torch.zeros_like(weight) for weight in weights]
     for tokens, labels in work:
         loss = functional.cross_entropy(loaded.model(**tokens).logits, labels, reduction="sum")
@@ -101,7 +108,7 @@ def measure(data: Path, model: str, ranks: list[int], count: int) -> list[dict[s
         for kind in ("query", "value"):
             shares: dict[str, list[float]] = {"random": [], "singular": [], "aligned": [], "gradient": []}
             for name in (name for name in layers if name.endswith(kind)):
-                weight = loaded.model.get_submodule(name).weight
+                weight = weight_of(loaded, name)
                 shares["random"].append(held(gradient[name], chance(weight, rank)))
                 shares["singular"].append(held(gradient[name], leading(weight, rank)))
                 shares["aligned"].append(held(gradient[name], (aligned[name].out, aligned[name].into)))

@@ -42,7 +42,7 @@ from safetensors.numpy import load
 from server.jobs.presets import PRESETS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 ROOT = Path(__file__).parent.parent
 QEMU = "qemu-aarch64-static"
@@ -129,7 +129,7 @@ class Desk:
         self.server = Server(folder, host=host, retry_seconds=0.2, tick_seconds=0.05)
         self.data = write_rows(folder / "rows.jsonl", read_rows(options.data / "train.jsonl", options.examples))
         with self.server.administrator() as admin:
-            self.bundle = admin.upload_bundle(options.bundle, lambda *_: None)
+            self.bundle = admin.upload_bundle(options.bundle)
             self.token = admin.post("/v1/tokens", {"uses": 10})["token"]
 
     def job(self, name: str, settings: Mapping[str, Any]) -> str:
@@ -171,7 +171,7 @@ class Desk:
 
 
 @contextmanager
-def desk(options: argparse.Namespace, folder: Path, host: str = "127.0.0.1") -> Iterator[Desk]:
+def desk(options: argparse.Namespace, folder: Path, host: str = "127.0.0.1") -> Generator[Desk]:
     opened = Desk(options, folder, host)
     try:
         yield opened
@@ -189,6 +189,7 @@ def emulated(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     devices = {"arm64": board(folder), "here": Device()}
     prepared = round(time.monotonic() - started, 1)
     told: dict[str, Any] = {"seconds to prepare": prepared}
+    before = dict[str, dict[str, np.ndarray]]()
     with desk(options, folder) as opened:
         for kind, device in devices.items():  # nobody else is there, so the client takes each job that it finds
             names = [opened.job(f"{mode}-{kind}", settings) for mode, settings in MODES.items()]
@@ -222,7 +223,7 @@ class Group:
 
 
 @contextmanager
-def group(limit: int) -> Iterator[Group]:
+def group(limit: int) -> Generator[Group]:
     """With `limit` bytes of memory, cached files counted, and no swap."""
     old = (GROUPS / "memory/memory.limit_in_bytes").exists()
     folder = (GROUPS / "memory" if old else GROUPS) / f"spry-{os.getpid()}"

@@ -59,7 +59,7 @@ def interrupted(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     before = NAMESPACE if options.namespace else ()
     server = Server(folder, *before, retry_seconds=0.3, tick_seconds=0.05)
     with server.administrator() as admin:
-        bundle = admin.upload_bundle(options.bundle, lambda *_: None)
+        bundle = admin.upload_bundle(options.bundle)
         training = {**shape_of(options.bundle), "iterations": options.steps}
         settings = {"training": training, "per_round": CLIENTS, "minimum": CLIENTS, "over_selection": 1,
                     "rounds": options.rounds, "deadline": 3600, "keep_updates": True, "seed": 1,

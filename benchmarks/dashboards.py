@@ -85,7 +85,7 @@ def main() -> None:
         server = Server(Path(temporary))
         try:
             with server.administrator() as admin:
-                bundle = admin.upload_bundle(options.bundle, lambda *_: None)
+                bundle = admin.upload_bundle(options.bundle)
                 settings: dict[str, Any] = {"training": shape_of(options.bundle)}
                 job = admin.post("/v1/jobs", {"name": "shown", "bundle": bundle, "settings": settings})["id"]
                 token = admin.post("/v1/tokens", {"uses": options.devices})["token"]

@@ -36,7 +36,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -160,7 +160,7 @@ def bundle_of(machine: Machine, given: Path | None) -> Path:
 
 
 @contextmanager
-def serving(machine: Machine, work: Path) -> Iterator[str]:
+def serving(machine: Machine, work: Path) -> Generator[str]:
     """A server's address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -17,7 +17,8 @@ from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from edge_client.bundle.manifest import DUAL, ENTER, PLAIN
-from export.dual.programs import Program, ProgramBuilder
+from export.dual.builder import ProgramBuilder
+from export.dual.programs import Program
 from export.graph import ops
 from export.graph.capture import capture
 from export.graph.segments import split

@@ -51,7 +51,8 @@ class FourBitLinear(nn.Module):
         spread = columns**-0.5 / 4.6  # 4.6: the standard deviation of a random code
         self.pairs = nn.Buffer(torch.randint(-128, 128, (rows, columns // 2), dtype=torch.int8, device=device))
         self.scales = nn.Buffer(torch.full(shape, spread, dtype=torch.float16, device=device))
-        self.bias = None if of.bias is None else _frozen(torch.zeros(rows, dtype=dtype, device=device))
+        has_bias = "bias" in dict(of.named_parameters())
+        self.bias = _frozen(torch.zeros(rows, dtype=dtype, device=device)) if has_bias else None
 
     @property
     def weight(self) -> Int4:
@@ -75,12 +76,12 @@ class _FourBitProduct(torch.autograd.Function):
         ctx.save_for_forward(*inputs[1:])
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return Int4(*ctx.saved_tensors).transposed_product(gradient), None, None
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
+        return Int4(*ctx.saved_tensors).transposed_product(grad_outputs[0]), None, None
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
-        return Int4(*ctx.saved_tensors).product(tangent)
+    def jvp(ctx: Any, *grad_inputs: Tensor) -> Tensor:
+        return Int4(*ctx.saved_tensors).product(grad_inputs[0])
 
 
 def _frozen(value: Tensor) -> nn.Parameter:

@@ -71,10 +71,10 @@ def func_jvp(shape: Shape, device: str) -> tuple[Step, int]:
     return step, bytes_of([*case.model.parameters(), *case.model.buffers()])
 
 
-def _wide_norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:
+def _wide_norm(norm: nn.LayerNorm, input: Tensor) -> Tensor:  # noqa: A002 -- its name in nn.LayerNorm
     """In float32: the tangent of a norm in bfloat16 comes out in float32 on a GPU, which the next product refuses."""
     weight, bias = norm.weight.float(), norm.bias.float()
-    return functional.layer_norm(x.float(), norm.normalized_shape, weight, bias, norm.eps).to(x.dtype)
+    return functional.layer_norm(input.float(), norm.normalized_shape, weight, bias, norm.eps).to(input.dtype)
 
 
 # --- our dual programs -----------------------------------------------------------------------------------------------

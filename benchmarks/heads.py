@@ -94,7 +94,8 @@ def _encode(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     (options.out / "manifest.json").write_bytes(msgspec.json.encode(worker.manifest))
     (options.out / "settings.json").write_text(settings.model_dump_json())
     head = {f"w:{name}": start[name] for name in worker.manifest.head_names}
-    np.savez(options.out / "features.npz", features=found, texts=[example.text for example in examples], **head)
+    kept: dict[str, Any] = {"features": found, "texts": [example.text for example in examples], **head}
+    np.savez(options.out / "features.npz", **kept)
 
 
 class Device(NamedTuple):
@@ -153,7 +154,7 @@ def played(known: Encoded, options: argparse.Namespace, kind: str, rule: str) ->
             steps = -(-len(device.labels) // settings.training.batch)
             report = Report(len(device.labels), steps=steps, loss=0.0, measured=moments.rows if asked else 0)
             own = f"{place:03}"
-            updates.append(Contribution(own, (), settings.training, far, report, lambda told=told: told, own))
+            updates.append(Contribution(own, (), settings.training, far, report, lambda told=told: told, device=own))
         outcome = mean_of_updates(model, updates, settings, manifest, usual([one.norms for one in updates]))
         model, named = outcome.model, [*named, *(part for part, _ in outcome.odd)]
     honest = options.clients - options.liars if kind in ("negated", "flipped") else options.clients

@@ -226,7 +226,7 @@ def in_one_place(options: argparse.Namespace, folder: Path, out: Path, config: L
         found = perplexity(model, tokenizer, held_back, options)
         if found < best.held_back:
             best = OnePlace(rate, number + 1, found)
-            model.save_pretrained(out)
+            model.save_pretrained(str(out))
         elif number + 1 - best.passes >= PATIENCE:
             break
     return best

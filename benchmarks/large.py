@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from edge_client.bundle.chain import Chain
 from edge_client.bundle.folder import Bundle
@@ -92,7 +93,7 @@ def run_export(options: argparse.Namespace, model: Path, out: Path) -> dict[str,
     return json.loads(done.stdout) | {"seconds": time.monotonic() - started}
 
 
-def run_step(bundle: Path, variant: Variant, seq: int) -> dict[str, float]:
+def run_step(bundle: Path, variant: Variant, seq: int) -> dict[str, Any]:
     command = [sys.executable, __file__, "--take", variant.kind, str(variant.cut), str(int(variant.low_memory))]
     own = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(

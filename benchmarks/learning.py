@@ -32,7 +32,7 @@ def learn(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             training = {"mode": options.mode, **shape_of(options.bundle)} | settings.pop("training", {})
             job = admin.post("/v1/jobs", {
                 "name": "learning",
-                "bundle": admin.upload_bundle(options.bundle, lambda *_: None),
+                "bundle": admin.upload_bundle(options.bundle),
                 "settings": {
                     "training": training, "per_round": options.clients, "over_selection": 1, "rounds": options.rounds,
                     "held_out": admin.upload_held_out(held_out), "evaluate_every": options.every, "deadline": 600,

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,7 +128,7 @@ async def take_part(device: Device, canned: Canned, over: asyncio.Event, seen: C
             await asyncio.wait_for(over.wait(), max(wait, 0.05))
 
 
-async def in_groups(work: list[Awaitable[None]], size: int) -> None:
+async def in_groups(work: Sequence[Awaitable[None]], size: int) -> None:
     for start in range(0, len(work), size):
         await asyncio.gather(*work[start : start + size])
 
@@ -233,7 +233,7 @@ def main() -> None:
         server = Server(Path(temporary), retry_seconds=3)
         try:
             with server.administrator() as admin:
-                name = admin.upload_bundle(options.bundle, lambda *_: None)
+                name = admin.upload_bundle(options.bundle)
                 with Bundle.open(options.bundle, verify=False) as bundle:
                     batch, length = bundle.manifest.shapes[0]
                 settings = {

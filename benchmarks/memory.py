@@ -80,7 +80,7 @@ def watching(options: argparse.Namespace, folder: Path, retry: float) -> Generat
 def start_job(admin: Administrator, options: argparse.Namespace, rounds: int, steps: int) -> None:
     training = {**shape_of(options.bundle), "iterations": steps}
     settings = {"training": training, "per_round": 1, "over_selection": 1, "rounds": rounds, "keep": 1, "seed": 1}
-    bundle = admin.upload_bundle(options.bundle, lambda *_: None)
+    bundle = admin.upload_bundle(options.bundle)
     admin.post("/v1/jobs", {"name": "memory", "bundle": bundle, "settings": settings})
 
 

@@ -22,6 +22,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 import rates
@@ -132,7 +133,7 @@ class Sweep:
     only_listed: bool
 
     def take(self, runs: Sequence[Run], seed: int) -> None:
-        for told in self.pool.map(lambda run: self._tuned(run, seed), runs):
+        for told in self.pool.map(self._tuned, runs, repeat(seed)):
             print(told, flush=True)
 
     def _tuned(self, run: Run, seed: int) -> str:

@@ -139,7 +139,7 @@ LIAR = [sys.executable, __file__]
 def lie() -> None:
     """`spry join` of a device that sends the opposite of what it found."""
     from edge_client.commands import cli
-    from edge_client.store.jobs import JobStore
+    from edge_client.store.job import JobStore
     from edge_client.training import round as part
 
     weights_of, save_update, start = part.current, JobStore.save_update, dict[str, Any]()
@@ -152,7 +152,8 @@ def lie() -> None:
     def save(store: JobStore, tensors: Weights, report: Any) -> None:
         save_update(store, lied(start, tensors), report)
 
-    part.current, JobStore.save_update = current, save
+    part.current = current
+    setattr(JobStore, "save_update", save)  # noqa: B010 -- the same, for who reads types: it is a method of all stores
     cli.main()
 
 
@@ -171,7 +172,7 @@ def served(options: argparse.Namespace, kind: str, rule: str, folder: Path) -> d
             settings["optimizers"] = {"units": {"learning_rate": 0.01, "tau": 1e-6}, "head": {"kind": "fedavg"}}
             settings["average"] = 0.9  # as the preset auto has it
             settings |= json.loads(options.settings)
-            bundle = admin.upload_bundle(options.bundle, lambda *_: None)
+            bundle = admin.upload_bundle(options.bundle)
             admin.post("/v1/jobs", {"name": "poison", "bundle": bundle, "settings": settings})
             token = admin.post("/v1/tokens", {"uses": len(parts)})["token"]
             for number, part in enumerate(parts):

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from fleet import TOKEN, Client, Server, machine, read_rows, shape_of, shares, write_rows
+from pydantic import SecretStr
 
 from edge_client.store.jobs import Store as DeviceStore
 from edge_client.wire.scalars import decode_records, encode_report
@@ -34,7 +35,7 @@ def play(options: argparse.Namespace, folder: Path) -> None:
             training = {"mode": "iteration", **shape_of(options.bundle), "iterations": options.iterations}
             settings = {"training": training, "per_round": options.clients, "over_selection": 1,
                         "rounds": options.rounds, "minimum": options.clients}  # fmt: skip
-            name = admin.upload_bundle(options.bundle, lambda *_: None)
+            name = admin.upload_bundle(options.bundle)
             admin.post("/v1/jobs", {"name": "scalars", "bundle": name, "settings": settings})
             token = admin.post("/v1/tokens", {"uses": options.clients})["token"]
             rows = read_rows(options.data / "train.jsonl", 50 * options.clients)
@@ -64,7 +65,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         play(options, folder)
-        store = Store(Settings(data_dir=folder / "data", admin_token=TOKEN))
+        store = Store(Settings(data_dir=folder / "data", admin_token=SecretStr(TOKEN)))
         job = find_job(store, "scalars")
         weights = store.models.load(job, job.version).weights
         records = store.models.record_bytes(job, 0)

@@ -19,6 +19,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,7 @@ class Gathering:
                 place,
                 self.members[place].update,
                 view,
-                lambda *_, own=own: {part: n.copy() for part, n in own.items()},
+                partial(_copied, own),
             )
 
     def vow(self, places: Sequence[int]) -> None:
@@ -215,8 +216,12 @@ def _secrets(rng: random.Random) -> tuple[str, Kept]:
     return keys.encoded(rng.randbytes(KEY)), Kept(mask, own)
 
 
+def _copied(own: Parts, _count: int, _cap: int) -> Parts:
+    return {part: numbers.copy() for part, numbers in own.items()}
+
+
 def _plain(updates: Sequence[Parts], part: int) -> Any:
-    total = updates[0][part].copy()
+    total: Any = updates[0][part].copy()
     for parts in updates[1:]:
         total += parts[part]
     return total

@@ -115,7 +115,7 @@ def main() -> None:
         server = Server(Path(temporary), retry_seconds=0.3, tick_seconds=0.1, keep_days=options.keep / 86_400)
         try:
             with server.administrator() as admin:
-                bundle = admin.upload_bundle(options.bundle, lambda *_: None)
+                bundle = admin.upload_bundle(options.bundle)
                 settings = {
                     "training": shape_of(options.bundle), "per_round": max(1, options.devices // 2), "minimum": 1,
                     "rounds": 1_000_000, "deadline": 20, "keep": 2, "norm_bound": 1e9,

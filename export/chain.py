@@ -9,8 +9,9 @@ from torch import Tensor
 
 from edge_client.bundle.manifest import DUAL, ENTER, HEAD, SCALAR, VJP
 from export.adapt.wrapping import Adapted
+from export.dual.builder import ProgramBuilder
 from export.dual.generation import generation_programs
-from export.dual.programs import Program, ProgramBuilder, kinds
+from export.dual.programs import Program, kinds
 from export.graph.bottlenecks import mark_bottlenecks
 from export.graph.capture import Captured, capture
 from export.graph.narrow import narrow
@@ -80,10 +81,10 @@ def differentiate(loaded: Loaded, adapted: Adapted, options: ExportOptions, prog
     generation: dict[str, list[Shaped]] = {}
     if options.generate:
         starts = boundaries(loaded.layers, options.cuts)
-        found = generation_programs(adapted.model, loaded.layers, starts, options.generate, adapted.slots)
-        for program, tokens in found.programs:
+        generating = generation_programs(adapted.model, loaded.layers, starts, options.generate, adapted.slots)
+        for program, tokens in generating.programs:
             generation.setdefault(program.segment, []).append(Shaped(program, 1, tokens))
-        for name, tensor in found.stored.items():
+        for name, tensor in generating.stored.items():
             stored.setdefault(name, tensor)
     return DifferentiatedModel(segments, programs, generation, stored)
 

@@ -36,15 +36,15 @@ def row_groups(batches: Sequence[Batch], depths: Sequence[int], most: int) -> li
     size = len(batches[0].weight)
     lengths = np.concatenate([batch.tokens["attention_mask"].sum(1) for batch in batches])
     by_depth = np.argsort(np.repeat(depths, size), kind="stable")
-    found: list[RowGroup] = []
+    groups: list[RowGroup] = []
     for start in range(0, len(by_depth), 2 * most):
         alike = by_depth[start : start + 2 * most]
         by_length = alike[np.argsort(lengths[alike], kind="stable")]
         for first in range(0, len(by_length), most):
             rows = by_length[first : first + most]
             clients, owner = np.unique(rows // size, return_inverse=True)
-            found.append(RowGroup(rows, clients.tolist(), owner, rows % size, max(2, int(lengths[rows].max()))))
-    return found
+            groups.append(RowGroup(rows, clients.tolist(), owner, rows % size, max(2, int(lengths[rows].max()))))
+    return groups
 
 
 class Results:
@@ -84,7 +84,7 @@ class Results:
 
     @property
     def loss(self) -> Array:
-        """Of each client's batch."""
+        """The losses of each client's batch."""
         return self._loss.reshape(self._shape)
 
     @property

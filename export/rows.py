@@ -204,13 +204,14 @@ class RowModel:
     def _around(self, batch: Batch, names: Collection[str]) -> dict[str, Bottleneck]:
         """Room for what stands around those of a batch's parameters that have a bottleneck."""
         length = batch.tokens["attention_mask"].shape[1]
-        found: dict[str, Bottleneck] = {}
+        around: dict[str, Bottleneck] = {}
         for name, unit in self.manifest.bottlenecks.items():
             if name in names:
                 rank, features = unit.parameters[0].shape
                 shape = len(batch.weight), *unit.tangents_of(length)[0].shape[:1]
-                found[name] = Bottleneck(np.zeros((*shape, features), np.float32), np.zeros((*shape, rank), np.float32))
-        return found
+                entering, gradient = np.zeros((*shape, features), np.float32), np.zeros((*shape, rank), np.float32)
+                around[name] = Bottleneck(entering, gradient)
+        return around
 
     def _behind(self, group: RowGroup, names: Collection[str]) -> dict[str, Tensor]:
         """Zeros to be added to what leaves factors, so that there is something to differentiate by."""

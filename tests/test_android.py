@@ -20,7 +20,8 @@ from edge_client.bundle import signature
 from edge_client.bundle.folder import Bundle
 from edge_client.client.predictions import predict
 from edge_client.client.summing import Adding
-from edge_client.store.jobs import JobStore, Store
+from edge_client.store.job import JobStore
+from edge_client.store.jobs import Store
 from edge_client.sums.adding import changes
 from edge_client.wire.proofs import Signing
 from edge_client.wire.protocol import CheckIn, Enrolment, Report
@@ -64,7 +65,7 @@ class Desk:
         self.data = fleet.write_rows(folder / "rows.jsonl", rows(21))
         self.processes: list[fleet.Process] = []
         with self.server.administrator() as admin:
-            self.bundle = admin.upload_bundle(bundle, lambda *_: None)
+            self.bundle = admin.upload_bundle(bundle)
             self.token = admin.post("/v1/tokens", {"uses": 100})["token"]
 
     def job(self, name: str, **settings) -> str:
@@ -330,7 +331,7 @@ def test_it_takes_bundles_of_the_pinned_publisher_alone(desk, bundle, tmp_path):
 
     def uploaded() -> str:
         with desk.server.administrator() as admin:
-            return admin.upload_bundle(folder, lambda *_: None)
+            return admin.upload_bundle(folder)
 
     def joins(name: str, token: str) -> fleet.Process:
         process = desk.jvm(name, "--once", "yes", token=token)

@@ -48,7 +48,7 @@ class Fleet:
         with self.server.administrator() as admin:
             values = {"training": {"batch": 2, "length": 8, "learning_rate": 0.01}, "per_round": 2, "minimum": 2,
                       "over_selection": 1, "seed": 1, "keep_updates": True} | settings  # fmt: skip
-            name = admin.upload_bundle(bundle, lambda *_: None)
+            name = admin.upload_bundle(bundle)
             admin.post("/v1/jobs", {"name": "crash", "bundle": name, "settings": values})
             self.token = admin.post("/v1/tokens", {"uses": 2})["token"]
 

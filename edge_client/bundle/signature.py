@@ -56,6 +56,6 @@ def check(manifest: bytes, signatures: bytes | None, publisher: str) -> None:
 
 
 def check_folder(folder: Path, publisher: str) -> None:
-    """The same for a bundle on disk."""
+    """Refuse a bundle on disk that the publisher whose key is pinned did not sign."""
     kept = folder / SIGNATURES
     check((folder / manifests.FILE_NAME).read_bytes(), kept.read_bytes() if kept.is_file() else None, publisher)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,30 +20,19 @@ from edge_client.data.columns import Columns
 from edge_client.data.examples import BadRows
 from edge_client.data.local import OwnData
 from edge_client.data.sources import Row
-from edge_client.errors import (
-    ServerError,
-    SpryError,
-    StoreError,
-    TrainingError,
-    Unauthorized,
-    Unreachable,
-    WrongResults,
-)
-from edge_client.events import Event, Tell, silent
+from edge_client.events import Tell, silent
 from edge_client.keys import read_public, split_token
-from edge_client.memory import resident, trim_memory
 from edge_client.runtimes.runtime import CPU, chosen, require_publisher
-from edge_client.store.download import fetch
-from edge_client.store.jobs import JobStore, KnownJob, Store, default_home
-from edge_client.store.tried import try_once
-from edge_client.training.plan import Workbench
-from edge_client.wire.protocol import CheckIn, Receipt, Task
+from edge_client.store.jobs import Store, default_home
 from edge_client.wire.server import Server
 
+from .attempts import Attempts
+from .check_ins import CheckIns
 from .conditions import Conditions
 from .enrolment import enrol
 from .fitness import Fitness
 from .waits import Waits
+from .workshop import Workshop
 
 if TYPE_CHECKING:
     from edge_client.tasks.task import Prediction, Text
@@ -135,23 +123,29 @@ class Client:
         self.name = name or platform.node() or "device"
         self.conditions = conditions or Conditions()
         self.device = device
-        self.runtimes = chosen(runtime, device)
+        runtimes = chosen(runtime, device)
         self.store = Store(Path(home) if home is not None else default_home(), server, tell=on_event)
         self._publisher = read_public(str(trust)) if trust is not None else self.store.publisher() or named
-        require_publisher(self.runtimes, self._publisher)
+        require_publisher(runtimes, self._publisher)
         self._data = OwnData(data, bad_rows=bad_rows, holdout=holdout, columns=columns, tell=on_event)
-        self._fitness = Fitness(self._data, job, on_event)
         self._tell = on_event
         self._on_idle = on_idle
-        self._pause = pause
-        self._waits = Waits(pause, on_event, self.unload, self._hand_over)
-        self._bench: tuple[tuple[str, str], Workbench] | None = None
-        self._rows = 0
-        self._loaded = False
-        self._step_seconds: float | None = None
-        self._resident: int | None = None
         where = Path(ca) if ca is not None else None
         self.server = Server(server, ca=where, transport=transport, patience=patience, pause=pause, tell=on_event)
+        self._workshop = Workshop(
+            self.server, self.store, runtimes, self._publisher, threads=threads, device=device, tell=on_event
+        )
+        self._waits = Waits(pause, on_event, self.unload, self._hand_over)
+        fitness = Fitness(self._data, job, on_event)
+        self._check_ins = CheckIns(self.server, self.conditions, fitness, job, only_sums)
+        self._attempts = Attempts(
+            self.server, self.store, self._data, self._workshop, self._check_ins, self._waits, on_event
+        )
+
+    @property
+    def runtimes(self) -> list[str]:
+        """What this device offers: those with wrong results no more."""
+        return self._workshop.runtimes
 
     # --- taking part ---
 
@@ -163,201 +157,58 @@ class Client:
             rounds: take part in so many alone.
             idle: the wait that `on_idle` was told, to go on with.
         """
+        told, attempts = self._check_ins, self._attempts
         if idle is None:
             self.server.warn_if_open()
-        self._rows = self._data.count() if idle is None else idle.rows
-        done = Done()
+            told.rows = self._data.count()
+        else:
+            told.rows, told.step_seconds, told.resident_bytes = idle.rows, idle.step_seconds, idle.resident_bytes
+        attempts.count_anew()
         with self.store.locked():
             try:
                 if idle is not None:
-                    self._step_seconds, self._resident = idle.step_seconds, idle.resident_bytes
                     self._waits.go_on(idle.seconds, idle.reason, idle.failures)
                 if self._publisher is not None:
                     self.store.pin(self._publisher)
                 enrol(self.server, self.store, self.token, self.name, self._tell)
-                self._send_left_over(done)
-                while rounds is None or done.rounds < rounds:
-                    went_on = self._turn(done)
-                    if once and (done.rounds or done.failures or done.late or not went_on):
+                attempts.send_left_over()
+                while rounds is None or attempts.rounds < rounds:
+                    went_on = self._turn()
+                    if once and not (attempts.are_none and went_on):
                         break
             finally:
                 self.unload()
-        return done
+        return Done(attempts.rounds, attempts.failures, attempts.late)
 
     def close(self) -> None:
         """Give back memory and connections; the folder stays."""
         self.unload()
         self.server.close()
 
-    def _send_left_over(self, done: Done) -> None:
-        """A result that was finished before this process started; the server may have it already."""
-        for job in self.store.jobs():
-            task = job.task()
-            if task is not None and job.update() is not None:
-                self._guarded(job, task, lambda task=task, job=job: self._send(task, job), done)
-
-    def _turn(self, done: Done) -> bool:
+    def _turn(self) -> bool:
         """One check-in and what comes of it; False when there was nothing to do."""
         refusal = self.conditions.refusal()
         if refusal is not None:
             self._waits.wait(refusal.seconds, refusal.reason)
             return False
-        answer = self.server.check_in(
-            CheckIn(
-                runtimes=self.runtimes,
-                examples=self._rows,
-                memory_bytes=self.conditions.memory(),
-                power=self.conditions.machine.power(),
-                metered=self.conditions.is_metered(),
-                job=self.job,
-                step_seconds=self._step_seconds,
-                resident_bytes=self._most_memory(),
-                low_memory=self.conditions.low_memory,
-                unfit=self._fitness.look(self.server),
-                sums=self.server.signing is not None,
-                only_sums=self.only_sums,
-            )
-        )
+        answer = self._check_ins.look(self.runtimes)
         if answer.task is None:
-            done.failures += self._fitness.fits_none
+            self._attempts.failures += self._check_ins.fitness.fits_none
             self._waits.wait(answer.wait, answer.reason)
             return False
-        task, job = answer.task, self.store.job(answer.task.job)
-        self._waits.over()
-        details = {"task": task.id, "job": task.job_name, "round": task.round, "units": len(task.units)}
-        self._tell(Event("task", f"round {task.round} of {task.job_name}: {len(task.units)} units", details))
-        self._guarded(job, task, lambda: self._take_part(task, job), done)
+        self._attempts.take(answer.task)
         return True
-
-    def _take_part(self, task: Task, job: JobStore) -> Receipt:
-        if self.only_sums and task.sum is None:
-            raise TrainingError(f"{task.job_name} shows updates to its server, and this device joined with --only-sums")
-        job.begin(task)
-        if job.update() is None:
-            bench = self._workbench(task)
-            job.save_about(KnownJob(task.job, task.job_name, task.bundle, task.runtime))
-            examples, held_back = self._data.fitting(
-                bench.manifest.model, bench.kind.fields, bench.check(), bench.template, converses=bench.kind.converses
-            )
-            self._fitness.tell_of_long(bench, task, examples)
-            from edge_client.training.round import Participation
-
-            part = Participation(
-                task, self.server, job, bench, examples, held_back, self._tell, self.conditions.memory(),
-                self.conditions.low_memory,
-            )  # fmt: skip
-            self._step_seconds = part.run()
-        if task.training.mode == "iteration":
-            job.finish()
-            return Receipt(0.0)
-        return self._send(task, job)
-
-    def _send(self, task: Task, job: JobStore) -> Receipt:
-        receipt = self._add(task, job) if task.sum else self.server.send_update(task.id, job.update() or b"")
-        job.finish()
-        again = " (it had it already)" if receipt.repeated else ""
-        details = {"task": task.id, "round": task.round, "repeated": receipt.repeated}
-        self._tell(Event("uploaded", f"the server has the result of round {task.round}{again}", details))
-        return receipt
-
-    def _add(self, task: Task, job: JobStore) -> Receipt:
-        """The result goes into a sum."""
-        from .summing import Adding
-
-        key = self.store.key()
-        if key is None:
-            raise TrainingError("this device has no key of its own to add its update with: enrol again")
-        self.unload()  # others may train for long
-        return Adding(task, self.server, job, key, self._pause, self._tell).run()
-
-    def _guarded(self, job: JobStore, task: Task, work: Callable[[], Receipt], done: Done) -> None:
-        """Do a task; what ends it early is told, to the server too, and the client goes on."""
-        try:
-            receipt = work()
-        except (Unauthorized, Unreachable):  # the task and its result stay for another run
-            raise
-        except ServerError as error:
-            job.finish()
-            if error.code == "late":  # others were faster, or a time was up
-                done.late += 1
-                self._tell(Event("late", f"round {task.round}: {error}", {"task": task.id}))
-                self._waits.after_late()
-                return
-            done.failures += 1
-            self._tell(Event("refused", f"round {task.round}: {error}", {"task": task.id, "code": error.code}))
-            self._waits.after_failure()
-        except (SpryError, MemoryError) as error:
-            self._give_back(job, task, str(error) or "out of memory: join with --low-memory")
-            done.failures += 1
-            if isinstance(error, StoreError) or not self.runtimes:  # the next task would fare no better
-                raise
-            self._waits.after_failure()
-        except Exception as error:  # a runtime's, for one: this client ends, and its operator hears why
-            self._give_back(job, task, f"{type(error).__name__}: {error}")
-            raise
-        else:
-            done.rounds += 1
-            self._waits.after_success(receipt.wait)
-
-    def _give_back(self, job: JobStore, task: Task, reason: str) -> None:
-        job.finish()
-        self._tell(Event("failed", f"round {task.round} of {task.job_name}: {reason}", {"task": task.id}))
-        self.unload()
-        try:
-            self.server.send_failure(task.id, reason)
-        except (Unauthorized, Unreachable):
-            raise
-        except ServerError as error:  # it took too long, and the task is nobody's any more
-            self._tell(Event("refused", str(error), {"task": task.id, "code": error.code}))
-
-    # --- what a task needs ---
-
-    def _workbench(self, task: Task) -> Workbench:
-        """The task's bundle with its runtime, left open from round to round."""
-        wanted = task.bundle, task.runtime
-        if self._bench is None or self._bench[0] != wanted:
-            self.unload()
-            if task.runtime not in self.runtimes:
-                raise SpryError(
-                    f"the task is for the runtime {task.runtime}, this device offers {', '.join(self.runtimes)}: "
-                    "it goes back to the server, and another comes with the next look"
-                )
-            folder = self.store.bundle(task.bundle)
-            bundle = fetch(self.server, task.bundle, task.runtime, folder, publisher=self._publisher, tell=self._tell)
-            self._loaded = True
-            bench = Workbench(bundle, task.runtime, threads=self.threads, device=self.device)
-            self._bench = wanted, bench
-            self._try(bench)
-        return self._bench[1]
-
-    def _try(self, bench: Workbench) -> None:
-        """A runtime that gives wrong results is offered no more; what took it on is given back."""
-        try:
-            try_once(bench.bundle.folder, bench.manifest, bench.runtime_name, bench.runtime)
-        except WrongResults:
-            self.runtimes = [name for name in self.runtimes if name != bench.runtime_name]
-            raise
 
     def unload(self) -> None:
         """Give back the memory of runtime, programs and tokenizer."""
-        if self._bench is not None:
-            self._bench[1].close()
-            self._bench = None
-            trim_memory()
-
-    # --- what another process goes on with ---
+        self._workshop.close()
 
     def _hand_over(self, seconds: float) -> None:
         """Let a long wait end this process, if it has loaded a runtime."""
-        if self._loaded and self._on_idle is not None:
-            known = self._waits.failures, self._step_seconds, self._most_memory()
-            self._on_idle(Idle(seconds, self._waits.reason, self._rows, *known))
-
-    def _most_memory(self) -> int | None:
-        """Of this process and those that it took over from; None where the system does not tell."""
-        with suppress(OSError, SpryError):
-            self._resident = max(resident("VmHWM"), self._resident or 0)  # a round sets the system's mark back
-        return self._resident
+        if self._workshop.has_opened and self._on_idle is not None:
+            told = self._check_ins
+            known = self._waits.failures, told.step_seconds, told.most_memory()
+            self._on_idle(Idle(seconds, self._waits.reason, told.rows, *known))
 
     # --- prediction ---
 

@@ -45,7 +45,7 @@ class Fitness:
         return self._unfit
 
     def _misfit(self, job: OpenJob) -> str:
-        """Of jobs with classes alone: what else a task asks is in its bundle."""
+        """Why rows do not fit a job that has classes: what others ask is in their bundles."""
         kind = TASK_TYPES.get(job.task)
         if kind is None or not kind.has_classes:
             return ""
@@ -69,5 +69,5 @@ class Fitness:
 
 
 def _in_one_line(text: str) -> str:
-    """As a server takes it: what a row holds may be anything."""
+    """A text that a server takes: what a row holds may be anything."""
     return "".join(mark if mark.isprintable() else "?" for mark in text)[:_LONGEST_REASON]

@@ -50,7 +50,7 @@ class Writer:
         return self._generator.text(prompt, wish)
 
     def tokens(self, messages: Sequence[Message]) -> list[int]:
-        """Of a conversation, up to where the next answer begins."""
+        """The tokens of a conversation, up to where the next answer begins."""
         return self._generator.encoded(self.template.render(messages, add_generation_prompt=True), special=False)
 
     def close(self) -> None:

@@ -12,7 +12,8 @@ from edge_client.data.batches import in_order
 from edge_client.errors import StoreError
 from edge_client.runtimes.runtime import available, require_publisher, unasked
 from edge_client.step.stepper import Stepper
-from edge_client.store.jobs import JobStore, KnownJob, Store
+from edge_client.store.job import JobStore, KnownJob
+from edge_client.store.jobs import Store
 from edge_client.tasks.task import Prediction, Text
 from edge_client.training.plan import Workbench, fitting_shape
 

@@ -11,7 +11,7 @@ import numpy as np
 from edge_client.errors import StoreError, TrainingError
 from edge_client.events import Event, Tell
 from edge_client.store.files import parse_tensors
-from edge_client.store.jobs import JobStore
+from edge_client.store.job import JobStore
 from edge_client.sums import fixed
 from edge_client.sums.adding import unmasked
 from edge_client.sums.fixed import Parts

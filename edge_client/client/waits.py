@@ -37,7 +37,7 @@ class Waits:
         self.reason = ""
         self.failures = 0
         """Of tasks, one after the other: they lengthen the waits."""
-        self._pause = pause
+        self.pause = pause
         self._tell = tell
         self._before_idle = before_idle
         self._before_long = before_long
@@ -53,12 +53,12 @@ class Waits:
         if seconds >= LONG_SECONDS:
             self._before_long(seconds)
         if seconds > 0:
-            self._pause(seconds)
+            self.pause(seconds)
 
     def go_on(self, seconds: float, reason: str, failures: int) -> None:
-        """With a wait that another process began."""
+        """Go on with a wait that another process began."""
         self.reason, self.failures = reason, failures
-        self._pause(seconds)
+        self.pause(seconds)
 
     def after_failure(self) -> None:
         """The longer the more tasks have failed since one succeeded."""

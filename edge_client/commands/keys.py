@@ -36,10 +36,10 @@ def write_key(path: Path) -> str:
     """Write a new key and its public half into two files; gives the public one."""
     secret = keys.make()
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise SpryError(f"{path} exists, and a key that is overwritten is lost; give another name") from None
-    with os.fdopen(handle, "w") as file:
+    with os.fdopen(descriptor, "w") as file:
         file.write(f"{keys.SECRET}{secret}\n")
     public = keys.public_of(secret)
     path.with_name(path.name + ".pub").write_text(public + "\n")

@@ -119,7 +119,7 @@ class OwnData:
 
 
 def _counting(check: Check, seen: Counter[int]) -> Check:
-    """The same, and which classes it has come by."""
+    """The same check, which counts the classes of the rows that it has seen."""
 
     def counted(row: Row) -> Example:
         example = check(row)

@@ -160,8 +160,8 @@ class Listing:
     @property
     def mark(self) -> str:
         """Another one once another version of its library is installed."""
-        found = find_spec(self.library)
-        places = [] if found is None else [found.origin, *(found.submodule_search_locations or ())]
+        spec = find_spec(self.library)
+        places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
         times = [Path(place).stat().st_mtime_ns for place in places if place is not None and Path(place).exists()]
         return f"{self.library} of {max(times, default=0)}"  # a version costs five megabytes to look up
 

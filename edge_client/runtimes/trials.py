@@ -58,11 +58,11 @@ def check(runtime: Runtime, name: str, spec: RuntimeSpec) -> None:
 
 
 def _tried(programs: Iterable[ProgramSpec]) -> list[ProgramSpec]:
-    found: dict[tuple[str, str], ProgramSpec] = {}
+    smallest: dict[tuple[str, str], ProgramSpec] = {}
     for program in sorted(programs, key=lambda p: p.batch * p.length * max(p.directions, 1)):
         place = program.segment if program.segment in (EMBED, HEAD) else "block"
-        found.setdefault((place, program.kind), program)
-    return list(found.values())
+        smallest.setdefault((place, program.kind), program)
+    return list(smallest.values())
 
 
 def _run(runtime: Runtime, program: ProgramSpec) -> list[Array]:
@@ -89,18 +89,18 @@ def _outcome(value: Array) -> Outcome:
 
 
 def _short(number: float) -> float:
-    """In as many digits as any bound needs."""
+    """A number in as many digits as any bound needs."""
     return float(f"{number:.6g}")
 
 
-def _errors(found: Sequence[Array], expected: Sequence[Outcome]) -> list[float]:
+def _errors(results: Sequence[Array], expected: Sequence[Outcome]) -> list[float]:
     least = max((outcome.size for outcome in expected), default=0.0) * _LEAST
-    return [_error(_outcome(value), outcome, least) for value, outcome in zip(found, expected, strict=True)]
+    return [_error(_outcome(value), outcome, least) for value, outcome in zip(results, expected, strict=True)]
 
 
-def _error(found: Outcome, expected: Outcome, least: float) -> float:
-    if not math.isfinite(found.size) or len(found.samples) != len(expected.samples):
+def _error(outcome: Outcome, expected: Outcome, least: float) -> float:
+    if not math.isfinite(outcome.size) or len(outcome.samples) != len(expected.samples):
         return math.inf
-    apart = np.array([found.size - expected.size, *np.subtract(found.samples, expected.samples)])
+    apart = np.array([outcome.size - expected.size, *np.subtract(outcome.samples, expected.samples)])
     off = max(abs(float(apart[0])), float(np.sqrt(np.mean(np.square(apart[1:])))) if len(apart) > 1 else 0.0)
     return off / max(expected.size, least, 1e-30)

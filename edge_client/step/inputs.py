@@ -15,7 +15,7 @@ from edge_client.tasks.registry import task_named
 
 
 class Inputs:
-    """Of the programs of one chain."""
+    """What the programs of one chain are given: looked at, and put together for each of them."""
 
     def __init__(self, chain: Chain) -> None:
         self._chain = chain

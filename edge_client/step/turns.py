@@ -48,7 +48,7 @@ def turns(directions: Mapping[str, Array], count: int, chain: Chain, cut: int, *
 
 
 def bytes_behind(chain: Chain, task: Task) -> int:
-    """Of what enters the segments behind the cut where turns may begin."""
+    """The size of what enters those segments behind the cut at which turns may begin."""
     training = task.training
     if not training.units_apart or training.directions == chain.directions:
         return 0

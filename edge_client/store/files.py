@@ -25,10 +25,10 @@ TEMPORARY = ".writing-"
 def write(path: Path, data: bytes, *, mode: int = SHARED) -> None:
     """Put a file in place as a whole: after a crash there is the old one or the new one."""
     make_folder(path.parent)
-    handle, name = tempfile.mkstemp(prefix=TEMPORARY, dir=path.parent)
+    descriptor, name = tempfile.mkstemp(prefix=TEMPORARY, dir=path.parent)
     temporary = Path(name)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with os.fdopen(descriptor, "wb") as file:
             os.fchmod(file.fileno(), mode)
             file.write(data)
             file.flush()
@@ -46,12 +46,12 @@ def make_folder(path: Path) -> None:
 
 def sync_folder(path: Path) -> None:
     """What was moved into a folder stays there after a power cut."""
-    handle = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         with suppress(OSError):  # some file systems cannot
-            os.fsync(handle)
+            os.fsync(descriptor)
     finally:
-        os.close(handle)
+        os.close(descriptor)
 
 
 def read_json(path: Path, kind: type[T], tell: Tell = silent) -> T | None:

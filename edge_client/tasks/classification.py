@@ -53,7 +53,7 @@ class Classification(TaskType):
         return features[np.arange(len(features)), last]
 
     def row_labels(self, part: Labelled) -> Array:
-        """Those of the examples."""
+        """The labels of the examples, without those of rows that only fill."""
         return part.labels[: len(part.examples)]
 
     def most_feature_rows(self, examples: int, length: int) -> int:

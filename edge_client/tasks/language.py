@@ -66,7 +66,7 @@ class Language(TaskType):
         return (logits[:, :-1, _LIKELIEST] == following)[following != IGNORED].tolist()
 
     def score(self, logits: NDArray[Any], part: Labelled) -> Score:
-        """Of each token alike, whichever text it is from."""
+        """All tokens count alike, whichever text they are from."""
         score = super().score(logits, part)
         losses = logits[:, :-1, _OF_TRUE][_following(part) != IGNORED]
         return Score(score.total, score.sums | {LOSS: float(losses.sum(dtype=np.float64))})

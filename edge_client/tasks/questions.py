@@ -69,8 +69,8 @@ class Questions(TaskType):
 
     def right(self, logits: NDArray[Any], part: Labelled) -> list[bool]:
         """By any of the answers, as `exact_match` has it."""
-        found = zip(answers(logits, part), part.examples, strict=True)
-        return [exact_match(answer, example.answers) == 1 for answer, example in found]
+        answered = zip(answers(logits, part), part.examples, strict=True)
+        return [exact_match(answer, example.answers) == 1 for answer, example in answered]
 
     def score(self, logits: NDArray[Any], part: Labelled) -> Score:
         pairs = [(answer, one.answers) for answer, one in zip(answers(logits, part), part.examples, strict=True)]

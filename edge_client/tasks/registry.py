@@ -13,7 +13,7 @@ TASK_TYPES: dict[str, TaskType] = {kind.name: kind for kind in (Classification()
 
 
 def task_named(name: str) -> TaskType:
-    """The kind of that name."""
+    """The task type of that name."""
     if name not in TASK_TYPES:
         known = ", ".join(TASK_TYPES)
         raise BundleError(f"unknown task {name!r}; this version of spry knows {known}: choose one, or upgrade spry")

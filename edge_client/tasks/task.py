@@ -58,7 +58,7 @@ class Score(NamedTuple):
 
 
 def combined(scores: Sequence[Score]) -> Score:
-    """Of all parts."""
+    """One score of what was scored part by part."""
     names = dict.fromkeys(name for part in scores for name in part.sums)
     return Score(sum(part.total for part in scores), {name: sum(part.sums[name] for part in scores) for name in names})
 
@@ -120,7 +120,7 @@ class TaskType(ABC):
         """The labels of a whole batch, int64, those of rows that only fill it too."""
 
     def label_shape(self, batch: int, length: int) -> tuple[int, ...]:
-        """Of a batch of texts of so many tokens."""
+        """The shape that labels have for a batch of texts of so many tokens."""
         return (batch, length) if self.per_token else (batch,)
 
     def label_limit(self, logits: tuple[int, ...], model: ModelSpec) -> int:

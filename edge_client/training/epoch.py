@@ -135,7 +135,7 @@ class Judged(NamedTuple):
     own: Score
 
     def told(self) -> dict[str, Any]:
-        """In the words of a report."""
+        """The fields of a report that say it."""
         return {
             "held_back": self.before.total,
             "right_global": self.task.hits(self.before),
@@ -157,7 +157,7 @@ def evaluate(
     """
     scores: list[list[Score]] = [[] for _ in weights]
     for part in in_order(examples, encoder, task.encode):
-        for values, found in zip(weights, scores, strict=True):
+        for values, of_weights in zip(weights, scores, strict=True):
             logits = logits_of(part.batch, values)[: len(part.examples)]  # without rows that only fill
-            found.append(task.score(logits, part))
-    return [combined(found) for found in scores]
+            of_weights.append(task.score(logits, part))
+    return [combined(of_weights) for of_weights in scores]

@@ -30,7 +30,7 @@ MEAN, PRODUCTS = FEATURES + "mean", FEATURES + "products"
 
 
 class Moments(NamedTuple):
-    """Of some rows of features."""
+    """What the features of some rows are on average, and how they vary together."""
 
     rows: int
     mean: Array
@@ -40,7 +40,7 @@ class Moments(NamedTuple):
 
     @property
     def tensors(self) -> dict[str, Array]:
-        """As an update has them."""
+        """The tensors that tell it in an update."""
         return {MEAN: self.mean, PRODUCTS: self.products} if self.rows else {}
 
 
@@ -77,7 +77,7 @@ def rows_of(
 
 
 def moments_of(rows: Array) -> Moments:
-    """Of features [rows, features]."""
+    """The moments of features [rows, features]."""
     count, width = rows.shape
     mean = rows.mean(0, dtype=np.float64).astype(np.float32)
     about = rows - mean
@@ -88,7 +88,7 @@ def moments_of(rows: Array) -> Moments:
 
 
 def shapes_of(manifest: Manifest, spec: FeatureSpec) -> dict[str, tuple[int, ...]]:
-    """Of the tensors that tell a model's moments."""
+    """The shapes of the tensors that tell a model's moments."""
     width = next(parameter.shape[-1] for parameter in manifest.head if parameter.name == spec.weight)
     return {MEAN: (width,), PRODUCTS: (width if width > MOST_PRODUCTS else width * (width + 1) // 2,)}
 
@@ -99,5 +99,5 @@ def without_moments(tensors: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def moments_in(tensors: Mapping[str, Array], rows: int) -> Moments:
-    """Those beside an update, of so many rows; nothing where it has none."""
+    """The moments that an update tells, of so many rows; nothing where it tells none."""
     return Moments(rows, tensors[MEAN], tensors[PRODUCTS]) if rows and MEAN in tensors else NOTHING

@@ -9,7 +9,7 @@ from edge_client.data.batches import Batches
 from edge_client.errors import ServerError, TrainingError
 from edge_client.events import Event, Tell
 from edge_client.step.passes import Passes
-from edge_client.store.jobs import JobStore
+from edge_client.store.job import JobStore
 from edge_client.wire.answers import Tensors
 from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import ScalarReport, StepRecord, decode_records, encode_report

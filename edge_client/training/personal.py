@@ -134,7 +134,7 @@ def _shares(logits: Numbers) -> Numbers:
 
 
 def _loss(logits: Numbers, labels: NDArray[np.int64]) -> float:
-    """Summed over the rows."""
+    """The loss, summed over the rows."""
     return float((_totals(logits) - logits[np.arange(len(labels)), labels]).sum())
 
 

@@ -16,7 +16,7 @@ from edge_client.errors import ServerError, Unauthorized, Unreachable
 from edge_client.events import Event, Tell
 from edge_client.memory import peak_above_now
 from edge_client.step.passes import Passes
-from edge_client.store.jobs import Checkpoint, JobStore
+from edge_client.store.job import Checkpoint, JobStore
 from edge_client.sums.adding import changes
 from edge_client.wire.clipping import clipped, silent
 from edge_client.wire.protocol import Judgement, Task

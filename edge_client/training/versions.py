@@ -9,7 +9,7 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.bundle.names import REPEATED, prefix_of
 from edge_client.errors import BadAnswer, ServerError
 from edge_client.store.files import parse_tensors
-from edge_client.store.jobs import JobStore, Kept
+from edge_client.store.job import JobStore, Kept
 from edge_client.wire.answers import Tensors
 from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import StepRecord

@@ -33,15 +33,15 @@ class Invitation:
 
 
 def invitation_in(text: str) -> Invitation:
-    """Of a line that `str` wrote."""
+    """The invitation in a line that `str` wrote."""
     beginning, _, query = text.strip().partition("?")
     is_one = beginning.rstrip("/") == _BEGINNING and len(text) <= _LONGEST
     said = parse_qs(query) if is_one else {}
-    found = {name: said[name][0] for name in ("server", "token", "key") if name in said}
-    if not found.keys() >= {"server", "token"}:
+    fields = {name: said[name][0] for name in ("server", "token", "key") if name in said}
+    if not fields.keys() >= {"server", "token"}:
         raise SpryError(
             f"{text[:60]!r} is no invitation: expected {_BEGINNING}?server=…&token=…; copy it whole, in quotes"
         )
-    token = found["token"] + (f".{found['key']}" if "key" in found else "")
+    token = fields["token"] + (f".{fields['key']}" if "key" in fields else "")
     split_token(token)
-    return Invitation(found["server"], token)
+    return Invitation(fields["server"], token)

@@ -225,12 +225,12 @@ def split_head(flat: NDArray[Any], manifest: Manifest) -> dict[str, NDArray[Any]
 
 def shaped(flat: NDArray[Any], parameters: Sequence[Parameter]) -> dict[str, NDArray[Any]]:
     """Parameters out of one vector that holds them in this order."""
-    found: dict[str, NDArray[Any]] = {}
+    tensors: dict[str, NDArray[Any]] = {}
     start = 0
     for parameter in parameters:
-        found[parameter.name] = flat[start : start + parameter.size].reshape(parameter.shape)
+        tensors[parameter.name] = flat[start : start + parameter.size].reshape(parameter.shape)
         start += parameter.size
-    return found
+    return tensors
 
 
 def join_head(gradients: Mapping[str, Floats], manifest: Manifest) -> Floats:

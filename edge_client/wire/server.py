@@ -120,7 +120,7 @@ class Server:
         return self._message("POST", "/check-in", CheckedIn, message)
 
     def open_jobs(self) -> list[OpenJob]:
-        """Those that run; none of a server of an earlier version."""
+        """The jobs that run; none where the server is of an earlier version."""
         try:
             return parsed(self._request("GET", "/open-jobs", limit=LARGE), list[OpenJob])
         except ServerError as error:

@@ -99,14 +99,14 @@ def _linears(loaded: Loaded, heads: Sequence[str]) -> list[str]:
 def _features(loaded: Loaded, layer: nn.Module, batches: Sequence[Batch]) -> Tensor:
     """What enters the layer, of each example or of each of its tokens."""
     seen: list[Tensor] = []
-    handle = layer.register_forward_pre_hook(lambda _module, given: seen.append(given[0]))
+    hook = layer.register_forward_pre_hook(lambda _module, given: seen.append(given[0]))
     forward = TaskForward(loaded.model, loaded.task, loaded.inputs)
     try:
         with torch.no_grad():
             for batch in batches:
                 forward(*batch.values())
     finally:
-        handle.remove()
+        hook.remove()
     masks = [batch["attention_mask"].bool() for batch in batches]
     return torch.cat(
         [states[mask] if states.ndim > mask.ndim else states for states, mask in zip(seen, masks, strict=True)]

@@ -42,14 +42,14 @@ def only(blocks: Sequence[nn.Module], segments: Sequence[Segment]) -> Generator[
     """While the context lasts, a model's other blocks do nothing."""
     kept = {block for segment in segments for block in range(segment.first_block, segment.last_block)}
     form: list[int] = []  # how many results a block has beside its state; -1 where it gives the state alone
-    handle = blocks[min(kept)].register_forward_hook(lambda _block, _given, result: form.append(_others(result)))
+    hook = blocks[min(kept)].register_forward_hook(lambda _block, _given, result: form.append(_others(result)))
     skipped: list[Any] = [block for number, block in enumerate(blocks) if number not in kept]
     for block in skipped:
         block.forward = lambda *given, **named: _handed_on(form[-1], *given, **named)
     try:
         yield
     finally:
-        handle.remove()
+        hook.remove()
         for block in skipped:
             del block.forward
 

@@ -29,34 +29,34 @@ _TIE = 1e-4
 def verify_generation(
     folder: Path, manifest: Manifest, runtime: str, model: Reference, ids: Tensor, values: Mapping[str, Tensor]
 ) -> list[Check]:
-    """Of one runtime; `ids` are tokens to begin with, and `values` the adapter's weights."""
+    """Generation by one runtime beside the model's own: `ids` begin a text, `values` are the adapter's weights."""
     spec = manifest.generation
     assert spec is not None
     weights = {name: value.numpy() for name, value in values.items()}
     count = min(spec.chunk + _BEYOND, spec.length - 1)
     tokens = [int(token) for token in np.resize(ids.numpy(), count)]
-    found: list[np.ndarray] = []
+    logits: list[np.ndarray] = []
     with open_runtime(runtime, folder) as opened:
         decoder = Decoder(manifest, opened, runtime, weights)
         unread = tokens
-        while len(found) < _TOKENS and decoder.room >= len(unread):
-            found.append(decoder.read(unread))
-            unread = [int(found[-1].argmax())]
+        while len(logits) < _TOKENS and decoder.room >= len(unread):
+            logits.append(decoder.read(unread))
+            unread = [int(logits[-1].argmax())]
             tokens = tokens + unread
         decoder.release()
     expected = model.logits(tokens, values).numpy()[count - 1 : -1]
-    return _checks(manifest, runtime, np.stack(found), expected)
+    return _checks(manifest, runtime, np.stack(logits), expected)
 
 
-def _checks(manifest: Manifest, runtime: str, found: np.ndarray, expected: np.ndarray) -> list[Check]:
+def _checks(manifest: Manifest, runtime: str, told: np.ndarray, expected: np.ndarray) -> list[Check]:
     precision = manifest.runtimes[runtime].precision
     size = float(np.sqrt(np.mean(np.square(expected))))
-    error = float(np.sqrt(np.mean(np.square(found - expected)))) / max(size, 1e-30)
-    chosen = np.take_along_axis(expected, found.argmax(-1)[:, None], -1)[:, 0]
+    error = float(np.sqrt(np.mean(np.square(told - expected)))) / max(size, 1e-30)
+    chosen = np.take_along_axis(expected, told.argmax(-1)[:, None], -1)[:, 0]
     others = int(np.sum(expected.max(-1) - chosen > _TIE * size))
     bound, none = JVP_BOUND[precision], 0.0 if precision == "none" else None
     lines = (
-        (f"generation, RMS error of the logits of {len(found)} tokens", error, bound),
+        (f"generation, RMS error of the logits of {len(told)} tokens", error, bound),
         ("generation, greedy tokens that are not the model's", float(others), none),
     )
     return [

@@ -49,8 +49,8 @@ class Reference:
         ids = torch.tensor([list(tokens)])
         read = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         with torch.no_grad():
-            found: Tensor = self._task.logits(functional_call(self._model, {**self._frozen, **named}, (), read))
-        return found[0]
+            told: Tensor = self._task.logits(functional_call(self._model, {**self._frozen, **named}, (), read))
+        return told[0]
 
     def entering(
         self, inputs: Mapping[str, Tensor], values: Mapping[str, Tensor], names: Iterable[str]

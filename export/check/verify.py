@@ -66,7 +66,7 @@ def make_sample(loaded: Loaded, adapted: Adapted, manifest: Manifest, directions
 
 
 def _entering(unit: Unit, batch: int, length: int, generator: torch.Generator) -> Tensor:
-    """Of all tokens; zero where the unit sees one alone."""
+    """A direction at a unit's bottleneck for all tokens: zero but for the only one that it sees, if it sees one."""
     (entrance,) = unit.tangents_of(length)
     drawn = torch.randn(batch, *entrance.shape, generator=generator)
     if unit.token is None:

@@ -35,14 +35,14 @@ class Generation:
 def generation_programs(
     model: nn.Module, layers: int, starts: Sequence[int], length: int, trainable: dict[int, Slot]
 ) -> Generation:
-    """Of a model cut before each block in `starts`, with a cache for so many tokens."""
+    """The programs that generate, of a model cut before each block in `starts`, with a cache for so many tokens."""
     shapes = cache_shapes(model, layers)
     programs: list[tuple[Program, int]] = []
     stored: dict[str, Tensor] = {}
     for kind, tokens in ((PREFILL, min(CHUNK, length)), (DECODE, 1)):
-        found = capture_cached(model, shapes, length, tokens, trainable)
-        stored.update(found.stored)
-        for segment in split(found, layers, starts):
+        cached = capture_cached(model, shapes, length, tokens, trainable)
+        stored.update(cached.stored)
+        for segment in split(cached, layers, starts):
             program = Program(segment.name, kind, 0, segment.graph, _outputs(segment))
             programs.append((program, tokens))
     return Generation(programs, stored)

@@ -112,8 +112,8 @@ AttentionInterface.register(_NAME, _attention)
 @contextmanager
 def _attending(model: nn.Module, walk: _Walk) -> Generator[None, None, None]:
     """The model's layers by our attention; it builds no masks then."""
-    found: list[Any] = [module.config for module in model.modules() if hasattr(module, "config")]
-    configs = {id(config): config for config in found}
+    each: list[Any] = [module.config for module in model.modules() if hasattr(module, "config")]
+    configs = {id(config): config for config in each}
     before = {key: getattr(config, "_attn_implementation", None) for key, config in configs.items()}
     _walks.append(walk)
     try:
@@ -145,7 +145,7 @@ class CachedForward(nn.Module):
 
 
 def cache_shapes(model: nn.Module, layers: int) -> list[CacheShape]:
-    """Of each layer, as a pass over one token finds them."""
+    """The shape of each layer's cache, as a pass over one token finds it."""
     walk = _Walk(torch.zeros(1, 1, dtype=torch.int64), 1)
     with torch.no_grad(), _attending(model, walk):
         model(input_ids=torch.zeros(1, 1, dtype=torch.int64), position_ids=walk.positions)
@@ -167,14 +167,14 @@ def capture_cached(
     for layer, shape in enumerate(shapes):
         inputs[key_name(layer)] = torch.zeros(shape.heads, shape.key, length)
         inputs[value_name(layer)] = torch.zeros(shape.heads, length, shape.value)
-    found = captured(CachedForward(model, length), inputs, trainable, results=1 + 2 * len(shapes))
-    _logits_in_parts(found)
-    return found
+    cached = captured(CachedForward(model, length), inputs, trainable, results=1 + 2 * len(shapes))
+    _logits_in_parts(cached)
+    return cached
 
 
-def _logits_in_parts(found: Captured) -> None:
+def _logits_in_parts(cached: Captured) -> None:
     """The vocabulary layer by the same rows at a time as in training: a part may have to be turned or unpacked."""
-    graph = found.graph.graph
+    graph = cached.graph.graph
     logits: fx.Node = graph.output_node().args[0][0]  # type: ignore[index,assignment]
     for node in list(graph.nodes):
         weight = node.args[1] if node.target is ops.linear else None
@@ -184,7 +184,9 @@ def _logits_in_parts(found: Captured) -> None:
         if value_of(node).shape[-1] != value_of(logits).shape[-1] or len(parts) == 1:
             continue
         with graph.inserting_before(node):
-            products = [graph.call_function(ops.linear, (node.args[0], rows_of(found, weight, part))) for part in parts]
+            products = [
+                graph.call_function(ops.linear, (node.args[0], rows_of(cached, weight, part))) for part in parts
+            ]
             whole = graph.call_function(torch.ops.aten.cat.default, (products, -1))
         for product, (first, stop) in zip(products, parts, strict=True):
             product.meta = {**node.meta, "val": value_of(node)[..., first:stop]}
@@ -197,4 +199,4 @@ def _logits_in_parts(found: Captured) -> None:
         if node.op == "placeholder" and not node.users and slot_of(node).role is not Role.INPUT:
             graph.erase_node(node)
     graph.lint()
-    found.graph.recompile()
+    cached.graph.recompile()

@@ -82,10 +82,10 @@ def captured(forward: nn.Module, inputs: dict[str, Tensor], trainable: dict[int,
         node.meta["slot"] = trainable.get(tensor.data_ptr(), own)
         if slot_of(node).role in STORED:
             stored[own.name] = tensor.detach()
-    found = Captured(fx.GraphModule({}, graph_module.graph), stored)
-    _drop_unused_outputs(found.graph, outputs=results)
-    normalize(found)
-    return found
+    whole = Captured(fx.GraphModule({}, graph_module.graph), stored)
+    _drop_unused_outputs(whole.graph, outputs=results)
+    normalize(whole)
+    return whole
 
 
 def _drop_unused_outputs(graph: fx.GraphModule, outputs: int) -> None:

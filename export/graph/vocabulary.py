@@ -139,7 +139,7 @@ class _Sums:
         return loss.squeeze(-1), self._entry.squeeze(-1)
 
     def derivatives(self, name: str) -> Tensor:
-        """Of each token's loss."""
+        """The derivatives of each token's loss along what the walk has summed up under a name."""
         return _each(1 / self._sums["one"], self._sums[name]) - self._of_label[name]
 
 

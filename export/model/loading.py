@@ -68,8 +68,8 @@ class Loaded:
         configs = getattr(self.model, "generation_config", None), self.model.config.get_text_config()
         of_tokenizer = getattr(self.tokenizer, "eos_token_id", None)
         known = [token for config in configs if (token := getattr(config, "eos_token_id", None)) is not None]
-        found = next(iter(known), of_tokenizer)
-        return tuple(found) if isinstance(found, list) else () if found is None else (int(found),)
+        newest = next(iter(known), of_tokenizer)
+        return tuple(newest) if isinstance(newest, list) else () if newest is None else (int(newest),)
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ class Taken(NamedTuple):
             partial.replace(target)
 
     def manifest(self, administrator: Administrator) -> Manifest:
-        """Of the job's bundle."""
+        """The manifest of the job's bundle."""
         return manifests.parse(administrator.bytes(f"/v1/bundles/{self.bundle}/{FILE_NAME}"))
 
 

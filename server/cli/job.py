@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -31,13 +30,21 @@ from server.cli.common import (
 )
 from server.cli.connection import AdminError, Administrator, part
 from server.cli.curves import export
+from server.cli.job_lines import (
+    began_in,
+    job_line,
+    outliers_in,
+    privacy_of,
+    row_of,
+    scores_of,
+    shown,
+    steps_in,
+    to_beat,
+    value_of,
+)
 from server.jobs.options import PresetOption, RoundOptions, SettingsOptions, TrainingOptions
 from server.jobs.presets import PRESETS, merged, preset_for, private_start, start_of
 
-_BESIDE = "exact_match", "perplexity"
-"""Scores that some tasks have beside the one that is compared."""
-_PERSONAL = "_personal"
-"""Of devices' own models, after the name of the score."""
 _REFUSALS = 5
 """The newest that `spry job show` tells."""
 
@@ -151,7 +158,7 @@ def list_(
         return
     rows = [
         (job["name"], job["id"], job["state"], f"{job['done']} of {job['settings']['rounds']}",
-         _shown(job, job["score"]), ago(job["created"]))
+         shown(job, job["score"]), ago(job["created"]))
         for job in jobs
     ]  # fmt: skip
     columns = ("name", "id", "state", "rounds", "score", "created")
@@ -197,12 +204,12 @@ def show(
     if standing["up"] or standing["down"]:
         typer.echo(f"devices sent {size(standing['up'])} and fetched {size(standing['down'])}")
     if assignment:
-        say(_steps(assignment))
+        say(steps_in(assignment))
     typer.echo()
-    scores = [name for name in _scores(standing) if _value(standing["metrics"], name) is not None]
+    scores = [name for name in scores_of(standing) if value_of(standing["metrics"], name) is not None]
     scores = scores or [standing["score"]]
     columns = ("round", "state", "reports", "loss", *(name.replace("_", " ") for name in scores), "seconds")
-    show_table(columns, (_round(row, scores) for row in rounds), "no rounds yet")
+    show_table(columns, (row_of(row, scores) for row in rounds), "no rounds yet")
 
 
 def _follow(administrator: Administrator, job: str, *, as_json: bool) -> None:
@@ -253,95 +260,3 @@ def _steer(job: str, where: str, server: str | None, admin_token: str | None, ca
     with connect(server, admin_token, ca) as administrator:
         standing = administrator.post(f"/v1/jobs/{part(job)}/{where}")
     say(f"job {standing['name']} is {standing['state']}")
-
-
-# --- how a job reads -------------------------------------------------------------------------------------------------
-
-
-def job_line(job: dict[str, Any]) -> str:
-    progress = job["progress"]
-    stuck = f" ({job['reason']}; when that is mended: spry job resume)" if job["state"] == "set-aside" else ""
-    parts = [f"{job['name']}: {job['state']}{stuck}, {job['done']} of {job['settings']['rounds']} rounds"]
-    if progress and progress["state"] in ("open", "closing"):
-        training = job["settings"]["training"]
-        of = f"{progress['iteration'] + 1} of {max(training['iterations'], 1)}"
-        step = f", iteration {of}" if training["mode"] == "iteration" else ""
-        parts.append(f"round {progress['number']}{step}: {progress['reported']} of {progress['wanted']} reported")
-    if "loss" in job["metrics"]:
-        parts.append(f"loss {job['metrics']['loss']:.4f}")
-    scores = {name: _shown(job, name) for name in _scores(job)}
-    parts += [f"{name.replace('_', ' ')} {shown}" for name, shown in scores.items() if shown]
-    return "; ".join(parts)
-
-
-def to_beat(job: Mapping[str, Any]) -> list[str]:
-    """What else was measured on the held-out examples: a guess, and the task layer by itself."""
-    known = job["metrics"]
-    told = {
-        "always the most frequent class": known.get("majority"),
-        "the task layer without the units": known.get(f"{job['score']}_head"),
-    }
-    scores = "; ".join(f"{what} {score:.4f}" for what, score in told.items() if score is not None)
-    return [f"on the same held-out examples: {scores}"] if scores else []
-
-
-def privacy_of(job: Mapping[str, Any]) -> list[str]:
-    """What a private job costs a device, and what its devices keep to themselves."""
-    if not (told := job["privacy"]):
-        return []
-    most = f"{told['planned']:.2f} for a device in {told['times']} round{'' if told['times'] == 1 else 's'}, the most"
-    with_ = f"delta {told['delta']:g}, noise {told['noise']:.3g} clips"
-    silent = "  devices tell no losses, accuracies, features or numbers of examples, which no budget pays for"
-    return [f"privacy: epsilon {told['epsilon']:.2f} so far, {most} that there may be ({with_})", silent]
-
-
-def outliers_in(rounds: Sequence[dict[str, Any]]) -> list[str]:
-    """Devices whose updates were far from the others' in the newest rounds, those first that were most often."""
-    found: dict[str, list[tuple[int, dict[str, str]]]] = {}
-    for row in rounds:
-        for one in (row["result"] or {}).get("outlying", []):
-            found.setdefault(one["device"], []).append((row["number"], one))
-    lines = [f"outliers in the newest {len(rounds)} rounds, averaged where they cannot move the mean far:"]
-    for device, times in sorted(found.items(), key=lambda item: -len(item[1])):
-        number, newest = times[0]
-        lines.append(f"  {device} ({newest['name']}) in {len(times)}; in round {number} {newest['why']}")
-    return lines if found else []
-
-
-def began_in(rounds: Sequence[dict[str, Any]]) -> list[str]:
-    """With which weights the newest round's updates began, where rounds take late ones; the newest round is first."""
-    return [f"updates began, in round {row['number']}: {row['began']}" for row in rounds if row["began"]][:1]
-
-
-def _steps(assignment: dict[str, Any]) -> str:
-    """How many devices take which step."""
-    steps = Counter(one["step"] for one in assignment["parts"] if one["state"] in ("open", "accepted"))
-    told = (f"{count} device{'' if count == 1 else 's'} {step}" for step, count in steps.most_common())
-    return f"gradients in round {assignment['round']}: {'; '.join(told) or 'of no device yet'}"
-
-
-def _scores(job: Mapping[str, Any]) -> tuple[str, ...]:
-    return job["score"], f"{job['score']}{_PERSONAL}", *_BESIDE
-
-
-def _value(metrics: dict[str, Any], name: str) -> float | None:
-    """By held-out examples, or as devices measured it."""
-    return metrics.get(name, metrics.get(f"{name}_global"))
-
-
-def _shown(job: dict[str, Any], name: str) -> str:
-    known = _value(job["metrics"], name)
-    return "" if known is None else f"{known:.4f}"
-
-
-def _round(row: dict[str, Any], scores: Sequence[str]) -> tuple[object, ...]:
-    result = row["result"] or {}
-    known = [_value(result, name) for name in scores]
-    return (
-        row["number"],
-        row["state"] if "reason" not in result else f"{row['state']}: {result['reason']}",
-        result.get("reports", row["tasks"].get("accepted", 0)),
-        f"{result['loss']:.4f}" if "loss" in result else "",
-        *("" if value is None else f"{value:.4f}" for value in known),
-        f"{result['seconds']:.1f}" if "seconds" in result else "",
-    )

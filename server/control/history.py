@@ -62,7 +62,7 @@ class DeviceHistory(DeviceView):
 
 
 def history_of(store: Store, device: str, limit: int) -> DeviceHistory:
-    """Of a device: what it did last, and what became of that."""
+    """What a device did last, and what became of that."""
     with store.database.read() as connection:
         known = devices.with_jobs(connection, device)
         if not known:

@@ -243,7 +243,7 @@ def rounds_of(store: Store, job: Job, before: int | None, limit: int) -> list[Ro
 
 
 def metrics_of(store: Store, job: Job, after: int = -1) -> list[MetricView]:
-    """Of the rounds after one."""
+    """The metrics of the rounds after one."""
     with store.database.read() as connection:
         known = metrics.after(connection, job.id, after)
     return [MetricView.model_validate(metric, from_attributes=True) for metric in known]

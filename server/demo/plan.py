@@ -70,7 +70,7 @@ class DemoPlan:
 
     @property
     def steps(self) -> int:
-        """Of a device, in all rounds."""
+        """The steps that a device takes in all rounds."""
         return self.rounds * steps_in(self.training, self.steps_in_a_pass)
 
     @property

@@ -37,7 +37,7 @@ class Factors(NamedTuple):
 
 
 def lora_factors(learned: Learned) -> dict[str, Factors]:
-    """By the layer's name in the model; of all that was trained, or it is refused."""
+    """Factors by the layer's name in the model; refused where they are not all that was trained."""
     method, manifest = learned.adapter.method, learned.bundle.manifest
     if manifest.head:
         layer = manifest.head[0].name.removeprefix(PEFT_PREFIX)
@@ -60,7 +60,7 @@ def lora_factors(learned: Learned) -> dict[str, Factors]:
 
 
 def _why(name: str) -> str:
-    """Of one of its parameters."""
+    """What an adapter does that has such a parameter."""
     if ".ia3_" in name:
         return "scales what goes into layers or comes out of them"
     return "moves the model's biases" if name.endswith(".bias") else "moves weights in a way of its own"

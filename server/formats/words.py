@@ -68,23 +68,23 @@ def add_words(writer: GGUFWriter, folder: Path, count: int) -> None:
 def _split(told: Mapping[str, Any]) -> Split:
     """What llama.cpp does as this tokenizer does; nothing that it would leave out may be in it."""
     model, steps = told["model"], _steps(told.get("pre_tokenizer"))
-    found = None
+    split = None
     match steps:
         case [{"type": "ByteLevel", "use_regex": True, "add_prefix_space": False}]:
-            found = _PLAIN
+            split = _PLAIN
         case [
             {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False},
             {"type": "ByteLevel", "use_regex": False, "add_prefix_space": False},
         ]:
-            found = _SPLITS.get(pattern)
+            split = _SPLITS.get(pattern)
         case _:
             pass
     bytewise = model.get("type") == "BPE" and not model.get("byte_fallback") and not model.get("dropout")
-    if not bytewise or found is None or bool(model.get("ignore_merges")) != found.whole_first:
+    if not bytewise or split is None or bool(model.get("ignore_merges")) != split.whole_first:
         raise NotWhole("its tokenizer splits texts in a way that is not known to be llama.cpp's")
     if _steps(told.get("normalizer"), "normalizers") not in ([], [{"type": "NFC"}]):
         raise NotWhole("its tokenizer changes texts before it splits them")
-    return found
+    return split
 
 
 def _steps(part: Mapping[str, Any] | None, many: str = "pretokenizers") -> list[Mapping[str, Any]]:

@@ -50,7 +50,7 @@ def complete(settings: JobSettings, manifest: Manifest) -> JobSettings:
 
 
 def _head_rate(settings: JobSettings, manifest: Manifest) -> float:
-    """Of the clients' own steps of an exact head, where none is named."""
+    """The rate of the clients' own steps of an exact head, where none is named."""
     if manifest.features is not None and settings.measures(manifest):
         return _SHORT * 2.0 / (manifest.features.square + 1.0)  # the errors' curvature is at most a half
     return _EXACT_HEAD_RATE * settings.training.learning_rate

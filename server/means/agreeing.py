@@ -52,8 +52,8 @@ def _against(products: Numbers, freedom: float, most: int, before: Places) -> Pl
         same = settled(products, before, most)
         if between(products, same) < least:
             return same
-    found = parted(products, most)
-    return found if between(products, found) < least else nobody
+    side = parted(products, most)
+    return side if between(products, side) < least else nobody
 
 
 def _themselves(said: Numbers, products: Numbers, away: Places, freedom: float) -> dict[int, float]:

@@ -93,13 +93,13 @@ def _bounded(said: Numbers) -> Numbers:
 
 
 def shortened(voices: Voices) -> Voices:
-    """In no more numbers than are kept of a device."""
+    """What devices say in no more numbers than are kept of each."""
     devices, numbers = voices.said.shape
     if numbers <= MOST_NUMBERS:
         return voices
     drawn = np.random.Philox(key=0).random_raw(numbers)  # the same in every version of numpy
     place, sign = (drawn % MOST_NUMBERS).astype(np.int64), np.where(drawn >> 63, 1.0, -1.0)
-    found = np.zeros((devices, MOST_NUMBERS))
+    sums = np.zeros((devices, MOST_NUMBERS))
     for device, own in enumerate(voices.said):
-        found[device] = np.bincount(place, own * sign, MOST_NUMBERS)
-    return Voices(found, 1 / (1 / voices.freedom + 1 / MOST_NUMBERS))
+        sums[device] = np.bincount(place, own * sign, MOST_NUMBERS)
+    return Voices(sums, 1 / (1 / voices.freedom + 1 / MOST_NUMBERS))

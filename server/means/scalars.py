@@ -62,7 +62,7 @@ def _scaled(values: Floats, share: float) -> Floats:
 
 
 def _odd(clients: Sequence[Participant], lengths: Iterable[tuple[str, Numbers]]) -> Iterable[tuple[str, str]]:
-    for part, found in lengths:
-        for client, times in zip(clients, found, strict=True):
+    for part, of_part in lengths:
+        for client, times in zip(clients, of_part, strict=True):
             if times > FAR:
                 yield str(client.seed), f"the derivatives of its {part} are {times:.1f} times as large as is usual"

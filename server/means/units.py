@@ -16,6 +16,7 @@ import numpy as np
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import Manifest, Parameter
 from edge_client.bundle.names import SIZES, within
+from edge_client.wire.scalars import shaped
 from server.means.rule import FAR, FEWEST, Numbers, Rule, mean_within, middle, sizes_of
 
 WEIGHT_BOUND = 1.0
@@ -70,7 +71,7 @@ def combined(
             odd.setdefault(part.holders[place], []).append(found)
         known[part.name] = np.concatenate([part.before, part.sizes.astype(np.float32)])[-KEPT_SIZES:]
         if inside.any():
-            change |= _shaped(centre, part.parameters)
+            change |= shaped(centre.astype(np.float32), part.parameters)
     return Combined(change, {SIZES + part: sizes for part, sizes in known.items()}, odd)
 
 
@@ -125,8 +126,8 @@ def _changes(start: Weights, updates: Sequence[Mapping[str, Array]], part: _Part
 
 def _far(parts: Sequence[_Part], updates: int) -> set[int]:
     """Who is left out of all parts for going far in one; nobody where that would be most of them."""
-    found = set[int]().union(*(part.far for part in parts if part.holders))
-    return found if 2 * len(found) < updates else set()
+    far = set[int]().union(*(part.far for part in parts if part.holders))
+    return far if 2 * len(far) < updates else set()
 
 
 def _parts(manifest: Manifest) -> Iterator[tuple[str, Sequence[Parameter]]]:
@@ -137,15 +138,6 @@ def _parts(manifest: Manifest) -> Iterator[tuple[str, Sequence[Parameter]]]:
 
 def _flat(tensors: Mapping[str, Array], parameters: Iterable[Parameter]) -> Numbers:
     return np.concatenate([tensors[parameter.name].reshape(-1) for parameter in parameters]).astype(np.float64)
-
-
-def _shaped(flat: Numbers, parameters: Iterable[Parameter]) -> Weights:
-    found: Weights = {}
-    start = 0
-    for parameter in parameters:
-        found[parameter.name] = flat[start : start + parameter.size].reshape(parameter.shape).astype(np.float32)
-        start += parameter.size
-    return found
 
 
 def _centre(rule: Rule, changes: Numbers, weights: Numbers, most: float) -> Numbers:
@@ -164,15 +156,15 @@ def _odd(part: _Part, changes: Numbers, centre: Numbers) -> Iterator[tuple[int, 
             yield place, Odd(part.name, times, cosine)
 
 
-def in_words(found: Sequence[Odd]) -> str:
+def in_words(odd: Sequence[Odd]) -> str:
     """What an operator is told of a device: the part where it is the oddest, and how many there are."""
-    worst = max(found, key=lambda one: (one.times, -one.cosine))
+    worst = max(odd, key=lambda one: (one.times, -one.cosine))
     said: list[str] = []
     if worst.times > FAR:
         said.append(f"{worst.times:.1f} times as far as is usual")
     if worst.cosine < AGAINST:
         said.append(f"against the others (cosine {worst.cosine:.2f})")
-    more = f", and so do {len(found) - 1} other parts" if len(found) > 1 else ""
+    more = f", and so do {len(odd) - 1} other parts" if len(odd) > 1 else ""
     return f"its {worst.part} goes {' and '.join(said)}{more}"
 
 

@@ -23,7 +23,7 @@ _NEAR = 1e-3
 
 @lru_cache(4096)
 def epsilon_of(noise: float, delta: float, times: int) -> float:
-    """Of a device that took part so many times."""
+    """The epsilon that a device has spent which took part so many times."""
     if not times:
         return 0.0
     return float(_library().get_epsilon_gaussian(noise / times**0.5, delta))

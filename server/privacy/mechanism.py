@@ -64,7 +64,7 @@ class Mechanism:
     """The share of updates that the clip leaves as they are; None: the clip stays."""
 
     def clip_at(self, state: Mapping[str, Array]) -> float:
-        """In the round that starts from this state."""
+        """The clip of the round that starts from this state."""
         return float(state[CLIP][0]) if CLIP in state else self.clip
 
     def mean(

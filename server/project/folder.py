@@ -39,11 +39,11 @@ class Project:
     @classmethod
     def here(cls, folder: Path | None = None) -> Self:
         """The project of a folder, or of the one that this process works in."""
-        found = cls.around(folder or Path.cwd())
-        if found is None:
+        project = cls.around(folder or Path.cwd())
+        if project is None:
             where = f"{folder or 'this folder'} is no project, as it has no {file.FILE}"
             raise ProjectError(f"{where}: go into one, or make it with `spry new NAME --data FILE`")
-        return found
+        return project
 
     @classmethod
     def around(cls, folder: Path) -> Self | None:

@@ -31,27 +31,32 @@ PROCESS = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 """For who looks into the database."""
 
 
-def claim(store: Store, round_: Round) -> Claim | None:
-    """One worker closes a round; what is accepted stands from here on. A silent worker's claim passes to the next."""
+def claim(store: Store, round_: Round, *, in_time: bool | None = None) -> Claim | None:
+    """One worker closes a round; what is accepted stands from here on. A silent worker's claim passes to the next.
+
+    `in_time` is for the first: whether the round was complete, not given up for its time.
+    """
     with store.database.write() as connection:
         now = store.database.now(connection, store.now())
-        fence = rounds.claim(connection, round_, PROCESS, now, now + LEASE)
-    return None if fence is None else Claim(store, round_, fence)
+        if in_time is not None:
+            rounds.settle(connection, round_, in_time=in_time)
+        claimed = rounds.claim(connection, round_, PROCESS, now, now + LEASE)
+    return None if claimed is None else Claim(store, claimed)
 
 
 class Claim:
     """Held within a block. What is raised there gives the round back at once, and is dropped if it is another's."""
 
-    def __init__(self, store: Store, round_: Round, fence: int) -> None:
+    def __init__(self, store: Store, round_: Round) -> None:
+        self.round = round_
+        """As it was claimed."""
         self._store = store
-        self._round = round_
-        self._fence = fence
         self._over = threading.Event()
         self._renewing = threading.Thread(target=self._renew, name="spry-lease", daemon=True)
 
     def holds(self, connection: Connection) -> bool:
         """Whether nobody else has claimed the round; then nobody does until the transaction ends."""
-        return rounds.is_held(connection, self._round, self._fence)
+        return rounds.is_held(connection, self.round, self.round.fence)
 
     def __enter__(self) -> None:
         self._renewing.start()
@@ -66,7 +71,7 @@ class Claim:
         except (SQLAlchemyError, OSError):  # it is over by itself in seconds
             return False
         if not held:
-            log.warning("round %d was taken over meanwhile; what went wrong here: %s", self._round.number, error)
+            log.warning("round %d was taken over meanwhile; what went wrong here: %s", self.round.number, error)
         return not held
 
     def _renew(self) -> None:
@@ -78,11 +83,11 @@ class Claim:
         try:
             return self._extend(LEASE)
         except (SQLAlchemyError, OSError) as error:  # the next one may do
-            log.warning("the claim on round %d could not be renewed: %s", self._round.number, error)
+            log.warning("the claim on round %d could not be renewed: %s", self.round.number, error)
             return True
 
     def _extend(self, seconds: float) -> bool:
         """Whether the round is still this claim's."""
         with self._store.database.write() as connection:
             until = self._store.database.now(connection, self._store.now()) + seconds
-            return rounds.renew(connection, self._round, self._fence, until)
+            return rounds.renew(connection, self.round, self.round.fence, until)

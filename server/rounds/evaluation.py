@@ -106,7 +106,7 @@ def on_devices(reports: Sequence[Report], bound: float, task: TaskType) -> dict[
 
 
 def _mean(reports: Sequence[Report], bound: float, task: TaskType, whose: str) -> Score:
-    """Of one prediction, as the devices have it that told."""
+    """The scores of one prediction, a mean over the devices that told them."""
     told = [(report.held_back, _sums(report, task, whose)) for report in reports]
     names = [score.name for score in task.scores]
     means: dict[str, float] = {}

@@ -106,8 +106,8 @@ def whitened(weight: Numbers, bias: Numbers | None, state: Weights) -> Numbers:
     mean, products = state[MEAN].astype(np.float64), state[PRODUCTS]
     if bias is not None:
         return _turned(weight - np.outer(bias, mean), products, mean, 0.5)
-    found = _turned(np.vstack([weight, mean]), products + _packed(mean, len(products)), 0 * mean, 0.5)
-    rows, along = found[:-1], found[-1] / max(float(np.sqrt(found[-1] @ found[-1])), np.finfo(np.float64).tiny)
+    turned = _turned(np.vstack([weight, mean]), products + _packed(mean, len(products)), 0 * mean, 0.5)
+    rows, along = turned[:-1], turned[-1] / max(float(np.sqrt(turned[-1] @ turned[-1])), np.finfo(np.float64).tiny)
     return rows - np.outer(rows @ along, along)
 
 

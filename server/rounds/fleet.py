@@ -111,7 +111,7 @@ def _awaited(store: Store, connection: Connection, job: Job, round_: Round) -> I
 
 def idlers(store: Store, job: Job, round_: Round) -> dict[str, list[str]]:
     """Why devices that are here can take no place that is left in a round, and the names of those devices."""
-    found: dict[str, list[str]] = {}
+    idle: dict[str, list[str]] = {}
     with store.database.read() as connection:
         places = parts.places(connection, round_)
         free = free_slots(store, job, places)
@@ -119,8 +119,8 @@ def idlers(store: Store, job: Job, round_: Round) -> dict[str, list[str]]:
             if device.id in {place.device for place in places}:
                 continue
             if (why := _why_idle(store, connection, job, free, device)) is not None:
-                found.setdefault(why, []).append(device.name)
-    return found
+                idle.setdefault(why, []).append(device.name)
+    return idle
 
 
 def why_idle(store: Store, job: Job, round_: Round, device: Device) -> str | None:

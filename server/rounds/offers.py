@@ -283,7 +283,7 @@ class Offers:
 
 
 def _apart(training: Training, of_job: Training) -> dict[str, Any] | None:
-    """In what settings a training is not the job's."""
+    """The settings of a training that are not the job's; None where all are."""
     own = asdict(of_job)
     return {name: value for name, value in asdict(training).items() if value != own[name]} or None
 

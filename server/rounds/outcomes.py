@@ -117,7 +117,7 @@ def aggregate(store: Store, job: Job, round_: Round, reported: Sequence[Reported
 
 
 def _earlier(store: Store, job: Job) -> list[Participant]:
-    """Of the last steps."""
+    """Who reported in the last steps, and what."""
     records = store.models.records(job, max(0, job.version - _EARLIER_STEPS))
     return [client for record in records for client in record.participants]
 
@@ -215,12 +215,12 @@ def _robust(
     inside = [place for place in range(len(taken)) if place not in away]
     weights = weights_of([holders[place] for place in inside], min(settings.weight_bound, WEIGHT_BOUND), manifest)
     kept = [tensors[place] for place in inside]
-    found = combined(rule, start.weights, start.optimizer, kept, weights, manifest)
-    words = {inside[holder]: in_words(parts) for holder, parts in found.odd.items()}
+    mean = combined(rule, start.weights, start.optimizer, kept, weights, manifest)
+    words = {inside[holder]: in_words(parts) for holder, parts in mean.odd.items()}
     words |= {place: against_in_words(cosine) for place, cosine in away.items()}
     odd = tuple((taken[place].part, why) for place, why in sorted(words.items()))
-    state = start.optimizer | found.sizes
-    return _Come(replace(start, optimizer=state), found.change, [told[place] for place in inside], odd)
+    state = start.optimizer | mean.sizes
+    return _Come(replace(start, optimizer=state), mean.change, [told[place] for place in inside], odd)
 
 
 def _heard(
@@ -237,9 +237,9 @@ def _heard(
         return start, {}
     moments = features.joined(start.optimizer, told)
     said = voices(start.weights, moments, tensors, manifest, measured=settings.measures(manifest) and bool(moments))
-    found = heard(rule.judge, start.optimizer, start.version, [update.device for update in taken], said)
+    judged = heard(rule.judge, start.optimizer, start.version, [update.device for update in taken], said)
     state = {name: value for name, value in start.optimizer.items() if not name.startswith(SAID)}
-    return replace(start, optimizer=state | found.state), found.away
+    return replace(start, optimizer=state | judged.state), judged.away
 
 
 def _private(

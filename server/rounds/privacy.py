@@ -26,7 +26,7 @@ def spend(connection: Connection, job: Job, round_: Round) -> dict[str, float]:
 
 
 def spent(connection: Connection, job: Job) -> float:
-    """Of the device that took part most often."""
+    """The epsilon of the device that took part most often."""
     settings = job.settings
     assert settings.privacy_noise is not None  # it was settled when the job was made
     return epsilon_of(settings.privacy_noise, settings.privacy_delta, participations.most(connection, job.id))

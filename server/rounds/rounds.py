@@ -51,23 +51,24 @@ def advance(store: Store, job_id: str) -> bool:
 def _advance(store: Store, job: Job) -> bool:
     with store.database.read() as connection:
         round_ = rounds.newest(connection, job.id)
+    in_time: bool | None = None
     if round_ is None or round_.state in ("done", "failed"):
         goes_on = job.state == RUNNING or (job.settings.is_buffered and job.state == PAUSED)
         return goes_on and _open(store, job)
     if round_.state == "open" and job.settings.is_buffered:
         late.give_up_overdue(store, job)
     if round_.state == "open" and job.settings.secure_aggregation:
-        is_due, fewest = partial(_is_due, store, job, round_), partial(_fewest, store, job)
-        moved_on = summing.carry_on(store, job, round_, is_due, fewest)
+        complete, fewest = partial(_in_time, store, job, round_), partial(_fewest, store, job)
+        moved_on = summing.carry_on(store, job, round_, complete, fewest)
         if moved_on is not None:
             return moved_on
-    elif round_.state == "open" and not _is_due(store, job, round_):
+    elif round_.state == "open" and (in_time := _in_time(store, job, round_)) is None:
         return False
-    claim = claims.claim(store, round_)
+    claim = claims.claim(store, round_, in_time=in_time)
     if claim is None:
         return False
     with claim:
-        _finish(store, job, round_, claim)
+        _finish(store, job, claim.round, claim)
     return True
 
 
@@ -88,7 +89,7 @@ def _finish(store: Store, job: Job, round_: Round, claim: Claim) -> None:
 
 
 def _finish_sum(store: Store, job: Job, round_: Round, claim: Claim) -> None:
-    """The same where devices' updates are seen added up alone."""
+    """Close a round whose updates are seen added up alone."""
     try:
         outcome, beside = totals.outcome_of(store, job, round_)
     except Unopened as error:
@@ -117,17 +118,19 @@ def _open(store: Store, job: Job) -> bool:
     return moved_on
 
 
-def _is_due(store: Store, job: Job, round_: Round) -> bool:
-    """Complete, out of time, or with nobody left to wait for; a buffered one never for nothing."""
-    overdue = round_.deadline is not None and store.now() >= round_.deadline
-    if overdue and not job.settings.is_buffered:
-        return True
+def _in_time(store: Store, job: Job, round_: Round) -> bool | None:
+    """Whether a round takes no more because it is complete, or has nobody to wait for, not because its time is up.
+
+    None: it takes more. A buffered one never ends for nothing.
+    """
     with store.database.read() as connection:
         count = _count(connection, job, round_)
     if count >= wanted(store, job, round_):
         return True
     enough = round_.iteration == 0 and count >= (job.settings.minimum or 1)
-    return enough and (overdue or all_have_reported(store, job, round_, count))
+    if round_.deadline is not None and store.now() >= round_.deadline:
+        return None if job.settings.is_buffered and not enough else False
+    return True if enough and all_have_reported(store, job, round_, count) else None
 
 
 def _count(connection: Connection, job: Job, round_: Round) -> int:
@@ -253,13 +256,13 @@ def _note(connection: Connection, part: str, why: str, now: float) -> None:
 
 def _named(connection: Connection, outcome: Outcome) -> list[dict[str, str]]:
     """Whose reports are far from the others'."""
-    found: list[dict[str, str]] = []
+    named: list[dict[str, str]] = []
     for one, why in outcome.odd:
         part = parts.find(connection, one)
         device = None if part is None else devices.find(connection, part.device)
         if device is not None:
-            found.append({"device": device.id, "name": device.name, "why": why})
-    return found
+            named.append({"device": device.id, "name": device.name, "why": why})
+    return named
 
 
 def _warn(job: Job, round_: Round, odd: Sequence[Mapping[str, str]]) -> None:

@@ -14,6 +14,7 @@ import logging
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from sqlalchemy import Connection
 
@@ -81,17 +82,20 @@ def openings_in(known: Sequence[Summand]) -> dict[int, bytes]:
 
 
 def carry_on(
-    store: Store, job: Job, round_: Round, is_due: Callable[[], bool], fewest: Callable[[Round, int], int]
+    store: Store, job: Job, round_: Round, in_time: Callable[[], bool | None], fewest: Callable[[Round, int], int]
 ) -> bool | None:
-    """Whether the sum of an open round moved on; None where it can be opened, or came to nothing."""
+    """Whether the sum of an open round moved on; None where it can be opened, or came to nothing.
+
+    `in_time` says whether who told their keys is all that the round wants; None: the round waits for others.
+    """
     with store.database.read() as connection:
         standing = sums.find(connection, round_)
         known = sums.summands_of(connection, round_)
     if standing is None:
-        if not is_due():
+        if (complete := in_time()) is None:
             return False
         came = sum(summand.is_open for summand in known)
-        return _begin(store, job, round_, fewest(round_, came))
+        return _begin(store, job, round_, fewest(round_, came), in_time=complete)
     if standing.stage == "over":
         return None
     if standing.stage == "opening":
@@ -103,12 +107,13 @@ def carry_on(
     return _go_on(store, job, round_, standing)
 
 
-def _begin(store: Store, job: Job, round_: Round, fewest: int) -> bool:
+def _begin(store: Store, job: Job, round_: Round, fewest: int, *, in_time: bool) -> bool:
     """Those that told their keys are the roster, team by team."""
     with store.database.write() as connection:
         current = rounds.lock_open(connection, round_.job, round_.number)
         if current is None or sums.find(connection, round_) is not None:
             return False
+        rounds.settle(connection, round_, in_time=in_time)
         known = [summand for summand in sums.summands_of(connection, round_) if summand.is_open]
         if len(known) < fewest:
             why = f"{len(known)} of at least {fewest} clients reported in time"
@@ -124,7 +129,7 @@ def _begin(store: Store, job: Job, round_: Round, fewest: int) -> bool:
         cap = _cap(job, [summand.declared for summand in known])
         sums.begin(connection, round_, roster, cap, _until(store, job))
         late = f"its update is not in the sum: it came late, or its units have fewer than {least} holders (min_holders)"
-        sums.leave_out(connection, round_, roster, late, store.now())
+        sums.leave_out(connection, replace(current, in_time=in_time), roster, late, store.now())
     log.info("job %s: round %d: %d devices add their updates", job.name, round_.number, len(roster))
     return True
 

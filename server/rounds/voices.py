@@ -28,7 +28,7 @@ FREEDOM_OF_PART = 32
 def voices(
     start: Weights, moments: Weights, updates: Sequence[Mapping[str, Array]], manifest: Manifest, *, measured: bool
 ) -> Voices:
-    """Of each update, by moments that are known of features."""
+    """What each update says, in numbers that all have alike: by moments of features, where those are known."""
     spec = manifest.features
     if measured and spec is not None:
         said = _of_head(start, moments, updates, spec)
@@ -49,14 +49,14 @@ def _of_head(start: Weights, moments: Weights, updates: Sequence[Mapping[str, Ar
 
 def _of_part(start: Weights, updates: Sequence[Mapping[str, Array]], parameters: Sequence[Parameter]) -> Numbers:
     """Nothing of those that do not hold it."""
-    found = np.zeros((len(updates), sum(parameter.size for parameter in parameters)))
+    said = np.zeros((len(updates), sum(parameter.size for parameter in parameters)))
     holders = [place for place, own in enumerate(updates) if parameters[0].name in own]
     for place in holders:
         changes = [_change(start, updates[place], parameter.name).reshape(-1) for parameter in parameters]
-        found[place] = np.concatenate(changes)
-    sizes = sizes_of(found[holders])
+        said[place] = np.concatenate(changes)
+    sizes = sizes_of(said[holders])
     usual = middle(sizes, np.ones(len(sizes))) if holders else 0.0
-    return found / usual if usual > 0 else found
+    return said / usual if usual > 0 else said
 
 
 def _change(start: Weights, update: Mapping[str, Array], name: str) -> Numbers:

@@ -91,10 +91,10 @@ def send(sink: Sink, points: Iterable[Point]) -> int:
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Settings within settings as one list, `training.learning_rate` for instance; those that are not set left out."""
-    found: dict[str, str] = {}
+    listed: dict[str, str] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{name}.")
+            listed |= flat(value, f"{prefix}{name}.")
         elif value is not None:
-            found[f"{prefix}{name}"] = str(value)
-    return found
+            listed[f"{prefix}{name}"] = str(value)
+    return listed

@@ -53,8 +53,8 @@ def ensure_job(project: Project, administrator: Administrator) -> tuple[dict[str
 
 
 def known_job(project: Project) -> str | None:
-    found = files.read_json(project.kept / "job.json", Known)
-    return None if found is None else found.name
+    known = files.read_json(project.kept / "job.json", Known)
+    return None if known is None else known.name
 
 
 def _asked(project: Project) -> str:

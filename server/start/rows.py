@@ -111,7 +111,7 @@ def _file(path: Path) -> Source:
 
 def first_rows(source: Source) -> list[Row]:
     """Those that tell what a source has; at least one."""
-    found = list(islice((located.row for located in source.rows() if located.row is not None), LOOKED_AT))
-    if not found:
+    rows = list(islice((located.row for located in source.rows() if located.row is not None), LOOKED_AT))
+    if not rows:
         raise DataError(f"{source.name} has no row that can be read; give a row for each example")
-    return found
+    return rows

@@ -77,9 +77,9 @@ class Survey:
 def surveyed(data: str, asked: Columns, task: str | None, count: Count, template: Template | None = None) -> Survey:
     """Read all of the rows once, and some again."""
     raw = open_rows(data)
-    found = columns_in(first_rows(raw.train), asked, task, raw.train.name)
-    kind = task_named(found.task)
-    source = MappedSource(raw.train, found.fields)
+    columns = columns_in(first_rows(raw.train), asked, task, raw.train.name)
+    kind = task_named(columns.task)
+    source = MappedSource(raw.train, columns.fields)
     labels = tuple(labels_in(source)) if kind.has_classes else ()
     if kind.has_classes and len(labels) < 2:
         what = f"all of one class, {labels[0]!r}" if labels else "without classes"
@@ -88,7 +88,7 @@ def surveyed(data: str, asked: Columns, task: str | None, count: Count, template
     examples = examples_for(source, check, bad_rows="skip")
     train, held_out = Part(source, examples), Part(source, examples)
     if raw.test is not None:
-        test = MappedSource(raw.test, found.fields)
+        test = MappedSource(raw.test, columns.fields)
         held_out = Part(test, examples_for(test, check, bad_rows="skip"))
     else:
         kept, held = examples.split(min(HELD_OUT, MOST_HELD_OUT / len(examples)))
@@ -96,9 +96,9 @@ def surveyed(data: str, asked: Columns, task: str | None, count: Count, template
     seen = _looked_through(examples)
     return Survey(
         name=raw.train.name,
-        task=found.task,
-        fields=found.fields,
-        guessed=found.guessed,
+        task=columns.task,
+        fields=columns.fields,
+        guessed=columns.guessed,
         labels=labels,
         train=train,
         held_out=held_out,

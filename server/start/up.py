@@ -13,7 +13,7 @@ from rich.markup import escape
 from edge_client.wire.invitation import Invitation
 from server.cli.common import say, show_json
 from server.cli.connection import Access, Administrator, part
-from server.cli.job import job_line
+from server.cli.job_lines import job_line
 from server.control.invitations import as_lines
 from server.errors import ProjectError
 from server.project.export import Recipe

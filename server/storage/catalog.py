@@ -8,13 +8,13 @@ from server.storage.tables import bundles
 
 
 def names(connection: Connection) -> dict[str, str]:
-    """Of those that have one."""
+    """The names of the bundles that have one."""
     query = select(bundles.c.sha256, bundles.c.name).where(bundles.c.name.is_not(None))
     return dict(connection.execute(query).all())
 
 
 def set_name(connection: Connection, bundle: str, name: str, now: float) -> None:
-    """An empty one is none; the database may hear of the bundle only now."""
+    """Call a bundle by a name, an empty one by none; the database may hear of the bundle only now."""
     named = update(bundles).where(bundles.c.sha256 == bundle).values(name=name or None)
     if not connection.execute(named).rowcount:
         connection.execute(insert(bundles).values(sha256=bundle, created=now, name=name or None))

@@ -30,13 +30,13 @@ def parts_of(connection: Connection, device: str, limit: int) -> list[PastPart]:
 
 
 def count_parts(connection: Connection, device: str) -> dict[str, int]:
-    """By state."""
+    """How many parts a device has had, by state."""
     query = select(tasks.c.state, func.count()).where(tasks.c.device == device).group_by(tasks.c.state)
     return dict(connection.execute(query).all())
 
 
 def refusals_of(connection: Connection, device: str, limit: int) -> list[tuple[Refused, str]]:
-    """With the names of their jobs."""
+    """A device's newest refusals, with the names of their jobs."""
     query = (
         select(refusals, func.coalesce(jobs.c.name, "").label("name"))
         .outerjoin(jobs, jobs.c.id == refusals.c.job)

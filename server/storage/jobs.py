@@ -16,7 +16,7 @@ from server.storage.tables import bundles, jobs, rounds, tasks
 
 
 def find_job(store: Store, job: str) -> Job:
-    """By id or name."""
+    """A job by its id or name."""
     with store.database.read() as connection:
         row = connection.execute(_query().where(or_(jobs.c.id == job, jobs.c.name == job))).mappings().one_or_none()
     if row is None:
@@ -110,7 +110,7 @@ def set_done(connection: Connection, job: str, done: int) -> None:
 
 
 def newest_versions(connection: Connection) -> list[tuple[str, int]]:
-    """Of the jobs that have not ended, and can go on."""
+    """The newest version of each job that has not ended, and can go on."""
     query = select(jobs.c.id, jobs.c.version).where(jobs.c.state.not_in((SET_ASIDE, ENDED)))
     return [(job, version) for job, version in connection.execute(query)]
 

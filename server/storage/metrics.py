@@ -16,7 +16,7 @@ def add(connection: Connection, round_: Round, values: Mapping[str, float]) -> N
 
 
 def replace(connection: Connection, round_: Round, values: Mapping[str, float]) -> None:
-    """The same, in place of what was known under these names."""
+    """Add metrics in place of what was known under their names."""
     same = metrics.c.job == round_.job, metrics.c.round == round_.number, metrics.c.name.in_(values)
     connection.execute(delete(metrics).where(*same))
     add(connection, round_, values)
@@ -61,7 +61,7 @@ def newest(connection: Connection, job: str) -> dict[str, float]:
 
 
 def after(connection: Connection, job: str, number: int) -> list[Metric]:
-    """Of the rounds after one."""
+    """The metrics of the rounds after one."""
     query = select(metrics.c.round, metrics.c.name, metrics.c.value)
     of_job = metrics.c.job == job, metrics.c.round > number
     ordered = query.where(*of_job).order_by(metrics.c.round, metrics.c.name)

@@ -27,7 +27,7 @@ def of(connection: Connection, job: str, device: str) -> int:
 
 
 def most(connection: Connection, job: str) -> int:
-    """Of the device that took part most often."""
+    """How often that device took part which did most often."""
     return connection.scalar(select(func.max(participations.c.times)).where(participations.c.job == job)) or 0
 
 

@@ -79,13 +79,13 @@ def has_accepted(connection: Connection, round_: Round, device: str) -> bool:
 
 
 def open_seeds(connection: Connection, round_: Round) -> set[int]:
-    """Of the parts that devices are at work on."""
+    """The seeds of the parts that devices are at work on."""
     query = select(tasks.c.seed).where(*_of(round_), tasks.c.state == "open")
     return set(connection.execute(query).scalars())
 
 
 def accepted(connection: Connection, round_: Round) -> list[Reported]:
-    """In the order of their slots."""
+    """The accepted parts of a round, in the order of their slots."""
     query = select(tasks).where(*_of(round_), tasks.c.state == "accepted").order_by(tasks.c.slot, tasks.c.id)
     return [Reported(part_in(row)) for row in connection.execute(query).mappings()]
 
@@ -132,7 +132,7 @@ class NamedPart:
 
 
 def named(connection: Connection, round_: Round) -> list[NamedPart]:
-    """In the order of their slots, and those of a slot as they were given out."""
+    """A round's parts in the order of their slots, and those of a slot as they were given out."""
     query = (
         select(tasks, devices.c.name, scalars.c.task.label("sent"))
         .join(devices, devices.c.id == tasks.c.device)
@@ -166,7 +166,7 @@ def count_by_state(connection: Connection) -> dict[str, int]:
 
 
 def count_in(connection: Connection, job: str, numbers: Sequence[int]) -> dict[int, dict[str, int]]:
-    """By state, in each of these rounds."""
+    """How many parts each of these rounds has, by state."""
     query = (
         select(tasks.c.round, tasks.c.state, func.count())
         .where(tasks.c.job == job, tasks.c.round.in_(numbers))
@@ -205,7 +205,7 @@ def last_trouble(connection: Connection, job: str, device: str, since: float) ->
 
 
 def missed(connection: Connection, device: str) -> Missed:
-    """Of a device's newest parts, those that ran out of their round's time one after the other."""
+    """A device's newest parts that ran out of their round's time one after the other."""
     query = (
         select(tasks.c.state, tasks.c.ended, _TIME_IS_UP)
         .join(rounds, and_(rounds.c.job == tasks.c.job, rounds.c.number == tasks.c.round))
@@ -282,7 +282,7 @@ def accept_reporters(connection: Connection, round_: Round, now: float) -> None:
 
 
 def leave(connection: Connection, round_: Round, now: float) -> None:
-    """Those that are still open when their round ends."""
+    """End the parts that are still open when their round ends."""
     state = round_.leaves(now)
     reason = "the round's time was up" if state == "expired" else "others were enough"
     connection.execute(

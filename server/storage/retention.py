@@ -102,7 +102,7 @@ def _sum_up_traffic(connection: Connection, old: Select[Any, Any]) -> None:
 
 
 def _count_refusals(connection: Connection, is_old: ColumnElement[bool]) -> None:
-    """By job and code: counters must not go down."""
+    """Keep how many are forgotten, by job and code: counters must not go down."""
     job = func.coalesce(refusals.c.job, "")
     counted = select(job, refusals.c.code, func.count()).where(is_old).group_by(job, refusals.c.code)
     for of_job, code, count in connection.execute(counted).all():

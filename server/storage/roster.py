@@ -21,7 +21,7 @@ _MOST = 100_000
 
 
 class Roster:
-    """Of one process."""
+    """The devices that one process has looked up, and when each signed a request last."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -32,7 +32,7 @@ class Roster:
         self._lock = threading.Lock()
 
     def known(self, device: str) -> Device | None:
-        """Without the database; None where it must be asked."""
+        """A device that is known without the database; None where that must be asked."""
         now = time.monotonic()
         if device not in self._known:  # nor may a stranger's name be the one that asks for all
             return None
@@ -42,7 +42,7 @@ class Roster:
         return self._known.get(device) if now <= self._read + FRESH else None
 
     def remember(self, device: Device) -> None:
-        """It has just shown its secret, and was not revoked."""
+        """Note a device that has just shown its secret, and was not revoked."""
         with self._lock:
             self._known[device.id] = device
             if len(self._known) > _MOST:

@@ -59,7 +59,7 @@ def last_done(connection: Connection, job: str, limit: int) -> list[float]:
 
 
 def since(connection: Connection, job: str, number: int) -> dict[int, Round]:
-    """Those of this number and later."""
+    """The rounds of this number and later."""
     query = select(rounds).where(rounds.c.job == job, rounds.c.number >= number)
     return {row["number"]: Round(**row) for row in connection.execute(query).mappings()}
 
@@ -92,8 +92,14 @@ def start_clock(connection: Connection, round_: Round, now: float, deadline: flo
     connection.execute(update(rounds).where(*_is(round_.job, round_.number)).values(started=now, deadline=deadline))
 
 
-def claim(connection: Connection, round_: Round, owner: str, now: float, lease: float) -> int | None:
-    """Close an open one, or one whose lease is over: the number that this claim, and no other, goes by."""
+def settle(connection: Connection, round_: Round, *, in_time: bool) -> None:
+    """It takes no more reports; whoever said why first is right."""
+    unsettled = *_is(round_.job, round_.number), rounds.c.iteration == round_.iteration, rounds.c.in_time.is_(None)
+    connection.execute(update(rounds).where(*unsettled).values(in_time=in_time))
+
+
+def claim(connection: Connection, round_: Round, owner: str, now: float, lease: float) -> Round | None:
+    """Close an open one, or one whose lease is over: as it is then, with a fence that no other claim has."""
     claimed = (
         update(rounds)
         .where(
@@ -104,7 +110,8 @@ def claim(connection: Connection, round_: Round, owner: str, now: float, lease: 
         )
         .values(state="closing", owner=owner, lease=lease, fence=rounds.c.fence + 1)
     )
-    return connection.execute(claimed.returning(rounds.c.fence)).scalar()
+    row = connection.execute(claimed.returning(*rounds.c)).mappings().one_or_none()
+    return None if row is None else Round(**row)
 
 
 def renew(connection: Connection, round_: Round, fence: int, lease: float) -> bool:
@@ -128,7 +135,7 @@ def next_iteration(connection: Connection, round_: Round, deadline: float) -> No
     connection.execute(
         update(rounds)
         .where(*_is(round_.job, round_.number))
-        .values(state="open", owner=None, lease=None, iteration=round_.iteration + 1, deadline=deadline)
+        .values(state="open", owner=None, lease=None, iteration=round_.iteration + 1, deadline=deadline, in_time=None)
     )
 
 

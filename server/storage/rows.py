@@ -35,11 +35,16 @@ class Round:
     """Until when it may."""
     fence: int
     """How often it was claimed: whoever closes it has a number of its own."""
+    in_time: bool | None
+    """Whether it was complete before it was given up, however long what follows takes; None while it takes reports."""
     result: dict[str, Any] | None
 
     def leaves(self, now: float) -> PartState:
-        """What an open part becomes where it goes on without it: before its time is up nobody has missed anything."""
-        return "expired" if self.deadline is not None and now >= self.deadline else "spare"
+        """What an open part becomes where it goes on without it: nobody has missed a round that was complete."""
+        in_time = self.in_time
+        if in_time is None:
+            in_time = self.deadline is None or now < self.deadline
+        return "spare" if in_time else "expired"
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def count(connection: Connection, round_: Round) -> int:
 
 
 def reported(connection: Connection, round_: Round) -> list[Reported]:
-    """Of the open iteration, in the order of the parts' slots."""
+    """Who reported the open iteration, in the order of their slots."""
     joined = and_(scalars.c.task == tasks.c.id, scalars.c.iteration == round_.iteration)
     query = (
         select(tasks, scalars.c.report.label("data"))
@@ -41,5 +41,5 @@ def reported(connection: Connection, round_: Round) -> list[Reported]:
 
 
 def forget(connection: Connection, round_: Round) -> None:
-    """Of all iterations of the round."""
+    """Drop the reports of all iterations of a round."""
     connection.execute(delete(scalars).where(scalars.c.job == round_.job, scalars.c.round == round_.number))

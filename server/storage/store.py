@@ -64,11 +64,11 @@ class Store:
 def _kept_token(path: Path) -> str:
     """The administrator's token, made at the first start."""
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         return _read_token(path)
     try:
-        with os.fdopen(handle, "w") as file:
+        with os.fdopen(descriptor, "w") as file:
             file.write(secrets.token_urlsafe(32) + "\n")
     except OSError:
         path.unlink()

@@ -104,6 +104,7 @@ rounds = Table(
     Column("owner", String(100)),  # the process that closes it
     Column("lease", Float),  # until when it may
     Column("fence", Integer, nullable=False, server_default="0"),  # how often it was claimed: a closer's own number
+    Column("in_time", Boolean),  # complete, not given up for its time; null while it takes reports
     Column("result", JSON),
     Index("open_rounds", "state"),
 )

@@ -51,9 +51,9 @@ class Route(APIRoute):
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
+        handler = super().get_route_handler()
         if self.body_field is None:
-            return handle
+            return handler
         asking = Dependant(dependencies=[asked for asked in self.dependant.dependencies if asked.call in _FIRST])
         taken = taken_by(self.endpoint)
 
@@ -67,7 +67,7 @@ class Route(APIRoute):
             else:
                 with _crowd.patience(settings.patience_seconds) as seconds:
                     content = await read(request, min(limit, _STRANGERS), seconds)
-            return await handle(_Read(request.scope, content, parsed(content, taken)))
+            return await handler(_Read(request.scope, content, parsed(content, taken)))
 
         return admitted
 

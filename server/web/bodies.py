@@ -51,7 +51,7 @@ def too_large(limit: int) -> Refusal:
 
 @dataclass(frozen=True)
 class Taken:
-    """Of a message; nowhere more than the setting `max_json_bytes`."""
+    """What a route takes of a message; nowhere more than the setting `max_json_bytes`."""
 
     limit: int | None = None
     any_text: bool = False

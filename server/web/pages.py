@@ -10,7 +10,7 @@ from fastapi.staticfiles import StaticFiles
 
 
 def headers_with(policy: str) -> dict[str, str]:
-    """Of a page that may load what its policy says."""
+    """The headers of a page that may load what its policy says."""
     return {
         "Content-Security-Policy": policy,
         "X-Content-Type-Options": "nosniff",

@@ -22,7 +22,7 @@ class Site:
         self.server = fleet.Server(folder, retry_seconds=0.3, tick_seconds=0.05)
         self.clients: list = []
         with self.server.administrator() as admin:
-            self.bundle = admin.upload_bundle(bundle, lambda *_: None)
+            self.bundle = admin.upload_bundle(bundle)
             self.token = admin.post("/v1/tokens", {"uses": 10})["token"]
 
     def job(self, name: str, training: dict | None = None, **settings) -> None:

@@ -41,7 +41,7 @@ def test_a_cancelled_form_keeps_what_was_typed(tab, fresh, paired):
     expect(page.get_by_label("Learning rate")).to_have_value("0.5")
     page.keyboard.press("Escape")
     with fresh.server.administrator() as admin:
-        admin.upload_bundle(paired, lambda *_: None)
+        admin.upload_bundle(paired)
     page.get_by_role("button", name="Start a job").click()
     expect(page.get_by_label("Bundle").locator("option")).to_have_count(2)
 
@@ -82,7 +82,7 @@ def test_a_bundle_is_named_by_people(tab, fresh):
 
 def test_the_form_starts_from_what_fits_the_bundle(tab, fresh, paired):
     with fresh.server.administrator() as admin:
-        pairs = admin.upload_bundle(paired, lambda *_: None)
+        pairs = admin.upload_bundle(paired)
     one = tab(at=fresh)
     one.open()
     page = one.page

@@ -32,7 +32,8 @@ from transformers import (
 from edge_client.bundle.manifest import DUAL, ENTER, IGNORED, PLAIN, SCALAR, VJP, Unit
 from export.adapt.targets import Projections, find_projections
 from export.adapt.wrapping import Adapted, adapt
-from export.dual.programs import ProgramBuilder, input_name
+from export.dual.builder import ProgramBuilder
+from export.dual.programs import input_name
 from export.graph.bottlenecks import bottlenecks, mark_bottlenecks
 from export.graph.capture import Captured, TaskForward, capture
 from export.graph.segments import SegmentGraph, split

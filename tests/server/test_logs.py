@@ -24,7 +24,7 @@ def test_json(tiny, tmp_path):
     server = fleet.Server(tmp_path, log_format="json", retry_seconds=0.2, tick_seconds=0.05)
     try:
         with server.administrator() as admin:
-            bundle = admin.upload_bundle(tiny, lambda *_: None)
+            bundle = admin.upload_bundle(tiny)
             training = {"batch": 2, "length": 8}
             admin.post("/v1/jobs", {"name": "news", "bundle": bundle,
                                     "settings": {"rounds": 1, "per_round": 1, "training": training}})  # fmt: skip
@@ -134,7 +134,7 @@ def test_plain_lines_tell_of_rounds_too(tiny, tmp_path):
     server = fleet.Server(tmp_path, tick_seconds=0.05)
     try:
         with server.administrator() as admin:
-            bundle = admin.upload_bundle(tiny, lambda *_: None)
+            bundle = admin.upload_bundle(tiny)
             admin.post("/v1/jobs", {"name": "news", "bundle": bundle,
                                     "settings": {"training": {"batch": 2, "length": 8}}})  # fmt: skip
             until = time.monotonic() + 30

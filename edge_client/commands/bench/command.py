@@ -91,7 +91,7 @@ def step(
         batch, length = _shape(shape, manifest.shapes)
         chains = [Chain(manifest, name, batch, length, manifest.directions[0]) for name in _runtimes(runtime, manifest)]
         chosen = [_cuts(cuts, chain) for chain in chains]
-        found: list[StepFigures | Skipped] = []
+        measured: list[StepFigures | Skipped] = []
         with Console(stderr=True).status("measuring") as status:
             for chain, starts in zip(chains, chosen, strict=True):
                 mixed = [cut for cut in starts if exact_cut(manifest, cut, EXACT_BLOCKS) > cut]
@@ -100,12 +100,12 @@ def step(
                     str(opened.folder), chain.runtime, batch, length, threads, rounds, wanted, memory=False
                 )
                 measure = _both_ways if low_memory else _rows
-                found += measure(work, chain, lambda text, name=chain.runtime: status.update(f"{name}: {text}"))
+                measured += measure(work, chain, lambda text, name=chain.runtime: status.update(f"{name}: {text}"))
             for row in _outside(opened.folder, batch, length, rounds, threads) if baselines else ():
-                found.append(row)
+                measured.append(row)
                 status.update(f"beside it: {row.runtime}, {row.step} is measured")
-    rows = beside_stock(row for row in found if isinstance(row, StepFigures))
-    skipped = [row for row in found if isinstance(row, Skipped)]
+    rows = beside_stock(row for row in measured if isinstance(row, StepFigures))
+    skipped = [row for row in measured if isinstance(row, Skipped)]
     for one in skipped:
         typer.echo(str(one), err=True)
     title = f"{manifest.model.name}, {batch} x {length}, {threads} thread(s), median of {rounds}"
@@ -140,7 +140,7 @@ def _shape(text: str, offered: Sequence[tuple[int, int]]) -> tuple[int, int]:
 
 
 def _cuts(text: str, chain: Chain) -> list[int]:
-    """First, middle and last by default."""
+    """The cuts to measure from: by default the first, the middle and the last one."""
     starts = chain.starts()
     if text == "all" or not starts:
         return starts

@@ -32,12 +32,12 @@ class Kind(NamedTuple):
 
 def kinds(rows: Iterable[StepFigures]) -> list[Kind]:
     """What has both figures, in the order of the table."""
-    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    by_kind: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for row in rows:
         if row.peak_mb is not None:
-            found.setdefault((row.runtime, row.step), []).append((max(row.peak_mb, _LEAST), row.cpu_ms))
+            by_kind.setdefault((row.runtime, row.step), []).append((max(row.peak_mb, _LEAST), row.cpu_ms))
     return [
-        Kind(runtime, step, sorted(points, key=lambda point: point[1])) for (runtime, step), points in found.items()
+        Kind(runtime, step, sorted(points, key=lambda point: point[1])) for (runtime, step), points in by_kind.items()
     ]
 
 

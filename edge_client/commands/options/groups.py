@@ -72,17 +72,17 @@ def _options(group: type[OptionGroup], names: Mapping[str, str] | None = None) -
     hints = get_type_hints(group, include_extras=True)
     for field in fields(group):  # type: ignore[arg-type] -- every group is a dataclass
         kind, described = get_args(hints[field.name])
-        info: OptionInfo = copy(described)
-        declared = info.default if isinstance(info.default, str) else f"--{field.name.replace('_', '-')}"
-        info.default = (names or {}).get(field.name, declared)  # inside Annotated, typer looks here for the first name
-        info.rich_help_panel = info.rich_help_panel or group.title
+        option: OptionInfo = copy(described)
+        declared = option.default if isinstance(option.default, str) else f"--{field.name.replace('_', '-')}"
+        option.default = (names or {}).get(field.name, declared)  # in Annotated, typer looks here for the first name
+        option.rich_help_panel = option.rich_help_panel or group.title
         default: Any = inspect.Parameter.empty if field.default is MISSING else field.default
         read: Callable[[Any], Any] = _as_it_is
         if get_origin(kind) is tuple:
             kind, default, read = str, ",".join(default), words
-        name = info.default.partition("/")[0].removeprefix("--").replace("-", "_")
+        name = option.default.partition("/")[0].removeprefix("--").replace("-", "_")
         parameter = inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
+            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
         )
         yield _Option(field.name, parameter, read)
 

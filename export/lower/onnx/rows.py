@@ -137,16 +137,16 @@ def _rounded(graph: Graph, x: Operand, shape: Sequence[int], digits: int) -> Dig
     """In 8 bits around 128 [rows, in], and the scale of each row [rows, 1]; of each digit."""
     count = math.prod(shape[:-1])
     rows = x if len(shape) == 2 else graph.reshape(x, (count, shape[-1]))
-    middles, found = np.full(count, _MIDDLE), list[tuple[str, str]]()
+    middles, rounded = np.full(count, _MIDDLE), list[tuple[str, str]]()
     for digit in range(digits):
         # The extremes of either sign: magnitudes would be written to memory for it, and read again.
         highest, lowest = (graph.op(kind, rows, graph.integers(-1), keepdims=0) for kind in ("ReduceMax", "ReduceMin"))
         scale = graph.op("Mul", graph.op("Max", highest, graph.op("Neg", lowest), _TINY), 1 / 127)
         number = graph.op("QuantizeLinear", rows, scale, middles, axis=0)
-        found.append((number, graph.op("Unsqueeze", scale, graph.integers(-1))))
+        rounded.append((number, graph.op("Unsqueeze", scale, graph.integers(-1))))
         if digit < digits - 1:
             rows = graph.op("Sub", rows, graph.op("DequantizeLinear", number, scale, middles, axis=0))
-    return found
+    return rounded
 
 
 def _turned(graph: Graph, x: Operand, shape: Sequence[int]) -> str:

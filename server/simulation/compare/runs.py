@@ -132,10 +132,10 @@ def find_runs(paths: Iterable[Path]) -> list[Run]:
     for path in paths:
         if not path.is_dir():
             raise RunError(f"{path} is no folder; give one that `spry simulate` wrote, or one that holds such folders")
-        found = [path] if (path / ROUNDS).is_file() else sorted(file.parent for file in path.rglob(ROUNDS))
-        if not found:
+        here = [path] if (path / ROUNDS).is_file() else sorted(file.parent for file in path.rglob(ROUNDS))
+        if not here:
             raise RunError(f"{path} holds no run; give a folder that `spry simulate` wrote, with its {ROUNDS}")
-        folders |= dict.fromkeys(folder.resolve() for folder in found)
+        folders |= dict.fromkeys(folder.resolve() for folder in here)
     return [read_run(folder) for folder in folders]
 
 

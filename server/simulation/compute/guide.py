@@ -73,7 +73,7 @@ class GuideMaker:
         return directions
 
     def _gradients(self, version: int, weights: Weights) -> Weights:
-        """Of each group, by all parameters."""
+        """The gradients of each group by all parameters."""
         drawn = Batches(self._examples, self._encoder, self._encode, version)
         groups = [drawn.at(step) for step in range(self._directions)]
         names = [parameter.name for parameters in self._parts for parameter in parameters]

@@ -45,7 +45,7 @@ class Differentiated(Protocol):
     def gradients(self) -> Weights: ...
     @property
     def bottlenecks(self) -> Mapping[str, Bottleneck]:
-        """By the parameters that have one; of gradients of each example alone."""
+        """What stands around bottlenecks, by their parameters; where gradients are of each example alone."""
         ...
 
 

@@ -14,7 +14,7 @@ from server.simulation.compute.learner import Learner
 
 
 def score(learner: Learner, encoder: TextEncoder, examples: Sequence[Example], weights: Weights) -> Score:
-    """Of a part of the test set."""
+    """How good these weights are on a part of the test set."""
     task = task_named(learner.manifest.model.task)
     scores: list[Score] = []
     for part in in_order(examples, encoder, task.encode):

@@ -146,7 +146,7 @@ class PaperData:
     backprop_batch: int = 8
 
     def training(self, family: Family) -> Settings:
-        """Of a job."""
+        """The settings of a job's training."""
         batch = {"batch": self.backprop_batch} if family == "backprop" else {}
         return {"length": self.length, "learning_rate": self.learning_rate, **batch}
 

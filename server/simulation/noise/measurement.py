@@ -203,7 +203,7 @@ class _Steps:
 
 
 class _Mean(NamedTuple):
-    """Of a batch; what `Differentiated` asks for."""
+    """A batch's mean gradients, as `Differentiated` has them."""
 
     loss: NDArray[Any]
     logits: NDArray[Any]

@@ -35,7 +35,7 @@ class Clock:
         self._steps: dict[int, int] = {}
 
     def seconds(self, members: Sequence[Member]) -> list[float]:
-        """Of each, by the simulated clock."""
+        """How long each takes by the simulated clock."""
         new = [member for member in members if member.client not in self._steps]
         if new:
             (counted,) = self._crew.call("steps", [(new,)])

@@ -86,7 +86,7 @@ class Operations(NamedTuple):
 
 
 def client_work(family: Family, shape: Shape, *, directions: int = 1, draws: int = 1) -> Operations:
-    """Of a client for an iteration; MeZO draws each direction three times."""
+    """What a client computes for an iteration; MeZO draws each direction three times."""
     if family == "backprop":
         return Operations(3 * shape.layers, 0, 0)
     if family == "zero-order":
@@ -95,7 +95,7 @@ def client_work(family: Family, shape: Shape, *, directions: int = 1, draws: int
 
 
 def server_work(family: Family, frequency: Mode, shape: Shape) -> float:
-    """Of the server for a round, in numbers."""
+    """The numbers that the server draws or adds up for a round."""
     if family == "forward":
         groups, weights = min(shape.layers, shape.clients), shape.layer_weights * shape.own_layers
         return groups * weights * (2 * shape.holders if frequency == "iteration" else shape.holders - 1)
@@ -110,6 +110,6 @@ def server_work(family: Family, frequency: Mode, shape: Shape) -> float:
 def mean_passes(
     estimator_of: Callable[[Training], type[Estimator]], manifest: Manifest, tasks: Iterable[Task]
 ) -> float:
-    """Of a step of a round's clients, each by its own task's estimator."""
+    """The forward passes of a step of a round's clients, each by its own task's estimator."""
     counts = [passes(estimator_of(task.training), task.training, manifest, task.units) for task in tasks]
     return sum(counts) / len(counts)

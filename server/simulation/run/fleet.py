@@ -192,12 +192,12 @@ class Fleet:
         alike = [[member for member in members if member.task.version == version] for version in versions]
         groups = [group for own in alike for group in self._groups(own)]
         calls = [(group, bases[group[0].task.version], last_change, guide) for group in groups]
-        found = {
+        by_task = {
             member.task.id: one
             for group, results in zip(groups, self._crew.call("train", calls), strict=True)
             for member, one in zip(group, results, strict=True)
         }
-        return [found[member.task.id] for member in members]
+        return [by_task[member.task.id] for member in members]
 
     def _contribution(self, member: Member, one: Trained, start: Model, bases: Mapping[int, Weights]) -> Contribution:
         base = member.task.version

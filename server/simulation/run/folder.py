@@ -103,7 +103,7 @@ class RunFolder:
         return state
 
     def state(self) -> RunState | None:
-        """The same, for those who only look."""
+        """Where the run stands, for those who only look."""
         if not self._checkpoint.exists():
             return None
         try:
@@ -141,7 +141,7 @@ class RunFolder:
         _write(self._checkpoint, save(tensors, {_NOTED: json.dumps(noted)}))  # several keys would get a random order
 
     def lines(self) -> list[dict[str, Any]]:
-        """Of all rounds so far."""
+        """What is known of each round so far."""
         return [json.loads(line) for line in self.rounds.read_text().splitlines()]
 
     def finished(self) -> dict[str, Any] | None:

@@ -101,7 +101,7 @@ class _Moment:
         self.drawn += 1
 
     def go_on(self) -> None:
-        """To when the next client is done."""
+        """Put the clock on to when the next client is done."""
         following = min(self.underway, key=lambda one: (one.ends, one.client))
         self.underway.remove(following)
         self.clock = following.ends
@@ -109,7 +109,7 @@ class _Moment:
             self.done.append(following)
 
     def following(self, state: RunState) -> RunState:
-        """With the weights that those at work began with."""
+        """The state of a run that goes on, with the weights that those at work began with."""
         known = {**state.bases, self.version: state.model.weights}
         needed = {one.base for one in self.working}
         return replace(

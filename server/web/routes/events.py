@@ -107,7 +107,7 @@ class Feed:
         return News(told)
 
     def all(self) -> list[ServerSentEvent]:
-        """As a page that comes now must be told."""
+        """All that a page must be told which comes now."""
         lists = (self._jobs, self._devices, self._rounds, self._metrics, self._traffic, self._refusals)
         told = [event for known in lists for event in known.all()]
         ones = {"advice": self._advice[2], "assignment": self._assignment}

@@ -280,7 +280,7 @@ def test_interrupted_it_keeps_a_checkpoint(fleet, bundle):
 
 def test_killed_before_the_receipt_it_sends_the_result_again(fleet, bundle, monkeypatch):
     fleet.job(bundle, rounds=1)
-    from edge_client.store.jobs import JobStore
+    from edge_client.store.job import JobStore
 
     with monkeypatch.context() as patch:
         patch.setattr(JobStore, "finish", lambda self: (_ for _ in ()).throw(Killed) if self.update() else None)
@@ -545,7 +545,7 @@ def test_a_gpu_that_is_not_there_gives_the_task_back(fleet, exporting):
     fleet.job(fleet.upload(exporting(runtimes=("torchscript",))), rounds=1, training={"batch": 2})
     publisher = keys.public_of(keys.make())
     client = fleet.client(runtime="torchscript", device="cuda", trust=publisher)
-    client._publisher = None
+    client._workshop.publisher = None
     assert client.run(once=True).failures
     assert "finds no CUDA" in fleet.told("failed")[0].message
 

@@ -8,7 +8,8 @@ import pytest
 
 from edge_client.errors import StoreError
 from edge_client.store.files import parse_tensors, safe_name, write
-from edge_client.store.jobs import Checkpoint, Kept, KnownJob, Store, default_home
+from edge_client.store.job import Checkpoint, Kept, KnownJob
+from edge_client.store.jobs import Store, default_home
 from edge_client.wire.protocol import Enrolled, Report
 
 SERVER = "https://spry.example.org:8443/fleet/"
@@ -175,7 +176,8 @@ def test_killed_while_writing_a_reader_sees_the_old_or_the_new(tmp_path):
     code = f"""
 from pathlib import Path
 import numpy as np
-from edge_client.store.jobs import Kept, Store
+from edge_client.store.job import Kept
+from edge_client.store.jobs import Store
 job = Store(Path({str(tmp_path)!r}), {SERVER!r}).job("job")
 version = 0
 print("ready", flush=True)

@@ -15,7 +15,7 @@ from edge_client.commands import cli
 from edge_client.format import size
 from edge_client.wire.invitation import invitation_in
 from server.cli.connection import Access, Administrator
-from server.cli.job import began_in, outliers_in, to_beat
+from server.cli.job_lines import began_in, outliers_in, to_beat
 from server.privacy.accountant import epsilon_of, noise_for
 from tests.server.cli.conftest import ROWS
 

@@ -121,28 +121,51 @@ def test_a_unit_whose_holders_vanished_keeps_its_value(server, bundle_name):
     assert server.job()["refused"] == {"late": 1}
 
 
-@pytest.mark.parametrize("closed", [True, False])
-def test_who_comes_when_others_were_enough_is_not_refused(server, bundle_name, closed):
-    server.create_job(bundle_name, per_round=2, over_selection=1.5, optimizers=AVERAGE)
+def after_two(server, bundle_name, **settings):
+    """A third device, its task and its update, in a round that wanted two and has them."""
+    server.create_job(bundle_name, per_round=2, over_selection=1.5, optimizers=AVERAGE, **settings)
     server.advance()
     *two, third = [server.device() for _ in range(3)]
-    tasks = [device.task() for device in (*two, third)]
-    content = third.update(tasks[2])
-    for device, task in zip(two, tasks, strict=False):
+    *tasks, last = [device.task() for device in (*two, third)]
+    for device, task in zip(two, tasks, strict=True):
         device.send(task, device.update(task))
+    return third, last, third.update(last)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_who_comes_when_others_were_enough_is_not_refused(server, bundle_name, closed):
+    third, task, content = after_two(server, bundle_name)
     if closed:
         server.advance()
     else:
         with server.store.database.read() as connection:
             newest = rounds.newest(connection, server.job()["id"])
         assert claim(server.store, newest)
-    told = third.send(tasks[2], content, 409)
+    told = third.send(task, content, 409)
     assert (told["code"], server.job()["refused"]) == ("late", {})
     assert server.call("GET", "/v1/jobs/job/refusals").json() == []
     if closed:
         assert "(others were enough)" in told["detail"]
         assert server.call("GET", "/v1/jobs/job/rounds").json()[1]["tasks"] == {"accepted": 2, "spare": 1}
         assert third.task()["round"] == 2, "it waits for nobody"
+
+
+@pytest.mark.parametrize("closing", [True, False], ids=["being closed", "not looked at yet"])
+def test_who_was_not_needed_has_missed_nothing_however_long_the_server_takes(server, bundle_name, closing):
+    """Evaluating a round, or another job's, may last beyond its deadline: it was complete before."""
+    third, task, content = after_two(server, bundle_name, deadline=300)
+    if closing:
+        with server.store.database.read() as connection:
+            newest = rounds.newest(connection, server.job()["id"])
+        assert claim(server.store, newest, in_time=True)
+    server.store.now = lambda now=server.store.now: now() + 600
+    if closing:
+        third.send(task, content, 409)
+    server.advance()
+    assert "(others were enough)" in third.send(task, content, 409)["detail"]
+    assert server.job()["refused"] == {}
+    assert server.call("GET", "/v1/jobs/job/rounds").json()[1]["tasks"] == {"accepted": 2, "spare": 1}
+    assert third.task()["round"] == 2, "it waits for nobody"
 
 
 def test_a_job_that_is_stopped_refuses_nobody(server, bundle_name):

@@ -9,7 +9,7 @@ import pytest
 from edge_client import keys
 from edge_client.client.summing import Adding
 from edge_client.errors import ServerError, SpryError
-from edge_client.store.jobs import JobStore
+from edge_client.store.job import JobStore
 from edge_client.sums.adding import changes
 from edge_client.sums.fixed import scale
 from edge_client.wire.proofs import Signing
@@ -242,7 +242,7 @@ def test_an_opening_that_comes_while_the_sum_is_being_opened_is_no_failure(serve
 
 
 def test_with_fewer_than_the_minimum_the_round_begins_anew_with_a_reason(server, job, devices):
-    job(per_round=3)
+    job(per_round=3, deadline=50)
     *two, gone = devices(3)
     for device in (*two, gone):
         device.train(server, 0.1)
@@ -254,6 +254,7 @@ def test_with_fewer_than_the_minimum_the_round_begins_anew_with_a_reason(server,
     newest, failed = rounds_of(server)
     assert (failed["state"], newest["state"], newest["number"]) == ("failed", "open", 2)
     assert failed["result"]["reason"] == "2 of 3 devices sent an update in time: too few of some unit"
+    assert failed["tasks"] == {"spare": 3}, "their keys were there in time: nobody is to wait for it"
     assert server.job()["version"] == 0
 
 
@@ -419,5 +420,5 @@ def test_a_device_that_wants_sums_alone_sends_nothing_else(tmp_path):
 
     client = Client(ADDRESS, data=[{"text": "a", "label": 0}], home=tmp_path, only_sums=True)
     with pytest.raises(SpryError, match="this device joined with --only-sums"):
-        client._take_part(SimpleNamespace(sum=None, job_name="job"), JobStore(tmp_path))
+        client._attempts.take_part(SimpleNamespace(sum=None, job_name="job"), JobStore(tmp_path))
     client.close()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.cli.job import job_line
+from server.cli.job_lines import job_line
 from server.rounds.ticker import Ticker
 from tests.server.rounds.test_rounds import AVERAGE, play
 

@@ -131,7 +131,7 @@ def test_a_page_that_listens_does_not_keep_the_server_from_stopping(tmp_path, bu
     server = fleet.Server(tmp_path)
     try:
         with server.administrator() as admin:
-            name = admin.upload_bundle(bundle, lambda *_: None)
+            name = admin.upload_bundle(bundle)
             settings = {"training": {"batch": 2, "length": 8}}
             admin.post("/v1/jobs", {"name": "job", "bundle": name, "settings": settings})
         headers = {"Authorization": f"Bearer {fleet.TOKEN}"}

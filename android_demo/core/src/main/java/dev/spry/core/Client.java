@@ -4,12 +4,10 @@ import java.io.Closeable;
 import java.io.File;
 import java.io.IOException;
 import java.util.Calendar;
-import java.util.Collections;
 import java.util.List;
 
 import javax.net.ssl.SSLSocketFactory;
 
-import dev.spry.core.bundle.Bundle;
 import dev.spry.core.bundle.Keys;
 import dev.spry.core.data.Example;
 import dev.spry.core.data.Source;
@@ -17,16 +15,9 @@ import dev.spry.core.data.Template;
 import dev.spry.core.generation.Conversation;
 import dev.spry.core.generation.Generator;
 import dev.spry.core.generation.Wish;
-import dev.spry.core.store.Job;
-import dev.spry.core.store.JobStore;
 import dev.spry.core.store.Store;
-import dev.spry.core.wire.CheckIn;
 import dev.spry.core.wire.CheckedIn;
-import dev.spry.core.wire.Download;
-import dev.spry.core.wire.Enrolled;
-import dev.spry.core.wire.Receipt;
 import dev.spry.core.wire.Server;
-import dev.spry.core.wire.Task;
 
 /**
  * A device on one server: enrols once, then takes part in rounds for as long as it runs.
@@ -54,12 +45,9 @@ public final class Client implements Closeable {
     private final Server server;
     private final OwnData data;
     private final String publisher;
-    private Workbench bench;
-    private int rows;
-    private int rounds;
-    private int failures;
-    private int late;
-    private Double stepSeconds;
+    private final Workshop workshop;
+    private final CheckIns checkIns;
+    private final Attempts attempts;
 
     private Client(Builder chosen) {
         this.chosen = chosen;
@@ -70,6 +58,9 @@ public final class Client implements Closeable {
         publisher = publisher();
         server = new Server.Builder(chosen.server)
                 .pause(waits::pause).tell(tell).trust(chosen.trust).patience(chosen.patience).open();
+        workshop = new Workshop(server, store, chosen.engine, publisher, tell);
+        checkIns = new CheckIns(server, store, chosen.engine, chosen.conditions, chosen.job, chosen.onlySums);
+        attempts = new Attempts(server, store, data, workshop, checkIns, waits, tell);
     }
 
     /** What a client may be told; all but home, server and engine can be left out. */
@@ -192,20 +183,18 @@ public final class Client implements Closeable {
 
     /** Take part in so many rounds, ONCE or ENDLESS; gives back what it came to when it is done or stopped. */
     public Done run(int wanted) throws IOException {
-        rounds = 0;
-        failures = 0;
-        late = 0;
+        attempts.countAnew();
         server.warnIfOpen();
-        rows = data.count();
+        checkIns.rows = data.count();
         boolean ended = false;
         try (Store.Lock locked = store.lock()) {
             if (publisher != null) {
                 store.pin(publisher);
             }
             new Enrolment(server, store, tell).enrol(chosen.token, chosen.name);
-            sendLeftOver();
+            attempts.sendLeftOver();
             boolean wentOn = true;
-            while (wanted == ONCE ? wentOn && rounds + failures + late == 0 : wanted == ENDLESS || rounds < wanted) {
+            while (wanted == ONCE ? wentOn && attempts.areNone() : wanted == ENDLESS || attempts.rounds() < wanted) {
                 wentOn = turn();
             }
         } catch (Stopped stop) {
@@ -214,7 +203,7 @@ public final class Client implements Closeable {
         } finally {
             unload();
         }
-        return new Done(rounds, failures, late, ended);
+        return attempts.done(ended);
     }
 
     /** End a run, from any thread, at the next step or at once where it waits; this client does not run again. */
@@ -238,16 +227,6 @@ public final class Client implements Closeable {
         return pinned == null ? named : pinned;
     }
 
-    /** A result that was finished before this process started; the server may have it already. */
-    private void sendLeftOver() {
-        for (JobStore job : store.jobs()) {
-            Task task = job.task();
-            if (task != null && job.update() != null) {
-                guarded(job, task, () -> send(task, job));
-            }
-        }
-    }
-
     /** One check-in and what comes of it; false when there was nothing to do. */
     private boolean turn() {
         waits.checkStopped();
@@ -256,160 +235,18 @@ public final class Client implements Closeable {
             waits.await(refusal.seconds, refusal.reason);
             return false;
         }
-        CheckedIn answer = server.checkIn(checkIn());
+        CheckedIn answer = checkIns.look();
         if (answer.task == null) {
             waits.await(answer.wait, answer.reason);
             return false;
         }
-        Task task = answer.task;
-        JobStore job = store.job(task.job);
-        waits.over();
-        String message = "round " + task.round + " of " + task.jobName + ": " + task.units.length + " units";
-        tell.tell(Event.of("task", message).with("task", task.id).with("job", task.jobName)
-                .with("round", task.round).with("units", task.units.length));
-        guarded(job, task, () -> takePart(task, job));
+        attempts.take(answer.task);
         return true;
-    }
-
-    private CheckIn checkIn() {
-        CheckIn message = new CheckIn();
-        message.runtimes = Collections.singletonList(chosen.engine.name());
-        message.examples = rows;
-        message.memoryBytes = chosen.conditions.memory();
-        message.power = chosen.conditions.power();
-        message.metered = chosen.conditions.metered();
-        message.job = chosen.job;
-        message.stepSeconds = stepSeconds;
-        message.residentBytes = Memory.peak() == 0 ? null : (Long) Memory.peak();
-        message.sums = signs();
-        message.onlySums = chosen.onlySums;
-        return message;
-    }
-
-    private Receipt takePart(Task task, JobStore job) throws IOException {
-        if (chosen.onlySums && task.sum == null) {
-            throw new TrainingException(
-                    task.jobName + " shows updates to its server, and this device is to add to sums alone");
-        }
-        job.begin(task);
-        if (job.update() == null) {
-            Workbench open = workbench(task);
-            job.saveAbout(new Job(task));
-            OwnData.Parts parts = data.of(open.bundle);
-            Round round = new Round(task, server, job, open, tell, waits::checkStopped);
-            Double found = round.run(parts.training, parts.heldBack, chosen.conditions.memory());
-            stepSeconds = found == null ? stepSeconds : found;
-        }
-        if (task.training.mode.equals("iteration")) {
-            job.finish();
-            return new Receipt(0);
-        }
-        return send(task, job);
-    }
-
-    private Receipt send(Task task, JobStore job) {
-        Receipt receipt = task.sum == null ? server.sendUpdate(task.id, job.update()) : add(task, job);
-        job.finish();
-        String again = receipt.repeated ? " (it had it already)" : "";
-        tell.tell(Event.of("uploaded", "the server has the result of round " + task.round + again)
-                .with("task", task.id).with("round", task.round).with("repeated", receipt.repeated));
-        return receipt;
-    }
-
-    /** The result goes into a sum. */
-    private Receipt add(Task task, JobStore job) {
-        if (!signs()) {
-            throw new TrainingException("this device has no key of its own to add its update with: enrol again");
-        }
-        unload(); // others may train for long
-        return new Adding(task, server, job, store.key(), waits::pause, tell).run();
-    }
-
-    /** Whether it has a key of its own; a server of an earlier version takes none. */
-    private boolean signs() {
-        Enrolled identity = store.identity();
-        return identity != null && identity.secret.isEmpty();
-    }
-
-    private interface Part {
-        Receipt take() throws IOException;
-    }
-
-    /** Do a task; what ends it early is told, to the server too, and the client goes on. */
-    private void guarded(JobStore job, Task task, Part part) {
-        Receipt receipt;
-        try {
-            receipt = part.take();
-        } catch (UnauthorizedException | UnreachableException error) { // the task and its result stay for another run
-            throw error;
-        } catch (ServerException error) {
-            job.finish();
-            if (error.code.equals("late")) { // others were faster, or a time was up
-                late++;
-                tell.tell(Event.of("late", "round " + task.round + ": " + error.getMessage()).with("task", task.id));
-                waits.afterLate();
-                return;
-            }
-            failures++;
-            tell.tell(Event.of("refused", "round " + task.round + ": " + error.getMessage())
-                    .with("task", task.id).with("code", error.code));
-            waits.afterFailure();
-            return;
-        } catch (SpryException | IOException | OutOfMemoryError error) {
-            waits.checkStopped(); // a runtime that was interrupted may say so in its own way
-            boolean memory = error instanceof OutOfMemoryError;
-            giveBack(job, task, memory ? "out of memory" : String.valueOf(error.getMessage()));
-            failures++;
-            if (error instanceof StoreException) { // the next task would find the disk as full
-                throw (StoreException) error;
-            }
-            waits.afterFailure();
-            return;
-        } catch (LinkageError error) { // this device has no such runtime, whatever the next task is
-            giveBack(job, task, "the runtime " + task.runtime + " cannot be loaded: " + error.getMessage());
-            throw error;
-        }
-        rounds++;
-        waits.afterSuccess(receipt.wait);
-    }
-
-    private void giveBack(JobStore job, Task task, String reason) {
-        job.finish();
-        tell.tell(Event.of("failed", "round " + task.round + " of " + task.jobName + ": " + reason)
-                .with("task", task.id));
-        unload();
-        try {
-            server.sendFailure(task.id, reason.isEmpty() ? "failed" : reason);
-        } catch (UnauthorizedException | UnreachableException error) {
-            throw error;
-        } catch (ServerException error) { // it took too long, and the task is nobody's any more
-            tell.tell(Event.of("refused", error.getMessage()).with("task", task.id).with("code", error.code));
-        }
-    }
-
-    // --- what a task needs ---
-
-    /** The task's bundle with its runtime, left open from round to round. */
-    private Workbench workbench(Task task) throws IOException {
-        if (bench == null || !bench.isFor(task)) {
-            unload();
-            if (!task.runtime.equals(chosen.engine.name())) {
-                throw new SpryException("the task is for the runtime " + task.runtime + ", this device offers "
-                        + chosen.engine.name() + ": it goes back to the server, and another comes with the next look");
-            }
-            File folder = store.bundle(task.bundle);
-            Bundle bundle = new Download(server, task.bundle, folder, tell).signedBy(publisher).fetch(task.runtime);
-            bench = new Workbench(bundle, task.bundle, chosen.engine);
-        }
-        return bench;
     }
 
     /** Give back the memory of runtime, programs and tokenizer. */
     private void unload() {
-        if (bench != null) {
-            bench.close();
-            bench = null;
-        }
+        workshop.close();
     }
 
     // --- prediction ---

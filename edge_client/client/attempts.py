@@ -1,0 +1,146 @@
+"""A device's tasks: each is done, or given back with the reason, and the device goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from edge_client.data.local import OwnData
+from edge_client.errors import ServerError, SpryError, StoreError, TrainingError, Unauthorized, Unreachable
+from edge_client.events import Event, Tell
+from edge_client.store.job import JobStore, KnownJob
+from edge_client.store.jobs import Store
+from edge_client.wire.protocol import Receipt, Task
+from edge_client.wire.server import Server
+
+from .check_ins import CheckIns
+from .waits import Waits
+from .workshop import Workshop
+
+
+@dataclass
+class Attempts:
+    """What a device makes of its tasks, and what it needs for them."""
+
+    server: Server
+    store: Store
+    data: OwnData
+    workshop: Workshop
+    check_ins: CheckIns
+    waits: Waits
+    tell: Tell
+    rounds: int = 0
+    """How many tasks of this run were done, and as the next two say."""
+    failures: int = 0
+    late: int = 0
+
+    def count_anew(self) -> None:
+        """Another run begins."""
+        self.rounds = self.failures = self.late = 0
+
+    @property
+    def are_none(self) -> bool:
+        """Whether no task of this run has come to anything."""
+        return not (self.rounds or self.failures or self.late)
+
+    def take(self, task: Task) -> None:
+        """One that has come."""
+        job = self.store.job(task.job)
+        self.waits.over()
+        details = {"task": task.id, "job": task.job_name, "round": task.round, "units": len(task.units)}
+        self.tell(Event("task", f"round {task.round} of {task.job_name}: {len(task.units)} units", details))
+        self._guarded(job, task, lambda: self.take_part(task, job))
+
+    def send_left_over(self) -> None:
+        """A result that was finished before this process started; the server may have it already."""
+        for job in self.store.jobs():
+            task = job.task()
+            if task is not None and job.update() is not None:
+                self._guarded(job, task, lambda task=task, job=job: self._send(task, job))
+
+    # --- done ---
+
+    def take_part(self, task: Task, job: JobStore) -> Receipt:
+        """Train, and send what comes of it."""
+        if self.check_ins.only_sums and task.sum is None:
+            raise TrainingError(f"{task.job_name} shows updates to its server, and this device joined with --only-sums")
+        job.begin(task)
+        if job.update() is None:
+            bench = self.workshop.bench_for(task)
+            job.save_about(KnownJob(task.job, task.job_name, task.bundle, task.runtime))
+            examples, held_back = self.data.fitting(
+                bench.manifest.model, bench.kind.fields, bench.check(), bench.template, converses=bench.kind.converses
+            )
+            self.check_ins.fitness.tell_of_long(bench, task, examples)
+            from edge_client.training.round import Participation
+
+            conditions = self.check_ins.conditions
+            part = Participation(
+                task, self.server, job, bench, examples, held_back, self.tell, conditions.memory(),
+                conditions.low_memory,
+            )  # fmt: skip
+            self.check_ins.step_seconds = part.run()
+        if task.training.mode == "iteration":
+            job.finish()
+            return Receipt(0.0)
+        return self._send(task, job)
+
+    def _send(self, task: Task, job: JobStore) -> Receipt:
+        receipt = self._add(task, job) if task.sum else self.server.send_update(task.id, job.update() or b"")
+        job.finish()
+        again = " (it had it already)" if receipt.repeated else ""
+        details = {"task": task.id, "round": task.round, "repeated": receipt.repeated}
+        self.tell(Event("uploaded", f"the server has the result of round {task.round}{again}", details))
+        return receipt
+
+    def _add(self, task: Task, job: JobStore) -> Receipt:
+        """The result goes into a sum."""
+        from .summing import Adding
+
+        key = self.store.key()
+        if key is None:
+            raise TrainingError("this device has no key of its own to add its update with: enrol again")
+        self.workshop.close()  # others may train for long
+        return Adding(task, self.server, job, key, self.waits.pause, self.tell).run()
+
+    # --- or ended early ---
+
+    def _guarded(self, job: JobStore, task: Task, work: Callable[[], Receipt]) -> None:
+        """Do a task; what ends it early is told, to the server too, and the client goes on."""
+        try:
+            receipt = work()
+        except (Unauthorized, Unreachable):  # the task and its result stay for another run
+            raise
+        except ServerError as error:
+            job.finish()
+            if error.code == "late":  # others were faster, or a time was up
+                self.late += 1
+                self.tell(Event("late", f"round {task.round}: {error}", {"task": task.id}))
+                self.waits.after_late()
+                return
+            self.failures += 1
+            self.tell(Event("refused", f"round {task.round}: {error}", {"task": task.id, "code": error.code}))
+            self.waits.after_failure()
+        except (SpryError, MemoryError) as error:
+            self._give_back(job, task, str(error) or "out of memory: join with --low-memory")
+            self.failures += 1
+            if isinstance(error, StoreError) or not self.workshop.runtimes:  # the next task would fare no better
+                raise
+            self.waits.after_failure()
+        except Exception as error:  # a runtime's, for one: this client ends, and its operator hears why
+            self._give_back(job, task, f"{type(error).__name__}: {error}")
+            raise
+        else:
+            self.rounds += 1
+            self.waits.after_success(receipt.wait)
+
+    def _give_back(self, job: JobStore, task: Task, reason: str) -> None:
+        job.finish()
+        self.tell(Event("failed", f"round {task.round} of {task.job_name}: {reason}", {"task": task.id}))
+        self.workshop.close()
+        try:
+            self.server.send_failure(task.id, reason)
+        except (Unauthorized, Unreachable):
+            raise
+        except ServerError as error:  # it took too long, and the task is nobody's any more
+            self.tell(Event("refused", str(error), {"task": task.id, "code": error.code}))
