@@ -15,7 +15,7 @@ import numpy as np
 
 from edge_client.arrays import Weights
 from edge_client.bundle.names import SAID, within
-from server.means.rule import Judge, Numbers, middle, sizes_of
+from server.means.rule import Judge, Numbers, middle, no_longer, sizes_of
 
 MOST_NUMBERS = 2048
 """Of a device: of more, sums of some, with signs that are drawn once for all, which keep products on average."""
@@ -88,8 +88,7 @@ def _moved(said: Numbers) -> float:
 
 def _bounded(said: Numbers) -> Numbers:
     sizes = sizes_of(said)
-    most = middle(sizes, np.ones(len(sizes)))
-    return said * np.minimum(1.0, most / np.maximum(sizes, np.finfo(np.float64).tiny))[:, None]
+    return no_longer(said, middle(sizes, np.ones(len(sizes))))
 
 
 def shortened(voices: Voices) -> Voices:

@@ -56,6 +56,11 @@ def mean_within(changes: Numbers, weights: Numbers, most: float) -> Numbers:
     return weighted_mean(changes * shares[:, None], weights * (shares > 0))
 
 
+def no_longer(changes: Numbers, most: float) -> Numbers:
+    """Those that are longer are shortened."""
+    return changes * np.minimum(1.0, most / np.maximum(sizes_of(changes), np.finfo(np.float64).tiny))[:, None]
+
+
 def shares_kept(sizes: Numbers, most: float) -> Numbers:
     """What is left of changes of these sizes where none may be longer."""
     shares = np.minimum(1.0, most / np.maximum(sizes, np.finfo(np.float64).tiny))

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import Manifest, Parameter
 from edge_client.bundle.names import SIZES, within
 from edge_client.wire.scalars import shaped
-from server.means.rule import FAR, FEWEST, Numbers, Rule, mean_within, middle, sizes_of
+from server.means.rule import FAR, FEWEST, Numbers, Rule, mean_within, middle, no_longer, sizes_of, weighted_mean
 
 WEIGHT_BOUND = 1.0
 """Times the median of a unit's holders: what a device says of its examples is not believed beyond what others have."""
@@ -55,9 +56,15 @@ def combined(
     updates: Sequence[Mapping[str, Array]],
     weights: Sequence[Mapping[str, float]],
     manifest: Manifest,
+    heads: Numbers | None = None,
 ) -> Combined:
-    """What updates, each with a weight for each of its parameters, make of the weights at the start."""
+    """What updates, each with a weight for each of its parameters, make of the weights at the start.
+
+    Where features of the task layer are measured `heads` are its changes [updates, numbers] as they can be compared: as
+    they stand those of a device with other shares of the classes are several times as long, and go against the others.
+    """
     parts = [_holders(part, parameters, start, state, updates, weights) for part, parameters in _parts(manifest)]
+    parts = [part if part.name != HEAD else part.by(heads) for part in parts]
     out = _far(parts, len(updates))
     change: Weights = {}
     known, odd = within(state, SIZES), dict[int, list[Odd]]()
@@ -66,8 +73,10 @@ def combined(
             continue
         changes = _changes(start, updates, part)
         inside = np.array([holder not in out for holder in part.holders])
+        if part.compared is not None:
+            changes = no_longer(changes, FAR * part.most)
         centre = _centre(rule, changes[inside], part.weights[inside], part.most)
-        for place, found in _odd(part, changes, centre):
+        for place, found in _odd(part, changes, centre, inside):
             odd.setdefault(part.holders[place], []).append(found)
         known[part.name] = np.concatenate([part.before, part.sizes.astype(np.float32)])[-KEPT_SIZES:]
         if inside.any():
@@ -86,6 +95,24 @@ class _Part(NamedTuple):
     """How far each goes."""
     before: Array
     """The same of earlier ones."""
+    compared: Numbers | None = None
+    """Their changes in other numbers, by which it is told who goes far."""
+
+    def by(self, compared: Numbers | None) -> _Part:
+        """In these numbers of all updates; of few holders there is nothing to compare."""
+        if compared is None or len(self.holders) < FEWEST:
+            return self
+        return self._replace(compared=compared[list(self.holders)])
+
+    @property
+    def times(self) -> Numbers:
+        """How far each goes, by what is usual."""
+        compared = self.compared
+        sizes, usual = self.sizes, self.most
+        if compared is not None:
+            sizes = sizes_of(compared)
+            usual = middle(sizes, self.weights)
+        return sizes / usual if usual > 0 else np.where(sizes > 0, np.inf, 1.0)
 
     @property
     def most(self) -> float:
@@ -100,8 +127,7 @@ class _Part(NamedTuple):
         """Holders that go too far, where enough are known to say so."""
         if len(self.sizes) + len(self.before) < FEWEST:
             return set()
-        most = FAR * self.most
-        return {holder for holder, size in zip(self.holders, self.sizes, strict=True) if size > most}
+        return {holder for holder, times in zip(self.holders, self.times, strict=True) if times > FAR}
 
 
 def _holders(
@@ -146,14 +172,15 @@ def _centre(rule: Rule, changes: Numbers, weights: Numbers, most: float) -> Numb
     return rule.centre(changes, weights)
 
 
-def _odd(part: _Part, changes: Numbers, centre: Numbers) -> Iterator[tuple[int, Odd]]:
+def _odd(part: _Part, changes: Numbers, centre: Numbers, inside: NDArray[np.bool_]) -> Iterator[tuple[int, Odd]]:
     """Those that go far, and of three or more those that go against the others."""
-    length, tiny, most = float(np.sqrt(np.square(centre).sum())), np.finfo(np.float64).tiny, part.most
-    for place, (change, size) in enumerate(zip(changes, part.sizes, strict=True)):
-        cosine = float(change @ centre) / max(float(size) * length, tiny) if len(changes) >= FEWEST else 0.0
-        times = float(size) / most if most > 0 else 1.0
+    if part.compared is not None and inside.any():
+        changes, centre = part.compared, weighted_mean(part.compared[inside], part.weights[inside])
+    lengths = np.maximum(sizes_of(changes) * float(np.sqrt(np.square(centre).sum())), np.finfo(np.float64).tiny)
+    cosines = changes @ centre / lengths if len(changes) >= FEWEST else np.zeros(len(changes))
+    for place, (times, cosine) in enumerate(zip(part.times, cosines, strict=True)):
         if times > FAR or cosine < AGAINST:
-            yield place, Odd(part.name, times, cosine)
+            yield place, Odd(part.name, float(times), float(cosine))
 
 
 def in_words(odd: Sequence[Odd]) -> str:
@@ -161,7 +188,7 @@ def in_words(odd: Sequence[Odd]) -> str:
     worst = max(odd, key=lambda one: (one.times, -one.cosine))
     said: list[str] = []
     if worst.times > FAR:
-        said.append(f"{worst.times:.1f} times as far as is usual")
+        said.append(f"{worst.times:.1f} times as far as is usual" if worst.times < np.inf else "far where others stay")
     if worst.cosine < AGAINST:
         said.append(f"against the others (cosine {worst.cosine:.2f})")
     more = f", and so do {len(odd) - 1} other parts" if len(odd) > 1 else ""

@@ -31,13 +31,22 @@ def voices(
     """What each update says, in numbers that all have alike: by moments of features, where those are known."""
     spec = manifest.features
     if measured and spec is not None:
-        said = _of_head(start, moments, updates, spec)
         rows = max(len(start[spec.weight]) - 1, 1)  # errors of an example sum to nothing
-        return shortened(Voices(said, rows * freedom_of(moments)))
+        return shortened(Voices(_of_head(start, moments, updates, spec), rows * freedom_of(moments)))
     parts = [unit.parameters for unit in manifest.units] or [manifest.head]
     said = np.concatenate([_of_part(start, updates, parameters) for parameters in parts], 1)
     freedom = sum(min(FREEDOM_OF_PART, sum(one.size for one in parameters)) for parameters in parts)
     return shortened(Voices(said, float(freedom)))
+
+
+def compared_heads(
+    start: Weights, moments: Weights, updates: Sequence[Mapping[str, Array]], manifest: Manifest
+) -> Numbers | None:
+    """Changes of the task layer as devices are compared by them; nothing where it has more than the measured layer."""
+    spec = manifest.features
+    if spec is None or not set(manifest.head_names) <= {spec.weight, spec.bias}:
+        return None
+    return _of_head(start, moments, updates, spec)
 
 
 def _of_head(start: Weights, moments: Weights, updates: Sequence[Mapping[str, Array]], spec: FeatureSpec) -> Numbers:
