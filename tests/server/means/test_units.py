@@ -28,9 +28,9 @@ def update(manifest, start, units, change, head=0.1):
     return moved | {one.name: start[one.name] + np.float32(head) for one in manifest.head}
 
 
-def come(manifest, start, rule, updates, state=None, weights=None):
+def come(manifest, start, rule, updates, state=None, weights=None, heads=None):
     own = weights or [dict.fromkeys(sent, 1.0) for sent in updates]
-    return combined(MEANS[rule], start, state or {}, updates, own, manifest)
+    return combined(MEANS[rule], start, state or {}, updates, own, manifest, heads)
 
 
 def unit(manifest, number):
@@ -126,3 +126,30 @@ def test_where_most_would_be_left_out_each_unit_goes_by_itself(manifest, start):
     found = come(manifest, start, "clipped", updates)
     for name in [*unit(manifest, 0), *(one.name for one in manifest.head)]:
         np.testing.assert_allclose(found.change[name], 0.15, atol=1e-6)
+
+
+def test_heads_that_are_alike_in_what_is_compared_are_heard_and_shortened(manifest, start):
+    """As those of devices whose texts are of a few classes."""
+    updates = [update(manifest, start, [], 0.0, head) for head in (0.1, 0.1, 0.1, -0.1, 0.5)]
+    found = come(manifest, start, "agreeing", updates, heads=np.ones((5, 3)))
+    assert not found.odd
+    for one in manifest.head:
+        np.testing.assert_allclose(found.change[one.name], (3 * 0.1 - 0.1 + 3 * 0.1) / 5, atol=1e-6)
+
+
+def test_heads_that_are_far_in_what_is_compared_are_left_out_of_all(manifest, start):
+    updates = [update(manifest, start, [0], change) for change in (0.1, 0.1, 0.1, 0.2)]
+    heads = np.array([[1.0, 0.1], [1.0, -0.1], [1.0, 0.0], [-4.0, 0.0]])
+    found = come(manifest, start, "agreeing", updates, heads=heads)
+    assert {place: in_words(parts) for place, parts in found.odd.items()} == {
+        3: "its head goes 4.0 times as far as is usual and against the others (cosine -1.00)"
+    }
+    for name in unit(manifest, 0):
+        np.testing.assert_allclose(found.change[name], 0.1, atol=1e-6)
+
+
+def test_of_two_heads_what_is_compared_says_nothing(manifest, start):
+    updates = [update(manifest, start, [], 0.0, head) for head in (0.1, 0.2)]
+    one, other = (come(manifest, start, "agreeing", updates, heads=heads) for heads in (None, np.eye(2)))
+    for name, value in one.change.items():
+        np.testing.assert_array_equal(value, other.change[name])

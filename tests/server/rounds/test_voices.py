@@ -8,7 +8,7 @@ from edge_client.bundle import manifest as manifests
 from edge_client.bundle.manifest import FILE_NAME
 from edge_client.training.features import moments_of
 from server.rounds import features
-from server.rounds.voices import voices
+from server.rounds.voices import compared_heads, voices
 
 
 @pytest.fixture
@@ -101,3 +101,24 @@ def test_without_features_units_speak_as_loud_as_each_other_and_only_of_what_the
     assert 0.3 < products[0, 0] < 3
     assert 0.3 < products[2, 2] < 3
     assert products[1, 1] == pytest.approx(products[0, 0] + products[2, 2], rel=0.5)
+
+
+def test_devices_with_other_shares_of_the_classes_go_as_far_in_what_is_compared(manifest, start, rows):
+    """True gradients of a layer, of texts whose classes are dealt out unevenly, and of one device that goes on."""
+    spec, rng = manifest.features, np.random.default_rng()
+    labels = (rows @ rng.normal(size=(rows.shape[1], start[spec.weight].shape[0]))).argmax(1)
+    updates = []
+    for number in range(6):
+        chosen = rng.permutation(np.concatenate([np.flatnonzero(labels == number % 3)[:30], rng.choice(400, 10)]))
+        errors = np.eye(3)[labels[chosen]] - 1 / 3
+        step = 5.0 if number == 5 else 1.0
+        weight, bias = (step * part / len(chosen) for part in (errors.T @ rows[chosen], errors.sum(0)))
+        updates.append(sent(start, spec, weight, bias))
+    sizes = np.linalg.norm(compared_heads(start, known(rows), updates, manifest), axis=1)
+    assert sizes[:5].max() < 3 * np.median(sizes) < sizes[5]
+
+
+def test_a_task_layer_with_more_than_is_measured_is_compared_as_it_is(manifest, start, rows):
+    more = msgspec.structs.replace(manifest, head=[*manifest.head, manifest.units[0].parameters[0]])
+    assert compared_heads(start, known(rows), [start], more) is None
+    assert compared_heads(start, known(rows), [start], msgspec.structs.replace(manifest, features=None)) is None
