@@ -192,6 +192,7 @@ def describe(config: Config) -> dict[str, str]:
     for name in ("clients", "per_round", "rounds", "arithmetic", "differences", "variance_bound", "device"):
         described[name.replace("_", " ")] = _text(getattr(config, name))
     described["guided"] = _text(config.guided or None)
+    described["able"] = _text(config.able if config.able < 1 else None)
     described["speeds"] = _text(config.speeds if config.speeds > 1 else None)
     described |= {f"data: {name}": _text(getattr(config.data, name)) for name in ("classes", "examples", "test")}
     return described | settings

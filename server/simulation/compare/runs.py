@@ -68,6 +68,7 @@ class Config(msgspec.Struct, frozen=True):
     differences: str | None = None
     variance_bound: float | None = None
     guided: int = 0
+    able: float = 1.0
     speeds: float = 1.0
     device: str | None = None
     settings: dict[str, Any] = {}

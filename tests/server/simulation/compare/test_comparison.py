@@ -208,6 +208,13 @@ def test_runs_with_guided_directions_are_a_row_of_their_own(tmp_path):
     ]
 
 
+def test_fleets_of_which_fewer_devices_hold_an_exact_step_are_a_row_of_their_own(tmp_path):
+    older = config("spry")  # does not know the setting
+    assert labels(tmp_path, older, config("spry", seed=1, able=1.0), config("spry", able=0.5)) == [
+        ["spry", "spry, able 0.5"]
+    ]
+
+
 def test_seeds_in_other_arithmetic_are_no_seeds_of_the_same_row(tmp_path):
     for seed, arithmetic in enumerate(("float32", "bfloat16", "bfloat16")):
         write_run(tmp_path / str(seed), config(seed=seed, arithmetic=arithmetic), rounds(2))
