@@ -18,7 +18,8 @@ from edge_client.generation.decoder import Decoder
 from edge_client.generation.generator import Generator, Wish
 from edge_client.generation.sampler import Sampling
 from edge_client.runtimes.runtime import open_runtime
-from edge_client.store.jobs import Kept, KnownJob, Store
+from edge_client.store.job import Kept, KnownJob
+from edge_client.store.jobs import Store
 from tests import android
 from tests.speaking import exported
 

@@ -12,7 +12,8 @@ from edge_client.client.client import Client
 from edge_client.client.conditions import Conditions
 from edge_client.commands import cli
 from edge_client.runtimes.onnx import OnnxRuntime
-from edge_client.store.jobs import Kept, KnownJob, Store
+from edge_client.store.job import Kept, KnownJob
+from edge_client.store.jobs import Store
 
 SERVER = "http://127.0.0.1:9"
 TEXTS = ["the ice is on the lake", "a train!", "it", "on the lake", "a b c", "the ice"]
