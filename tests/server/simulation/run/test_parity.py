@@ -44,7 +44,7 @@ METHODS = {
         {"directions": 2},
         {
             "units_per_client": 0,
-            "privacy_noise": 1e-3,
+            "privacy_noise": 2e-4,
             "privacy_clip": 0.05,
             "optimizers": {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}},
         },
