@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from edge_client.data.local import OwnData
 from edge_client.errors import ServerError, SpryError, StoreError, TrainingError, Unauthorized, Unreachable
@@ -19,6 +19,21 @@ from .workshop import Workshop
 
 
 @dataclass
+class Done:
+    """What a run came to."""
+
+    rounds: int = 0
+    failures: int = 0
+    late: int = 0
+    """Results that came when their rounds were over: of a few in each where more devices are invited than wanted."""
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether no task has come to anything."""
+        return not (self.rounds or self.failures or self.late)
+
+
+@dataclass
 class Attempts:
     """What a device makes of its tasks, and what it needs for them."""
 
@@ -29,19 +44,8 @@ class Attempts:
     check_ins: CheckIns
     waits: Waits
     tell: Tell
-    rounds: int = 0
-    """How many tasks of this run were done, and as the next two say."""
-    failures: int = 0
-    late: int = 0
-
-    def count_anew(self) -> None:
-        """Another run begins."""
-        self.rounds = self.failures = self.late = 0
-
-    @property
-    def are_none(self) -> bool:
-        """Whether no task of this run has come to anything."""
-        return not (self.rounds or self.failures or self.late)
+    done: Done = field(default_factory=Done)
+    """What they came to in this run."""
 
     def take(self, task: Task) -> None:
         """One that has come."""
@@ -114,16 +118,16 @@ class Attempts:
         except ServerError as error:
             job.finish()
             if error.code == "late":  # others were faster, or a time was up
-                self.late += 1
+                self.done.late += 1
                 self.tell(Event("late", f"round {task.round}: {error}", {"task": task.id}))
                 self.waits.after_late()
                 return
-            self.failures += 1
+            self.done.failures += 1
             self.tell(Event("refused", f"round {task.round}: {error}", {"task": task.id, "code": error.code}))
             self.waits.after_failure()
         except (SpryError, MemoryError) as error:
             self._give_back(job, task, str(error) or "out of memory: join with --low-memory")
-            self.failures += 1
+            self.done.failures += 1
             if isinstance(error, StoreError) or not self.workshop.runtimes:  # the next task would fare no better
                 raise
             self.waits.after_failure()
@@ -131,7 +135,7 @@ class Attempts:
             self._give_back(job, task, f"{type(error).__name__}: {error}")
             raise
         else:
-            self.rounds += 1
+            self.done.rounds += 1
             self.waits.after_success(receipt.wait)
 
     def _give_back(self, job: JobStore, task: Task, reason: str) -> None:

@@ -26,7 +26,7 @@ from edge_client.runtimes.runtime import CPU, chosen, require_publisher
 from edge_client.store.jobs import Store, default_home
 from edge_client.wire.server import Server
 
-from .attempts import Attempts
+from .attempts import Attempts, Done
 from .check_ins import CheckIns
 from .conditions import Conditions
 from .enrolment import enrol
@@ -38,16 +38,6 @@ if TYPE_CHECKING:
     from edge_client.tasks.task import Prediction, Text
 
 _USUAL = Columns()
-
-
-@dataclass
-class Done:
-    """What a run came to."""
-
-    rounds: int = 0
-    failures: int = 0
-    late: int = 0
-    """Results that came when their rounds were over: of a few in each where more devices are invited than wanted."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +153,7 @@ class Client:
             told.rows = self._data.count()
         else:
             told.rows, told.step_seconds, told.resident_bytes = idle.rows, idle.step_seconds, idle.resident_bytes
-        attempts.count_anew()
+        done = attempts.done = Done()
         with self.store.locked():
             try:
                 if idle is not None:
@@ -172,13 +162,13 @@ class Client:
                     self.store.pin(self._publisher)
                 enrol(self.server, self.store, self.token, self.name, self._tell)
                 attempts.send_left_over()
-                while rounds is None or attempts.rounds < rounds:
+                while rounds is None or done.rounds < rounds:
                     went_on = self._turn()
-                    if once and not (attempts.are_none and went_on):
+                    if once and not (done.is_nothing and went_on):
                         break
             finally:
                 self.unload()
-        return Done(attempts.rounds, attempts.failures, attempts.late)
+        return done
 
     def close(self) -> None:
         """Give back memory and connections; the folder stays."""
@@ -193,7 +183,7 @@ class Client:
             return False
         answer = self._check_ins.look(self.runtimes)
         if answer.task is None:
-            self._attempts.failures += self._check_ins.fitness.fits_none
+            self._attempts.done.failures += self._check_ins.fitness.fits_none
             self._waits.wait(answer.wait, answer.reason)
             return False
         self._attempts.take(answer.task)

@@ -42,7 +42,7 @@ class Workshop:
         """Whether a runtime was loaded, of which something stays in the process until it ends."""
         self._server = server
         self._store = store
-        self.publisher = publisher
+        self._publisher = publisher
         self._threads = threads
         self._device = device
         self._tell = tell
@@ -59,7 +59,7 @@ class Workshop:
                     "it goes back to the server, and another comes with the next look"
                 )
             folder = self._store.bundle(task.bundle)
-            whose, tell = self.publisher, self._tell
+            whose, tell = self._publisher, self._tell
             bundle = fetch(self._server, task.bundle, task.runtime, folder, publisher=whose, tell=tell)
             self.has_opened = True
             bench = Workbench(bundle, task.runtime, threads=self._threads, device=self._device)

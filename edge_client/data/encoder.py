@@ -110,10 +110,9 @@ class TextEncoder:
         finally:
             if padding is not None:
                 tokenizer.enable_padding(**padding)
+            tokenizer.no_truncation()
             if truncation is not None:
                 tokenizer.enable_truncation(**truncation)
-            else:
-                tokenizer.no_truncation()
 
     def filled(self, rows: Sequence[Sequence[int]], fill: int) -> Ints:
         """Numbers of each token, [batch, length]."""

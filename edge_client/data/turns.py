@@ -39,9 +39,11 @@ def turns_of(template: Template) -> TurnsSpec | None:
     """None where there is no template, or one that does more; where answers are not found, none are told."""
     if not template.source or _OF_TODAY in template.source:
         return None
-    known = [found for after in _AFTER if (found := _found(template, after)) and _holds(template, found)]
-    learning = [found for found in known if found.answers and _learns(template, found)]
-    return next(iter(learning), None) or next((replace(found, answers=None) for found in known), None)
+    known = [turns for after in _AFTER if (turns := _read(template, after)) and _holds(template, turns)]
+    for turns in known:
+        if turns.answers and _learns(template, turns):
+            return turns
+    return replace(known[0], answers=None) if known else None
 
 
 def written(turns: TurnsSpec, messages: Sequence[Message], *, asks: bool = False) -> str:
@@ -71,7 +73,7 @@ def _written(turns: TurnsSpec, messages: Sequence[Message], *, asks: bool) -> tu
 # --- what a template writes ---
 
 
-def _found(template: Template, after: dict[str, set[str]]) -> TurnsSpec | None:
+def _read(template: Template, after: dict[str, set[str]]) -> TurnsSpec | None:
     """By the shortest conversation in which a role follows another."""
     between, trimmed = dict[str, dict[str, str]](), list[str]()
     paths: dict[str, tuple[str, ...]] = {_EDGE: ()}
@@ -144,7 +146,7 @@ def _holds(template: Template, turns: TurnsSpec) -> bool:
 
 def _learns(template: Template, turns: TurnsSpec) -> bool:
     said = (messages for messages in _conversations(template, turns) if any(m["role"] == ANSWERING for m in messages))
-    return all(_learnt(template, messages) == _plain(chat(turns, messages)) for messages in said)
+    return all(_learnt(template, messages) == _taught(chat(turns, messages)) for messages in said)
 
 
 def _learnt(template: Template, messages: Sequence[Message]) -> Chat | None:
@@ -154,9 +156,9 @@ def _learnt(template: Template, messages: Sequence[Message]) -> Chat | None:
         return None
 
 
-def _plain(found: Chat) -> Chat | None:
-    """A conversation with an answer that has nothing to learn is refused."""
-    return found if all(start < stop for start, stop in found.answers) else None
+def _taught(conversation: Chat) -> Chat | None:
+    """One with an answer that has nothing to learn is refused."""
+    return conversation if all(start < stop for start, stop in conversation.answers) else None
 
 
 def _conversations(template: Template, turns: TurnsSpec) -> Iterator[list[Message]]:

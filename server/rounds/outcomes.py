@@ -25,7 +25,7 @@ from server.jobs.job import Job
 from server.jobs.settings import JobSettings
 from server.means.memory import heard
 from server.means.registry import MEANS, PLAIN
-from server.means.rule import Rule
+from server.means.rule import Numbers, Rule
 from server.means.scalars import shortened_reports
 from server.means.units import WEIGHT_BOUND, against_in_words, combined, in_words
 from server.privacy.budget import mechanism_of, wanted_in
@@ -35,7 +35,7 @@ from server.rounds.aggregation import Holder, Mean, bounded_scalars, weights_of
 from server.rounds.counts import scalars_held_to
 from server.rounds.late import aged
 from server.rounds.outliers import Norms, beyond, sizes, usual_in, usual_sizes
-from server.rounds.voices import compared_heads, voices
+from server.rounds.voices import compared_heads, is_whole_head, voices
 from server.storage.models import Model, moved, repeated
 from server.storage.rows import Part, Reported, Round
 from server.storage.store import Store
@@ -212,12 +212,13 @@ def _robust(
     tensors = [update.tensors() for update in taken]
     told = [moments_in(own, update.report.measured) for own, update in zip(tensors, taken, strict=True)]
     moments = features.joined(start.optimizer, told) if settings.measures(manifest) else {}
-    start, away = _heard(rule, start, taken, tensors, moments, manifest)
+    heads = compared_heads(start.weights, moments, tensors, manifest)
+    start, away = _heard(rule, start, taken, tensors, moments, heads, manifest)
     inside = [place for place in range(len(taken)) if place not in away]
     weights = weights_of([holders[place] for place in inside], min(settings.weight_bound, WEIGHT_BOUND), manifest)
     kept = [tensors[place] for place in inside]
-    heads = compared_heads(start.weights, moments, kept, manifest) if moments and kept else None
-    mean = combined(rule, start.weights, start.optimizer, kept, weights, manifest, heads)
+    compared = heads[inside] if heads is not None and is_whole_head(manifest) else None
+    mean = combined(rule, start.weights, start.optimizer, kept, weights, manifest, compared)
     words = {inside[holder]: in_words(parts) for holder, parts in mean.odd.items()}
     words |= {place: against_in_words(cosine) for place, cosine in away.items()}
     odd = tuple((taken[place].part, why) for place, why in sorted(words.items()))
@@ -231,12 +232,13 @@ def _heard(
     taken: Sequence[Contribution],
     tensors: Sequence[Mapping[str, Any]],
     moments: Weights,
+    heads: Numbers | None,
     manifest: Manifest,
 ) -> tuple[Model, Mapping[int, float]]:
     """Who is left out of a rule that judges devices, and the model with what is known of them."""
     if rule.judge is None or not taken:
         return start, {}
-    said = voices(start.weights, moments, tensors, manifest, measured=bool(moments))
+    said = voices(start.weights, moments, tensors, manifest, heads)
     judged = heard(rule.judge, start.optimizer, start.version, [update.device for update in taken], said)
     state = {name: value for name, value in start.optimizer.items() if not name.startswith(SAID)}
     return replace(start, optimizer=state | judged.state), judged.away

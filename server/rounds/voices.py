@@ -26,13 +26,13 @@ FREEDOM_OF_PART = 32
 
 
 def voices(
-    start: Weights, moments: Weights, updates: Sequence[Mapping[str, Array]], manifest: Manifest, *, measured: bool
+    start: Weights, moments: Weights, updates: Sequence[Mapping[str, Array]], manifest: Manifest, heads: Numbers | None
 ) -> Voices:
-    """What each update says, in numbers that all have alike: by moments of features, where those are known."""
+    """Of each update, by its head where heads are compared, which is by moments that are known of features."""
     spec = manifest.features
-    if measured and spec is not None:
+    if heads is not None and spec is not None:
         rows = max(len(start[spec.weight]) - 1, 1)  # errors of an example sum to nothing
-        return shortened(Voices(_of_head(start, moments, updates, spec), rows * freedom_of(moments)))
+        return shortened(Voices(heads, rows * freedom_of(moments)))
     parts = [unit.parameters for unit in manifest.units] or [manifest.head]
     said = np.concatenate([_of_part(start, updates, parameters) for parameters in parts], 1)
     freedom = sum(min(FREEDOM_OF_PART, sum(one.size for one in parameters)) for parameters in parts)
@@ -42,11 +42,15 @@ def voices(
 def compared_heads(
     start: Weights, moments: Weights, updates: Sequence[Mapping[str, Array]], manifest: Manifest
 ) -> Numbers | None:
-    """Changes of the task layer as devices are compared by them; nothing where it has more than the measured layer."""
+    """Changes of the measured layer as devices are compared by them; None where nothing is known of its features."""
     spec = manifest.features
-    if spec is None or not set(manifest.head_names) <= {spec.weight, spec.bias}:
-        return None
-    return _of_head(start, moments, updates, spec)
+    return None if spec is None or not moments or not updates else _of_head(start, moments, updates, spec)
+
+
+def is_whole_head(manifest: Manifest) -> bool:
+    """Whether the task layer has no more than what is measured."""
+    spec = manifest.features
+    return spec is not None and set(manifest.head_names) <= {spec.weight, spec.bias}
 
 
 def _of_head(start: Weights, moments: Weights, updates: Sequence[Mapping[str, Array]], spec: FeatureSpec) -> Numbers:

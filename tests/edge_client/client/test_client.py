@@ -7,11 +7,9 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
-import torch
 from safetensors import safe_open
 from safetensors.numpy import load
 
-from edge_client import keys
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import FILE_NAME
 from edge_client.client.client import Client, Idle
@@ -538,16 +536,6 @@ def test_a_device_that_a_runtime_does_not_know_is_refused_at_once():
     with pytest.raises(SpryError, match="nothing here runs on cuda: onnx use the CPU alone; install a torch"):
         Client("http://127.0.0.1:9", "t", ROWS, runtime="onnx", device="cuda")
     assert chosen("torchscript", "cuda") == ["torchscript"]
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
-def test_a_gpu_that_is_not_there_gives_the_task_back(fleet, exporting):
-    fleet.job(fleet.upload(exporting(runtimes=("torchscript",))), rounds=1, training={"batch": 2})
-    publisher = keys.public_of(keys.make())
-    client = fleet.client(runtime="torchscript", device="cuda", trust=publisher)
-    client._workshop.publisher = None
-    assert client.run(once=True).failures
-    assert "finds no CUDA" in fleet.told("failed")[0].message
 
 
 def test_a_crash_in_the_middle_of_a_task_reaches_the_operator(fleet, bundle):

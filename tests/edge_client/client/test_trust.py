@@ -146,3 +146,12 @@ def test_a_damaged_pin_is_no_missing_one(fleet):
     client.store.pin("damaged")
     with pytest.raises(SpryError, match="is no public key"):
         fleet.client()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+def test_a_gpu_that_is_not_there_gives_the_task_back(fleet, exporting):
+    folder = exporting(runtimes=("torchscript",))
+    public = signature.sign(folder, keys.make())
+    fleet.job(upload(fleet, folder), rounds=1, training={"batch": 2})
+    assert fleet.client(runtime="torchscript", device="cuda", trust=public).run(once=True).failures
+    assert "finds no CUDA" in fleet.told("failed")[0].message

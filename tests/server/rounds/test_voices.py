@@ -8,7 +8,7 @@ from edge_client.bundle import manifest as manifests
 from edge_client.bundle.manifest import FILE_NAME
 from edge_client.training.features import moments_of
 from server.rounds import features
-from server.rounds.voices import compared_heads, voices
+from server.rounds.voices import compared_heads, is_whole_head, voices
 
 
 @pytest.fixture
@@ -47,10 +47,10 @@ def test_how_many_examples_a_class_has_says_nothing(manifest, start, rows):
     change, errors = rng.normal(size=shape), rng.normal(size=shape[0])
     one = sent(start, spec, change, np.zeros(shape[0]))
     other = sent(start, spec, change + np.outer(errors, mean), errors)
-    said = voices(start, known(rows), [one, other], manifest, measured=True).said
+    said = compared_heads(start, known(rows), [one, other], manifest)
     np.testing.assert_allclose(said[0], said[1], atol=1e-3 * np.abs(said).max())
     bare = msgspec.structs.replace(manifest, features=msgspec.structs.replace(spec, bias=""))
-    said = voices(start, known(rows), [one, other], bare, measured=True).said
+    said = compared_heads(start, known(rows), [one, other], bare)
     np.testing.assert_allclose(said[0], said[1], atol=1e-2 * np.abs(said).max())
 
 
@@ -66,7 +66,7 @@ def test_a_product_is_how_much_a_step_lowers_anothers_loss(manifest, start, rows
         weight, bias = errors.T @ rows, errors.sum(0)
         gradients.append((weight, bias))
         updates.append(sent(start, spec, weight, bias))
-    one, other = voices(start, moments, updates, manifest, measured=True).said
+    one, other = compared_heads(start, moments, updates, manifest)
     (weight, bias), (theirs, their_bias) = gradients
     step = features._solved(weight - np.outer(bias, mean), moments[features.PRODUCTS], mean)
     lowered = float((step * (theirs - np.outer(their_bias, mean))).sum())
@@ -78,7 +78,7 @@ def test_variances_alone_are_enough(manifest, start, rows):
     moments = known(rows)
     variances = {**moments, features.PRODUCTS: features._diagonal(moments[features.PRODUCTS], rows.shape[1])}
     change = np.random.default_rng().normal(size=start[spec.weight].shape)
-    (said,) = voices(start, variances, [sent(start, spec, change, 0 * change[:, 0])], manifest, measured=True).said
+    (said,) = compared_heads(start, variances, [sent(start, spec, change, 0 * change[:, 0])], manifest)
     spread = np.sqrt(variances[features.PRODUCTS])
     usual = np.sqrt(np.mean(spread**2 + rows.mean(0) ** 2))
     expected = change / np.maximum(spread, features.LEAST_SPREAD * usual) / (1 + features.RIDGE) ** 0.5
@@ -95,7 +95,7 @@ def test_without_features_units_speak_as_loud_as_each_other_and_only_of_what_the
             for one in manifest.units[unit].parameters:
                 own[one.name] = start[one.name] + (scale[unit] * rng.normal(size=one.shape)).astype(np.float32)
         updates.append({**own, **{one.name: start[one.name] + 100 for one in manifest.head}})
-    said = voices(start, {}, updates, manifest, measured=False).said
+    said = voices(start, {}, updates, manifest, None).said
     products = said @ said.T
     assert products[0, 2] == pytest.approx(0, abs=1e-12)
     assert 0.3 < products[0, 0] < 3
@@ -118,7 +118,14 @@ def test_devices_with_other_shares_of_the_classes_go_as_far_in_what_is_compared(
     assert sizes[:5].max() < 3 * np.median(sizes) < sizes[5]
 
 
-def test_a_task_layer_with_more_than_is_measured_is_compared_as_it_is(manifest, start, rows):
+def test_a_task_layer_with_more_than_is_measured_is_not_compared_by_that_alone(manifest):
     more = msgspec.structs.replace(manifest, head=[*manifest.head, manifest.units[0].parameters[0]])
-    assert compared_heads(start, known(rows), [start], more) is None
+    assert is_whole_head(manifest)
+    assert not is_whole_head(more)
+    assert not is_whole_head(msgspec.structs.replace(manifest, features=None))
+
+
+def test_where_nothing_is_known_of_features_heads_are_not_compared(manifest, start, rows):
+    assert compared_heads(start, {}, [start], manifest) is None
+    assert compared_heads(start, known(rows), [], manifest) is None
     assert compared_heads(start, known(rows), [start], msgspec.structs.replace(manifest, features=None)) is None
