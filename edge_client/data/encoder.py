@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -17,6 +18,9 @@ from tokenizers import Encoding, Tokenizer
 from edge_client.errors import ProgramInputError
 
 Ints = NDArray[np.int64]
+
+_SETTLING = Lock()
+"""A tokenizer's settings are its own, and threads share it: each has it for itself while they are others."""
 
 
 class Encoded(NamedTuple):
@@ -99,20 +103,21 @@ class TextEncoder:
     def _settled(self, *, cuts: bool = True) -> Generator[Tokenizer]:
         """The caller's tokenizer with this encoder's settings meanwhile; a copy would be megabytes of words."""
         tokenizer = self._tokenizer
-        found: Any = tokenizer  # the library leaves open what these dictionaries hold
-        padding, truncation = found.padding, found.truncation
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
-        if cuts:
-            tokenizer.enable_truncation(self.length, strategy="longest_first")
-        try:
-            yield tokenizer
-        finally:
-            if padding is not None:
-                tokenizer.enable_padding(**padding)
+        settings: Any = tokenizer  # the library leaves open what its dictionaries hold
+        with _SETTLING:
+            padding, truncation = settings.padding, settings.truncation
+            tokenizer.no_padding()
             tokenizer.no_truncation()
-            if truncation is not None:
-                tokenizer.enable_truncation(**truncation)
+            if cuts:
+                tokenizer.enable_truncation(self.length, strategy="longest_first")
+            try:
+                yield tokenizer
+            finally:
+                if padding is not None:
+                    tokenizer.enable_padding(**padding)
+                tokenizer.no_truncation()
+                if truncation is not None:
+                    tokenizer.enable_truncation(**truncation)
 
     def filled(self, rows: Sequence[Sequence[int]], fill: int) -> Ints:
         """Numbers of each token, [batch, length]."""

@@ -1,3 +1,5 @@
+from concurrent.futures import ThreadPoolExecutor
+
 import msgspec
 import numpy as np
 import pytest
@@ -64,6 +66,19 @@ def test_encoders_of_one_tokenizer_each_cut_at_their_own_length():
     for _ in range(2):
         assert [encoder.encode(["a b c d e f g h"]).tokens["attention_mask"][0].sum() for encoder in encoders] == [8, 4]
     assert all(encoder._tokenizer is given for encoder in encoders)  # its words are megabytes, held once
+
+
+def test_threads_that_share_a_tokenizer_each_cut_at_their_own_length():
+    given = words.tokenizer()
+    text = "a b c d e f g h"
+
+    def lengths(length: int) -> set[int]:
+        encoder = TextEncoder(given, MANIFEST, BATCH, length)
+        cut = {int(encoder.encode([text]).tokens["attention_mask"][0].sum()) for _ in range(300)}
+        return cut | {encoder.lengths([text])[0] for _ in range(300)}
+
+    with ThreadPoolExecutor() as threads:
+        assert list(threads.map(lengths, (LENGTH, 4, 6, 5))) == [{LENGTH, 10}, {4, 10}, {6, 10}, {5, 10}]
 
 
 @pytest.mark.parametrize("count", [0, BATCH + 1])
