@@ -18,7 +18,7 @@ import numpy as np
 from fleet import TOKEN, Client, Server, machine, read_rows, shape_of, shares, write_rows
 from pydantic import SecretStr
 
-from edge_client.store.jobs import Store as DeviceStore
+from edge_client.store.jobs import DeviceStore
 from edge_client.wire.scalars import decode_records, encode_report
 from server.settings import Settings
 from server.storage.jobs import find_job

@@ -21,7 +21,7 @@ from edge_client.bundle.folder import Bundle
 from edge_client.client.predictions import predict
 from edge_client.client.summing import Adding
 from edge_client.store.job import JobStore
-from edge_client.store.jobs import Store
+from edge_client.store.jobs import DeviceStore
 from edge_client.sums.adding import changes
 from edge_client.wire.proofs import Signing
 from edge_client.wire.protocol import CheckIn, Enrolment, Report
@@ -111,8 +111,8 @@ class Desk:
     def home(self, kind: str, name: str) -> Path:
         return self.folder / f"{kind}-{name}"
 
-    def store(self, kind: str, name: str) -> Store:
-        return Store(self.home(kind, name) / "home", self.server.url)
+    def store(self, kind: str, name: str) -> DeviceStore:
+        return DeviceStore(self.home(kind, name) / "home", self.server.url)
 
     def job_store(self, kind: str, name: str) -> JobStore:
         return self.store(kind, name).job(self.shown(name)["id"])

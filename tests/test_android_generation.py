@@ -18,8 +18,8 @@ from edge_client.generation.decoder import Decoder
 from edge_client.generation.generator import Generator, Wish
 from edge_client.generation.sampler import Sampling
 from edge_client.runtimes.runtime import open_runtime
-from edge_client.store.job import Kept, KnownJob
-from edge_client.store.jobs import Store
+from edge_client.store.job import KeptWeights, KnownJob
+from edge_client.store.jobs import DeviceStore
 from tests import android
 from tests.speaking import exported
 
@@ -90,13 +90,13 @@ SERVER = "http://127.0.0.1:9"
 @pytest.fixture
 def home(speaking, tmp_path) -> Path:
     """Of a device that took part in a job and has other weights than it began with."""
-    rng, store = np.random.default_rng(), Store(tmp_path / "home", SERVER)
+    rng, store = np.random.default_rng(), DeviceStore(tmp_path / "home", SERVER)
     name = hashlib.sha256((speaking / FILE_NAME).read_bytes()).hexdigest()
     shutil.copytree(speaking, store.bundle(name))
     initial = Bundle.open(speaking).initial_adapter()
     moved = {key: value + 0.1 * rng.standard_normal(value.shape, np.float32) for key, value in initial.items()}
     store.job("j").save_about(KnownJob("j", "talk", name, "onnx"))
-    store.job("j").save_weights(name, Kept(1, moved))
+    store.job("j").save_weights(name, KeptWeights(1, moved))
     return tmp_path / "home"
 
 
@@ -122,7 +122,7 @@ def test_the_same_conversation_as_python_has(home, classes, options, wish, syste
     done = chatted(classes, home, said, *options)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    with Writer(Store(home, SERVER), threads=1) as writer:
+    with Writer(DeviceStore(home, SERVER), threads=1) as writer:
         conversation = Conversation(writer, system)
         for text, ours in zip(said, found, strict=True):
             assert ours == {"answer": "".join(conversation.answer(text, wish)), "forgotten": conversation.forgotten}

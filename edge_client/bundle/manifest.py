@@ -138,7 +138,7 @@ class Segment(_Record, frozen=True):
     last_block: int
 
 
-class Outcome(_Record, frozen=True):
+class OutputSummary(_Record, frozen=True):
     """An output in a few numbers."""
 
     size: float
@@ -154,7 +154,7 @@ class Trial(_Record, frozen=True):
     """Its name."""
     bound: float
     """How far an output may be off elsewhere, in parts of its size."""
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[OutputSummary, ...]
     """Of each output."""
 
 

@@ -9,7 +9,7 @@ from edge_client.data.local import OwnData
 from edge_client.errors import ServerError, SpryError, StoreError, TrainingError, Unauthorized, Unreachable
 from edge_client.events import Event, Tell
 from edge_client.store.job import JobStore, KnownJob
-from edge_client.store.jobs import Store
+from edge_client.store.jobs import DeviceStore
 from edge_client.wire.protocol import Receipt, Task
 from edge_client.wire.server import Server
 
@@ -38,7 +38,7 @@ class Attempts:
     """What a device makes of its tasks, and what it needs for them."""
 
     server: Server
-    store: Store
+    store: DeviceStore
     data: OwnData
     workshop: Workshop
     check_ins: CheckIns

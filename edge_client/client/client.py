@@ -23,7 +23,7 @@ from edge_client.data.sources import Row
 from edge_client.events import Tell, silent
 from edge_client.keys import read_public, split_token
 from edge_client.runtimes.runtime import CPU, chosen, require_publisher
-from edge_client.store.jobs import Store, default_home
+from edge_client.store.jobs import DeviceStore, default_home
 from edge_client.wire.server import Server
 
 from .attempts import Attempts, Done
@@ -114,7 +114,7 @@ class Client:
         self.conditions = conditions or Conditions()
         self.device = device
         runtimes = chosen(runtime, device)
-        self.store = Store(Path(home) if home is not None else default_home(), server, tell=on_event)
+        self.store = DeviceStore(Path(home) if home is not None else default_home(), server, tell=on_event)
         self._publisher = read_public(str(trust)) if trust is not None else self.store.publisher() or named
         require_publisher(runtimes, self._publisher)
         self._data = OwnData(data, bad_rows=bad_rows, holdout=holdout, columns=columns, tell=on_event)

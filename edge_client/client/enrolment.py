@@ -6,12 +6,12 @@ from edge_client import __version__
 from edge_client.errors import ServerError, SpryError, Unauthorized, Unreachable
 from edge_client.events import Event, Tell
 from edge_client.keys import installed, public_of
-from edge_client.store.jobs import Store, signing
+from edge_client.store.jobs import DeviceStore, signing
 from edge_client.wire.protocol import DeviceKey, Enrolled, Enrolment
 from edge_client.wire.server import Server
 
 
-def enrol(server: Server, store: Store, token: str | None, name: str, tell: Tell) -> None:
+def enrol(server: Server, store: DeviceStore, token: str | None, name: str, tell: Tell) -> None:
     """Have the server's requests be this device's, which enrols if it has not.
 
     Args:
@@ -29,13 +29,13 @@ def enrol(server: Server, store: Store, token: str | None, name: str, tell: Tell
     _identify(server, store, identity)
 
 
-def _identify(server: Server, store: Store, identity: Enrolled) -> None:
+def _identify(server: Server, store: DeviceStore, identity: Enrolled) -> None:
     server.identity = identity
     if not identity.secret:
         server.signing = signing(store, identity, server.url)
 
 
-def _enrolled(server: Server, store: Store, token: str | None, name: str, tell: Tell) -> Enrolled:
+def _enrolled(server: Server, store: DeviceStore, token: str | None, name: str, tell: Tell) -> Enrolled:
     if not token:
         what = f"this device is not enrolled with {server.url}"
         raise SpryError(f"{what}: give a token (--token), made by the server's operator with `spry token create`")
@@ -49,7 +49,7 @@ def _enrolled(server: Server, store: Store, token: str | None, name: str, tell: 
     return identity
 
 
-def _with_key(server: Server, store: Store, identity: Enrolled) -> Enrolled:
+def _with_key(server: Server, store: DeviceStore, identity: Enrolled) -> Enrolled:
     """A key in place of the secret of an earlier version; a server of an earlier version goes on by the secret."""
     key = DeviceKey(public_of(store.make_key()))
     _identify(server, store, identity)

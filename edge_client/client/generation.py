@@ -11,7 +11,7 @@ from edge_client.errors import BundleError
 from edge_client.generation.decoder import Decoder
 from edge_client.generation.generator import Generator, Wish
 from edge_client.runtimes.runtime import available, require_publisher, unasked
-from edge_client.store.jobs import Store
+from edge_client.store.jobs import DeviceStore
 from edge_client.training.plan import Workbench
 
 from .predictions import find_job, kept_weights, open_bundle
@@ -26,7 +26,7 @@ _ANSWER = 4
 class Writer:
     """A job's language model, open for one prompt after the other; what they begin with alike is read once."""
 
-    def __init__(self, store: Store, *, job: str | None = None, personal: bool = False, threads: int = 0) -> None:
+    def __init__(self, store: DeviceStore, *, job: str | None = None, personal: bool = False, threads: int = 0) -> None:
         kept, about = find_job(store, job)
         bundle = open_bundle(store, about)
         if bundle.manifest.generation is None:
@@ -109,7 +109,7 @@ class Conversation:
 
 
 def generate(
-    store: Store, prompt: str, wish: Wish, *, job: str | None = None, personal: bool = False, threads: int = 0
+    store: DeviceStore, prompt: str, wish: Wish, *, job: str | None = None, personal: bool = False, threads: int = 0
 ) -> Iterator[str]:
     """What follows one prompt, piece by piece; the model is closed behind the last."""
     wish.check()

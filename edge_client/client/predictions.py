@@ -13,13 +13,13 @@ from edge_client.errors import StoreError
 from edge_client.runtimes.runtime import available, require_publisher, unasked
 from edge_client.step.stepper import Stepper
 from edge_client.store.job import JobStore, KnownJob
-from edge_client.store.jobs import Store
+from edge_client.store.jobs import DeviceStore
 from edge_client.tasks.task import Prediction, Text
 from edge_client.training.plan import Workbench, fitting_shape
 
 
 def predict(
-    store: Store,
+    store: DeviceStore,
     texts: Sequence[Text],
     *,
     job: str | None = None,
@@ -42,7 +42,7 @@ def predict(
         bench.close()
 
 
-def find_job(store: Store, wanted: str | None) -> tuple[JobStore, KnownJob]:
+def find_job(store: DeviceStore, wanted: str | None) -> tuple[JobStore, KnownJob]:
     """The job that was asked for, by id or name, or the one that this device took part in last."""
     known = [(job, about) for job in store.jobs() if (about := job.about) is not None]
     for job, about in known:
@@ -54,7 +54,7 @@ def find_job(store: Store, wanted: str | None) -> tuple[JobStore, KnownJob]:
     raise StoreError(f"this device took part in no job {wanted!r}; it knows {names}")
 
 
-def open_bundle(store: Store, about: KnownJob) -> Bundle:
+def open_bundle(store: DeviceStore, about: KnownJob) -> Bundle:
     """The bundle of a job that this device took part in."""
     folder = store.bundle(about.bundle)
     if not (folder / FILE_NAME).is_file():

@@ -6,7 +6,7 @@ from edge_client.errors import SpryError, WrongResults
 from edge_client.events import Tell
 from edge_client.memory import trim_memory
 from edge_client.store.download import fetch
-from edge_client.store.jobs import Store
+from edge_client.store.jobs import DeviceStore
 from edge_client.store.tried import try_once
 from edge_client.training.plan import Workbench
 from edge_client.wire.protocol import Task
@@ -29,7 +29,7 @@ class Workshop:
     def __init__(
         self,
         server: Server,
-        store: Store,
+        store: DeviceStore,
         runtimes: list[str],
         publisher: str | None,
         *,

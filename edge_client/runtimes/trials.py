@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from edge_client.arrays import Array
-from edge_client.bundle.manifest import EMBED, HEAD, Outcome, Precision, ProgramSpec, RuntimeSpec, Trial
+from edge_client.bundle.manifest import EMBED, HEAD, OutputSummary, Precision, ProgramSpec, RuntimeSpec, Trial
 from edge_client.bundle.names import WEIGHT
 from edge_client.errors import WrongResults
 
@@ -79,13 +79,13 @@ def _compared(program: ProgramSpec, name: str, value: Array) -> Array:
     return value[..., 1] if of_tokens and name == "logits" else value
 
 
-def _outcome(value: Array) -> Outcome:
+def _outcome(value: Array) -> OutputSummary:
     flat = np.ravel(value)
     if not flat.size:
-        return Outcome(0.0, ())
+        return OutputSummary(0.0, ())
     size = float(np.sqrt(np.mean(np.square(flat, dtype=np.float64))))
     spread = flat[np.linspace(0, flat.size - 1, min(_SAMPLES, flat.size)).astype(np.int64)]
-    return Outcome(_short(size), tuple(_short(float(one)) for one in spread))
+    return OutputSummary(_short(size), tuple(_short(float(one)) for one in spread))
 
 
 def _short(number: float) -> float:
@@ -93,12 +93,12 @@ def _short(number: float) -> float:
     return float(f"{number:.6g}")
 
 
-def _errors(results: Sequence[Array], expected: Sequence[Outcome]) -> list[float]:
+def _errors(results: Sequence[Array], expected: Sequence[OutputSummary]) -> list[float]:
     least = max((outcome.size for outcome in expected), default=0.0) * _LEAST
     return [_error(_outcome(value), outcome, least) for value, outcome in zip(results, expected, strict=True)]
 
 
-def _error(outcome: Outcome, expected: Outcome, least: float) -> float:
+def _error(outcome: OutputSummary, expected: OutputSummary, least: float) -> float:
     if not math.isfinite(outcome.size) or len(outcome.samples) != len(expected.samples):
         return math.inf
     apart = np.array([outcome.size - expected.size, *np.subtract(outcome.samples, expected.samples)])

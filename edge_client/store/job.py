@@ -34,7 +34,7 @@ class KnownJob:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptWeights:
     """A version of a job's weights."""
 
     version: int
@@ -148,19 +148,19 @@ class JobStore:
 
     # --- weights ---
 
-    def save_weights(self, bundle: str, kept: Kept) -> None:
+    def save_weights(self, bundle: str, kept: KeptWeights) -> None:
         self._save("weights", _Mark(bundle=bundle, version=kept.version), kept.weights, kept.optimizer)
 
-    def weights(self, bundle: str) -> Kept | None:
+    def weights(self, bundle: str) -> KeptWeights | None:
         saved = self._load("weights")
-        return None if saved is None or saved[0].bundle != bundle else Kept(saved[0].version, saved[1], saved[2])
+        return None if saved is None or saved[0].bundle != bundle else KeptWeights(saved[0].version, saved[1], saved[2])
 
     def save_personal(self, bundle: str, version: int, weights: Weights) -> None:
         self._save("personal", _Mark(bundle=bundle, version=version), weights, {})
 
-    def personal(self, bundle: str) -> Kept | None:
+    def personal(self, bundle: str) -> KeptWeights | None:
         saved = self._load("personal")
-        return None if saved is None or saved[0].bundle != bundle else Kept(saved[0].version, saved[1])
+        return None if saved is None or saved[0].bundle != bundle else KeptWeights(saved[0].version, saved[1])
 
     def _save(self, name: str, mark: _Mark, weights: Weights, optimizer: Weights) -> None:
         from safetensors.numpy import save

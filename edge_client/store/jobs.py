@@ -46,7 +46,7 @@ def default_home() -> Path:
     return Path(os.environ.get("SPRY_HOME") or Path.home() / ".local" / "share" / "spry")
 
 
-def signing(store: Store, identity: Enrolled, url: str) -> Signing:
+def signing(store: DeviceStore, identity: Enrolled, url: str) -> Signing:
     """How a device signs its requests to a server."""
     key = store.key()
     if key is None:
@@ -54,7 +54,7 @@ def signing(store: Store, identity: Enrolled, url: str) -> Signing:
     return Signing(identity.device, key, url)
 
 
-class Store:
+class DeviceStore:
     """The folder for one server. Reading needs no lock: a file is always whole."""
 
     def __init__(self, home: Path, server: str, *, tell: Tell = silent) -> None:

@@ -35,7 +35,7 @@ LEAST_SPREAD = 0.1
 Numbers = NDArray[np.float64]
 
 
-class Rows(NamedTuple):
+class FeatureRows(NamedTuple):
     """Examples as the task layer has them."""
 
     features: Numbers
@@ -44,8 +44,8 @@ class Rows(NamedTuple):
     """[rows, classes] of everybody's layer."""
     labels: NDArray[np.int64]
 
-    def of(self, chosen: NDArray[np.bool_]) -> Rows:
-        return Rows(self.features[chosen], self.logits[chosen], self.labels[chosen])
+    def of(self, chosen: NDArray[np.bool_]) -> FeatureRows:
+        return FeatureRows(self.features[chosen], self.logits[chosen], self.labels[chosen])
 
     def moved_by(self, move: Numbers) -> Numbers:
         """The logits of a layer that differs from everybody's by a move."""
@@ -79,7 +79,9 @@ def fitted(weights: Weights, spec: FeatureSpec, features: Array, labels: Array) 
     mean = values.mean(0) if spec.bias else np.zeros(values.shape[1])
     scale = _spread(values - mean) * np.sqrt(values.shape[1])
     column = np.full((len(values), 1), 1.0 if spec.bias else 0.0)
-    rows = Rows(np.hstack([(values - mean) / scale, column]), values @ weight.T + bias, np.asarray(labels, np.int64))
+    rows = FeatureRows(
+        np.hstack([(values - mean) / scale, column]), values @ weight.T + bias, np.asarray(labels, np.int64)
+    )
     pull = chosen_pull(rows)
     if pull is None:
         return weights
@@ -91,7 +93,7 @@ def fitted(weights: Weights, spec: FeatureSpec, features: Array, labels: Array) 
     return {**weights, **own}
 
 
-def chosen_pull(rows: Rows) -> float | None:
+def chosen_pull(rows: FeatureRows) -> float | None:
     """The pull whose fits do best on parts that they have not seen; None where everybody's layer does."""
     count = len(rows.labels)
     if count < PARTS:
@@ -107,7 +109,7 @@ def chosen_pull(rows: Rows) -> float | None:
     return min(losses, key=lambda pull: losses[pull])
 
 
-def moved(rows: Rows, pull: float) -> Numbers:
+def moved(rows: FeatureRows, pull: float) -> Numbers:
     """[classes, features + 1]: what lowers the mean loss of rows and half the pull times its own square the most."""
     shape = rows.logits.shape[1], rows.features.shape[1]
     steepest = 0.5 * float(np.linalg.norm(rows.features, 2)) ** 2 / len(rows.labels) + pull  # no curvature is larger
@@ -118,7 +120,7 @@ def moved(rows: Rows, pull: float) -> Numbers:
     return move
 
 
-def _slope(rows: Rows, move: Numbers, pull: float) -> Numbers:
+def _slope(rows: FeatureRows, move: Numbers, pull: float) -> Numbers:
     errors = _shares(rows.moved_by(move))
     errors[np.arange(len(errors)), rows.labels] -= 1
     return np.tensordot(errors, rows.features, (0, 0)) / len(errors) + pull * move

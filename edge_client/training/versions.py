@@ -9,7 +9,7 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.bundle.names import REPEATED, prefix_of
 from edge_client.errors import BadAnswer, ServerError
 from edge_client.store.files import parse_tensors
-from edge_client.store.job import JobStore, Kept
+from edge_client.store.job import JobStore, KeptWeights
 from edge_client.wire.answers import Tensors
 from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import StepRecord
@@ -20,13 +20,13 @@ from .replay import replay
 _SAME_VERSION = "server and device need the same version of spry"
 
 
-def newest_kept(store: JobStore, bundle: Bundle, task: Task) -> Kept:
+def newest_kept(store: JobStore, bundle: Bundle, task: Task) -> KeptWeights:
     """What is kept of the job; version 0 comes with the bundle."""
     kept = store.weights(task.bundle)
-    return Kept(0, bundle.initial_adapter()) if kept is None or kept.version > task.version else kept
+    return KeptWeights(0, bundle.initial_adapter()) if kept is None or kept.version > task.version else kept
 
 
-def current(server: Server, store: JobStore, bundle: Bundle, task: Task) -> Kept:
+def current(server: Server, store: JobStore, bundle: Bundle, task: Task) -> KeptWeights:
     """The version that a task of mode epoch starts from."""
     kept = newest_kept(store, bundle, task)
     if kept.version != task.version:
@@ -38,7 +38,7 @@ def current(server: Server, store: JobStore, bundle: Bundle, task: Task) -> Kept
     return kept
 
 
-def downloaded(server: Server, kept: Kept, manifest: Manifest, task: Task) -> Kept:
+def downloaded(server: Server, kept: KeptWeights, manifest: Manifest, task: Task) -> KeptWeights:
     """What has changed since the version that is kept, or everything where the server does not know that one."""
     try:
         answer = server.weights(task.job, kept.version)
@@ -49,7 +49,7 @@ def downloaded(server: Server, kept: Kept, manifest: Manifest, task: Task) -> Ke
     return kept if answer is None else merged(kept, answer, manifest)
 
 
-def merged(kept: Kept, answer: Tensors, manifest: Manifest) -> Kept:
+def merged(kept: KeptWeights, answer: Tensors, manifest: Manifest) -> KeptWeights:
     """The newer version that tensors of the server lead to."""
     try:
         tensors, _ = parse_tensors(answer.data)
@@ -65,10 +65,12 @@ def merged(kept: Kept, answer: Tensors, manifest: Manifest) -> Kept:
                 f"{_SAME_VERSION}"
             )
         (optimizer if slot else weights)[name] = value
-    return Kept(answer.version, weights, optimizer)
+    return KeptWeights(answer.version, weights, optimizer)
 
 
-def applied(record: StepRecord, kept: Kept, manifest: Manifest, task: Task) -> tuple[Kept, frozenset[str]]:
+def applied(
+    record: StepRecord, kept: KeptWeights, manifest: Manifest, task: Task
+) -> tuple[KeptWeights, frozenset[str]]:
     """The weights after a published step, and the names of those that moved."""
     if record.version <= kept.version:
         return kept, frozenset()
@@ -79,4 +81,4 @@ def applied(record: StepRecord, kept: Kept, manifest: Manifest, task: Task) -> t
         )
     weights, optimizer = dict(kept.weights), dict(kept.optimizer)
     names = replay(record, weights, optimizer, manifest, task.training, task.optimizers)
-    return Kept(record.version, weights, optimizer), names
+    return KeptWeights(record.version, weights, optimizer), names

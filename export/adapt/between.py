@@ -70,7 +70,7 @@ def square(directions: int) -> nn.Module:
     return core
 
 
-class Factors(nn.Module):
+class DirectionFactors(nn.Module):
     """A trained factor of each direction."""
 
     def __init__(self, directions: int) -> None:

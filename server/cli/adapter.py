@@ -13,7 +13,7 @@ import typer
 
 from server.cli.common import CaOption, JsonOption, NameArgument, ServerOption, TokenOption, connect, say, show_json
 from server.cli.connection import AdminError, Administrator
-from server.cli.files import Taken, take
+from server.cli.files import Download, take
 from server.cli.hub import push_folder
 from server.errors import NotWhole
 from server.formats.registry import MERGED, NAMES, WHOLE, WITH_BASE
@@ -103,7 +103,9 @@ def _check(form: str, model: str | None) -> None:
         )
 
 
-def save(administrator: Administrator, job: str, out: Path, form: str, model: str | None, version: int | None) -> Taken:
+def save(
+    administrator: Administrator, job: str, out: Path, form: str, model: str | None, version: int | None
+) -> Download:
     """What nothing has trained yet is taken by its number alone, and told to be so."""
     taken = take(administrator, job, "peft" if form in WITH_BASE else form, version)
     if not taken.trained and version is None:
@@ -125,7 +127,7 @@ def save_adapter(administrator: Administrator, job: str, out: Path) -> None:
     take(administrator, job, "peft").write(out)
 
 
-def _merge(administrator: Administrator, taken: Taken, model: str, out: Path, form: str, name: str) -> None:
+def _merge(administrator: Administrator, taken: Download, model: str, out: Path, form: str, name: str) -> None:
     """By `spry merge`, with the task and the labels of the job's bundle; as one file where that is asked for."""
     from edge_client.commands.cli import installed, missing_extra
     from edge_client.data.templates import Template

@@ -16,7 +16,7 @@ from server.cli.connection import AdminError, Administrator, part
 _ABOUT = "spry.json"
 
 
-class Taken(NamedTuple):
+class Download(NamedTuple):
     """What the server sent: files by name, and what they are of."""
 
     files: Mapping[str, bytes]
@@ -41,7 +41,7 @@ class Taken(NamedTuple):
         return manifests.parse(administrator.bytes(f"/v1/bundles/{self.bundle}/{FILE_NAME}"))
 
 
-def take(administrator: Administrator, job: str, form: str, version: int | None = None) -> Taken:
+def take(administrator: Administrator, job: str, form: str, version: int | None = None) -> Download:
     """The newest version when none is named."""
     parameters: dict[str, Any] = {"format": form} | ({} if version is None else {"version": version})
     content = administrator.bytes(f"/v1/jobs/{part(job)}/adapter", **parameters)
@@ -52,4 +52,4 @@ def take(administrator: Administrator, job: str, form: str, version: int | None 
     about = json.loads(files.get(_ABOUT, b"{}"))
     if not {"version", "bundle"} <= about.keys():
         raise AdminError("the server sent no adapter; is --server right?")
-    return Taken(files, about["version"], about["bundle"])
+    return Download(files, about["version"], about["bundle"])

@@ -18,7 +18,7 @@ BATCH, LENGTH = 8, 24
 MOST_CLIENTS = 200
 
 
-class Recipe(NamedTuple):
+class DemoRecipe(NamedTuple):
     """What a demo of one mode exports and trains by."""
 
     rounds: int
@@ -28,12 +28,12 @@ class Recipe(NamedTuple):
     """Of the job."""
 
 
-RECIPES: Mapping[str, Recipe] = {
-    "epoch": Recipe(10, (), PRESETS["auto"]),
+RECIPES: Mapping[str, DemoRecipe] = {
+    "epoch": DemoRecipe(10, (), PRESETS["auto"]),
     # Sixteen numbers for each layer: a derivative along a random direction tells much of a gradient with so few. The
     # head sends its true gradient, as numbers alone would move its thousands of weights slowly; the pooled features of
     # a sentence encoder are small, so that it takes large steps.
-    "iteration": Recipe(
+    "iteration": DemoRecipe(
         6,
         ("--peft", "tinylora", "--rank", "8", "--dimension", "16"),
         {
@@ -50,7 +50,7 @@ class DemoPlan:
 
     clients: int
     rounds: int
-    recipe: Recipe
+    recipe: DemoRecipe
     out: Path
     model: str = MODEL
     port: int = 0

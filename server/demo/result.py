@@ -75,7 +75,7 @@ class Stopped(Exception):
     """Raised in a thread whose work nobody waits for any more."""
 
 
-class Judged(NamedTuple):
+class Worth(NamedTuple):
     """What the weights of one device are worth."""
 
     alone: float
@@ -93,7 +93,7 @@ def measured(
     return Accuracy(before, after, fmean(one.alone for one in judged), means), _devices(fleet, judged)
 
 
-def _judged(plan: DemoPlan, folder: DemoFolder, fleet: DemoFleet, screen: Screen) -> list[Judged]:
+def _judged(plan: DemoPlan, folder: DemoFolder, fleet: DemoFleet, screen: Screen) -> list[Worth]:
     """A thread for each core: the runtime leaves them alone while it works."""
     stopping = threading.Event()
 
@@ -101,7 +101,7 @@ def _judged(plan: DemoPlan, folder: DemoFolder, fleet: DemoFleet, screen: Screen
         if stopping.is_set():
             raise Stopped
 
-    def judged(device: DemoDevice) -> Judged:
+    def judged(device: DemoDevice) -> Worth:
         with Judge(folder.bundle, fleet.devices[0].runtime, plan.training) as judge:
             after, rows = judge.adapter(folder.adapter), intents.slice_of(device.number, plan.heard)
             alone = judge.trained(judge.initial, Local(rows, plan.steps, device.number), check)
@@ -109,10 +109,10 @@ def _judged(plan: DemoPlan, folder: DemoFolder, fleet: DemoFleet, screen: Screen
             habits = intents.own_test(device.number, plan.own_test)
             own = Own(*judge.accuracy(habits, judge.initial, after, personal, alone))
             (everybodys,) = judge.accuracy(intents.common_test(plan.test), alone)
-            return Judged(everybodys, own)
+            return Worth(everybodys, own)
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        verdicts: list[Judged] = []
+        verdicts: list[Worth] = []
         try:
             for one in pool.map(judged, fleet.devices):
                 verdicts.append(one)
@@ -123,7 +123,7 @@ def _judged(plan: DemoPlan, folder: DemoFolder, fleet: DemoFleet, screen: Screen
     return verdicts
 
 
-def _devices(fleet: DemoFleet, judged: list[Judged]) -> list[DeviceResult]:
+def _devices(fleet: DemoFleet, judged: list[Worth]) -> list[DeviceResult]:
     traffic, step_seconds = fleet.bytes_a_round(), fleet.step_seconds()
     return [
         DeviceResult(

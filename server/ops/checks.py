@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edge_client.commands.doctor.machine import Asked, Finding, disk, writable
+from edge_client.commands.doctor.machine import Finding, Scope, disk, writable
 from edge_client.commands.doctor.network import expiry
 from edge_client.distribution import install_command
 from edge_client.errors import SpryError
@@ -29,7 +29,7 @@ _FEW_FILES = 4096
 """Each device that is connected takes one."""
 
 
-def server(asked: Asked) -> Iterator[Finding]:
+def server(asked: Scope) -> Iterator[Finding]:
     """Nothing where neither data nor a certificate is named."""
     if asked.data is not None:
         yield from _data(asked.data)

@@ -28,7 +28,7 @@ from server.rounds.totals import sizes_of, tags_size, update_size
 from server.storage import devices, parts, rounds, sums
 from server.storage.jobs import find_job
 from server.storage.rows import Part, Round
-from server.storage.sums import Standing, Summand
+from server.storage.sums import Summand, SumStanding
 from server.sums.arrangement import Arrangement
 from server.sums.opening import opening_size
 
@@ -123,7 +123,7 @@ class Summands(Reports):
 
     def _of_stage(
         self, connection: Connection, job: Job, current: Round, part: Part, stage: Stage
-    ) -> tuple[Standing, Arrangement, list[Summand]]:
+    ) -> tuple[SumStanding, Arrangement, list[Summand]]:
         """The sum, if it is at a stage and the part's device in it."""
         standing = sums.find(connection, current)
         inside = _inside(standing)
@@ -217,7 +217,7 @@ class Summands(Reports):
         arrangement = arrangement_of(self._store, job, standing, known)
         return View(standing.stage, _SOON, self._told(standing, arrangement, known, part.slot))
 
-    def _told(self, standing: Standing, arrangement: Arrangement, known: list[Summand], place: int) -> bytes:
+    def _told(self, standing: SumStanding, arrangement: Arrangement, known: list[Summand], place: int) -> bytes:
         if standing.stage == "shares":
             return arrangement.roster(place).encoded(arrangement.entrants[place].identity)
         if standing.stage == "update":
@@ -234,7 +234,7 @@ class Summands(Reports):
         return Survivors(set_of(standing.survivors), tags, vows).encoded()
 
     def _tags(
-        self, standing: Standing, arrangement: Arrangement, known: list[Summand], place: int
+        self, standing: SumStanding, arrangement: Arrangement, known: list[Summand], place: int
     ) -> tuple[bytes, ...]:
         """What peers that are in the sum told this one of the sharers, out of their updates."""
         blobs = {summand.place: summand.update or "" for summand in known}
@@ -249,7 +249,7 @@ class Summands(Reports):
         return tuple(tags)
 
 
-def _inside(standing: Standing | None) -> tuple[int, ...]:
+def _inside(standing: SumStanding | None) -> tuple[int, ...]:
     """The places that a stage is about."""
     if standing is None:
         return ()

@@ -27,7 +27,7 @@ from server.rounds.evaluation import task_of
 from server.storage import rounds, sums
 from server.storage.rows import Part, Round
 from server.storage.store import Store
-from server.storage.sums import Standing, Summand
+from server.storage.sums import Summand, SumStanding
 from server.sums.arrangement import Arrangement, Entrant, arranged, teams
 from server.sums.opening import is_enough
 
@@ -61,14 +61,14 @@ def entrant(store: Store, job: Job, summand: Summand) -> Entrant:
     return Entrant(summand.place, carried(store, job, summand.place), identity, summand.card)
 
 
-def arrangement_of(store: Store, job: Job, standing: Standing, known: Sequence[Summand]) -> Arrangement:
+def arrangement_of(store: Store, job: Job, standing: SumStanding, known: Sequence[Summand]) -> Arrangement:
     """The same from what is stored, whoever asks and whenever."""
     inside = set(standing.roster)
     entrants = [entrant(store, job, summand) for summand in known if summand.place in inside]
     return arranged(entrants, job.settings.min_holders, standing.cap)
 
 
-def dealt_in(standing: Standing, known: Sequence[Summand]) -> dict[int, bytes]:
+def dealt_in(standing: SumStanding, known: Sequence[Summand]) -> dict[int, bytes]:
     """What those dealt out whose shares were there in time."""
     there = set(standing.sharers)
     return {summand.place: summand.shares or b"" for summand in known if summand.place in there}
@@ -156,7 +156,7 @@ def _until(store: Store, job: Job) -> float:
     return store.now() + job.settings.iteration_deadline
 
 
-def _is_over(store: Store, job: Job, standing: Standing, known: Sequence[Summand]) -> bool:
+def _is_over(store: Store, job: Job, standing: SumStanding, known: Sequence[Summand]) -> bool:
     """Whether nobody is waited for any more."""
     if store.now() >= standing.until:
         return True
@@ -176,7 +176,7 @@ def _vowed(arrangement: Arrangement, known: Sequence[Summand]) -> int:
     return sum(witness in vowed for witness in arrangement.witnesses)
 
 
-def _go_on(store: Store, job: Job, round_: Round, seen: Standing) -> bool:
+def _go_on(store: Store, job: Job, round_: Round, seen: SumStanding) -> bool:
     with store.database.write() as connection:
         current = rounds.lock_open(connection, round_.job, round_.number)
         standing = sums.find(connection, round_)
@@ -190,7 +190,7 @@ def _go_on(store: Store, job: Job, round_: Round, seen: Standing) -> bool:
 
 
 def _next_stage(
-    connection: Connection, store: Store, job: Job, round_: Round, standing: Standing, known: Sequence[Summand]
+    connection: Connection, store: Store, job: Job, round_: Round, standing: SumStanding, known: Sequence[Summand]
 ) -> str | None:
     """Write down who is left; or why there is no next stage."""
     stage, least, until = standing.stage, job.settings.min_holders, _until(store, job)

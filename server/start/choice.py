@@ -39,7 +39,7 @@ class Choice:
     why: dict[str, str] = field(default_factory=dict)
 
 
-class Reader:
+class Reading:
     """How a model reads texts, as far as its folder tells.
 
     Args:
@@ -89,7 +89,7 @@ def model_for(task: str | None, asked: str | None) -> str:
     return asked or ENCODER
 
 
-def chosen(name: str, survey: Survey, source: str, reader: Reader) -> Choice:
+def chosen(name: str, survey: Survey, source: str, reader: Reading) -> Choice:
     length = _length(survey, reader)
     cut = survey.longer_than(length)
     how = "tokens" if reader.counts else "tokens, estimated by words,"
@@ -127,7 +127,7 @@ _WHY_PRESET = {
 }
 
 
-def _length(survey: Survey, reader: Reader) -> int:
+def _length(survey: Survey, reader: Reading) -> int:
     covered = float(np.quantile(survey.tokens, _COVERED)) if survey.tokens else _SHORTEST
     whole = math.ceil(covered / _STEP) * _STEP
     return max(min(whole, _LONGEST, reader.positions or _LONGEST), _SHORTEST)

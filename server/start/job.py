@@ -18,7 +18,7 @@ from server.project.folder import Project
 TOKEN_USES, TOKEN_DAYS = 100, 30
 
 
-class Known(msgspec.Struct, frozen=True):
+class NewestJob(msgspec.Struct, frozen=True):
     """The newest job."""
 
     name: str
@@ -26,7 +26,7 @@ class Known(msgspec.Struct, frozen=True):
     """The same for the same bundle, examples and settings."""
 
 
-class Invitation(msgspec.Struct, frozen=True):
+class EnrolmentToken(msgspec.Struct, frozen=True):
     """An enrolment token, which the server does not tell again."""
 
     id: str
@@ -36,7 +36,7 @@ class Invitation(msgspec.Struct, frozen=True):
 def ensure_job(project: Project, administrator: Administrator) -> tuple[dict[str, Any], bool]:
     """The job as it stands, and whether it is new."""
     path = project.kept / "job.json"
-    known, asked = files.read_json(path, Known), _asked(project)
+    known, asked = files.read_json(path, NewestJob), _asked(project)
     if known is not None and known.asked == asked:
         return administrator.get(f"/v1/jobs/{part(known.name)}"), False
     jobs = {job["name"]: job for job in administrator.get("/v1/jobs")}
@@ -48,12 +48,12 @@ def ensure_job(project: Project, administrator: Administrator) -> tuple[dict[str
     held_out = project.path(project.file.data.held_out) if project.file.data.held_out else None
     given = {"rounds": wanted.rounds, "per_round": wanted.per_round, **wanted.settings}
     create_job(administrator, name, project.bundle, given, wanted.preset or None, held_out)
-    files.write(path, msgspec.json.encode(Known(name, asked)))
+    files.write(path, msgspec.json.encode(NewestJob(name, asked)))
     return administrator.get(f"/v1/jobs/{part(name)}"), True
 
 
 def known_job(project: Project) -> str | None:
-    known = files.read_json(project.kept / "job.json", Known)
+    known = files.read_json(project.kept / "job.json", NewestJob)
     return None if known is None else known.name
 
 
@@ -71,12 +71,12 @@ def _digest(path: Path) -> bytes:
 def invitation(project: Project, administrator: Administrator, publisher: str) -> str:
     """A token with which devices join and which names the publisher; the one before as long as it is good."""
     path = project.kept / "token.json"
-    known = files.read_json(path, Invitation)
+    known = files.read_json(path, EnrolmentToken)
     good = {one["id"] for one in administrator.get("/v1/tokens") if _good(one)}
     if known is None or known.id not in good:
         wanted = {"label": project.file.job.name, "uses": TOKEN_USES, "seconds": TOKEN_DAYS * 86_400}
         made = administrator.post("/v1/tokens", wanted)
-        known = Invitation(made["id"], made["token"])
+        known = EnrolmentToken(made["id"], made["token"])
         files.write(path, msgspec.json.encode(known), mode=files.PRIVATE)
     return f"{known.token}.{publisher}"
 

@@ -21,8 +21,8 @@ from edge_client.tasks.registry import task_named
 from server.errors import ProjectError
 from server.project import file
 from server.project.file import ProjectFile, ServerPart
-from server.start.choice import Choice, Reader, chosen, how, model_for, remarks
-from server.start.survey import Part, Survey, surveyed
+from server.start.choice import Choice, Reading, chosen, how, model_for, remarks
+from server.start.survey import Portion, Survey, surveyed
 from server.text import printable
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -53,7 +53,7 @@ def new(
     if task is not None:
         task_named(task)
     source = model_for(task, model)
-    reader = Reader(source)
+    reader = Reading(source)
     survey = surveyed(data, Columns(text, pair, label), task, reader.count, reader.template)
     model_for(survey.task, model)
     choice = chosen(folder.name, survey, source, reader)
@@ -94,7 +94,7 @@ def _write(folder: Path, survey: Survey, choice: Choice) -> None:
         shutil.rmtree(making, ignore_errors=True)
 
 
-def _write_rows(path: Path, part: Part) -> None:
+def _write_rows(path: Path, part: Portion) -> None:
     path.parent.mkdir(exist_ok=True)
     with path.open("wb") as rows:
         for place in part.examples.places:

@@ -17,7 +17,7 @@ _TRAIN, _TEST = ("train",), ("test", "validation", "dev")
 _ENDS = {".jsonl": JsonlSource, ".ndjson": JsonlSource, ".csv": CsvSource}
 
 
-class Rows(NamedTuple):
+class RowSets(NamedTuple):
     """Rows to learn from, and to measure on where the data came in two parts."""
 
     train: Source
@@ -47,24 +47,24 @@ class ClassFolders(Source):
             raise BadRow(f"is not UTF-8: byte {error.start + 1} is 0x{error.object[error.start]:02x}") from None
 
 
-def open_rows(data: str) -> Rows:
+def open_rows(data: str) -> RowSets:
     """A .jsonl or .csv file; a folder with train.jsonl, or with a folder for each class; or a dataset of the hub."""
     path = Path(data)
     if path.is_file():
-        return Rows(_file(path))
+        return RowSets(_file(path))
     if path.is_dir():
         train, test = _part(path, _TRAIN), _part(path, _TEST)
         classes = [one for one in sorted(path.iterdir()) if one.is_dir() and next(one.glob("*.txt"), None)]
         if train is not None:
-            return Rows(train, test)
+            return RowSets(train, test)
         if len(classes) > 1:
-            return Rows(ClassFolders(path, classes))
+            return RowSets(ClassFolders(path, classes))
     elif path.suffix.lower() in _ENDS or data.startswith((".", "/", "~")):
         raise DataError(f"{data} does not exist; give a .jsonl or .csv file with a row for each example")
     return _of_hub(data)
 
 
-def _of_hub(data: str) -> Rows:
+def _of_hub(data: str) -> RowSets:
     splits = hub.open_splits(data)
     known = hub.columns(splits, data)
     label = next((name for name in ("label", "labels") if name in known), "")
@@ -72,8 +72,8 @@ def _of_hub(data: str) -> Rows:
     try:
         train, test = hub.labelled(splits, data, label)
     except DataError:  # it has no part to test on: some of its rows will do
-        return Rows(_Named(hub.HubSource(splits["train"], f"{data}, train"), label, names))
-    return Rows(_Named(train, label, names), _Named(test, label, names))
+        return RowSets(_Named(hub.HubSource(splits["train"], f"{data}, train"), label, names))
+    return RowSets(_Named(train, label, names), _Named(test, label, names))
 
 
 class _Named(Source):

@@ -30,7 +30,7 @@ _SAMPLE = 5000
 """Rows whose tokens are counted."""
 
 
-class Part(NamedTuple):
+class Portion(NamedTuple):
     """Rows, and the same as examples."""
 
     source: Source
@@ -46,8 +46,8 @@ class Survey:
     fields: Fields
     guessed: bool
     labels: tuple[str, ...]
-    train: Part
-    held_out: Part
+    train: Portion
+    held_out: Portion
     skipped: Skipped
     classes: Counter[int]
     """How many rows of each class there are."""
@@ -86,13 +86,13 @@ def surveyed(data: str, asked: Columns, task: str | None, count: Count, template
         raise DataError(f"{raw.train.name} is {what}: give rows of two classes or more, or name their column (--label)")
     check = kind.check(labels, template)
     examples = examples_for(source, check, bad_rows="skip")
-    train, held_out = Part(source, examples), Part(source, examples)
+    train, held_out = Portion(source, examples), Portion(source, examples)
     if raw.test is not None:
         test = MappedSource(raw.test, columns.fields)
-        held_out = Part(test, examples_for(test, check, bad_rows="skip"))
+        held_out = Portion(test, examples_for(test, check, bad_rows="skip"))
     else:
         kept, held = examples.split(min(HELD_OUT, MOST_HELD_OUT / len(examples)))
-        train, held_out = Part(source, kept), Part(source, held)
+        train, held_out = Portion(source, kept), Portion(source, held)
     seen = _looked_through(examples)
     return Survey(
         name=raw.train.name,

@@ -20,7 +20,7 @@ FRESH = 1.0
 _MOST = 100_000
 
 
-class Roster:
+class KnownDevices:
     """The devices that one process has looked up, and when each signed a request last."""
 
     def __init__(self, database: Database) -> None:

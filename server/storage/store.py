@@ -20,7 +20,7 @@ from server.storage.blobs import Blobs
 from server.storage.bundles import BundleFiles
 from server.storage.database import Database
 from server.storage.models import Models
-from server.storage.roster import Roster
+from server.storage.roster import KnownDevices
 from server.storage.traffic import Traffic
 
 
@@ -44,7 +44,7 @@ class Store:
         self.bundles = BundleFiles(self.folder / "bundles", settings.max_bundle_file_bytes)
         self.models = Models(self.database, self.blobs, self.bundles)
         self.traffic = Traffic(self.database)
-        self.roster = Roster(self.database)
+        self.roster = KnownDevices(self.database)
         self.wake = threading.Event()
         """Set when a report came in: a round may be complete."""
         self.needs: dict[str, Needs] = {}

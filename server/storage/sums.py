@@ -14,7 +14,7 @@ from server.storage.tables import devices, summands, sums, tasks
 
 
 @dataclass(frozen=True)
-class Standing:
+class SumStanding:
     """How far a sum is."""
 
     stage: Stage
@@ -51,12 +51,12 @@ class Summand:
         return getattr(self, message)
 
 
-def find(connection: Connection, round_: Round) -> Standing | None:
+def find(connection: Connection, round_: Round) -> SumStanding | None:
     row = connection.execute(select(sums).where(*_of(sums, round_))).mappings().one_or_none()
     if row is None:
         return None
     places = {name: tuple(row[name]) for name in ("roster", "sharers", "survivors")}
-    return Standing(row["stage"], row["until"], row["cap"], **places, reason=row["reason"])
+    return SumStanding(row["stage"], row["until"], row["cap"], **places, reason=row["reason"])
 
 
 def summands_of(connection: Connection, round_: Round) -> list[Summand]:

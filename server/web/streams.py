@@ -34,7 +34,7 @@ class News(NamedTuple):
     goes_on: bool = True
 
 
-class Source(Protocol):
+class Watched(Protocol):
     """Something that is looked at again and again."""
 
     def news(self) -> News:
@@ -49,7 +49,7 @@ class Source(Protocol):
 class Channel:
     """One source that many listen to: it is looked at once, and its rows are kept once, however many they are."""
 
-    def __init__(self, source: Source, every: float) -> None:
+    def __init__(self, source: Watched, every: float) -> None:
         self._source = source
         self._every = every
         self._due = 0.0
@@ -78,7 +78,7 @@ class Channel:
 
 
 def stream(
-    services: Services, request: Request, key: object, source: Callable[[], Source], every: float
+    services: Services, request: Request, key: object, source: Callable[[], Watched], every: float
 ) -> StreamingResponse:
     """Tell news every so many seconds until there will be no more, the client leaves, or the server stops.
 

@@ -17,7 +17,7 @@ from edge_client.commands import cli
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.errors import PluginError
 from edge_client.runtimes.runtime import RUNTIMES, available, open_runtime
-from edge_client.store.jobs import Store
+from edge_client.store.jobs import DeviceStore
 from edge_client.training.aggregations import AGGREGATIONS
 from edge_client.training.estimators import ESTIMATORS
 from export.adapt.adapter import ADAPTERS
@@ -197,7 +197,7 @@ def test_a_model_is_exported_trained_and_aggregated_by_what_was_added(environmen
         fleet.pause(1)
     store = fleet.app.state.services.store
     start, end = (store.models.load(find_job(store, made["id"]), version).weights for version in (0, 1))
-    own = Store(fleet.folder / "home", fleet.address).job(made["id"]).personal(bundle).weights
+    own = DeviceStore(fleet.folder / "home", fleet.address).job(made["id"]).personal(bundle).weights
     moved = [name for name in end if (end[name] != start[name]).any()]
     assert all(any(part in name for name in moved) for part in (".value.lora_B", "classifier.weight"))
     for name in end:

@@ -27,7 +27,7 @@ from edge_client.errors import SpryError
 from edge_client.pictures import require_drawing
 from edge_client.runtimes.runtime import available, command_for
 
-from .figures import Skipped, StepFigures, beside_stock, from_baseline, megabytes, show
+from .figures import NotMeasured, StepFigures, beside_stock, from_baseline, megabytes, show
 from .plot import draw
 from .worker import EXACT_BLOCKS, FORWARD, BenchWork, Measured, Variant, decode, encode, variants
 
@@ -91,7 +91,7 @@ def step(
         batch, length = _shape(shape, manifest.shapes)
         chains = [Chain(manifest, name, batch, length, manifest.directions[0]) for name in _runtimes(runtime, manifest)]
         chosen = [_cuts(cuts, chain) for chain in chains]
-        measured: list[StepFigures | Skipped] = []
+        measured: list[StepFigures | NotMeasured] = []
         with Console(stderr=True).status("measuring") as status:
             for chain, starts in zip(chains, chosen, strict=True):
                 mixed = [cut for cut in starts if exact_cut(manifest, cut, EXACT_BLOCKS) > cut]
@@ -105,7 +105,7 @@ def step(
                 measured.append(row)
                 status.update(f"beside it: {row.runtime}, {row.step} is measured")
     rows = beside_stock(row for row in measured if isinstance(row, StepFigures))
-    skipped = [row for row in measured if isinstance(row, Skipped)]
+    skipped = [row for row in measured if isinstance(row, NotMeasured)]
     for one in skipped:
         typer.echo(str(one), err=True)
     title = f"{manifest.model.name}, {batch} x {length}, {threads} thread(s), median of {rounds}"
@@ -156,7 +156,7 @@ def _cuts(text: str, chain: Chain) -> list[int]:
     return chosen
 
 
-def _both_ways(work: BenchWork, chain: Chain, tell: Callable[[str], None]) -> Iterator[StepFigures | Skipped]:
+def _both_ways(work: BenchWork, chain: Chain, tell: Callable[[str], None]) -> Iterator[StepFigures | NotMeasured]:
     """Steps with their programs side by side, if there is memory for that, and with one at a time."""
     forward: float | None = None
     try:
@@ -164,7 +164,7 @@ def _both_ways(work: BenchWork, chain: Chain, tell: Callable[[str], None]) -> It
             forward = row.cpu_ms if row.step == FORWARD else forward
             yield row
     except BenchError as error:
-        yield Skipped(work.runtime, "with programs side by side", str(error))
+        yield NotMeasured(work.runtime, "with programs side by side", str(error))
     low = [msgspec.structs.replace(variant, low_memory=True) for variant in work.variants]
     yield from _rows(msgspec.structs.replace(work, variants=low), chain, tell, forward)
 
@@ -214,19 +214,19 @@ def _worker(work: BenchWork) -> list[Measured]:
     return decode(done.stdout)
 
 
-def _outside(folder: Path, batch: int, length: int, rounds: int, threads: int) -> Iterator[StepFigures | Skipped]:
+def _outside(folder: Path, batch: int, length: int, rounds: int, threads: int) -> Iterator[StepFigures | NotMeasured]:
     """Other packages' measurements on the same shapes; one whose libraries are missing says so."""
     sizes = folder, batch, length, rounds, threads
     for name in plugins.added(plugins.BASELINES):
         baseline = _baseline(name)
-        yield from [baseline] if isinstance(baseline, Skipped) else map(from_baseline, baseline(*sizes))
+        yield from [baseline] if isinstance(baseline, NotMeasured) else map(from_baseline, baseline(*sizes))
 
 
-def _baseline(name: str) -> Baseline | Skipped:
+def _baseline(name: str) -> Baseline | NotMeasured:
     try:
         return cast("Baseline", plugins.added(plugins.BASELINES)[name].load())
     except ImportError as error:
-        return Skipped(name, "", str(error))
+        return NotMeasured(name, "", str(error))
 
 
 def _require_place(plot: Path) -> None:

@@ -34,7 +34,7 @@ class StepFigures(msgspec.Struct, frozen=True):
     rss_mb: float | None = None
 
 
-class Skipped(msgspec.Struct, frozen=True):
+class NotMeasured(msgspec.Struct, frozen=True):
     """What could not be measured beside a bundle, and why."""
 
     runtime: str
@@ -45,9 +45,9 @@ class Skipped(msgspec.Struct, frozen=True):
         return f"{' '.join(part for part in (self.runtime, self.step) if part)} not measured: {self.skipped}"
 
 
-def from_baseline(row: Mapping[str, Any]) -> StepFigures | Skipped:
+def from_baseline(row: Mapping[str, Any]) -> StepFigures | NotMeasured:
     """A baseline's row: figures, or `skipped` with the reason in one line."""
-    return msgspec.convert(row, Skipped) if "skipped" in row else msgspec.convert(row, StepFigures)
+    return msgspec.convert(row, NotMeasured) if "skipped" in row else msgspec.convert(row, StepFigures)
 
 
 def megabytes(value: int | None) -> float | None:

@@ -15,7 +15,7 @@ from edge_client import plugins
 
 from . import machine as checks
 from . import network as reach
-from .machine import Asked, DoctorCheck, Finding
+from .machine import DoctorCheck, Finding, Scope
 
 CHECKS = plugins.Registry[DoctorCheck](plugins.CHECKS, callable, {"machine": checks.machine, "network": reach.server})
 FAILED = 1
@@ -39,7 +39,7 @@ def doctor(
 
     Example: spry doctor --server https://spry.example.org
     """
-    asked = Asked(home, server, ca, data or _data_folder(), tls_cert, tls_key)
+    asked = Scope(home, server, ca, data or _data_folder(), tls_cert, tls_key)
     findings = [finding for check in CHECKS.values() for finding in check(asked)]
     failed = any(finding.state == "problem" for finding in findings)
     if as_json:

@@ -48,7 +48,7 @@ class Finding(msgspec.Struct, frozen=True):
     """What to do, unless all is well."""
 
 
-class Asked(NamedTuple):
+class Scope(NamedTuple):
     """What the user wants looked at beside this machine."""
 
     home: Path | None = None
@@ -62,12 +62,12 @@ class Asked(NamedTuple):
 class DoctorCheck(Protocol):
     """A function that looks at something and never raises: what it cannot find out is a finding too."""
 
-    def __call__(self, asked: Asked, /) -> Iterable[Finding]:
+    def __call__(self, asked: Scope, /) -> Iterable[Finding]:
         """What it found; nothing where it was not asked."""
         ...
 
 
-def machine(asked: Asked) -> Iterator[Finding]:
+def machine(asked: Scope) -> Iterator[Finding]:
     """This machine as a device that takes part."""
     yield Finding("spry", "ok", f"{__version__}, Python {platform.python_version()}")
     yield _system()

@@ -12,11 +12,11 @@ from typing import Any
 import httpx
 import msgspec
 
-from edge_client.store.jobs import Store, default_home, signing
+from edge_client.store.jobs import DeviceStore, default_home, signing
 from edge_client.wire.addresses import checked_address, travels_open, trusted
 from edge_client.wire.protocol import VERSION, Enrolled
 
-from .machine import Asked, Finding
+from .machine import Finding, Scope
 
 _SECONDS = 10.0
 _LARGEST_SKEW = 30.0
@@ -26,7 +26,7 @@ _NO_BUNDLE = "0" * 64
 """Asked for to learn whether the server knows the device: nothing changes by it."""
 
 
-def server(asked: Asked) -> Iterator[Finding]:
+def server(asked: Scope) -> Iterator[Finding]:
     """A server as this device sees it; nothing where none is named."""
     if asked.server is None:
         return
@@ -97,8 +97,8 @@ def _clock(response: httpx.Response, now: float) -> Finding | None:
     return Finding("clock", "warning", difference, "set it: timedatectl set-ntp true (on the one that is wrong)")
 
 
-def _enrolment(client: httpx.Client, asked: Asked, url: str) -> Finding:
-    store = Store(asked.home or default_home(), url)
+def _enrolment(client: httpx.Client, asked: Scope, url: str) -> Finding:
+    store = DeviceStore(asked.home or default_home(), url)
     file = store.folder / "identity.json"
     enrol = f"run: spry join --server {url} --token TOKEN --data FILE"
     try:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from edge_client.commands.options.groups import OptionGroup
-from edge_client.store.jobs import Store, default_home
+from edge_client.store.jobs import DeviceStore, default_home
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,6 @@ class KeptOptions(OptionGroup):
     threads: Annotated[int, typer.Option(min=0, help="Threads for the runtime; 0 leaves the number to it.")] = 0
 
     @property
-    def store(self) -> Store:
+    def store(self) -> DeviceStore:
         folder = self.home or default_home()
-        return Store(folder, self.server) if self.server else Store.only(folder)
+        return DeviceStore(folder, self.server) if self.server else DeviceStore.only(folder)

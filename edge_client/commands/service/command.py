@@ -37,7 +37,7 @@ class ServiceError(SpryError):
     """The service cannot be installed."""
 
 
-class Place(NamedTuple):
+class UnitFolders(NamedTuple):
     """Where units and their secrets are kept."""
 
     units: Path
@@ -45,7 +45,7 @@ class Place(NamedTuple):
     user: bool
 
     @classmethod
-    def of(cls, *, user: bool) -> Place:
+    def of(cls, *, user: bool) -> UnitFolders:
         if not user:
             return cls(Path("/etc/systemd/system"), Path("/etc/spry"), user=False)
         configuration = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
@@ -77,7 +77,7 @@ def install_service(
 
     Example: sudo spry install-service join --server https://spry.example.org --token T --data /home/pi/my.jsonl
     """
-    place = Place.of(user=user)
+    place = UnitFolders.of(user=user)
     if not show:
         _check_rights(place)
     wanted = understood(what, context.args)
@@ -135,7 +135,7 @@ def _paths(function: Callable[..., object]) -> set[str]:
     return {name for name, kind in get_type_hints(function).items() if Path in (kind, *get_args(kind))}
 
 
-def service_of(wanted: Wanted, name: str, place: Place, runner: str | None, memory: int | None) -> Service:
+def service_of(wanted: Wanted, name: str, place: UnitFolders, runner: str | None, memory: int | None) -> Service:
     """The unit of a command. What it keeps goes to a folder of its own below /var/lib, unless it names one."""
     kept = _kept(wanted.name)
     named: Path | None = wanted.values.get(kept)
@@ -163,7 +163,7 @@ def service_of(wanted: Wanted, name: str, place: Place, runner: str | None, memo
     )
 
 
-def install(service: Service, name: str, place: Place, token: str | None, *, overwrite: bool) -> Path:
+def install(service: Service, name: str, place: UnitFolders, token: str | None, *, overwrite: bool) -> Path:
     """Write the unit, and beside it the token that only its owner reads."""
     path = place.units / f"{name}.service"
     if path.exists() and not overwrite:
@@ -191,7 +191,7 @@ def _checked_name(name: str) -> str:
     return name
 
 
-def _check_rights(place: Place) -> None:
+def _check_rights(place: UnitFolders) -> None:
     if not SYSTEMD.is_dir():
         raise ServiceError("this machine does not run systemd; --print shows the unit for one that does")
     if not place.user and os.geteuid() != 0:
@@ -207,7 +207,7 @@ def _check_enrolment(service: Service, token: str | None) -> None:
         )
 
 
-def _runner(place: Place, run_as: str | None) -> str | None:
+def _runner(place: UnitFolders, run_as: str | None) -> str | None:
     if place.user:
         return None
     name = run_as or os.environ.get("SUDO_USER") or pwd.getpwuid(os.getuid()).pw_name
@@ -223,7 +223,7 @@ def _limits_memory() -> bool:
     return CONTROLLERS.is_file() and "memory" in CONTROLLERS.read_text().split()
 
 
-def _next(name: str, place: Place, *, start: bool) -> None:
+def _next(name: str, place: UnitFolders, *, start: bool) -> None:
     control = ["systemctl", "--user"] if place.user else ["systemctl"]
     commands = [[*control, "daemon-reload"], [*control, "enable", "--now", name]]
     sudo = "" if place.user else "sudo "

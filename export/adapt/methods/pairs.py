@@ -22,9 +22,9 @@ def _config(options: AdapterOptions, targets: Targets, common: dict[str, Any]) -
 
 def _between() -> Between:
     from export.adapt.alignment import task_pairs
-    from export.adapt.between import Between, Factors
+    from export.adapt.between import Between, DirectionFactors
 
-    return Between(Factors, "dimension", task_pairs)
+    return Between(DirectionFactors, "dimension", task_pairs)
 
 
 def _check(options: AdapterOptions) -> None:

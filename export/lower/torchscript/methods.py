@@ -14,7 +14,7 @@ from export.dual.programs import Program
 from export.graph import ops
 from export.graph.slots import slot_of, value_of
 from export.lower.target import Precision
-from export.lower.torchscript.weights import Float, Weight, quantized_linear, quantized_table
+from export.lower.torchscript.weights import FloatWeight, Weight, quantized_linear, quantized_table
 
 aten = torch.ops.aten
 native: Any = torch._C  # pyright: ignore[reportPrivateUsage] - what torch.jit.trace_module is made of
@@ -24,7 +24,7 @@ _USES: dict[Any, str] = {ops.linear: _LINEAR, ops.linear_t: _LINEAR, ops.embeddi
 _FORMS: dict[str, Callable[[Tensor, Precision], Weight]] = {
     _LINEAR: quantized_linear,
     _TABLE: quantized_table,
-    _PLAIN: lambda tensor, precision: Float(tensor),
+    _PLAIN: lambda tensor, precision: FloatWeight(tensor),
 }
 
 
@@ -119,7 +119,7 @@ class _PlainOps(fx.Interpreter):
 
 def _plain(arguments: Any) -> Any:
     """Stored tensors that are not frozen weights are used as they are."""
-    return tree_map(lambda leaf: leaf.weight if isinstance(leaf, Float) else leaf, arguments)
+    return tree_map(lambda leaf: leaf.weight if isinstance(leaf, FloatWeight) else leaf, arguments)
 
 
 _TYPES: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float32}

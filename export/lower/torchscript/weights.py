@@ -49,7 +49,7 @@ class Weight(Protocol):
 
 
 @dataclass(frozen=True)
-class Float:
+class FloatWeight:
     weight: Tensor
 
     def tensors(self) -> list[Tensor]:
@@ -124,7 +124,7 @@ def quantized_linear(weight: Tensor, precision: Precision) -> Weight:
 
 
 def quantized_table(table: Tensor, precision: Precision) -> Weight:
-    return Float(table) if _effective(table, precision) == "none" else _int8(table.detach())
+    return FloatWeight(table) if _effective(table, precision) == "none" else _int8(table.detach())
 
 
 def _effective(weight: Tensor, precision: Precision) -> Precision:
@@ -145,7 +145,7 @@ def _int4(weight: Tensor) -> Int4:
     return Int4((right << 4) | (left & 15), scales)
 
 
-_FORMS: dict[Precision, Callable[[Tensor], Weight]] = {"none": Float, "int8": _int8, "int4": _int4}
+_FORMS: dict[Precision, Callable[[Tensor], Weight]] = {"none": FloatWeight, "int8": _int8, "int4": _int4}
 
 
 def _symmetric(weight: Tensor, group: int, lowest: int, highest: int, scale_type: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 
 from server.simulation.compute.cluster import Cluster
-from server.simulation.compute.processes import Processes
+from server.simulation.compute.processes import WorkerProcesses
 from server.simulation.compute.work import Worker
 from server.simulation.plan import Plan
 
@@ -42,7 +42,7 @@ def open_crew(plan: Plan, worker: Worker, workers: int, engine: Engine) -> Gener
     if engine == "local" and workers == 1:
         yield Alone(worker)
         return
-    crew = Cluster(plan, workers) if engine == "ray" else Processes(plan, workers)
+    crew = Cluster(plan, workers) if engine == "ray" else WorkerProcesses(plan, workers)
     try:
         yield crew
     finally:

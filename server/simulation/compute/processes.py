@@ -22,7 +22,7 @@ from server.simulation.plan import Plan
 from server.simulation.quiet import quiet_libraries
 
 
-class Processes:
+class WorkerProcesses:
     """Processes of this machine, each with a model of its own."""
 
     def __init__(self, plan: Plan, count: int) -> None:
@@ -132,6 +132,6 @@ def _answer(worker: Worker, method: str, arguments: tuple[Any, ...]) -> tuple[An
 def _end_with_parent() -> None:
     """Also where it was killed, and a call is under way."""
     parent = multiprocessing.parent_process()
-    assert parent is not None  # this process was started by `Processes`
+    assert parent is not None  # this process was started by `WorkerProcesses`
     parent.join()
     os._exit(1)

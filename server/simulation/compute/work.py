@@ -45,7 +45,7 @@ ROWS = {"cpu": 32, "cuda": 256}
 """Examples whose passes are computed together: of more, a processor's caches hold too little."""
 
 
-class Member(NamedTuple):
+class ClientPart(NamedTuple):
     """A client's part of a round."""
 
     client: int
@@ -85,7 +85,9 @@ class Worker:
             for batch in (plan.settings.training.batch, rows_together(plan))
         )
 
-    def train(self, members: Sequence[Member], weights: Weights, last_change: Weights, guide: Weights) -> list[Trained]:
+    def train(
+        self, members: Sequence[ClientPart], weights: Weights, last_change: Weights, guide: Weights
+    ) -> list[Trained]:
         """Mode epoch: all steps of a round."""
 
         def work(number: int, passes: JoinedPasses) -> Trained:
@@ -101,12 +103,12 @@ class Worker:
 
         return run_together(self.learner, [member.task for member in members], work)
 
-    def steps(self, members: Sequence[Member]) -> list[int]:
+    def steps(self, members: Sequence[ClientPart]) -> list[int]:
         """How many each takes in a round."""
         return [steps_in(member.task.training, len(self._batches(*member))) for member in members]
 
     def report(
-        self, members: Sequence[Member], weights: Weights, iteration: int, last_change: Weights, guide: Weights
+        self, members: Sequence[ClientPart], weights: Weights, iteration: int, last_change: Weights, guide: Weights
     ) -> list[bytes]:
         """Mode iteration: one step's numbers, as they go over the wire."""
 
@@ -118,7 +120,7 @@ class Worker:
 
         return run_together(self.learner, [member.task for member in members], work)
 
-    def personal(self, members: Sequence[Member], weights: Weights) -> list[tuple[int, int]]:
+    def personal(self, members: Sequence[ClientPart], weights: Weights) -> list[tuple[int, int]]:
         """Mode iteration: each client's own model after a round, by its own test examples; a total and those right."""
 
         def work(number: int, passes: JoinedPasses) -> tuple[int, int]:

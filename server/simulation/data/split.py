@@ -34,7 +34,7 @@ class Kinds(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Shares:
+class ClientRows:
     """Each client's rows, one client after the other."""
 
     rows: Indices
@@ -47,7 +47,7 @@ class Shares:
         return self.rows[self.ends[client - 1] if client else 0 : self.ends[client]]
 
 
-def by_mix(kinds: Kinds, clients: int, alpha: float, seed: int) -> Shares:
+def by_mix(kinds: Kinds, clients: int, alpha: float, seed: int) -> ClientRows:
     """Clients with equally many rows, no row twice; what is left of an uneven division is nobody's.
 
     A client's mix is drawn around the mix of all rows: the concentration is alpha for each of equally large kinds, and
@@ -69,10 +69,10 @@ def by_mix(kinds: Kinds, clients: int, alpha: float, seed: int) -> Shares:
         before = np.cumsum(counts) - counts
         result[client] = rows[np.arange(size) + np.repeat(at - before, counts)]
         at, left = at + counts, left - counts
-    return Shares(result.ravel(), np.arange(1, clients + 1) * size)
+    return ClientRows(result.ravel(), np.arange(1, clients + 1) * size)
 
 
-def by_kind(kinds: Kinds, clients: int, seed: int) -> Shares:
+def by_kind(kinds: Kinds, clients: int, seed: int) -> ClientRows:
     """A client for each kind; of more kinds than clients the smallest are put together."""
     sizes = np.bincount(kinds.of, minlength=len(kinds.names))
     groups = [(int(size), kind, [kind]) for kind, size in enumerate(sizes) if size]
@@ -91,7 +91,7 @@ def by_kind(kinds: Kinds, clients: int, seed: int) -> Shares:
         owner[members] = client
     shuffled = order(len(kinds.of), seed, Purpose.ROWS)
     rows = shuffled[np.argsort(owner[kinds.of[shuffled]], kind="stable")]
-    return Shares(rows, np.cumsum(np.bincount(owner[kinds.of])))
+    return ClientRows(rows, np.cumsum(np.bincount(owner[kinds.of])))
 
 
 def held_back(rows: Indices, kinds: Kinds, share: float) -> tuple[Indices, Indices]:

@@ -19,7 +19,7 @@ from server.jobs.passes import passes
 
 
 @dataclass(frozen=True)
-class Choice:
+class Candidate:
     """A way to estimate."""
 
     training: Training
@@ -36,7 +36,7 @@ class Choice:
         """Directions at bottlenecks are each example's own."""
         return self.training.per_example or not (manifest.bottlenecks and kind_of(self.training).along)
 
-    def settled(self, manifest: Manifest) -> Choice:
+    def settled(self, manifest: Manifest) -> Candidate:
         """With a number of directions where it leaves that open, as a job's is settled by the server."""
         kind, groups = kind_of(self.training), self.groups(len(manifest.units))
         directed = [kind.directed(manifest, self.training, units) for units in groups]

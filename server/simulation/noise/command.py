@@ -23,7 +23,7 @@ from server.simulation.options import FLEETS_NAMES, ComputeOptions, FleetOptions
 
 if TYPE_CHECKING:
     from edge_client.wire.protocol import Training
-    from server.simulation.noise.choice import Choice
+    from server.simulation.noise.choice import Candidate
     from server.simulation.plan import Plan
 
 START = "start"
@@ -76,14 +76,14 @@ class SweepOptions(OptionGroup):
                     "units_apart": self.units_apart,
                 }  # fmt: skip
 
-    def choices(self, trainings: Iterable[Training]) -> list[Choice]:
+    def choices(self, trainings: Iterable[Training]) -> list[Candidate]:
         """Central differences move all units, as the methods do that use them."""
-        from server.simulation.noise.choice import Choice
+        from server.simulation.noise.choice import Candidate
 
         per_client = _numbers("--units-per-client", self.units_per_client, least=0)
         holders = _numbers("--holders", self.holders)
         return [
-            Choice(training, units, holders)
+            Candidate(training, units, holders)
             for training in trainings
             for units in ((0,) if training.estimator == "central" else per_client)
         ]

@@ -31,7 +31,7 @@ from server.simulation.compute.learner import Bottleneck, Differentiated, Learne
 from server.simulation.compute.together import JoinedPasses, Question
 from server.simulation.compute.work import rows_together
 from server.simulation.data.population import Population, sampled
-from server.simulation.noise.choice import Choice, expected_noise, noise_at_bottleneck
+from server.simulation.noise.choice import Candidate, expected_noise, noise_at_bottleneck
 from server.simulation.noise.rows import NoiseRow, NoiseSample, cosine, row
 from server.simulation.plan import Plan
 from server.simulation.run.tasks import task_of
@@ -50,7 +50,7 @@ def measure(
     plan: Plan,
     learner: Learner,
     population: Population,
-    choices: Sequence[Choice],
+    choices: Sequence[Candidate],
     *,
     weights: Weights,
     examples: int,
@@ -79,7 +79,7 @@ def measure(
 
 
 def _samples(
-    steps: _Steps, choices: Sequence[Choice], batch: int, repeat: int, whole: Vectors
+    steps: _Steps, choices: Sequence[Candidate], batch: int, repeat: int, whole: Vectors
 ) -> Iterator[tuple[tuple[int, int, int], NoiseSample]]:
     """Of each choice, number of holders and unit: the mean over the first clients, beside what it should be."""
     draws = steps.draws(repeat, batch, max(holders for choice in choices for holders in choice.holders))
@@ -154,7 +154,7 @@ class _Steps:
         differentiated = self._differentiate(batches, per_example=True)
         return [Draw(place, *pair) for place, pair in enumerate(zip(batches, differentiated, strict=True))]
 
-    def estimate(self, choice: Choice, repeat: int, draw: Draw) -> Vectors:
+    def estimate(self, choice: Candidate, repeat: int, draw: Draw) -> Vectors:
         """All units' estimates: group by group, as if several clients had the same batch."""
         settings = self._plan.settings.model_copy(update={"training": choice.training})
         estimates: Vectors = {}

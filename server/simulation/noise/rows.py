@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from edge_client.bundle.chain import first_use
 from edge_client.bundle.manifest import Manifest
 from edge_client.training.estimators import kind_of
-from server.simulation.noise.choice import Choice, cosine_with, forward_passes, noise
+from server.simulation.noise.choice import Candidate, cosine_with, forward_passes, noise
 
 Vector = NDArray[np.float64]
 
@@ -94,7 +94,7 @@ FIGURES = (
 )  # fmt: skip
 
 
-def row(manifest: Manifest, choice: Choice, holders: int, number: int, samples: Sequence[NoiseSample]) -> NoiseRow:
+def row(manifest: Manifest, choice: Candidate, holders: int, number: int, samples: Sequence[NoiseSample]) -> NoiseRow:
     """From what was measured of a unit."""
     training, unit = choice.training, manifest.units[number]
     (group,) = (units for units in choice.groups(len(manifest.units)) if number in units)

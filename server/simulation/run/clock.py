@@ -12,7 +12,7 @@ from edge_client.training.estimators import Estimator
 from edge_client.wire.protocol import Training
 from server.jobs.passes import passes
 from server.simulation.compute.crews import Crew
-from server.simulation.compute.work import Member
+from server.simulation.compute.work import ClientPart
 from server.simulation.data.draws import Purpose, order
 
 
@@ -34,7 +34,7 @@ class Clock:
         self._slow = slow
         self._steps: dict[int, int] = {}
 
-    def seconds(self, members: Sequence[Member]) -> list[float]:
+    def seconds(self, members: Sequence[ClientPart]) -> list[float]:
         """How long each takes by the simulated clock."""
         new = [member for member in members if member.client not in self._steps]
         if new:
@@ -42,7 +42,7 @@ class Clock:
             self._steps |= dict(zip((member.client for member in new), counted, strict=True))
         return [self._of(member) for member in members]
 
-    def _of(self, member: Member) -> float:
+    def _of(self, member: ClientPart) -> float:
         training = member.task.training
         step = passes(self._estimator_of(training), training, self._manifest, member.task.units)
         return self._slow[member.client] * self._steps[member.client] * step

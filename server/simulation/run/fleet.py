@@ -38,7 +38,7 @@ from server.rounds.outcomes import Contribution, Outcome, late_one, mean_of_upda
 from server.rounds.outliers import norms, usual
 from server.rounds.totals import mean_of_sum
 from server.simulation.compute.crews import Crew
-from server.simulation.compute.work import Member, Trained, rows_together
+from server.simulation.compute.work import ClientPart, Trained, rows_together
 from server.simulation.data.population import sampled, taken
 from server.simulation.methods.guided import drawing_along, guide_in, in_state
 from server.simulation.plan import Plan
@@ -133,7 +133,7 @@ class Fleet:
 
     # --- select, assign ---
 
-    def _members(self, number: int, *, evaluate: bool) -> list[Member]:
+    def _members(self, number: int, *, evaluate: bool) -> list[ClientPart]:
         settings = self.settings
         among = taken if settings.is_private else sampled
         chosen = among(self.plan.seed, number, self.clients, settings.per_round)
@@ -142,7 +142,7 @@ class Fleet:
         asked = [measures and is_asked(number - 1, slot.number, settings.per_round) for slot in places]
         more = [{"evaluate": evaluate, "measure": measure} for measure in asked]
         return [
-            Member(client, task_of(settings, self.manifest, number, slot, self._way(client), **own))
+            ClientPart(client, task_of(settings, self.manifest, number, slot, self._way(client), **own))
             for client, slot, own in zip(chosen, places, more, strict=True)
         ]
 
@@ -151,12 +151,12 @@ class Fleet:
         best, least = self._ways
         return best if client < round(self.plan.able * self.clients) else least
 
-    def _groups(self, members: Sequence[Member]) -> list[list[Member]]:
+    def _groups(self, members: Sequence[ClientPart]) -> list[list[ClientPart]]:
         """Who computes together: the same whatever the number of workers, and so are the last bits."""
         size = max(1, rows_together(self.plan) // self.settings.training.batch)
         return [list(members[start : start + size]) for start in range(0, len(members), size)]
 
-    def _waited_for(self, state: RunState, members: Sequence[Member]) -> RunState:
+    def _waited_for(self, state: RunState, members: Sequence[ClientPart]) -> RunState:
         """When the slowest of a round's clients is done."""
         if self._clock is None:
             return state
@@ -164,7 +164,7 @@ class Fleet:
 
     # --- train, aggregate ---
 
-    def _epoch(self, members: Sequence[Member], state: RunState) -> tuple[Outcome, RoundTraffic]:
+    def _epoch(self, members: Sequence[ClientPart], state: RunState) -> tuple[Outcome, RoundTraffic]:
         start = self._with_guide(state.model)
         guide = guide_in(start.optimizer)
         bases = {**state.bases, start.version: start.weights}
@@ -185,7 +185,11 @@ class Fleet:
         return mean_of_updates(start, updates, self.settings, self.manifest, known, noise), traffic
 
     def _trained(
-        self, members: Sequence[Member], bases: Mapping[int, Weights], last_change: Mapping[str, Any], guide: Weights
+        self,
+        members: Sequence[ClientPart],
+        bases: Mapping[int, Weights],
+        last_change: Mapping[str, Any],
+        guide: Weights,
     ) -> list[Trained]:
         """Each from the weights that it began with: those with the same ones compute together."""
         versions = sorted({member.task.version for member in members})
@@ -199,7 +203,9 @@ class Fleet:
         }
         return [by_task[member.task.id] for member in members]
 
-    def _contribution(self, member: Member, one: Trained, start: Model, bases: Mapping[int, Weights]) -> Contribution:
+    def _contribution(
+        self, member: ClientPart, one: Trained, start: Model, bases: Mapping[int, Weights]
+    ) -> Contribution:
         base = member.task.version
         update = Contribution(
             member.task.id,
@@ -214,7 +220,7 @@ class Fleet:
             return update
         return late_one(update, base, start, lambda version: Model(version, bases[version], {}))
 
-    def _summed(self, start: Model, members: Sequence[Member], trained: Sequence[Trained], bound: float) -> Outcome:
+    def _summed(self, start: Model, members: Sequence[ClientPart], trained: Sequence[Trained], bound: float) -> Outcome:
         """The integers that devices would add, without the masks that cancel."""
         both = [(member.task.units, one) for member, one in zip(members, trained, strict=True) if one.variance <= bound]
         reports = [Report(**one.report) for _, one in both]
@@ -240,7 +246,7 @@ class Fleet:
         bound = self.plan.variance_bound
         return math.inf if bound is None else max(bound, min(one.variance for one in trained))
 
-    def _iterations(self, members: Sequence[Member], state: RunState) -> tuple[Outcome, RoundTraffic]:
+    def _iterations(self, members: Sequence[ClientPart], state: RunState) -> tuple[Outcome, RoundTraffic]:
         model, training = state.model, self.settings.training
         traffic = RoundTraffic(self.manifest, training)
         outcome: Outcome | None = None
@@ -261,7 +267,7 @@ class Fleet:
         assert outcome is not None  # a round has a step or more
         return replace(outcome, reports=self._with_personal(outcome.reports, members, model)), traffic
 
-    def _with_personal(self, reports: Sequence[Report], members: Sequence[Member], model: Model) -> list[Report]:
+    def _with_personal(self, reports: Sequence[Report], members: Sequence[ClientPart], model: Model) -> list[Report]:
         """The reports, with how good clients' own models are where that is asked for."""
         if not members[0].task.evaluate:
             return list(reports)

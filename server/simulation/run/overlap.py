@@ -16,7 +16,7 @@ from server.jobs.assignment import RoundSlot
 from server.jobs.settings import JobSettings
 from server.rounds import late
 from server.rounds.features import is_asked
-from server.simulation.compute.work import Member
+from server.simulation.compute.work import ClientPart
 from server.simulation.data.draws import Purpose, order
 from server.simulation.run.clock import Clock
 from server.simulation.run.state import RunState, Underway
@@ -46,21 +46,21 @@ class Overlap:
         self._way = way
         self._slots = settings.slots(len(manifest.units), settings.places)
 
-    def gathered(self, state: RunState, *, evaluate: bool) -> tuple[list[Member], RunState]:
+    def gathered(self, state: RunState, *, evaluate: bool) -> tuple[list[ClientPart], RunState]:
         """The clients whose updates complete a round, in the order of their places, and how the others stand then."""
         moment = _Moment(state, state.model.version - self._settings.max_staleness)
         while len(moment.done) < self._settings.complete:
             self._fill(moment)
             moment.go_on()
         done = sorted(moment.done, key=lambda one: one.slot)
-        return [Member(one.client, self._task(one, evaluate=evaluate)) for one in done], moment.following(state)
+        return [ClientPart(one.client, self._task(one, evaluate=evaluate)) for one in done], moment.following(state)
 
     def _fill(self, moment: _Moment) -> None:
         """Give parts to clients that are free, until as many are at work as may be."""
         while len(moment.working) < self._settings.per_round and (free := self._free(moment)):
             client = free[int(order(len(free), self._seed, Purpose.TURNS, moment.drawn)[0])]
             part = Underway(client, self._place(moment).number, moment.version, 0.0)
-            (seconds,) = self._clock.seconds([Member(client, self._task(part, evaluate=False))])
+            (seconds,) = self._clock.seconds([ClientPart(client, self._task(part, evaluate=False))])
             moment.add(part._replace(ends=moment.clock + seconds))
 
     def _free(self, moment: _Moment) -> list[int]:

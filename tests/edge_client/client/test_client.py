@@ -23,7 +23,7 @@ from edge_client.errors import DataError, SpryError, StoreError, Unauthorized
 from edge_client.events import Event
 from edge_client.runtimes.runtime import chosen, open_runtime
 from edge_client.step.passes import Passes
-from edge_client.store.jobs import Store
+from edge_client.store.jobs import DeviceStore
 from edge_client.tasks.registry import task_named
 from edge_client.training.epoch import TrainingState, train, update
 from edge_client.training.estimators import estimator_for
@@ -121,14 +121,14 @@ def test_rounds_of_mode_iteration(fleet, bundle, training):
     steps = [event.details["step"] for event in fleet.told("progress")]
     assert steps == [1, 2, 3, 1, 2, 3]
     found = fleet.state()
-    kept = Store(fleet.folder / "home", fleet.address).job(found["id"]).weights(bundle)
+    kept = DeviceStore(fleet.folder / "home", fleet.address).job(found["id"]).weights(bundle)
     assert kept.version == found["version"] == 6
     store = fleet.app.state.services.store
     server = store.models.load(find_job(store, "topics"), 6)
     for name, value in server.weights.items():
         np.testing.assert_allclose(kept.weights[name], value, atol=1e-6)
     assert client.predict(["it"], personal=True)[0].label in ("no", "maybe", "yes")
-    (Store(fleet.folder / "home", fleet.address).job(found["id"]).folder / "personal.safetensors").unlink()
+    (DeviceStore(fleet.folder / "home", fleet.address).job(found["id"]).folder / "personal.safetensors").unlink()
     with pytest.raises(StoreError, match="no personal adapter"):
         client.predict(["it"], personal=True)
 
@@ -155,7 +155,7 @@ def test_a_language_model_of_ones_own_after_a_round_of_mode_iteration(fleet, tal
     fleet.job(name, rounds=1, training=training)
     client = fleet.client(rows)
     assert client.run(rounds=1).rounds == 1
-    kept = Store(fleet.folder / "home", fleet.address).job(fleet.state()["id"])
+    kept = DeviceStore(fleet.folder / "home", fleet.address).job(fleet.state()["id"])
     everybodys, own = kept.weights(name), kept.personal(name)
     assert own.version == everybodys.version == 2
     assert any((own.weights[one] != value).any() for one, value in everybodys.weights.items())
@@ -205,7 +205,7 @@ def test_two_devices_share_a_round(fleet, bundle):
     for thread in threads:
         thread.join(60)
     job = fleet.state()
-    kept = [Store(fleet.folder / f"home{i}", fleet.address).job(job["id"]).weights(bundle) for i in range(2)]
+    kept = [DeviceStore(fleet.folder / f"home{i}", fleet.address).job(job["id"]).weights(bundle) for i in range(2)]
     assert [one.version for one in kept] == [job["version"]] * 2
     for name, value in kept[0].weights.items():
         np.testing.assert_array_equal(kept[1].weights[name], value)

@@ -9,7 +9,7 @@ import pytest
 from edge_client import keys
 from edge_client.client.client import Client
 from edge_client.errors import StoreError, Unauthorized
-from edge_client.store.jobs import Store
+from edge_client.store.jobs import DeviceStore
 from edge_client.wire import proofs
 from edge_client.wire.proofs import Signing
 from edge_client.wire.protocol import CheckIn, Enrolled
@@ -20,7 +20,7 @@ def test_a_device_enrols_by_its_key(fleet, trainable):
     fleet.job(fleet.upload(trainable), rounds=2)
     client = fleet.client()
     assert client.run(rounds=1).rounds == 1
-    store = Store(fleet.folder / "home", fleet.address)
+    store = DeviceStore(fleet.folder / "home", fleet.address)
     assert store.identity().secret == ""
     assert (store.folder / "device.key").stat().st_mode & 0o077 == 0
     assert not fleet.told("warning")
@@ -34,7 +34,7 @@ def test_a_device_enrols_by_its_key(fleet, trainable):
 def test_a_device_that_was_cut_off_as_it_enrolled_asks_again_as_the_same(fleet):
     token = fleet.call("POST", "/v1/tokens", json={"uses": 1}).json()["token"]
     fleet.client(token=token).run(once=True)
-    store = Store(fleet.folder / "home", fleet.address)
+    store = DeviceStore(fleet.folder / "home", fleet.address)
     first = store.identity()
     (store.folder / "identity.json").unlink()  # as if it had been killed before it kept the answer
     fleet.client(token=token).run(once=True)
@@ -44,7 +44,7 @@ def test_a_device_that_was_cut_off_as_it_enrolled_asks_again_as_the_same(fleet):
 def test_mode_iteration_by_a_key(fleet, trainable):
     fleet.job(fleet.upload(trainable), rounds=1, training={"mode": "iteration", "iterations": 2})
     assert fleet.client().run(rounds=1).rounds == 1
-    assert Store(fleet.folder / "home", fleet.address).identity().secret == ""
+    assert DeviceStore(fleet.folder / "home", fleet.address).identity().secret == ""
 
 
 def test_a_device_whose_clock_is_wrong_takes_the_servers_time(fleet, monkeypatch):
@@ -80,7 +80,7 @@ class Lossy(httpx.HTTPTransport):
 def wired(fleet):
     """Two processes of one device, and how the first's requests travel."""
     fleet.client().run(once=True)
-    store = Store(fleet.folder / "home", fleet.address)
+    store = DeviceStore(fleet.folder / "home", fleet.address)
     identity, key = store.identity(), keys.read_secret(store.folder / "device.key")
     lossy = Lossy()
     servers = []
@@ -123,7 +123,7 @@ def test_a_device_without_the_library_falls_back_to_a_secret(fleet, trainable, m
     monkeypatch.setattr("edge_client.client.enrolment.installed", lambda: False)
     assert fleet.client().run(rounds=1).rounds == 1
     assert "by a secret that it sends, not a key: no package cryptography here" in fleet.told("warning")[0].message
-    assert Store(fleet.folder / "home", fleet.address).identity().secret
+    assert DeviceStore(fleet.folder / "home", fleet.address).identity().secret
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["answered", "the answer was lost"])

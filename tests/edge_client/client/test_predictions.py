@@ -12,8 +12,8 @@ from edge_client.client.client import Client
 from edge_client.client.conditions import Conditions
 from edge_client.commands import cli
 from edge_client.runtimes.onnx import OnnxRuntime
-from edge_client.store.job import Kept, KnownJob
-from edge_client.store.jobs import Store
+from edge_client.store.job import KeptWeights, KnownJob
+from edge_client.store.jobs import DeviceStore
 
 SERVER = "http://127.0.0.1:9"
 TEXTS = ["the ice is on the lake", "a train!", "it", "on the lake", "a b c", "the ice"]
@@ -23,14 +23,14 @@ TEXTS = ["the ice is on the lake", "a train!", "it", "on the lake", "a b c", "th
 @pytest.fixture
 def home(trainable, tmp_path):
     """Of a device that has other weights than the job began with."""
-    rng, store = np.random.default_rng(), Store(tmp_path / "home", SERVER)
+    rng, store = np.random.default_rng(), DeviceStore(tmp_path / "home", SERVER)
     name = hashlib.sha256((trainable / FILE_NAME).read_bytes()).hexdigest()
     store.bundle(name).parent.mkdir(parents=True)
     store.bundle(name).symlink_to(trainable)
     initial = Bundle.open(trainable).initial_adapter()
     moved = {key: value + 0.1 * rng.standard_normal(value.shape, np.float32) for key, value in initial.items()}
     store.job("j").save_about(KnownJob("j", "talk", name, "onnx"))
-    store.job("j").save_weights(name, Kept(1, moved))
+    store.job("j").save_weights(name, KeptWeights(1, moved))
     return tmp_path / "home"
 
 

@@ -12,7 +12,7 @@ from edge_client.bundle import manifest as manifests
 from edge_client.bundle import signature
 from edge_client.bundle.manifest import FILE_NAME, FileSpec
 from edge_client.errors import BundleError, SpryError
-from edge_client.store.jobs import Store
+from edge_client.store.jobs import DeviceStore
 
 
 class Overwriting(torch.nn.Module):
@@ -116,7 +116,7 @@ def test_a_pinned_key_is_kept_and_lets_signed_bundles_pass(fleet, trainable, tmp
     token = fleet.token()
     how = {"trust": public, "token": token} if how == "option" else {"token": f"{token}.{public}"}
     assert fleet.client(**how).run(rounds=1).rounds == 1
-    assert Store(fleet.folder / "home", fleet.address).publisher() == public
+    assert DeviceStore(fleet.folder / "home", fleet.address).publisher() == public
     client = fleet.client(token=False)
     assert client.run(rounds=1).rounds == 1
     assert client.predict(["the ice"])

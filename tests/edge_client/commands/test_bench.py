@@ -18,7 +18,7 @@ from edge_client.commands.bench.figures import (
     STOCK_FP32,
     STOCK_INT8,
     STOCK_ONNX,
-    Skipped,
+    NotMeasured,
 )
 from edge_client.commands.bench.worker import (
     DUAL,
@@ -144,7 +144,7 @@ def test_steps_side_by_side_that_fail_are_told_and_the_others_are_tried(work):
     gone = msgspec.structs.replace(work, bundle=work.bundle + "-gone")
     rows = _both_ways(gone, Chain(Bundle.open(work.bundle).manifest, "onnx", 2, 8, 2), lambda _: None)
     told = next(rows)
-    assert isinstance(told, Skipped)
+    assert isinstance(told, NotMeasured)
     assert (told.runtime, told.step) == ("onnx", "with programs side by side")
     with pytest.raises(BenchError, match="measuring onnx failed"):
         next(rows)
@@ -159,7 +159,7 @@ def test_a_baseline_whose_library_is_missing_is_told(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     plugins.added.cache_clear()
     try:
-        assert _baseline("beside") == Skipped("beside", "", "No module named 'no_such_library'")
+        assert _baseline("beside") == NotMeasured("beside", "", "No module named 'no_such_library'")
     finally:
         plugins.added.cache_clear()
 

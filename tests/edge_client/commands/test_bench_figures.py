@@ -8,7 +8,7 @@ from edge_client.commands.bench.figures import (
     EAGER,
     STOCK_FP32,
     STOCK_ONNX,
-    Skipped,
+    NotMeasured,
     StepFigures,
     beside_stock,
     from_baseline,
@@ -37,9 +37,9 @@ def test_without_a_stock_forward_there_is_no_such_ratio():
 def test_a_baseline_gives_figures_or_a_reason():
     assert from_baseline({"runtime": "x", "step": "y", "cpu_ms": 1}) == StepFigures("x", "y", 1.0)
     skipped = from_baseline({"runtime": "x", "step": "y", "skipped": "needs z"})
-    assert skipped == Skipped("x", "y", "needs z")
+    assert skipped == NotMeasured("x", "y", "needs z")
     assert str(skipped) == "x y not measured: needs z"
-    assert str(Skipped("x", "", "needs z")) == "x not measured: needs z"
+    assert str(NotMeasured("x", "", "needs z")) == "x not measured: needs z"
 
 
 def test_a_kind_of_step_has_a_point_a_cut_and_no_zero():

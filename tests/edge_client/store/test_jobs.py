@@ -8,8 +8,8 @@ import pytest
 
 from edge_client.errors import StoreError
 from edge_client.store.files import parse_tensors, safe_name, write
-from edge_client.store.job import Checkpoint, Kept, KnownJob
-from edge_client.store.jobs import Store, default_home
+from edge_client.store.job import Checkpoint, KeptWeights, KnownJob
+from edge_client.store.jobs import DeviceStore, default_home
 from edge_client.wire.protocol import Enrolled, Report
 
 SERVER = "https://spry.example.org:8443/fleet/"
@@ -22,8 +22,8 @@ def told() -> list:
 
 
 @pytest.fixture
-def store(tmp_path, told) -> Store:
-    return Store(tmp_path, SERVER, tell=told.append)
+def store(tmp_path, told) -> DeviceStore:
+    return DeviceStore(tmp_path, SERVER, tell=told.append)
 
 
 def same(one: dict, other: dict) -> bool:
@@ -35,15 +35,15 @@ def test_where_everything_is(tmp_path, monkeypatch):
     assert default_home() == tmp_path / "elsewhere"
     monkeypatch.delenv("SPRY_HOME")
     assert default_home().parts[-3:] == (".local", "share", "spry")
-    folders = {Store(tmp_path, url).folder for url in (SERVER, SERVER.upper(), "https://spry.example.org:8443")}
+    folders = {DeviceStore(tmp_path, url).folder for url in (SERVER, SERVER.upper(), "https://spry.example.org:8443")}
     assert len(folders) == 2
     assert all(folder.parent == tmp_path for folder in folders)
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "", ".hidden", "a/b", "ä", "x" * 300, "a\0b"])
 def test_names_of_the_server_stay_in_their_folder(tmp_path, name):
-    folder = Store(tmp_path, SERVER).job(name).folder
-    assert folder.parent == Store(tmp_path, SERVER).folder / "jobs"
+    folder = DeviceStore(tmp_path, SERVER).job(name).folder
+    assert folder.parent == DeviceStore(tmp_path, SERVER).folder / "jobs"
     assert safe_name(name) != safe_name(name + "x")
     folder.mkdir(parents=True)
 
@@ -57,12 +57,12 @@ def test_the_identity_is_for_its_owner_alone(store):
 
 def test_the_only_server(tmp_path, store):
     with pytest.raises(StoreError, match="no server; take part"):
-        Store.only(tmp_path)
+        DeviceStore.only(tmp_path)
     store.save_identity(Enrolled("device", "secret"))
-    assert Store.only(tmp_path).folder == store.folder
-    Store(tmp_path, "http://other").save_identity(Enrolled("device", "secret"))
+    assert DeviceStore.only(tmp_path).folder == store.folder
+    DeviceStore(tmp_path, "http://other").save_identity(Enrolled("device", "secret"))
     with pytest.raises(StoreError, match="name one with --server"):
-        Store.only(tmp_path)
+        DeviceStore.only(tmp_path)
 
 
 def test_a_second_client_is_kept_out(store, tmp_path):
@@ -70,8 +70,8 @@ def test_a_second_client_is_kept_out(store, tmp_path):
         pass
     with store.locked():
         code = (
-            "from pathlib import Path; from edge_client.store.jobs import Store\n"
-            f"with Store(Path({str(tmp_path)!r}), {SERVER!r}).locked(): pass"
+            "from pathlib import Path; from edge_client.store.jobs import DeviceStore\n"
+            f"with DeviceStore(Path({str(tmp_path)!r}), {SERVER!r}).locked(): pass"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert "another client uses" in done.stderr
@@ -82,7 +82,7 @@ def test_a_second_client_is_kept_out(store, tmp_path):
 def test_weights_come_back_bit_for_bit(store):
     job = store.job("job-1")
     assert job.weights("bundle") is None
-    job.save_weights("bundle", Kept(7, WEIGHTS, {"m:a": WEIGHTS["a"] * 2}))
+    job.save_weights("bundle", KeptWeights(7, WEIGHTS, {"m:a": WEIGHTS["a"] * 2}))
     found = job.weights("bundle")
     assert found.version == 7
     assert same(found.weights, WEIGHTS)
@@ -131,7 +131,7 @@ def test_a_result_is_kept_until_its_task_is_finished(store, task, changed):
 @pytest.mark.parametrize("damage", [b"", b"x", b"x" * 32, b"x" * 200])
 def test_a_damaged_file_is_set_aside(store, told, damage):
     job = store.job("job-1")
-    job.save_weights("bundle", Kept(7, WEIGHTS))
+    job.save_weights("bundle", KeptWeights(7, WEIGHTS))
     path = job.folder / "weights.safetensors"
     path.write_bytes(damage)
     assert job.weights("bundle") is None
@@ -152,7 +152,7 @@ def test_a_damaged_identity_is_set_aside(store, told, damage):
 
 def test_one_flipped_bit_is_noticed(store):
     job = store.job("job-1")
-    job.save_weights("bundle", Kept(7, WEIGHTS))
+    job.save_weights("bundle", KeptWeights(7, WEIGHTS))
     path = job.folder / "weights.safetensors"
     content = bytearray(path.read_bytes())
     content[-2] ^= 1
@@ -176,17 +176,17 @@ def test_killed_while_writing_a_reader_sees_the_old_or_the_new(tmp_path):
     code = f"""
 from pathlib import Path
 import numpy as np
-from edge_client.store.job import Kept
-from edge_client.store.jobs import Store
-job = Store(Path({str(tmp_path)!r}), {SERVER!r}).job("job")
+from edge_client.store.job import KeptWeights
+from edge_client.store.jobs import DeviceStore
+job = DeviceStore(Path({str(tmp_path)!r}), {SERVER!r}).job("job")
 version = 0
 print("ready", flush=True)
 while True:
     version += 1
-    job.save_weights("bundle", Kept(version, {{"a": np.full(50_000, version, np.float32)}}))
+    job.save_weights("bundle", KeptWeights(version, {{"a": np.full(50_000, version, np.float32)}}))
 """
     random = np.random.default_rng(0)
-    store, told = Store(tmp_path, SERVER), []
+    store, told = DeviceStore(tmp_path, SERVER), []
     store.tell = told.append
     for _ in range(4):
         with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as writer:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from edge_client.bundle.manifest import FeatureSpec
-from edge_client.training.personal import PULLS, Rows, chosen_pull, fitted, moved
+from edge_client.training.personal import PULLS, FeatureRows, chosen_pull, fitted, moved
 
 SPEC = FeatureSpec("head.weight", "head.bias", 1.0)
 CLASSES, WIDTH = 3, 6
@@ -18,7 +18,7 @@ def generator():
 
 def rows_of(generator, count=60):
     features = generator.standard_normal((count, WIDTH)) / np.sqrt(WIDTH)
-    return Rows(features, generator.standard_normal((count, CLASSES)), generator.integers(0, CLASSES, count))
+    return FeatureRows(features, generator.standard_normal((count, CLASSES)), generator.integers(0, CLASSES, count))
 
 
 def everybodys(generator):

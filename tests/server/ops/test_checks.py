@@ -5,14 +5,14 @@ import resource
 
 import pytest
 
-from edge_client.commands.doctor.machine import Asked
+from edge_client.commands.doctor.machine import Scope
 from server.ops.checks import server
 from server.storage.tables import SCHEMA
 from tests.test_journeys import certificates
 
 
 def looked(**asked: object) -> dict:
-    return {finding.name: finding for finding in server(Asked(**asked))}
+    return {finding.name: finding for finding in server(Scope(**asked))}
 
 
 def test_nothing_is_looked_at_where_there_is_no_server():

@@ -8,7 +8,7 @@ import pytest
 
 from edge_client.commands import cli
 from server.project.file import read
-from server.start.choice import ENCODER, Reader, remarks
+from server.start.choice import ENCODER, Reading, remarks
 from server.start.survey import Columns, surveyed
 from tests.tickets import TOPICS, table, tickets
 
@@ -91,7 +91,7 @@ def test_the_file_says_what_was_chosen_and_can_be_read_again(new, tmp_path, mode
 def test_the_length_takes_most_rows_whole(new, tmp_path, model_folder):
     rows = [(" ".join(["it"] * (number % 25 + 1)), TOPICS[number % 3]) for number in range(200)]
     told = found(new, "--data", table(tmp_path / "a.csv", ("text", "label"), rows))
-    counts = sorted(Reader(str(model_folder)).count([text for text, _ in rows]))
+    counts = sorted(Reading(str(model_folder)).count([text for text, _ in rows]))
     length = told["model"]["length"]
     assert length % 8 == 0
     assert sum(count <= length for count in counts) >= 0.95 * len(counts)

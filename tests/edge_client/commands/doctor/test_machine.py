@@ -7,7 +7,7 @@ import pytest
 
 from edge_client import __version__
 from edge_client.commands.doctor import machine as checks
-from edge_client.commands.doctor.machine import Asked, disk, machine, writable
+from edge_client.commands.doctor.machine import Scope, disk, machine, writable
 from edge_client.distribution import install_command
 from edge_client.runtimes import runtime
 from edge_client.runtimes.processors import cpu_features, this_processor
@@ -20,12 +20,12 @@ CLOUD = "processor\t: 0\nflags\t\t: fpu vme sse4_2 avx avx2 avx512f avx512_vnni 
 
 
 def test_the_system_names_the_bundles_that_are_for_it() -> None:
-    (system,) = [finding for finding in machine(Asked()) if finding.name == "system"]
+    (system,) = [finding for finding in machine(Scope()) if finding.name == "system"]
     assert system.found.endswith(f"bundles for {this_processor()}")
 
 
 def test_this_machine(tmp_path):
-    found = {finding.name: finding for finding in machine(Asked(home=tmp_path))}
+    found = {finding.name: finding for finding in machine(Scope(home=tmp_path))}
     assert [name for name, finding in found.items() if finding.state == "problem"] == []
     assert found["spry"].found.startswith(f"{__version__}, Python 3.")
     assert "onnxruntime" in found["runtime onnx"].found
@@ -50,7 +50,7 @@ def test_features_of_processors(cpuinfo, expected):
 
 def test_a_32_bit_system(monkeypatch):
     monkeypatch.setattr("sys.maxsize", 2**31 - 1)
-    found = next(finding for finding in machine(Asked()) if finding.name == "system")
+    found = next(finding for finding in machine(Scope()) if finding.name == "system")
     assert found.state == "problem"
     assert "64-bit" in found.advice
 
@@ -82,11 +82,11 @@ def test_a_full_disk(free, state, tmp_path, monkeypatch):
 
 def test_a_machine_without_runtimes(monkeypatch, tmp_path):
     monkeypatch.setattr(runtime, "find_spec", lambda _: None)
-    found = {one.name: one for one in machine(Asked(home=tmp_path)) if one.name.startswith("runtime")}
+    found = {one.name: one for one in machine(Scope(home=tmp_path)) if one.name.startswith("runtime")}
     assert (found["runtime onnx"].state, found["runtime onnx"].advice) == ("problem", f"run: {install_command('onnx')}")
     assert found["runtime executorch"].state == "ok"
     assert runtime.RUNTIMES["executorch"].command() in found["runtime executorch"].found
-    server = [one.state for one in machine(Asked(home=tmp_path, data=tmp_path)) if one.name == "runtime onnx"]
+    server = [one.state for one in machine(Scope(home=tmp_path, data=tmp_path)) if one.name == "runtime onnx"]
     assert server == ["warning"]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from edge_client.client.enrolment import enrol
-from edge_client.commands.doctor.machine import Asked
+from edge_client.commands.doctor.machine import Scope
 from edge_client.commands.doctor.network import expiry, server
 from edge_client.events import silent
 from tests.test_journeys import certificates
@@ -20,7 +20,7 @@ DAY = 86_400
 
 
 def looked(*args: object, **options: object) -> dict:
-    return {finding.name: finding for finding in server(Asked(*args, **options))}
+    return {finding.name: finding for finding in server(Scope(*args, **options))}
 
 
 @contextmanager

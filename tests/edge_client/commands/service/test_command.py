@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edge_client.commands import cli
-from edge_client.commands.service.command import SYSTEMD, Place, install, service_of, understood
+from edge_client.commands.service.command import SYSTEMD, UnitFolders, install, service_of, understood
 from edge_client.errors import SpryError
 
 URL = "https://spry.example.org"
@@ -170,7 +170,7 @@ def test_starting_tells_what_systemctl_says(spry, monkeypatch, tmp_path):
 
 def test_a_machines_service(spry, tmp_path):
     """Below another root than the machine's own."""
-    place = Place(tmp_path / "units", tmp_path / "secrets", user=False)
+    place = UnitFolders(tmp_path / "units", tmp_path / "secrets", user=False)
     wanted = understood("join", [*JOIN[1:], "--token", "a-secret"])
     found = service_of(wanted, "spry-join", place, "daemon", None)
     path = install(found, "spry-join", place, "a-secret", overwrite=False)

@@ -12,7 +12,7 @@ import pytest
 
 from edge_client.errors import DataError
 from server.errors import SimulationError
-from server.simulation.compute.processes import Processes
+from server.simulation.compute.processes import WorkerProcesses
 from tests.server.simulation.runs import arguments, bits, done, first_round, lines, small
 
 PATIENCE = 300
@@ -71,7 +71,7 @@ def test_two_processes_leave_the_same_bits_as_one(model_folder, data, tmp_path):
 
 def test_what_a_worker_refuses_is_told_and_what_kills_it_too(model_folder, data):
     plan = small(model_folder, data)
-    crew = Processes(plan, 1)
+    crew = WorkerProcesses(plan, 1)
     try:
         rows = (data / "train.jsonl").read_text().splitlines()
         (data / "train.jsonl").write_text("\n".join(reversed(rows)))

@@ -14,7 +14,7 @@ from edge_client.commands import cli
 from edge_client.wire.protocol import Training
 from server.errors import SimulationError
 from server.simulation.compute.work import learner_of, population_of
-from server.simulation.noise.choice import Choice, cosine_with, forward_passes, noise
+from server.simulation.noise.choice import Candidate, cosine_with, forward_passes, noise
 from server.simulation.noise.measurement import measure
 from server.simulation.plan import plan_for
 from server.simulation.run.folder import RunFolder
@@ -69,7 +69,7 @@ def rows(plan, opened):
 
 @pytest.mark.parametrize("training", [SHARED, FORWARD])
 def test_a_whole_block_of_orthogonal_directions_is_the_gradient(rows, training):
-    choice = Choice(replace(training, kind="orthogonal", directions=WEIGHTS))
+    choice = Candidate(replace(training, kind="orthogonal", directions=WEIGHTS))
     for row in rows(choice):
         assert row.weights == WEIGHTS
         assert row.cosine_batch == pytest.approx(1, abs=1e-5)
@@ -79,13 +79,13 @@ def test_a_whole_block_of_orthogonal_directions_is_the_gradient(rows, training):
 
 
 def test_half_a_block_is_not(rows):
-    found = rows(Choice(replace(SHARED, kind="orthogonal", directions=WEIGHTS // 2)), repeats=10)
+    found = rows(Candidate(replace(SHARED, kind="orthogonal", directions=WEIGHTS // 2)), repeats=10)
     assert np.mean([row.error for row in found]) == pytest.approx(1, rel=0.3)
     assert all(0.3 < row.cosine_batch < 0.95 for row in found)
 
 
 def test_the_exact_gradient_has_no_noise_but_that_of_its_examples(rows):
-    for row in rows(Choice(EXACT, holders=(1, 3))):
+    for row in rows(Candidate(EXACT, holders=(1, 3))):
         assert row.cosine_batch == pytest.approx(1)
         assert row.error == pytest.approx(0, abs=1e-9)
         assert row.cosine_data < 0.999
@@ -97,9 +97,9 @@ def test_the_exact_gradient_has_no_noise_but_that_of_its_examples(rows):
 def test_a_batch_of_all_examples_has_the_gradient_over_the_data(rows, plan):
     alone = population_of(plan.model_copy(update={"clients": 1}))
     training = replace(EXACT, batch=len(alone.client(0).train))
-    for row in rows(Choice(training), repeats=1, population=alone):
+    for row in rows(Candidate(training), repeats=1, population=alone):
         assert row.cosine_data == pytest.approx(1, abs=1e-6)
-    for row in rows(Choice(training), repeats=1, examples=3, population=alone):
+    for row in rows(Candidate(training), repeats=1, examples=3, population=alone):
         assert row.cosine_data < 0.999
 
 
@@ -109,7 +109,9 @@ def test_a_batch_of_all_examples_has_the_gradient_over_the_data(rows, plan):
 @pytest.mark.parametrize("holders", [1, 4])
 def test_cosines_are_those_of_the_formula(rows, training, kind, holders):
     """Those of half as many directions would be seen to differ."""
-    found = rows(*(Choice(replace(training, kind=kind, directions=k), holders=(holders,)) for k in (8, 4)), repeats=40)
+    found = rows(
+        *(Candidate(replace(training, kind=kind, directions=k), holders=(holders,)) for k in (8, 4)), repeats=40
+    )
     half, whole = found[len(found) // 2 :], found[: len(found) // 2]
     measured, expected = (np.mean([getattr(r, name) for r in whole]) for name in ("cosine_batch", "formula"))
     assert measured == pytest.approx(expected, abs=0.03)
@@ -129,7 +131,7 @@ def test_directions_at_bottlenecks_are_as_noisy_as_their_formula_and_less_than_o
     learner = learner_of(narrow, population.labels)
     rng = np.random.default_rng(1)
     weights = {name: rng.normal(0, 0.3, value.shape).astype(np.float32) for name, value in learner.initial.items()}
-    choices = Choice(replace(FORWARD, kind=kind)), Choice(SHARED)
+    choices = Candidate(replace(FORWARD, kind=kind)), Candidate(SHARED)
     found = list(measure(narrow, learner, population, choices, weights=weights, examples=60, repeats=60))
     assert {row.per_example for row in found} == {True}, "examples that share a direction cannot share these"
     assert {row.formula_differ for row in found} == {None}
@@ -141,13 +143,13 @@ def test_directions_at_bottlenecks_are_as_noisy_as_their_formula_and_less_than_o
 
 
 def test_more_holders_are_nearer_to_the_data(rows):
-    found = rows(Choice(EXACT, holders=(1, 4)), repeats=20)
+    found = rows(Candidate(EXACT, holders=(1, 4)), repeats=20)
     one, four = (np.mean([row.cosine_data for row in found if row.holders == holders]) for holders in (1, 4))
     assert four > one + 0.05
 
 
 def test_the_steady_cosine_is_what_the_measured_one_tends_to(rows):
-    found = rows(Choice(replace(FORWARD, directions=4)), repeats=100)
+    found = rows(Candidate(replace(FORWARD, directions=4)), repeats=100)
     measured, steady = (np.mean([getattr(row, name) for row in found]) for name in ("cosine_data", "cosine_steady"))
     assert measured == pytest.approx(steady, abs=0.03)
 
@@ -156,7 +158,9 @@ def test_central_differences_are_derivatives_along_one_direction_for_all(rows):
     """Units and head together, as forward mode can have it too."""
     joint = replace(SHARED, head="joint", directions=3)
     pairs = zip(
-        rows(Choice(replace(joint, estimator="central"), per_client=0)), rows(Choice(joint, per_client=0)), strict=True
+        rows(Candidate(replace(joint, estimator="central"), per_client=0)),
+        rows(Candidate(joint, per_client=0)),
+        strict=True,
     )
     for central, forward in pairs:
         assert central.cosine_batch == pytest.approx(forward.cosine_batch, abs=0.01)
@@ -167,9 +171,9 @@ def test_mixed_has_no_noise_in_the_last_blocks(rows):
     """Of a client with all units, and of clients with one: before the last block they are forward mode's."""
     training = replace(FORWARD, estimator="mixed", directions=4)
     for per_client in (0, 1):
-        found = rows(Choice(training, per_client=per_client))
+        found = rows(Candidate(training, per_client=per_client))
         before, behind = ([row for row in found if row.block == block] for block in (0, 1))
-        forward = rows(Choice(replace(FORWARD, directions=4), per_client=1))
+        forward = rows(Candidate(replace(FORWARD, directions=4), per_client=1))
         assert all(row.error == pytest.approx(0, abs=1e-9) for row in behind)
         assert all(row.formula is row.agreement is None for row in behind)
         assert all(row.error > 0.5 and row.agreement for row in before)
@@ -179,16 +183,16 @@ def test_mixed_has_no_noise_in_the_last_blocks(rows):
                 (r.error, r.formula) for r in forward if not r.block
             ]
     whole = replace(training, kind="orthogonal", directions=0, units_apart=True)
-    assert all(row.directions == 2 * WEIGHTS and row.error < 1e-9 for row in rows(Choice(whole, per_client=0)))
+    assert all(row.directions == 2 * WEIGHTS and row.error < 1e-9 for row in rows(Candidate(whole, per_client=0)))
 
 
 def test_units_apart(rows):
     """Two units of a client with a whole block each, and with a derivative in common."""
     joint = replace(SHARED, kind="orthogonal", directions=2 * WEIGHTS)
-    apart = rows(Choice(replace(joint, units_apart=True), per_client=2))
+    apart = rows(Candidate(replace(joint, units_apart=True), per_client=2))
     assert all(row.cosine_batch == pytest.approx(1, abs=1e-5) for row in apart)
-    assert rows(Choice(replace(joint, units_apart=True, directions=0), per_client=2)) == apart
-    together = rows(Choice(joint, per_client=2))
+    assert rows(Candidate(replace(joint, units_apart=True, directions=0), per_client=2)) == apart
+    together = rows(Candidate(joint, per_client=2))
     assert all(row.cosine_batch < 0.999 for row in together)
     assert all(row.formula is None for row in together)
 
@@ -207,7 +211,7 @@ def test_an_adapter_without_units(model_folder, plan, opened):
     bare = plan_of(model_folder, plan.data, adapter={"method": "classifier"})
     learner = learner_of(bare, opened[1].labels)
     with pytest.raises(SimulationError, match="no units"):
-        list(measure(bare, learner, opened[1], [Choice(EXACT)], weights=learner.initial, examples=4, repeats=1))
+        list(measure(bare, learner, opened[1], [Candidate(EXACT)], weights=learner.initial, examples=4, repeats=1))
 
 
 # --- weights ---------------------------------------------------------------------------------------------------------

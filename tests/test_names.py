@@ -1,0 +1,20 @@
+"""One noun, one thing: a name means the same wherever it stands."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PROTOCOLS = {"Bottleneck", "Computed", "Differentiated"}
+"""What `server` needs of a result, and the result of `export`, which it does not import: one thing, described twice."""
+
+
+def test_no_two_classes_have_one_name():
+    places: dict[str, list[str]] = defaultdict(list)
+    for package in ("edge_client", "export", "server"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    twice = {name: where for name, where in places.items() if len(where) > 1}
+    assert twice.keys() == PROTOCOLS, twice
