@@ -72,11 +72,11 @@ class Missing(Exception):
 
 def wanted() -> list[str]:
     """What the extra `onnx` installs on a board, this project aside."""
-    found = [Requirement(line) for line in requires("spry-edge") or ()]
+    requirements = [Requirement(line) for line in requires("spry-edge") or ()]
     board = {"platform_machine": "aarch64", "python_version": "3.13"}
-    plain = [one for one in found if one.marker is None or one.marker.evaluate(board | {"extra": ""})]
-    onnx = [one for one in found if one not in plain and one.marker and one.marker.evaluate(board | {"extra": "onnx"})]
-    return sorted({f"{one.name}{one.specifier}" for one in plain + onnx})
+    extras = [board | {"extra": extra} for extra in ("", "onnx")]
+    needed = [one for one in requirements if one.marker is None or any(map(one.marker.evaluate, extras))]
+    return sorted({f"{one.name}{one.specifier}" for one in needed})
 
 
 def arm64() -> Path:
@@ -197,8 +197,8 @@ def emulated(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             told[kind] = opened.trained(kind, device, options.rounds * len(MODES))
             assert all(map(opened.ended, names)), names
         for mode in MODES:
-            found, expected = (opened.adapter(f"{mode}-{kind}") for kind in devices)
-            told[mode] = {"moved": farthest(expected, before[mode]), "apart": farthest(found, expected)}
+            ours, expected = (opened.adapter(f"{mode}-{kind}") for kind in devices)
+            told[mode] = {"moved": farthest(expected, before[mode]), "apart": farthest(ours, expected)}
     return told | {"ok": all(told[mode]["apart"] <= options.apart < told[mode]["moved"] for mode in MODES)}
 
 
@@ -314,7 +314,7 @@ CHECKS: dict[str, Callable[[argparse.Namespace, Path], dict[str, Any]]] = {
 }
 
 
-def found(name: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def checked(name: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     try:
         return CHECKS[name](options, folder)
     except Missing as error:
@@ -348,15 +348,15 @@ def main() -> None:
         if options.behind:
             told["network"] = behind(options, work)
         else:
-            told = {name: found(name, options, work / name) for name in options.only or CHECKS}
+            told = {name: checked(name, options, work / name) for name in options.only or CHECKS}
     print(json.dumps(told) if options.json else shown(told))
     sys.exit(not all(one.get("ok", True) for one in told.values()))
 
 
 def shown(told: Mapping[str, Mapping[str, Any]]) -> str:
     lines = [machine()]
-    for name, found in told.items():
-        lines += [name, *(f"  {key:<20} {value}" for key, value in found.items())]
+    for name, figures in told.items():
+        lines += [name, *(f"  {key:<20} {value}" for key, value in figures.items())]
     return "\n".join(lines)
 
 

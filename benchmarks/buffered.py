@@ -180,14 +180,14 @@ def compared(synchronous: Curve, buffered: Curve) -> dict[str, Any]:
 def measured(options: argparse.Namespace) -> dict[str, Curve]:
     """Both curves; those that were measured before are read."""
     kept = options.out / ("served.json" if options.bundle else "simulated.json")
-    found: dict[str, Curve] = json.loads(kept.read_text()) if kept.exists() else {}
+    curves: dict[str, Curve] = json.loads(kept.read_text()) if kept.exists() else {}
     for schedule in (SYNCHRONOUS, BUFFERED):
-        if schedule not in found:
+        if schedule not in curves:
             with tempfile.TemporaryDirectory() as folder:
-                found[schedule] = (served if options.bundle else simulated)(options, schedule, Path(folder))
+                curves[schedule] = (served if options.bundle else simulated)(options, schedule, Path(folder))
             options.out.mkdir(parents=True, exist_ok=True)
-            kept.write_text(json.dumps(found) + "\n")
-    return found
+            kept.write_text(json.dumps(curves) + "\n")
+    return curves
 
 
 def told(figures: dict[str, Any], unit: str) -> str:
@@ -231,8 +231,8 @@ def main() -> None:
     parser.add_argument("--settings", default="{}", help="other settings of the job, as JSON")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
-    found = measured(options)
-    figures = compared(found[SYNCHRONOUS], found[BUFFERED])
+    curves = measured(options)
+    figures = compared(curves[SYNCHRONOUS], curves[BUFFERED])
     unit = "s" if options.bundle else "passes"
     print(json.dumps(figures) if options.json else f"{machine()}\n{told(figures, unit)}")
 

@@ -130,13 +130,13 @@ def until_it_goes_on(folder: Path, claimed: tuple[int, int], killed: float) -> f
 
 def receipts(folder: Path) -> set[str]:
     """Tasks whose update a client has a receipt for."""
-    found: set[str] = set()
+    uploaded: set[str] = set()
     for log in folder.glob("client-*/client.log"):
         for line in log.read_text(errors="replace").splitlines():
             event = json.loads(line) if line.startswith("{") and line.endswith("}") else {}
             if event.get("event") == "uploaded":
-                found.add(event["task"])
-    return found
+                uploaded.add(event["task"])
+    return uploaded
 
 
 def checked(store: Store, job: Job, folder: Path) -> dict[str, int]:
@@ -223,7 +223,7 @@ def main() -> None:
         ran = interrupted(options, folder)
         store = Store(Settings(data_dir=folder / "data", admin_token=SecretStr(TOKEN)))
         job = find_job(store, "crash")
-        found = checked(store, job, folder)
+        outcome = checked(store, job, folder)
         again = repeated(store, job, ran["parts"])
         weights = store.models.load(job, job.version).weights
         same = all(np.array_equal(weights[name], value) for name, value in again.weights.items())
@@ -231,17 +231,17 @@ def main() -> None:
     kills = ran["kills"]
     print(f"{kills['server']} kills of the server and {kills['client']} of clients in {ran['seconds']:.0f} s")
     print(f"  while a round was closed  {kills['closing']}: it went on within {ran['stood']:.1f} s")
-    for name, value in found.items():
+    for name, value in outcome.items():
         print(f"  {name:<24}{value}")
     print(f"  the adapter is that of an uninterrupted run, bit for bit: {same}")
     wanted = options.buffer or CLIENTS
     good = (
         same
-        and not found["receipts not accepted"]
-        and found["accepted"] == found["averaged"] >= options.rounds * wanted
-        and (options.buffer or found["averaged"] == options.rounds * wanted)
-        and found["rounds done"] == found["versions"] == options.rounds
-        and not found["rounds failed"]
+        and not outcome["receipts not accepted"]
+        and outcome["accepted"] == outcome["averaged"] >= options.rounds * wanted
+        and (options.buffer or outcome["averaged"] == options.rounds * wanted)
+        and outcome["rounds done"] == outcome["versions"] == options.rounds
+        and not outcome["rounds failed"]
         and kills["server"] >= options.kills
         and ran["stood"] <= options.longest
     )

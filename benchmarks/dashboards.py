@@ -89,16 +89,16 @@ def main() -> None:
                 settings: dict[str, Any] = {"training": shape_of(options.bundle)}
                 job = admin.post("/v1/jobs", {"name": "shown", "bundle": bundle, "settings": settings})["id"]
                 token = admin.post("/v1/tokens", {"uses": options.devices})["token"]
-            found = asyncio.run(measure(server, options, job, token))
+            figures = asyncio.run(measure(server, options, job, token))
         finally:
             server.stop()
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(figures))
     else:
         print(machine())
-        for key, value in found.items():
+        for key, value in figures.items():
             print(f"  {key:<26}{value:.2f}")
-    sys.exit(found["MB more"] > MOST_MB or not found["told to the least"])
+    sys.exit(figures["MB more"] > MOST_MB or not figures["told to the least"])
 
 
 if __name__ == "__main__":

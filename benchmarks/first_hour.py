@@ -119,8 +119,8 @@ def size(folder: Path) -> int:
 
 def downloaded(output: str) -> int:
     """The sum of what pip says it downloaded."""
-    found = re.findall(r"^\s*Downloading \S+ \(([\d.]+) (bytes|kB|MB|GB)\)", output, re.MULTILINE)
-    return round(sum(float(number) * UNITS[unit] for number, unit in found))
+    downloads = re.findall(r"^\s*Downloading \S+ \(([\d.]+) (bytes|kB|MB|GB)\)", output, re.MULTILINE)
+    return round(sum(float(number) * UNITS[unit] for number, unit in downloads))
 
 
 def set_up(readme: str) -> list[str]:

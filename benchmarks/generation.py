@@ -72,9 +72,9 @@ def _stock(model: Any, file: Path) -> None:
             cache: Any = DynamicCache(config=model.config)
             for layer, (key, value) in enumerate(zip(past[::2], past[1::2], strict=True)):
                 cache.update(key, value, layer)
-            found = self.model(input_ids=ids, **{_CACHE: cache}, use_cache=True)
+            output = self.model(input_ids=ids, **{_CACHE: cache}, use_cache=True)
             kept = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
-            return found.logits[:, -1:], *kept
+            return output.logits[:, -1:], *kept
 
     config = model.config
     shape = (1, config.num_key_value_heads, 5, config.hidden_size // config.num_attention_heads)
@@ -170,11 +170,10 @@ def main() -> None:
         if not (folder / "bundle").exists():
             make(folder, options)
         results = list(measured(folder, options))
-    found = summary(results)
-    print(
-        json.dumps(found) if options.json else "\n".join(f"{name:<36}{value:>10.2f}" for name, value in found.items())
-    )
-    sys.exit(found["ratio"] < RATIO or found["MB beside weights and cache"] > BESIDE / 1e6)
+    figures = summary(results)
+    lines = [f"{name:<36}{value:>10.2f}" for name, value in figures.items()]
+    print(json.dumps(figures) if options.json else "\n".join(lines))
+    sys.exit(figures["ratio"] < RATIO or figures["MB beside weights and cache"] > BESIDE / 1e6)
 
 
 def summary(results: list[dict[str, Any]]) -> dict[str, float]:

@@ -57,8 +57,8 @@ class Link:
         return [self.names[slot.name] for slot in slots if slot.role is Role.DIRECTION]
 
     def tensors(self) -> list[Tensor]:
-        found = [value.tensors() if isinstance(value, Int4) else [value] for value in self.values.values()]
-        return [tensor for tensors in found for tensor in tensors]
+        parts = [value.tensors() if isinstance(value, Int4) else [value] for value in self.values.values()]
+        return [tensor for tensors in parts for tensor in tensors]
 
 
 _WEIGHTS = Slot(Role.EXAMPLE_WEIGHT, "example_weight")

@@ -141,17 +141,17 @@ def line(row: Row, backprop: Row | None) -> str:
 
 def verdict(model: str, rows: dict[str, Row]) -> str:
     """Ours beside what the paper says of its own."""
-    found = {name: row for name, row in rows.items() if "total" in row}
+    measured = {name: row for name, row in rows.items() if "total" in row}
     paper = PAPER[model]
     parts: list[str] = []
-    if {"dual", "backprop"} <= found.keys():
-        saved = 100 * (1 - found["dual"]["total"] / found["backprop"]["total"])
+    if {"dual", "backprop"} <= measured.keys():
+        saved = 100 * (1 - measured["dual"]["total"] / measured["backprop"]["total"])
         parts.append(f"{saved:.2f} % less than backprop (paper {paper.saved:.2f} %)")
-    if {"dual", "central"} <= found.keys():
-        ratio = found["dual"]["above"] / max(found["central"]["above"], 1)
+    if {"dual", "central"} <= measured.keys():
+        ratio = measured["dual"]["above"] / max(measured["central"]["above"], 1)
         parts.append(f"{ratio:.2f} x central's activations (paper {paper.activations:.2f})")
-    if "dual" in found and paper.peak_gb is not None:
-        total = found["dual"]["total"] / 1e9
+    if "dual" in measured and paper.peak_gb is not None:
+        total = measured["dual"]["total"] / 1e9
         parts.append(f"{total:.2f} GB (paper {paper.peak_gb} GB: {'ok' if total < paper.peak_gb else 'MISS'})")
     return f"  dual: {', '.join(parts) or 'nothing to compare'}"
 
@@ -179,10 +179,10 @@ def chosen(offered: Sequence[str]) -> Any:
     """Names between commas, each one of `offered`."""
 
     def names(text: str) -> list[str]:
-        found = text.split(",")
-        if unknown := [name for name in found if name not in offered]:
+        named = text.split(",")
+        if unknown := [name for name in named if name not in offered]:
             raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: expected some of {', '.join(offered)}")
-        return found
+        return named
 
     return names
 

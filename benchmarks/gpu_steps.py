@@ -65,8 +65,8 @@ def func_jvp(shape: Shape, device: str) -> tuple[Step, int]:
 
     @torch.no_grad()
     def step() -> tuple[Tensor, Tensor]:
-        found: Any = jvp(case.losses, (trained(case.model),), (case.direction,))
-        return found
+        losses_and_jvp: Any = jvp(case.losses, (trained(case.model),), (case.direction,))
+        return losses_and_jvp
 
     return step, bytes_of([*case.model.parameters(), *case.model.buffers()])
 

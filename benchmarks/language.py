@@ -92,10 +92,10 @@ def pretrained(texts: Texts, options: argparse.Namespace) -> Path:
     parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
     done = 0
     if kept.exists():
-        found = torch.load(kept)
-        done = found["done"]
+        state = torch.load(kept)
+        done = state["done"]
         for name, part in parts.items():
-            part.load_state_dict(found[name])
+            part.load_state_dict(state[name])
     for number in range(done, options.pretraining):
         losses = passed(model, optimizer, encoded(tokenizer, texts, options), options.rows, number, schedule.step)
         print(f"  pretraining, pass {number + 1}: loss {np.mean(losses[-200:]):.3f}", file=sys.stderr, flush=True)
@@ -223,9 +223,9 @@ def in_one_place(options: argparse.Namespace, folder: Path, out: Path, config: L
     best = OnePlace(rate, 0, math.inf)
     for number in range(options.passes):
         passed(model, optimizer, ids, options.batch, number)
-        found = perplexity(model, tokenizer, held_back, options)
-        if found < best.held_back:
-            best = OnePlace(rate, number + 1, found)
+        perplexity_now = perplexity(model, tokenizer, held_back, options)
+        if perplexity_now < best.held_back:
+            best = OnePlace(rate, number + 1, perplexity_now)
             model.save_pretrained(str(out))
         elif number + 1 - best.passes >= PATIENCE:
             break
@@ -313,14 +313,14 @@ def show(line: Mapping[str, Any], rounds: int) -> None:
     print(f"  fleet, round {line['round']} of {rounds}: loss {line['loss']:.4f}", file=sys.stderr, flush=True)
 
 
-def told(found: dict[str, Any]) -> str:
+def told(figures: dict[str, Any]) -> str:
     lines = [f"{'perplexity':<28}{'the topic':>12}{'the others':>12}"]
-    for way, values in found["perplexity"].items():
-        best = found["best"].get(way)
+    for way, values in figures["perplexity"].items():
+        best = figures["best"].get(way)
         name = way if best is None else f"{way}, {best['rate']:g}, {best['passes']} passes"
         lines.append(f"{name:<28}{values['topic']:>12.2f}{values['others']:>12.2f}")
-    how = f"preset {found['preset']}, {found['adapter']}, {found['rounds']} rounds, {found['examples']} texts"
-    closed = [f"{100 * share:.1f} % of what {way} closes" for way, share in found["closed"].items()]
+    how = f"preset {figures['preset']}, {figures['adapter']}, {figures['rounds']} rounds, {figures['examples']} texts"
+    closed = [f"{100 * share:.1f} % of what {way} closes" for way, share in figures["closed"].items()]
     return "\n".join([*lines, f"the fleet ({how}) closes {', '.join(closed)}"])
 
 
@@ -348,9 +348,9 @@ def main() -> None:
     parser.add_argument("--adapter", default="{}", help="another adapter of the fleet, as JSON")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
-    found = measured(options)
-    print(json.dumps(found) if options.json else f"{found['machine']}\n{told(found)}")
-    sys.exit(found["closed"][ONE_PLACE] < CLOSED)
+    figures = measured(options)
+    print(json.dumps(figures) if options.json else f"{figures['machine']}\n{told(figures)}")
+    sys.exit(figures["closed"][ONE_PLACE] < CLOSED)
 
 
 if __name__ == "__main__":

@@ -150,7 +150,7 @@ class Gathering:
 
 def drawn(devices: int, numbers: int, rng: np.random.Generator) -> list[Parts]:
     """Updates of devices that all hold every unit."""
-    found: list[Parts] = []
+    updates: list[Parts] = []
     for _ in range(devices):
         weighs = int(rng.integers(1, 1 << 16))
         parts: Parts = {
@@ -158,8 +158,8 @@ def drawn(devices: int, numbers: int, rng: np.random.Generator) -> list[Parts]:
             for part, size in [(HEAD, numbers), *((UNITS + unit, UNIT) for unit in range(UNITS_OF_ALL))]
         }
         report = Report(examples=int(rng.integers(1, 64)), steps=8, loss=float(rng.random()))
-        found.append(parts | {TOLD: told(report, weighs, [])})
-    return found
+        updates.append(parts | {TOLD: told(report, weighs, [])})
+    return updates
 
 
 def run(devices: int, gone: int, numbers: int, seed: int) -> dict[str, Any]:
@@ -240,17 +240,17 @@ def main() -> None:
         shares = failures(options.devices, options.gone, options.failures, options.seed)
         print(json.dumps(shares) if options.json else f"rounds that fail for too few: {_words(shares, 4)}")
         return
-    found = run(options.devices, options.gone, options.numbers, options.seed)
+    figures = run(options.devices, options.gone, options.numbers, options.seed)
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(figures))
         return
-    sent, fetched, spent = (sum(found[name].values()) for name in ("sent", "fetched", "device_ms"))
-    print(f"{found['devices']} devices, {found['gone']} gone after their masked update: exact {found['exact']}")
-    print(f"update {found['update_bytes']:,} bytes as it is; beside it {sent:,.0f} sent and {fetched:,.0f} fetched")
-    print(f"both ways {sent + fetched:,.0f} a device, and {found['staying']:,.0f} one that stays to the end")
-    print(f"a device computes for {spent:.1f} ms of CPU: {_words(found['device_ms'])}")
-    print(f"sent: {_words(found['sent'])}; fetched: {_words(found['fetched'])}")
-    print(f"the server opens the sum in {found['server_s']:.2f} s; reports are {told_size([])} numbers of 8 bytes")
+    sent, fetched, spent = (sum(figures[name].values()) for name in ("sent", "fetched", "device_ms"))
+    print(f"{figures['devices']} devices, {figures['gone']} gone after their masked update: exact {figures['exact']}")
+    print(f"update {figures['update_bytes']:,} bytes as it is; beside it {sent:,.0f} sent and {fetched:,.0f} fetched")
+    print(f"both ways {sent + fetched:,.0f} a device, and {figures['staying']:,.0f} one that stays to the end")
+    print(f"a device computes for {spent:.1f} ms of CPU: {_words(figures['device_ms'])}")
+    print(f"sent: {_words(figures['sent'])}; fetched: {_words(figures['fetched'])}")
+    print(f"the server opens the sum in {figures['server_s']:.2f} s; reports are {told_size([])} numbers of 8 bytes")
 
 
 def _words(values: dict[str, float], digits: int = 1) -> str:

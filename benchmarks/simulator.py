@@ -149,7 +149,7 @@ def speeds(options: argparse.Namespace, data: Path) -> dict[str, dict[str, list[
             "simulator": lambda number, fleet=fleet, state=state: fleet.play(RunState(state.model, number - 1)),
             "one by one": lambda number, alone=alone, state=state: alone.play(number, state.model.weights),
         }
-    found = {arithmetic: {who: list[float]() for who in both} for arithmetic, both in runs.items()}
+    rates = {arithmetic: {who: list[float]() for who in both} for arithmetic, both in runs.items()}
     for number in range(options.repetitions + 1):  # the first one warms up
         for arithmetic, both in runs.items():
             for who, play in both.items():
@@ -157,8 +157,8 @@ def speeds(options: argparse.Namespace, data: Path) -> dict[str, dict[str, list[
                 play(max(number, 1))
                 taken = time.process_time() - started
                 if number:
-                    found[arithmetic][who].append(PER_ROUND * options.iterations / taken)
-    return found
+                    rates[arithmetic][who].append(PER_ROUND * options.iterations / taken)
+    return rates
 
 
 def ratio(fast: list[float], slow: list[float]) -> float:
@@ -203,39 +203,39 @@ def main() -> None:
     if options.worker:
         simulate_some(options)
         return
-    found: dict[str, Any] = {"machine": machine(), "threads": options.threads}
+    figures: dict[str, Any] = {"machine": machine(), "threads": options.threads}
     with tempfile.TemporaryDirectory() as folder:
         sentences = generated(Path(folder), ROWS)
         if options.only != "memory":
-            found["steps_per_cpu_second"] = rates = speeds(options, options.data or sentences)
+            figures["steps_per_cpu_second"] = rates = speeds(options, options.data or sentences)
             slow = rates["float32"]["one by one"]
-            found["ratio"] = {kind: ratio(both["simulator"], both["one by one"]) for kind, both in rates.items()}
-            found["ratio_to_float32"] = {kind: ratio(both["simulator"], slow) for kind, both in rates.items()}
+            figures["ratio"] = {kind: ratio(both["simulator"], both["one by one"]) for kind, both in rates.items()}
+            figures["ratio_to_float32"] = {kind: ratio(both["simulator"], slow) for kind, both in rates.items()}
         if options.only != "speed":
-            found["peak_mb"] = {clients: memory_of(options, sentences, clients) for clients in POPULATIONS}
-    print(json.dumps(found) if options.json else told(found))
-    sys.exit(not reached(found))
+            figures["peak_mb"] = {clients: memory_of(options, sentences, clients) for clients in POPULATIONS}
+    print(json.dumps(figures) if options.json else told(figures))
+    sys.exit(not reached(figures))
 
 
-def reached(found: dict[str, Any]) -> bool:
-    fast = max(found.get("ratio_to_float32", {"": TARGET}).values()) >= TARGET
-    few, *more = found.get("peak_mb", {0: 1.0}).values()
+def reached(figures: dict[str, Any]) -> bool:
+    fast = max(figures.get("ratio_to_float32", {"": TARGET}).values()) >= TARGET
+    few, *more = figures.get("peak_mb", {0: 1.0}).values()
     return fast and max(more, default=few) <= (1 + DRIFT) * few
 
 
-def told(found: dict[str, Any]) -> str:
-    lines = [f"{found['machine']}, {found['threads']} thread(s)"]
-    if "ratio" in found:
+def told(figures: dict[str, Any]) -> str:
+    lines = [f"{figures['machine']}, {figures['threads']} thread(s)"]
+    if "ratio" in figures:
         lines.append(
             f"{'client steps a CPU second':<28}{'simulator':>10}{'one by one':>12}{'ratio':>8}{'to float32':>12}"
         )
-        for kind, both in found["steps_per_cpu_second"].items():
+        for kind, both in figures["steps_per_cpu_second"].items():
             one, other = (statistics.median(both[who]) for who in ("simulator", "one by one"))
-            ratios = f"{found['ratio'][kind]:>8.2f}{found['ratio_to_float32'][kind]:>12.2f}"
+            ratios = f"{figures['ratio'][kind]:>8.2f}{figures['ratio_to_float32'][kind]:>12.2f}"
             lines.append(f"  {kind:<26}{one:>10.1f}{other:>12.1f}{ratios}")
         lines.append(f"  to float32: against one by one in float32, as it is usually run (target {TARGET:g})")
-    if "peak_mb" in found:
-        lines += [f"{clients:>8,} clients{size:>10.0f} MB at most" for clients, size in found["peak_mb"].items()]
+    if "peak_mb" in figures:
+        lines += [f"{clients:>8,} clients{size:>10.0f} MB at most" for clients, size in figures["peak_mb"].items()]
         lines.append(f"  target: at most {DRIFT:.0%} more than for the fewest")
     return "\n".join(lines)
 

@@ -125,11 +125,11 @@ def _pieces(
 def _answers(template: Template, path: Sequence[str]) -> tuple[str, str] | None:
     """What is learnt before an answer's own words, and behind them."""
     try:
-        found = template.chat([_message(role, mark) for role, mark in zip(path, _MARKS, strict=False)])
+        dialogue = template.chat([_message(role, mark) for role, mark in zip(path, _MARKS, strict=False)])
     except SpryError:
         return None
-    (start, stop), mark = found.answers[-1], _MARKS[len(path) - 1]
-    before, own, behind = found.text[start:stop].partition(mark)
+    (start, stop), mark = dialogue.answers[-1], _MARKS[len(path) - 1]
+    before, own, behind = dialogue.text[start:stop].partition(mark)
     return (before, behind) if own else None
 
 

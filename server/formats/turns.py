@@ -37,10 +37,10 @@ class Turns(NamedTuple):
 
 def turns_of(template: Template) -> Turns | None:
     """None where there is no template, or one that writes a message by what comes before or after it."""
-    found = turns.turns_of(template)
-    if found is None:
+    of_template = turns.turns_of(template)
+    if of_template is None:
         return None
-    between = found.between
+    between = of_template.between
     ends = {role: between[role][""] for role in between if role}
     before_user = between[ANSWERING][USER].removeprefix(ends[ANSWERING])
     begins = {USER: before_user, ANSWERING: between[USER][ANSWERING].removeprefix(ends[USER])}
@@ -53,14 +53,14 @@ def turns_of(template: Template) -> Turns | None:
     if any(between[one][other] != ends[one] + begins[other] for one, other in pairs):
         return None
     roles = {role: Around(begins[role], ends[role]) for role in (SYSTEM, USER, ANSWERING) if role in begins}
-    return _begun(Turns(ends[""], roles, found.asking.removeprefix(ends[USER])), template)
+    return _begun(Turns(ends[""], roles, of_template.asking.removeprefix(ends[USER])), template)
 
 
-def _begun(found: Turns, template: Template) -> Turns | None:
+def _begun(written: Turns, template: Template) -> Turns | None:
     """Without the token that begins a text, which who reads the words adds."""
     begin = template.tokens.get("bos_token", "")
     if not begin:
-        return found
-    plain = found._replace(lead=found.lead.removeprefix(begin))
+        return written
+    plain = written._replace(lead=written.lead.removeprefix(begin))
     everything = (plain.lead, plain.asking, *(text for role in plain.roles.values() for text in role))
     return None if any(begin in text for text in everything) else plain

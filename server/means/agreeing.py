@@ -35,10 +35,10 @@ def opposed(said: Numbers, before: Places, freedom: float) -> dict[int, float]:
     products, away, most = said @ said.T, np.zeros(devices, bool), (devices - 1) // 2
     while (left := most - int(away.sum())) > 0:
         inside = np.flatnonzero(~away)
-        found = _against(products[np.ix_(inside, inside)], freedom, left, before[inside])
-        if not found.any():
+        side = _against(products[np.ix_(inside, inside)], freedom, left, before[inside])
+        if not side.any():
             break
-        away[inside[found]] = True
+        away[inside[side]] = True
     return _themselves(said, products, away, freedom)
 
 

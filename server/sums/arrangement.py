@@ -97,10 +97,10 @@ def arranged(entrants: Iterable[Entrant], least: int, cap: int) -> Arrangement:
 
 def teams(entrants: Iterable[Entrant]) -> dict[tuple[int, ...], list[int]]:
     """Places by the units that they hold."""
-    found: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    by_units: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for entrant in entrants:
-        found[entrant.units].append(entrant.place)
-    return dict(found)
+        by_units[entrant.units].append(entrant.place)
+    return dict(by_units)
 
 
 def _ring(order: Sequence[int], half: int) -> dict[int, list[int]]:

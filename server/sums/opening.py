@@ -40,7 +40,7 @@ def shares_in(
     arrangement: Arrangement, dealt: Mapping[int, bytes], survivors: Collection[int], openings: Mapping[int, bytes]
 ) -> Shares:
     """What devices opened, by whose secret it is of; `dealt` is what each dealt out."""
-    found: Shares = defaultdict(dict)
+    shares: Shares = defaultdict(dict)
     for place, opening in openings.items():
         about = sorted({place, *(mate for mate in arrangement.mates[place] if mate in dealt)})
         for at, other in enumerate(about):
@@ -49,8 +49,8 @@ def shares_in(
             if place in receivers:  # it told its pad
                 both = dealt[other][DEALT * receivers.index(place) :]
                 opened = more(both[SHARE * (other in survivors) :][:SHARE], opened)
-            found[other][place + 1] = opened
-    return found
+            shares[other][place + 1] = opened
+    return shares
 
 
 def opening_size(arrangement: Arrangement, sharers: Collection[int], place: int) -> int:
