@@ -36,8 +36,8 @@ from sqlalchemy import select
 from edge_client.data.batches import Batches
 from edge_client.data.examples import examples_for
 from edge_client.data.sources import open_data
+from edge_client.estimators.registry import estimator_for
 from edge_client.training.epoch import TrainingState, report, train, update
-from edge_client.training.estimators import estimator_for
 from edge_client.training.features import NOTHING, measured
 from edge_client.training.plan import Workbench
 from edge_client.wire.protocol import Task

@@ -8,8 +8,8 @@ import pytest
 
 from edge_client.bundle.folder import Bundle
 from edge_client.commands.cli import SUBCOMMANDS, build
+from edge_client.estimators.registry import ESTIMATORS
 from edge_client.training.aggregations import AGGREGATIONS
-from edge_client.training.estimators import ESTIMATORS
 from edge_client.wire.protocol import Training
 from export.adapt.adapter import ADAPTERS
 from server.jobs.settings import JobSettings

@@ -20,10 +20,10 @@ from edge_client.data.batches import Batch, Batches, in_order
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example
 from edge_client.errors import TrainingError
+from edge_client.estimators.estimator import Estimate, trained
 from edge_client.tasks.task import Score, TaskType, combined
 from edge_client.wire.protocol import Report, Task, Training
 
-from .estimators import Estimate, trained
 from .optimizers import local_step
 
 

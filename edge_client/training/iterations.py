@@ -7,6 +7,8 @@ import time
 from edge_client.bundle.folder import Bundle
 from edge_client.data.batches import Batches
 from edge_client.errors import ServerError, TrainingError
+from edge_client.estimators.directed import ScalarEstimator
+from edge_client.estimators.estimator import Estimator
 from edge_client.events import Event, Tell
 from edge_client.step.passes import Passes
 from edge_client.store.job import JobStore
@@ -16,7 +18,6 @@ from edge_client.wire.scalars import ScalarReport, StepRecord, decode_records, e
 from edge_client.wire.server import Server
 
 from .epoch import check_finite, steps_in
-from .estimators import Estimator, ScalarEstimator
 from .optimizers import check_aggregations
 from .versions import applied, downloaded, merged, newest_kept
 

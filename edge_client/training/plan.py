@@ -12,13 +12,12 @@ from edge_client.bundle.manifest import Manifest, ProgramSpec
 from edge_client.data.examples import Check
 from edge_client.data.templates import Template
 from edge_client.errors import ProgramInputError, TrainingError
+from edge_client.estimators.registry import kind_of
 from edge_client.runtimes.runtime import CPU, Runtime, open_runtime
 from edge_client.step.passes import Passes, rows_at_once
 from edge_client.step.turns import directions_at_once
 from edge_client.tasks.registry import task_named
 from edge_client.wire.protocol import Task
-
-from .estimators import kind_of
 
 if TYPE_CHECKING:
     from edge_client.data.encoder import TextEncoder

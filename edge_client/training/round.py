@@ -13,6 +13,8 @@ from edge_client.data.batches import Batches
 from edge_client.data.examples import Examples
 from edge_client.data.sequences import taken
 from edge_client.errors import ServerError, Unauthorized, Unreachable
+from edge_client.estimators.estimator import Estimator
+from edge_client.estimators.registry import estimator_for
 from edge_client.events import Event, Tell
 from edge_client.memory import peak_above_now
 from edge_client.step.passes import Passes
@@ -23,7 +25,6 @@ from edge_client.wire.protocol import Judgement, Task
 from edge_client.wire.server import Server
 
 from .epoch import Judged, TrainingState, evaluate, report, steps_in, train, update
-from .estimators import Estimator, estimator_for
 from .features import NOTHING, Moments, measured
 from .iterations import Iterations
 from .personal import personal

@@ -67,7 +67,7 @@ class Training:
 
     mode: Mode = "epoch"
     estimator: Name = "forward"
-    """One of `edge_client.training.estimators`, or of another distribution."""
+    """One of `edge_client.estimators.registry`, or of another distribution."""
     batch: Positive = 8
     length: Positive = 64
     epochs: Positive = 1

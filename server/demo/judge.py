@@ -15,8 +15,8 @@ from edge_client.bundle.folder import Bundle
 from edge_client.data.batches import Batches
 from edge_client.data.examples import Examples, examples_for
 from edge_client.data.sources import open_data
+from edge_client.estimators.registry import estimator_for
 from edge_client.training.epoch import TrainingState, evaluate, train
-from edge_client.training.estimators import estimator_for
 from edge_client.training.plan import Workbench
 from edge_client.wire.protocol import ServerOptimizers, Task, Training
 from server.demo.intents import Phrase

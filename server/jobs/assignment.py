@@ -10,8 +10,8 @@ from typing import Literal
 from edge_client.bundle.chain import Chain, bytes_of, cut_for
 from edge_client.bundle.manifest import Manifest
 from edge_client.errors import BundleError
+from edge_client.estimators.registry import kind_of
 from edge_client.step.turns import directions_at_once
-from edge_client.training.estimators import kind_of
 from edge_client.wire.protocol import Training
 from server.jobs.passes import passes
 

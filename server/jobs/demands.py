@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edge_client.bundle.manifest import Manifest
-from edge_client.training.estimators import ESTIMATORS
+from edge_client.estimators.registry import ESTIMATORS
 from edge_client.wire.protocol import CheckIn
 from server.jobs.job import Job
 

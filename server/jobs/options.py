@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from edge_client.commands.options.groups import OptionGroup
-from edge_client.training.estimators import ESTIMATORS
+from edge_client.estimators.registry import ESTIMATORS
 from server.errors import SettingsError
 from server.jobs.presets import PRESETS
 from server.means.registry import MEANS

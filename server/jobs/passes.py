@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from edge_client.bundle.chain import cut_for
 from edge_client.bundle.manifest import Manifest
+from edge_client.estimators.estimator import Estimator
 from edge_client.gradient.drawing import own_directions
-from edge_client.training.estimators import Estimator
 from edge_client.wire.protocol import Training
 
 

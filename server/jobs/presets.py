@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from edge_client.bundle.manifest import Manifest
-from edge_client.training.estimators import TANGENT
+from edge_client.estimators.estimator import TANGENT
 from server.jobs.passes import behind
 
 Preset = Literal["auto", "alike", "default", "paper", "bottleneck", "aligned", "aligned-iteration", "pairs"]

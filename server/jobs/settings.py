@@ -9,9 +9,10 @@ from annotated_types import Ge, Gt, Le, Len, Lt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from edge_client.bundle.manifest import Manifest
+from edge_client.estimators.directed import ScalarEstimator
+from edge_client.estimators.registry import ESTIMATORS, kind_of
 from edge_client.sums.fixed import FEWEST
 from edge_client.training.epoch import steps_in
-from edge_client.training.estimators import ESTIMATORS, ScalarEstimator, kind_of
 from edge_client.wire.protocol import ServerOptimizers, Training
 from server.jobs.assignment import Assignment, RoundSlot, slots
 from server.jobs.teams import check_sums, team_slots, teams_of

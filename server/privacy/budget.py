@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from edge_client.bundle.manifest import Manifest
-from edge_client.training.estimators import kind_of
+from edge_client.estimators.registry import kind_of
 from server.errors import SettingsError
 from server.jobs.settings import JobSettings
 from server.privacy.accountant import epsilon_of, noise_for, sampled_epsilon, sampled_noise, times_for

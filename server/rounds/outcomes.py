@@ -16,8 +16,8 @@ import numpy as np
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest
 from edge_client.bundle.names import SAID
+from edge_client.estimators.registry import kind_of
 from edge_client.gradient.drawing import Draw, step_directions
-from edge_client.training.estimators import kind_of
 from edge_client.training.features import Moments, moments_in
 from edge_client.wire.protocol import Report, Training
 from edge_client.wire.scalars import Participant, ScalarReport, StepRecord, as_published, decode_report

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edge_client.training.estimators import kind_of
+from edge_client.estimators.registry import kind_of
 from server.jobs.job import Job
 from server.jobs.passes import passes
 from server.rounds.fleet import needs_of

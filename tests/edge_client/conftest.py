@@ -9,9 +9,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from edge_client.bundle.folder import Bundle
 from edge_client.client.client import Client
 from edge_client.events import Event
+from edge_client.runtimes.runtime import open_runtime
 from tests.arrivals import arrive
+from tests.edge_client.bench import Bench
 from tests.edge_client.stage import Stage
 
 ADMIN = {"Authorization": "Bearer an-administrator-of-these-tests"}
@@ -135,3 +138,11 @@ def stage():
         yield stage
         stage.shutdown()
         thread.join()
+
+
+@pytest.fixture(scope="module")
+def bench(trainable):
+    """A bundle to train, opened once for a file of tests."""
+    bundle = Bundle.open(trainable)
+    with open_runtime("onnx", bundle.folder, threads=1) as runtime:
+        yield Bench(bundle, runtime)

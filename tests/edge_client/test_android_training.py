@@ -19,11 +19,11 @@ from edge_client.data.batches import Batches
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import examples_for
 from edge_client.data.sources import open_data
+from edge_client.estimators.registry import estimator_for
 from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.passes import Passes
 from edge_client.tasks.classification import Classification
 from edge_client.training.epoch import Judged, TrainingState, evaluate, report, train, update
-from edge_client.training.estimators import estimator_for
 from edge_client.training.features import measured
 from edge_client.training.optimizers import server_step
 from edge_client.training.replay import changes

@@ -16,10 +16,10 @@ from edge_client.bundle import manifest as manifests
 from edge_client.commands import cli
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.errors import PluginError
+from edge_client.estimators.registry import ESTIMATORS
 from edge_client.runtimes.runtime import RUNTIMES, available, open_runtime
 from edge_client.store.jobs import DeviceStore
 from edge_client.training.aggregations import AGGREGATIONS
-from edge_client.training.estimators import ESTIMATORS
 from export.adapt.adapter import ADAPTERS
 from server.means.registry import MEANS
 from server.storage.jobs import find_job
@@ -62,7 +62,8 @@ from server.means.rule import Rule
 FIRST = Rule(lambda changes, weights: changes[0])
 """,
     "estimator": """
-from edge_client.training.estimators import Estimate, ExactGradient
+from edge_client.estimators.estimator import Estimate
+from edge_client.estimators.exact import ExactGradient
 
 class Twice(ExactGradient):
     def gradient(self, batch, weights, iteration):
@@ -161,7 +162,7 @@ def test_a_name_of_this_projects_own(environment):
     [
         ("spry_poor.absent:Estimator", r"cannot be imported: No module named 'spry_poor.absent'; install it anew"),
         ("spry_poor.module:Absent", r"cannot be imported: .*Absent.*; install it anew, or uninstall it"),
-        ("spry_poor.module:NUMBER", r"must be of edge_client.training.estimators.Estimator, spry_poor.module:NUMBER"),
+        ("spry_poor.module:NUMBER", r"must be of edge_client.estimators.estimator.Estimator, spry_poor.module:NUMBER"),
     ],
 )
 def test_what_cannot_be_used_is_named_with_its_distribution(environment, value, message):

@@ -16,9 +16,9 @@ import numpy as np
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import Manifest
 from edge_client.data.batches import Batch
+from edge_client.estimators.estimator import trained
 from edge_client.gradient.estimate import shares
 from edge_client.step.passes import Pass
-from edge_client.training.estimators import trained
 from edge_client.wire.protocol import Task
 from server.simulation.compute.learner import Bottleneck, Computed, Differentiated, Learner
 

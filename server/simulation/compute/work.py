@@ -21,10 +21,11 @@ from edge_client.data.examples import Example, examples_for
 from edge_client.data.sequences import taken
 from edge_client.data.sources import open_data
 from edge_client.data.templates import Template
+from edge_client.estimators.directed import DirectedEstimator, ScalarEstimator
+from edge_client.estimators.estimator import Estimate, Estimator
 from edge_client.tasks.registry import task_named
 from edge_client.tasks.task import Score
 from edge_client.training.epoch import Judged, TrainingState, evaluate, report, steps_in, train, update
-from edge_client.training.estimators import DirectedEstimator, Estimate, Estimator, ScalarEstimator
 from edge_client.training.features import NOTHING, Moments, measured
 from edge_client.training.personal import personal
 from edge_client.wire.protocol import Task

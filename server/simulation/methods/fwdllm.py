@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from edge_client.arrays import Weights
 from edge_client.data.batches import Batch
-from edge_client.training.estimators import Central, Estimate
+from edge_client.estimators.central import Central
+from edge_client.estimators.estimator import Estimate
 from edge_client.wire.protocol import Training
 from edge_client.wire.scalars import ScalarReport
 

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from edge_client.arrays import Weights
 from edge_client.data.batches import Batch
+from edge_client.estimators.central import Central
+from edge_client.estimators.estimator import Estimator
 from edge_client.step.passes import Pass
-from edge_client.training.estimators import Central, Estimator
 from edge_client.wire.scalars import ScalarReport
 from server.simulation.methods.fwdllm import ClosestDirection
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from edge_client.training.estimators import Estimator, kind_of
+from edge_client.estimators.estimator import Estimator
+from edge_client.estimators.registry import kind_of
 from edge_client.wire.protocol import Training
 from server.errors import SimulationError
 from server.simulation.methods.fwdllm import ClosestDirection

@@ -10,9 +10,9 @@ import numpy as np
 
 from edge_client.arrays import Array
 from edge_client.bundle.manifest import Manifest
+from edge_client.estimators.registry import kind_of
 from edge_client.gradient.drawing import counted
 from edge_client.gradient.philox import block
-from edge_client.training.estimators import kind_of
 from edge_client.wire.protocol import Training
 from server.jobs.assignment import cyclic, everything
 from server.jobs.passes import passes

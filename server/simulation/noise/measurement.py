@@ -21,9 +21,9 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.data.batches import Batch, Batches, in_order
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example
+from edge_client.estimators.registry import kind_of
 from edge_client.gradient.estimate import shares
 from edge_client.tasks.registry import task_named
-from edge_client.training.estimators import kind_of
 from edge_client.wire.protocol import Training
 from server.errors import SimulationError
 from server.jobs.assignment import RoundSlot

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from edge_client.bundle.chain import first_use
 from edge_client.bundle.manifest import Manifest
-from edge_client.training.estimators import kind_of
+from edge_client.estimators.registry import kind_of
 from server.simulation.noise.choice import Candidate, cosine_with, forward_passes, noise
 
 Vector = NDArray[np.float64]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from edge_client.bundle.manifest import Manifest
-from edge_client.training.estimators import Estimator
+from edge_client.estimators.estimator import Estimator
 from edge_client.wire.protocol import Training
 from server.jobs.passes import passes
 from server.simulation.compute.crews import Crew

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edge_client.bundle.chain import cut_for
 from edge_client.bundle.manifest import Manifest
-from edge_client.training.estimators import kind_of
+from edge_client.estimators.registry import kind_of
 from edge_client.wire.protocol import Task, Training
 from server.jobs.assignment import RoundSlot
 from server.jobs.settings import JobSettings

@@ -20,13 +20,13 @@ from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import examples_for
 from edge_client.data.sources import open_data
 from edge_client.errors import DataError, SpryError, StoreError, Unauthorized
+from edge_client.estimators.registry import estimator_for
 from edge_client.events import Event
 from edge_client.runtimes.runtime import chosen, open_runtime
 from edge_client.step.passes import Passes
 from edge_client.store.jobs import DeviceStore
 from edge_client.tasks.registry import task_named
 from edge_client.training.epoch import TrainingState, train, update
-from edge_client.training.estimators import estimator_for
 from edge_client.wire.clipping import changes_of, length_of
 from edge_client.wire.protocol import Enrolled
 from server.storage import parts, rounds

@@ -8,7 +8,8 @@ import pytest
 
 from edge_client.bundle import manifest as manifests
 from edge_client.bundle.manifest import FILE_NAME
-from edge_client.training.estimators import ScalarEstimator, kind_of
+from edge_client.estimators.directed import ScalarEstimator
+from edge_client.estimators.registry import kind_of
 from edge_client.wire.protocol import Training
 from server.jobs.presets import PRESETS, merged, start_of
 from server.simulation.methods.methods import METHODS, check_method

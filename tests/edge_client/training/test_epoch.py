@@ -7,10 +7,11 @@ import pytest
 
 from edge_client.data.batches import shuffled
 from edge_client.errors import TrainingError
+from edge_client.estimators.estimator import trained
+from edge_client.estimators.registry import ESTIMATORS, estimator_for
 from edge_client.training.epoch import TrainingState, evaluate, report, steps_in, train, update
-from edge_client.training.estimators import ESTIMATORS, estimator_for, trained
 from edge_client.wire.protocol import Training
-from tests.edge_client.training.bench import CLASSES, EXAMPLES
+from tests.edge_client.bench import CLASSES, EXAMPLES
 
 # --- the prefix's cache ---
 

@@ -8,7 +8,7 @@ from edge_client.bundle.folder import Bundle
 from edge_client.errors import TrainingError
 from edge_client.runtimes.onnx import OnnxRuntime
 from edge_client.training.plan import plan_for, programs_of
-from tests.edge_client.training.bench import Bench
+from tests.edge_client.bench import Bench
 
 
 class Watched(OnnxRuntime):

@@ -10,11 +10,12 @@ from edge_client.bundle.folder import Bundle
 from edge_client.data.batches import Batches
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example
+from edge_client.estimators.estimator import trained
+from edge_client.estimators.registry import estimator_for
 from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.passes import Passes
 from edge_client.tasks.classification import Classification
 from edge_client.training.aggregations import AGGREGATIONS
-from edge_client.training.estimators import estimator_for, trained
 from edge_client.training.optimizers import server_step
 from edge_client.training.replay import changes, replay
 from edge_client.wire.protocol import ServerOptimizer, ServerOptimizers, Training

@@ -7,9 +7,9 @@ import transformers
 
 from edge_client.bundle.folder import Bundle
 from edge_client.data.batches import Batch
+from edge_client.estimators.registry import estimator_for
 from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.passes import Passes
-from edge_client.training.estimators import estimator_for
 from edge_client.training.plan import programs_of
 from edge_client.wire.protocol import ServerOptimizers, Task, Training
 from export.adapt.adapter import ADAPTERS

@@ -3,7 +3,10 @@
 import pytest
 
 from edge_client.bundle import manifest as manifests
-from edge_client.training.estimators import Central, ExactGradient, Forward, Mixed
+from edge_client.estimators.central import Central
+from edge_client.estimators.exact import ExactGradient
+from edge_client.estimators.forward import Forward
+from edge_client.estimators.mixed import Mixed
 from edge_client.wire.protocol import Training
 from server.jobs.passes import behind, passes
 from server.simulation.methods.fwdllm import ClosestDirection

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from edge_client.bundle import manifest as manifests
 from edge_client.bundle.manifest import FILE_NAME
-from edge_client.training.estimators import kind_of
+from edge_client.estimators.registry import kind_of
 from edge_client.wire.protocol import Training
 from edge_client.wire.scalars import Participant, ScalarReport
 from server.rounds.aggregation import Holder, Mean, bounded, bounded_scalars, weights_of

@@ -10,11 +10,11 @@ import pytest
 
 from edge_client.bundle.folder import Bundle
 from edge_client.data.examples import Example
+from edge_client.estimators.registry import estimator_for
 from edge_client.runtimes.runtime import open_runtime
 from edge_client.training.epoch import TrainingState, train, update
-from edge_client.training.estimators import estimator_for
 from server.rounds.aggregation import Mean
-from tests.edge_client.training.bench import Bench
+from tests.edge_client.bench import Bench
 
 TEXTS = "it is a train", "the ice is on the lake"
 """One of each class: whoever has it has the class's gradient."""

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from edge_client.training.estimators import Central, Forward
+from edge_client.estimators.central import Central
+from edge_client.estimators.forward import Forward
 from server.simulation.compute.work import Worker
 from server.simulation.methods.limits import ClosestLimit, at_limit
 from server.simulation.methods.methods import METHODS

@@ -6,7 +6,7 @@ import pytest
 
 from edge_client.bundle.chain import Chain, cost
 from edge_client.bundle.folder import Bundle
-from edge_client.training.estimators import ESTIMATORS
+from edge_client.estimators.registry import ESTIMATORS
 from edge_client.wire.protocol import ServerOptimizers, Task, Training
 from server.errors import SimulationError
 from server.simulation.plan import plan_for

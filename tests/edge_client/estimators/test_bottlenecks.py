@@ -8,12 +8,12 @@ from torch.func import jvp
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import FIRST_SCHEMA, SCHEMA
 from edge_client.commands.options.adapter import AdapterOptions
+from edge_client.estimators.registry import estimator_for
 from edge_client.gradient.drawing import step_directions, without_padding
 from edge_client.gradient.estimate import directions_for
 from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.stepper import Stepper
-from edge_client.training.estimators import estimator_for
-from tests.edge_client.training.bench import Bench, flat
+from tests.edge_client.bench import Bench, flat
 from tests.export.trained import LENGTH, Trained
 
 RUNTIMES = ("onnx", "executorch", "torchscript")

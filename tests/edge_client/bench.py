@@ -5,10 +5,10 @@ import numpy as np
 from edge_client.data.batches import Batches
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example
+from edge_client.estimators.registry import estimator_for
 from edge_client.step.passes import Passes
 from edge_client.tasks.classification import Classification
 from edge_client.training.epoch import TrainingState, train
-from edge_client.training.estimators import estimator_for
 
 TEXTS = ("it is a train", "the ice is on the lake", "is it?", "a b c", "the lake", "on it", "no ice, no train!")
 EXAMPLES = [Example(text, None, number % 3) for number, text in enumerate(TEXTS)]

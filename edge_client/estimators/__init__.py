@@ -1,0 +1,1 @@
+"""How a step's gradient is found: a module each, and one row in `registry`."""
