@@ -19,6 +19,9 @@ from pathlib import Path
 
 from fleet import Client, Server, machine, read_rows, shape_of, write_rows
 
+from edge_client.bundle.folder import Bundle
+from edge_client.data.local import OwnData
+from edge_client.tasks.registry import task_named
 from server.cli.connection import Administrator
 
 IDLE_MB, TRAINING_MB, DRIFT = 70.0, 170.0, 0.05
@@ -84,8 +87,24 @@ def start_job(admin: Administrator, options: argparse.Namespace, rounds: int, st
     admin.post("/v1/jobs", {"name": "memory", "bundle": bundle, "settings": settings})
 
 
-def done(admin: Administrator) -> int:
-    return admin.get("/v1/jobs/memory")["done"]
+def done(admin: Administrator, wanted: int) -> int:
+    """Rounds; ends where so many will never be."""
+    job = admin.get("/v1/jobs/memory")
+    if job["state"] != "running" and job["done"] < wanted:
+        sys.exit(f"error: the job is {job['state']} after {job['done']} of {wanted} rounds: {job['reason']}")
+    return job["done"]
+
+
+def require_fitting(bundle: Path, data: Path, examples: int) -> None:
+    """A client whose rows are no examples of the job would wait for another one for ever."""
+    with Bundle.open(bundle, verify=False) as opened:
+        model = opened.manifest.model
+    kind = task_named(model.task)
+    if kind.has_classes:
+        own = OwnData(read_rows(data, examples))
+        own.count()
+        if why := own.misfit(kind.fields, kind.check(model.labels)):
+            sys.exit(f"error: {data} does not fit {bundle}: {why}; its labels are {', '.join(model.labels)}")
 
 
 def around_training(options: argparse.Namespace, folder: Path) -> bool:
@@ -94,7 +113,7 @@ def around_training(options: argparse.Namespace, folder: Path) -> bool:
         before = watched.waits(min(STARTED, options.settled))
         start_job(admin, options, rounds=1, steps=options.steps)
         watched.taken()
-        while not done(admin):
+        while not done(admin, 1):
             watched.waits(0.3)
         training, after = watched.taken(), watched.waits(options.settled)
     print(f"  idle before the first task   {before:6.1f} MB  (target < {IDLE_MB:.0f})")
@@ -109,7 +128,7 @@ def over_rounds(options: argparse.Namespace, folder: Path) -> bool:
     with watching(options, folder, retry=0.1) as (admin, watched):
         start_job(admin, options, rounds=options.rounds, steps=1)
         for mark in range(options.every, options.rounds + 1, options.every):
-            while (found := done(admin)) < mark:
+            while (found := done(admin, mark)) < mark:
                 watched.waits(0.1)
             sizes.append(watched.taken())
             print(f"  after {found:>4} rounds            {sizes[-1]:6.1f} MB", flush=True)
@@ -132,6 +151,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.rounds < 2 * options.every:
         parser.error(f"--rounds must be at least {2 * options.every}")
+    require_fitting(options.bundle, options.data / "train.jsonl", options.examples)
     print(f"{machine()}\n{options.bundle}, {shape_of(options.bundle)}", flush=True)
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.work or Path(temporary)

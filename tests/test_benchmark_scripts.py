@@ -89,6 +89,13 @@ def test_memory_over_time(tiny, data):
     assert lines[-1].lstrip().startswith("drift")
 
 
+def test_memory_is_not_measured_of_a_client_that_would_wait_for_ever(tiny, tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"text": "a row of another job", "label": "elsewhere"}\n')
+    with pytest.raises(SystemExit, match=r"does not fit .*'elsewhere'.*its labels are"):
+        script("memory").require_fitting(tiny, path, 500)
+
+
 def test_the_first_hour_without_its_downloads(tiny):
     options = "--only", "device", "--device-only", "--no-install", "--bundle", tiny, "--json"
     found = json.loads(ran("first_hour", *options))

@@ -7,7 +7,6 @@ may add one; the table below gives this project's own subcommands their line in 
 
 from __future__ import annotations
 
-import errno
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint
@@ -19,24 +18,12 @@ from typer.main import get_command
 
 from edge_client import __version__, plugins
 from edge_client.commands.interrupts import end_as_interrupted
+from edge_client.commands.membership.successor import allow_successors, without_httpx_command
 from edge_client.commands.options.panels import PanelCommand
-from edge_client.errors import RuntimeMissing, SpryError
+from edge_client.commands.outcome import INTERRUPTED, complain, outcome
+from edge_client.errors import RuntimeMissing
 
-BAD_INPUT = 2
-INTERRUPTED = 130  # what a shell reports for a process ended by Ctrl-C
 OWN_PACKAGES = ("edge_client", "export", "server")
-# Conditions of the machine that its user can change, and how; any other OSError is a defect and keeps its traceback.
-_FULL, _CLOSED = "free some space, or choose another place", "choose another place, or get the right to this one"
-MACHINE_ERRORS = {
-    errno.ENOSPC: _FULL,
-    errno.EDQUOT: _FULL,
-    errno.EROFS: "choose a place that can be written to",
-    errno.EACCES: _CLOSED,
-    errno.EPERM: _CLOSED,
-    errno.ENOTDIR: "a file stands where a folder is expected: choose another place",
-    errno.EISDIR: "a folder stands where a file is expected: give a file",
-    errno.ENAMETOOLONG: "choose a shorter name",
-}
 # typer names only the subclass; the base covers unknown options, missing arguments and unknown commands.
 UsageError: Any = typer.BadParameter.__base__
 
@@ -168,40 +155,20 @@ def build() -> Any:
     return get_command(app)
 
 
-def complain(message: str, code: int = BAD_INPUT) -> int:
-    typer.echo(f"error: {' '.join(message.split())}", err=True)
-    return code
-
-
 def run(args: Sequence[str]) -> int:
     """Run the command line and give back its exit code; errors a user can act on become one line on stderr."""
     try:
-        result = build()(args=list(args), prog_name="spry", standalone_mode=False)
-    except SpryError as error:
-        return complain(str(error), error.exit_code)
+        return outcome(lambda: build()(args=list(args), prog_name="spry", standalone_mode=False))
     except UsageError as error:
         context: typer.Context | None = error.ctx
         where = context.command_path if context else "spry"
         return complain(f"{error.format_message().rstrip('.')} (see `{where} --help`)")
-    except OSError as error:
-        if error.errno not in MACHINE_ERRORS:
-            raise
-        where = f": {error.filename}" if error.filename else ""
-        return complain(f"{error.strerror}{where}; {MACHINE_ERRORS[error.errno]}")
     except typer.Abort:
         return complain("stopped", 1)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    return result if isinstance(result, int) else 0
-
-
-def without_httpx_command() -> None:
-    """Let httpx leave out its own command, which imports five megabytes of what draws on terminals."""
-    modules: dict[str, Any] = sys.modules
-    modules.setdefault("httpx._main", None)
 
 
 def main() -> NoReturn:
     end_as_interrupted()  # so that what is half made is cleaned up whichever way a command is ended
     without_httpx_command()
+    allow_successors()
     sys.exit(run(sys.argv[1:]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,13 @@ class PteRuntime(Runtime):
                 raise BundleError(f"{name} is missing from the bundle {self.folder}; copy it again")
             self._files[name] = self._open(path)
         return self._files[name]
+
+    def _free(self, programs: Iterable[tuple[str, str]]) -> None:  # noqa: ARG002 -- these and all others
+        """XNNPACK gives the memory that programs share back with the last of them.
+
+        Where some stay, it grows for the next ones beside what there was.
+        """
+        self.close()
 
     def release(self, program: ProgramSpec) -> None:
         super().release(program)

@@ -27,6 +27,7 @@ from edge_client.arrays import Array
 from edge_client.bundle.manifest import ProgramSpec, TensorSpec
 from edge_client.distribution import NAME, install_command
 from edge_client.errors import ProgramInputError, RuntimeMissing, SpryError
+from edge_client.memory import trim_memory
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -79,6 +80,17 @@ class Runtime(ABC):
     def release(self, program: ProgramSpec) -> None:
         """Free a program's memory; the next run loads it again."""
         self._loaded.pop(_key(program), None)
+
+    def keep(self, programs: Iterable[ProgramSpec]) -> None:
+        """Free all programs but these: what another round's cut or shape needed would add up."""
+        unwanted = self._loaded.keys() - {_key(program) for program in programs}
+        if unwanted:
+            self._free(unwanted)
+            trim_memory()  # or what is loaded next lies beside the holes that these leave
+
+    def _free(self, programs: Iterable[tuple[str, str]]) -> None:
+        for key in programs:
+            del self._loaded[key]
 
     def close(self) -> None:
         """Free everything; the runtime may be used again all the same."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -64,18 +64,11 @@ class Workbench:
     def passes(self, task: Task, memory: int | None, *, keep_prefixes: bool = True, low_memory: bool = False) -> Passes:
         """`keep_prefixes` pays where batches are visited again."""
         plan = plan_for(self.manifest, task, memory, low_memory=low_memory)
-        self._release_but(programs_of(self.manifest, task))
+        self.runtime.keep(programs_of(self.manifest, task))
         return Passes(
             self.manifest, self.runtime, task, cache_bytes=plan.cache_bytes, keep_prefixes=keep_prefixes,
             low_memory=plan.low_memory,
         )  # fmt: skip
-
-    def _release_but(self, wanted: Iterable[ProgramSpec]) -> None:
-        """What another round's cut or shape needed would add up."""
-        kept = {(program.file, program.method) for program in wanted}
-        for program in self.bundle.programs(self.runtime_name):
-            if (program.file, program.method) not in kept:
-                self.runtime.release(program)
 
     def close(self) -> None:
         self.runtime.close()

@@ -42,12 +42,14 @@ def export(
     with connect(server, admin_token, ca) as administrator:
         standing = administrator.get(f"/v1/jobs/{part(job)}")
         sink = open_sink(to, Curves(standing["id"], standing["name"], standing["settings"]))
-        sent = send(sink, told(administrator, standing).points)
+        known = told(administrator, standing)
+        sent = send(sink, known.points)
         if follow:
             with administrator.events(job) as events:
                 for text in events:
                     standing = json.loads(text)
-                    sent += send(sink, told(administrator, standing).points)
+                    known = told(administrator, standing, after=known.settled)
+                    sent += send(sink, known.points)
             if standing["state"] == _ENDED:
                 sent += _late(administrator, sink, standing)
         if standing["state"] == _ENDED:
@@ -64,17 +66,20 @@ class Told(NamedTuple):
     points: list[Point]
     is_all: bool
     """Whether no device is still to tell what it measured."""
+    settled: int
+    """The last round of which, and of those before, there is no more to tell while the job runs; -1: none."""
 
 
-def told(administrator: Administrator, job: Mapping[str, Any], *, latest: float = _LATEST) -> Told:
+def told(administrator: Administrator, job: Mapping[str, Any], *, latest: float = _LATEST, after: int = -1) -> Told:
     """With the times at which their rounds were over; what is known before the first, when the job was made.
 
+    Of the rounds `after` one alone: what is settled of a long job is asked for once.
     A place keeps the first value that it is given: the means of what devices measured are left out while others may
     follow, so many seconds at the `latest`.
     """
     where = f"/v1/jobs/{part(job['id'])}"
-    rounds = {row["number"]: row for row in _rounds(administrator, where)}
-    metrics = administrator.get(f"{where}/metrics")
+    rounds = {row["number"]: row for row in _rounds(administrator, where, after)}
+    metrics = administrator.get(f"{where}/metrics", after=after)
     evaluated = {row["round"]: row["value"] for row in metrics if row["name"] == _EVALUATED}
     waits = {row["number"] for row in rounds.values() if _waits(job, row, evaluated, latest)}
     points = list[Point]()
@@ -82,7 +87,9 @@ def told(administrator: Administrator, job: Mapping[str, Any], *, latest: float 
         if row["round"] not in waits or not (row["name"] == _EVALUATED or row["name"].endswith(_MEASURED)):
             end = rounds[row["round"]]["closed"] if row["round"] in rounds else None
             points.append(Point(row["round"], row["name"], row["value"], job["created"] if end is None else end))
-    return Told(points, not waits)
+    unsettled = waits | {number for number, row in rounds.items() if row["closed"] is None}
+    settled = min(unsettled, default=max(rounds, default=after) + 1) - 1
+    return Told(points, not waits, max(settled, after))
 
 
 def _waits(job: Mapping[str, Any], row: Mapping[str, Any], evaluated: Mapping[int, float], latest: float) -> bool:
@@ -105,8 +112,8 @@ def _late(administrator: Administrator, sink: Sink, job: Mapping[str, Any]) -> i
     return sent + send(sink, told(administrator, job, latest=0.0).points)
 
 
-def _rounds(administrator: Administrator, where: str) -> Iterator[dict[str, Any]]:
-    before: dict[str, int] = {}
-    while page := administrator.get(f"{where}/rounds", limit=_PAGE, **before):
+def _rounds(administrator: Administrator, where: str, after: int) -> Iterator[dict[str, Any]]:
+    asked = {"limit": _PAGE, "after": after}
+    while page := administrator.get(f"{where}/rounds", **asked):
         yield from page
-        before = {"before": page[-1]["number"]}
+        asked["before"] = page[-1]["number"]

@@ -222,9 +222,9 @@ def _counts(store: Store, job: Job, numbers: list[int]) -> dict[int, dict[str, i
         return parts.count_in(connection, job.id, numbers)
 
 
-def rounds_of(store: Store, job: Job, before: int | None, limit: int) -> list[RoundView]:
+def rounds_of(store: Store, job: Job, before: int | None, limit: int, after: int = -1) -> list[RoundView]:
     with store.database.read() as connection:
-        known = rounds.newest_first(connection, job.id, before, limit)
+        known = rounds.newest_first(connection, job.id, before, limit, after)
     counts = _counts(store, job, [round_.number for round_ in known])
     return [
         RoundView(

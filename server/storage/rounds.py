@@ -44,11 +44,13 @@ def newest_joined(connection: Connection, job: str) -> Round | None:
     return _first(connection, select(rounds).where(rounds.c.job == job, rounds.c.number == joined))
 
 
-def newest_first(connection: Connection, job: str, before: int | None, limit: int) -> list[Round]:
-    """At most so many, of those before one where it is given."""
+def newest_first(connection: Connection, job: str, before: int | None, limit: int, after: int = -1) -> list[Round]:
+    """At most so many, of those before one where it is given, and after another."""
     query = select(rounds).where(rounds.c.job == job).order_by(rounds.c.number.desc()).limit(limit)
     if before is not None:
         query = query.where(rounds.c.number < before)
+    if after >= 0:
+        query = query.where(rounds.c.number > after)
     return [Round(**row) for row in connection.execute(query).mappings()]
 
 

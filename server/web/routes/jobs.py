@@ -36,6 +36,7 @@ _POLL = 0.02
 _LOOK = 1.0
 _LONGEST_WAIT = 60.0
 Version = Annotated[int, Query(ge=-1, lt=2**31)]
+After = Annotated[int, Query(ge=-1, lt=2**31, description="Only rounds with a higher number")]
 
 
 class NewJob(BaseModel):
@@ -111,9 +112,10 @@ def list_rounds(
     job: str,
     before: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    after: After = -1,
 ) -> list[RoundView]:
     """A job's rounds, the newest first."""
-    return views.rounds_of(services.store, find_job(services.store, job), before, limit)
+    return views.rounds_of(services.store, find_job(services.store, job), before, limit, after)
 
 
 @router.get("/{job}/assignment", dependencies=[Viewer])
@@ -123,9 +125,9 @@ def read_assignment(services: UseServices, job: str) -> AssignmentView | None:
 
 
 @router.get("/{job}/metrics", dependencies=[Viewer])
-def list_metrics(services: UseServices, job: str) -> list[MetricView]:
+def list_metrics(services: UseServices, job: str, after: After = -1) -> list[MetricView]:
     """Losses and accuracies by round."""
-    return views.metrics_of(services.store, find_job(services.store, job))
+    return views.metrics_of(services.store, find_job(services.store, job), after)
 
 
 @router.get("/{job}/traffic", dependencies=[Viewer])

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from edge_client.client.client import Idle
-from edge_client.commands.join import IDLE_VARIABLE, Reporter, handed_over, start_anew
+from edge_client.commands.membership.participation import IDLE_VARIABLE, handed_over, start_anew
+from edge_client.commands.membership.reporter import Reporter
 from edge_client.events import Event
 from tests.edge_client.conftest import PATIENCE
 
+ROOT = Path(__file__).parents[3]
 RUN = (
     "import sys; from edge_client.commands.interrupts import end_as_interrupted; end_as_interrupted(); "
     "from edge_client.commands.{} import *; import typer; app = typer.Typer(); app.command()({}); app()"
@@ -98,6 +100,35 @@ def test_an_idle_client_is_small(data, tmp_path):
         running.send_signal(signal.SIGINT)
         running.communicate(timeout=PATIENCE)
     assert int(status.split("VmRSS:")[1].split()[0]) < 70_000
+
+
+WHOLE = "from edge_client.commands.cli import main; main()"
+"""The command as it is installed."""
+
+
+def test_what_read_the_command_line_leaves_the_memory(data, tmp_path):
+    """Under the same process id; whatever lies in the current folder is not imported."""
+    (tmp_path / "numpy.py").write_text("raise SystemExit('imported from the current folder')")
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
+    first = f"import sys; sys.path[:] = {[str(ROOT), *filter(None, sys.path)]}; {WHOLE}"
+    given = [sys.executable, "-c", first, "join", *nowhere(data, tmp_path / "h")]
+    with subprocess.Popen(given, stdout=subprocess.PIPE, text=True, env=bare, cwd=tmp_path) as running:
+        assert json.loads(running.stdout.readline())["event"] == "unreachable"
+        maps = Path(f"/proc/{running.pid}/maps").read_text()
+        running.send_signal(signal.SIGTERM)
+        out, _ = running.communicate(timeout=PATIENCE)
+    assert "pydantic" not in maps
+    assert "multiarray" in maps
+    assert json.loads(out.splitlines()[-1])["event"] == "stopped"
+    assert running.returncode == 130
+
+
+def test_errors_are_one_line_in_the_process_that_follows(data, tmp_path):
+    given = [sys.executable, "-c", WHOLE, "join", *nowhere(data, tmp_path / "h"), "--trust", "nobody"]
+    done = subprocess.run(given, capture_output=True, text=True, check=False, cwd=ROOT, timeout=PATIENCE)
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert done.returncode == 2
 
 
 def test_a_client_that_waits_after_training_starts_itself_anew(fleet, trainable, data, tmp_path):

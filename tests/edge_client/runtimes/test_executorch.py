@@ -96,6 +96,17 @@ def test_wrong_inputs_are_refused(runtime):
         runtime.run(program(PLAIN), {"hidden": HIDDEN.astype(np.float64), "ids": IDS})
 
 
+def test_all_programs_are_freed_where_one_is_wanted_no_more(runtime):
+    """What they share would grow beside what it was."""
+    runtime.load(program(PLAIN))
+    runtime.load(program(DUAL))
+    runtime.keep([program(PLAIN), program(DUAL)])
+    assert runtime.holds(program(PLAIN))
+    runtime.keep([program(PLAIN)])
+    assert not runtime.holds(program(PLAIN))
+    assert not runtime._files
+
+
 def test_a_file_is_open_as_long_as_one_of_its_programs_is_loaded(runtime):
     runtime.load(program(PLAIN))
     opened = runtime._file(FILE)

@@ -99,6 +99,18 @@ def test_programs_are_loaded_once_and_released(tmp_path: Path, program: ProgramS
         runtime.release(program)
 
 
+def test_a_program_that_is_wanted_no_more_is_freed(tmp_path: Path, program: ProgramSpec) -> None:
+    (tmp_path / "other.onnx").write_bytes((tmp_path / "program.onnx").read_bytes())
+    other = msgspec.structs.replace(program, file="other.onnx")
+    with open_runtime("onnx", tmp_path, threads=1) as runtime:
+        runtime.load(program)
+        runtime.load(other)
+        runtime.keep([program])
+        assert (runtime.holds(program), runtime.holds(other)) == (True, False)
+        runtime.keep([program, other])
+        assert runtime.holds(program)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from edge_client.bundle.folder import Bundle
-from edge_client.commands import cli
+from edge_client.commands.outcome import MACHINE_ERRORS
 from edge_client.data.templates import Template
 from edge_client.data.turns import written
 from export.errors import ExportError
@@ -220,7 +220,7 @@ def test_a_full_disk_is_one_line():
     """`spry` turns the machine's own errors into a line; /dev/full gives a real one."""
     with pytest.raises(OSError, match="No space left") as caught:
         pack.add_file(Path("/dev"), "full", b"content")
-    assert caught.value.errno in cli.MACHINE_ERRORS
+    assert caught.value.errno in MACHINE_ERRORS
 
 
 def test_the_tokenizer_pads_and_cuts_nothing(bundle):

@@ -8,7 +8,9 @@ import pytest
 
 from edge_client.client.client import Client
 from edge_client.events import Event
-from tests.server.cli.conftest import ROWS
+from server.cli.connection import Access, Administrator
+from server.cli.curves import told
+from tests.server.cli.conftest import ROWS, TOKEN
 from tests.server.sinks.test_sinks import in_mlflow, in_tensorboard
 
 
@@ -57,6 +59,17 @@ def test_a_job_that_runs_is_followed_to_its_end(ok, spry, address, job, tmp_path
     told = metrics(ok, job["name"])
     assert max(number for number, _ in told) == 2
     assert {key: value for key, (value, _) in in_tensorboard(tmp_path / job["name"]).items()} == told
+
+
+def test_of_rounds_that_are_settled_nothing_is_asked_again(ok, address, taken_part):
+    job = json.loads(ok("job", "show", taken_part, "--json"))
+    with Administrator(Access(address, TOKEN)) as administrator:
+        whole = told(administrator, job)
+        assert (whole.settled, {point.round for point in whole.points}) == (2, {1, 2})
+        assert told(administrator, job, after=1).points == [point for point in whole.points if point.round == 2]
+        assert told(administrator, job, after=2) == (([], True, 2))
+        rounds = [row["number"] for row in administrator.get(f"/v1/jobs/{taken_part}/rounds", after=1)]
+    assert rounds == [2]
 
 
 def test_what_devices_measure_behind_the_last_step_is_waited_for(ok, spry, address, tiny, tmp_path):

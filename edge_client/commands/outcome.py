@@ -1,0 +1,45 @@
+"""How a command ends: what its user can act on is one line on stderr, and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Callable
+
+from edge_client.errors import SpryError
+
+BAD_INPUT = 2
+INTERRUPTED = 130  # what a shell reports for a process ended by Ctrl-C
+# Conditions of the machine that its user can change, and how; any other OSError is a defect and keeps its traceback.
+_FULL, _CLOSED = "free some space, or choose another place", "choose another place, or get the right to this one"
+MACHINE_ERRORS = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EROFS: "choose a place that can be written to",
+    errno.EACCES: _CLOSED,
+    errno.EPERM: _CLOSED,
+    errno.ENOTDIR: "a file stands where a folder is expected: choose another place",
+    errno.EISDIR: "a folder stands where a file is expected: give a file",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
+
+
+def outcome(work: Callable[[], object]) -> int:
+    """Do a command's work and give its exit code: what the work returns, or what became of it."""
+    try:
+        result = work()
+    except SpryError as error:
+        return complain(str(error), error.exit_code)
+    except OSError as error:
+        if error.errno not in MACHINE_ERRORS:
+            raise
+        where = f": {error.filename}" if error.filename else ""
+        return complain(f"{error.strerror}{where}; {MACHINE_ERRORS[error.errno]}")
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return result if isinstance(result, int) else 0
+
+
+def complain(message: str, code: int = BAD_INPUT) -> int:
+    sys.stderr.write(f"error: {' '.join(message.split())}\n")
+    return code
