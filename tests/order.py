@@ -49,6 +49,7 @@ SLOW = (
     "tests/test_gpu_memory.py",
     "tests/test_reference.py",
     "tests/test_site.py",
+    "tests/test_warm.py",
     "tests/test_wrong_use.py",
 )
 """What traces models, starts many processes or compiles, beside all that reads an exported bundle."""
