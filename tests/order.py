@@ -18,6 +18,7 @@ LONG = (
     "tests/test_android_native.py",
     "tests/test_benchmark_scripts.py",
     "tests/test_boards.py",
+    "tests/test_guides.py",
 )
 """Single tests of ten seconds and more: begun last, one would keep a process busy when the others have ended."""
 
