@@ -92,11 +92,11 @@ def ask(address: str, words: Sequence[str]) -> None:
             "ignored": ignored,
             "environment": dict(os.environ),
         }
-        for number in set(PASSED_ON) - set(ignored):
-            signal.signal(number, lambda number, _frame: connection.send(bytes([number])))
         data = json.dumps(asked).encode()
         socket.send_fds(connection, [len(data).to_bytes(8, "big")], [0, 1, 2])
         connection.sendall(data)
+        for number in set(PASSED_ON) - set(ignored):
+            signal.signal(number, lambda number, _frame: connection.send(bytes([number])))
         told = connection.recv(16)
     status = json.loads(told or b"1")
     if status is None:  # not in a fork
@@ -133,10 +133,7 @@ def serve(listener: socket.socket, python: str) -> list[str]:
 def keep(connection: socket.socket, early: dict[str, str], python: str) -> list[str]:
     """Fork once more, and tell the program what becomes of the fork; here alone it can be waited for."""
     size, files, _, _ = socket.recv_fds(connection, 8, 3)
-    data = b""
-    while len(data) < int.from_bytes(size, "big"):
-        data += connection.recv(1 << 16)
-    asked = json.loads(data)
+    asked = json.loads(connection.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL))
     if asked["words"][:1] not in (["-c"], ["-m"]) and not asked["words"][0].endswith(".py"):
         told: int | None = None
     elif read_early(asked["environment"]) != early:
