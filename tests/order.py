@@ -18,6 +18,7 @@ LONG = (
     "tests/test_android_native.py",
     "tests/test_benchmark_scripts.py",
     "tests/test_boards.py",
+    "tests/test_guides.py",
 )
 """Single tests of ten seconds and more: begun last, one would keep a process busy when the others have ended."""
 
@@ -49,6 +50,7 @@ SLOW = (
     "tests/test_gpu_memory.py",
     "tests/test_reference.py",
     "tests/test_site.py",
+    "tests/test_warm.py",
     "tests/test_wrong_use.py",
 )
 """What traces models, starts many processes or compiles, beside all that reads an exported bundle."""

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from tests.benchmarks import FOLDER, script
 from tests.conftest import LABELS
 from tests.test_journeys import rows
 from tests.tickets import table, tickets
+from tests.warm import python
 
 pytestmark = pytest.mark.no_cover  # what they run of ours has tests of its own
 
@@ -27,7 +27,7 @@ def data(tmp_path_factory) -> Path:
 
 def ran(name: str, *options: object, misses: bool = False) -> str:
     """What a script printed that ended well; it may miss targets that are for another size."""
-    command = [sys.executable, str(FOLDER / f"{name}.py"), *map(str, options)]
+    command = [python(), str(FOLDER / f"{name}.py"), *map(str, options)]
     own = os.environ | {"PYTHONPATH": str(FOLDER.parent)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=480, env=own, check=False)
     assert done.returncode in ((0, 1) if misses else (0,)), done.stdout + done.stderr
@@ -259,7 +259,7 @@ def test_a_language_model_of_a_fleet_beside_one_place(data, tmp_path):
     assert json.loads(ran("language", *options, misses=True)) == found
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     told = subprocess.run(
-        [sys.executable, str(FOLDER / "language.py"), *map(str, options), "--seed", "1"],
+        [python(), str(FOLDER / "language.py"), *map(str, options), "--seed", "1"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert "was made with other seed: give another --out" in told.stderr

@@ -17,13 +17,14 @@ from rich.console import Console
 from edge_client.bundle.folder import Bundle
 from edge_client.commands import cli
 from export.cli import verification_table
+from tests import warm
 from tests.conftest import LABELS
 
 SMALL = ["--batch", "2", "--seq", "8", "--labels", ",".join(LABELS), "--workers", "1", "--verify-directions", "2"]
 
 
-def command(*args) -> list[str]:
-    return [sys.executable, "-c", "from edge_client.commands.cli import main; main()", *map(str, args)]
+def command(*args, python=sys.executable) -> list[str]:
+    return [python, "-c", "from edge_client.commands.cli import main; main()", *map(str, args)]
 
 
 def spry(*args, **env) -> subprocess.CompletedProcess[str]:
@@ -192,9 +193,10 @@ def test_a_bundle_that_is_none(tmp_path, told):
 @pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.no_cover)])
 def test_an_interruption_leaves_nothing(model_folder, tmp_path, how):
     """Ctrl-C as a terminal sends it, to the command and to its workers; and as a system ends a process."""
+    python = sys.executable if how == signal.SIGINT else warm.python()  # which passes signals on to the command alone
     many = ["--verify-directions", "100000", "--workers", "2", "--cache-dir", tmp_path / "cache"]
     running = subprocess.Popen(
-        command("export", model_folder, "--out", tmp_path / "out", *SMALL, *many),
+        command("export", model_folder, "--out", tmp_path / "out", *SMALL, *many, python=python),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -14,6 +14,7 @@ from export.check.baselines import BASELINES, measure
 from export.check.eager import checkpoint_blocks, tokens_of
 from export.check.stock import Sizes, executorch_loader, file_of, onnx_loader
 from export.errors import ExportError
+from tests.warm import python
 
 LOADERS = {STOCK_ONNX: onnx_loader, STOCK_EXECUTORCH: executorch_loader}
 SIZES = Sizes(inputs=3, batch=2, length=8, threads=1)
@@ -63,6 +64,7 @@ def test_a_missing_library_is_one_line(tiny, monkeypatch):
 
 @pytest.mark.no_cover
 def test_what_does_not_work_says_why_and_the_rest_goes_on(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.executable", python())
     first = BASELINES[:1]  # each of them would open the same broken model in a process of its own
     monkeypatch.setattr(baselines, "BASELINES", first)
     folder = shutil.copytree(tiny, tmp_path / "bundle")

@@ -4,7 +4,6 @@ import json
 import logging
 import re
 import subprocess
-import sys
 import time
 from collections import Counter
 
@@ -18,6 +17,7 @@ from server.cli.connection import Access, Administrator
 from server.cli.job_lines import began_in, outliers_in, to_beat
 from server.privacy.accountant import epsilon_of, noise_for
 from tests.server.cli.conftest import ROWS
+from tests.warm import python
 
 # --- jobs ---
 
@@ -297,7 +297,7 @@ def test_merging(ok, taken_part, model_folder, tmp_path):
     adapter, out = tmp_path / "adapter", tmp_path / "merged"
     ok("adapter", "download", taken_part, "--out", adapter)
     words = "merge", adapter, model_folder, "--labels", "no,maybe,yes", "--out", out
-    command = [sys.executable, "-c", "from edge_client.commands.cli import main; main()", *map(str, words)]
+    command = [python(), "-c", "from edge_client.commands.cli import main; main()", *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     merged = AutoModelForSequenceClassification.from_pretrained(out)

@@ -8,7 +8,6 @@ import pty
 import re
 import signal
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from edge_client.commands.options.adapter import AdapterOptions
 from server.simulation.methods.methods import METHODS
 from server.simulation.plan import plan_for
 from tests.server.simulation.runs import bits
+from tests.warm import python
 
 WRONG = [
     ({"method": "spryy"}, "unknown method 'spryy'; expected one of spry, fedfgd, fedavg"),
@@ -274,7 +274,7 @@ def test_clients_own_models_are_measured_in_mode_iteration_too(words, capsys):
 
 def test_a_terminal_sees_a_bar_with_the_time_left_and_nothing_else(words):
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", "from edge_client.commands.cli import main; main()", *words()]
+    command = [python(), "-c", "from edge_client.commands.cli import main; main()", *words()]
     environment = os.environ | {"COLUMNS": "120", "TERM": "xterm"}
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs, env=environment)
     os.close(theirs)
