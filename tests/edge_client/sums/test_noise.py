@@ -77,28 +77,30 @@ def test_the_grid_is_fine_and_neither_updates_nor_noise_leave_it(noise, least, c
     assert 2**30 <= reach * scale <= 2**31 - 1
 
 
-def test_what_whole_numbers_tell_is_no_more_than_is_said():
-    """On a grid so coarse that it can be added up: the exact delta against that of one normal number."""
+class Coarse(Share):
+    """On a grid of whole clips, whose every number can be counted."""
+
+    def scale(self, count):
+        return 1.0
+
+
+def test_one_fewer_than_the_least_and_roundings_tell_no_more_than_is_counted():
+    """The exact delta of a sum's integers against that of a normal number with the noise that is counted."""
     generator = np.random.default_rng()
-    for _ in range(20):
-        deviation, devices, moved = (
-            generator.uniform(8, 20),
-            int(generator.integers(2, 6)),
-            int(generator.integers(1, 30)),
-        )
-        reach = int(12 * deviation)
-        edges = np.array([_below((k - 0.5) / deviation) for k in range(-reach, reach + 2)])
-        one = np.diff(edges)
+    for _ in range(40):
+        noise, clip, least = generator.uniform(0.5, 3), int(generator.integers(2, 20)), int(generator.integers(3, 8))
+        share = Coarse(noise, clip, least)
+        reach = int(12 * share.deviation) + 2
+        one = np.diff([_below((k - 0.5) / share.deviation) for k in range(-reach, reach + 2)])
         mass = one
-        for _ in range(devices - 1):
+        for _ in range(least - 2):
             mass = np.convolve(mass, one)
-        here, there = np.pad(mass, (0, moved)), np.pad(mass, (moved, 0))
-        sigma = deviation * math.sqrt(devices)
-        for epsilon in generator.uniform(0.1, 4, 3) * moved / sigma:
+        here, there = np.pad(mass, (0, clip)), np.pad(mass, (clip, 0))
+        for epsilon in generator.uniform(0.1, 4, 3) / noise:
             delta = np.maximum(here - math.exp(epsilon) * there, 0).sum()
-            spared = epsilon - moved / deviation**2
-            middle, away = spared * sigma / moved, moved / (2 * sigma)
-            assert delta <= _below(away - middle) - math.exp(spared) * _below(-away - middle) + 1e-12
+            left = epsilon - share.rounding(least, 1)
+            counted = _below(0.5 / noise - left * noise) - math.exp(left) * _below(-0.5 / noise - left * noise)
+            assert delta <= counted + 1e-12
 
 
 def _below(value):
