@@ -56,21 +56,24 @@ class Gathering:
     Args:
         updates: of each device, the integers of its parts; devices with the same units are a team.
         secrets: of each device, its own key and what it draws; drawn where left out.
+        terms: of the noise that is in the updates.
     """
 
-    def __init__(self, updates: Sequence[Parts], secrets: Sequence[tuple[str, Kept]] | None = None) -> None:
+    def __init__(
+        self, updates: Sequence[Parts], secrets: Sequence[tuple[str, Kept]] | None = None, terms: bytes = b""
+    ) -> None:
         self.updates = updates
         self.costs = Costs()
         drawn = secrets or [(keys.make(), Kept()) for _ in updates]
         units = [tuple(sorted(part - UNITS for part in parts if part >= UNITS)) for parts in updates]
         self.members = [
-            Member(About(JOB, ROUND, place, own, LEAST), key, kept, lambda _: None)
+            Member(About(JOB, ROUND, place, own, LEAST, terms), key, kept, lambda _: None)
             for place, (own, (key, kept)) in enumerate(zip(units, drawn, strict=True))
         ]
         self.cards = [self._timed("card", place, member.card) for place, member in enumerate(self.members)]
         identities = [keys.decoded(keys.public_of(key), KEY) or b"" for key, _ in drawn]
         entrants = [Entrant(place, units[place], identities[place], card) for place, card in enumerate(self.cards)]
-        self.arrangement: Arrangement = arranged(entrants, LEAST, CAP)
+        self.arrangement: Arrangement = arranged(entrants, LEAST, 1 if terms else CAP, terms)
         self.shares: dict[int, bytes] = {}
         self.masked: dict[int, bytes] = {}
         self.vows: dict[int, bytes] = {}

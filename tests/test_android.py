@@ -233,7 +233,7 @@ class Vanishing:
         wire = self.wire = Wire(desk.server.url)
         identity = wire.identity = wire.enrol(Enrolment(desk.token, "vanishing", "", keys.public_of(key)))
         wire.signing = Signing(identity.device, key, desk.server.url)
-        task = wire.check_in(CheckIn(["onnx"], examples=21, job=name, sums=True)).task
+        task = wire.check_in(CheckIn(["onnx"], examples=21, job=name, sums=True, adds_noise=True)).task
         manifest = Bundle.open(bundle).manifest
         still = {one.name: np.zeros(one.shape, np.float32) for one in manifest.trained}
         moved = {one: value + np.float32(change) for one, value in still.items()}
@@ -250,11 +250,16 @@ class Vanishing:
         self.wire.close()
 
 
-def test_it_adds_to_a_sum_beside_python_clients(desk, bundle):
-    """Two of it, one of Python's, and one that vanishes behind its update: the sum is the mean of what each has."""
+@pytest.mark.parametrize("private", [{}, {"privacy_noise": 1e-5, "privacy_clip": 20.0}], ids=["sums", "shares"])
+def test_it_adds_to_a_sum_beside_python_clients(desk, bundle, private):
+    """Two of it, one of Python's, and one that vanishes behind its update: the sum is the mean of what each has.
+
+    Where each adds its share of a noise that hides nothing, too.
+    """
     plain = {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}}
     settings = {"per_round": 4, "minimum": 4, "rounds": 1, "assignment": "all", "device_evaluation": 0}
-    name = desk.job("sums", secure_aggregation=True, optimizers=plain, **MODES["epoch"] | settings)
+    name = "shares" if private else "sums"
+    desk.job(name, secure_aggregation=True, optimizers=plain, **MODES["epoch"] | settings | private)
     start = desk.adapter(name)
     kinds = ("jvm", "other-jvm", "python")
     running = [desk.jvm(name, "--rounds", "1", "--only-sums", "yes", kind=kind) for kind in kinds[:2]]
@@ -264,11 +269,11 @@ def test_it_adds_to_a_sum_beside_python_clients(desk, bundle):
         ended(process)
     job = desk.shown(name)
     assert (job["state"], job["done"], job["refused"], job["metrics"]["reports"]) == ("ended", 1, {}, 4)
-    assert job["sees"] == "sums of at least 3 devices"
+    assert job["sees"].startswith("sums of at least 3 devices")
     own = [desk.job_store(kind, name).personal(desk.bundle).weights for kind in kinds]
     mean = {one: value + (sum(weights[one] - value for weights in own) + 0.25) / 4 for one, value in start.items()}
     assert all(moved(weights, start) > 1e-3 for weights in own)
-    assert_same(desk.adapter(name), mean)
+    assert_same(desk.adapter(name), mean, 5e-4 if private else 1e-5)
 
 
 def test_it_is_offered_nothing_but_sums_where_it_wants_no_more(desk):

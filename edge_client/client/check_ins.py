@@ -48,6 +48,7 @@ class CheckIns:
                 unfit=self.fitness.look(self.server),
                 sums=self.server.signing is not None,
                 only_sums=self.only_sums,
+                adds_noise=True,
             )
         )
 

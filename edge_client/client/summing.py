@@ -13,10 +13,11 @@ from edge_client.events import Event, Tell
 from edge_client.store.files import parse_tensors
 from edge_client.store.job import JobStore
 from edge_client.sums import fixed
-from edge_client.sums.adding import unmasked
+from edge_client.sums.adding import noisy, unmasked
 from edge_client.sums.fixed import Parts
 from edge_client.sums.member import About, Kept, Member
 from edge_client.sums.messages import Stage, View
+from edge_client.sums.noise import Share
 from edge_client.wire.protocol import REPORT, Receipt, Report, Task
 from edge_client.wire.server import Server
 
@@ -44,7 +45,9 @@ class Adding:
         self._tell = tell
         self._said: Stage = "card"
         self._tensors, self._report = _update_in(job)
-        about = About(task.job, task.round, self._sum.place, tuple(self._sum.units), self._sum.least)
+        self._share = _share_of(task)
+        terms = self._share.terms if self._share else b""
+        about = About(task.job, task.round, self._sum.place, tuple(self._sum.units), self._sum.least, terms)
         kept = job.sum(Kept) or Kept()
         self._member = Member(about, key, kept, job.save_sum)
 
@@ -88,11 +91,24 @@ class Adding:
     def _parts(self, count: int, cap: int) -> Parts:
         if count > fixed.MOST:
             raise TrainingError(f"a sum is of {fixed.MOST} devices at most, not {count}: ask who runs the server")
+        adds = self._sum
+        if self._share is not None:
+            secret = self._member.noise
+            return noisy(self._tensors, adds.units, self._report, self._share, secret, count, adds.scores)
         beyond = sum(fixed.cut(change) for change in self._tensors.values())
         if beyond:
             what = f"{beyond} numbers changed by more than {fixed.CLIP:g} and are cut off: lower the learning rate"
             self._tell(Event("warning", what))
-        return unmasked(self._tensors, self._sum.units, self._report, cap, count, self._sum.scores)
+        return unmasked(self._tensors, adds.units, self._report, cap, count, adds.scores)
+
+
+def _share_of(task: Task) -> Share | None:
+    """This device's share of the noise of a private sum."""
+    if task.sum is None or task.sum.noise is None:
+        return None
+    if task.clip is None:
+        raise TrainingError("the task asks for noise and names no clip: nothing is sent; ask who runs the server")
+    return Share(task.sum.noise, task.clip, task.sum.least)
 
 
 def _update_in(job: JobStore) -> tuple[dict[str, np.ndarray[Any, Any]], Report]:

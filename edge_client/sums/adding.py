@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import Manifest, Parameter
+from edge_client.wire.clipping import silent
 from edge_client.wire.protocol import Report
 
 from . import fixed
-from .fixed import HEAD, TOLD, UNITS, Parts
+from .fixed import HEAD, TOLD, UNITS, WHOLE, Parts
+from .noise import Share
 
 HEAD_NAME = "head"
 
@@ -36,7 +39,20 @@ def unmasked(
 ) -> Parts:
     """The integers of an update, before masks; `moved` is what `changes` gave."""
     weighs = fixed.weight(report.examples, cap)
-    named = {HEAD: HEAD_NAME} | {UNITS + unit: unit_name(unit) for unit in units}
-    parts: Parts = {part: fixed.encoded(moved[name], weighs, count) for part, name in named.items()}
+    parts: Parts = {part: fixed.encoded(change, weighs, count) for part, change in _by_part(moved, units).items()}
     parts[TOLD] = fixed.told(report, weighs, scores)
     return parts
+
+
+def noisy(
+    moved: Weights, units: Sequence[int], report: Report, share: Share, secret: bytes, count: int, scores: Sequence[str]
+) -> Parts:
+    """The same of a private sum, with this device's share of the noise; reports say nothing but that they are there."""
+    parts = share.encoded(_by_part(moved, units), count, secret)
+    parts[TOLD] = fixed.told(replace(silent(report), steps=1), WHOLE, scores)
+    return parts
+
+
+def _by_part(moved: Weights, units: Sequence[int]) -> Mapping[int, Array]:
+    named = {HEAD: HEAD_NAME} | {UNITS + unit: unit_name(unit) for unit in units}
+    return {part: moved[name] for part, name in named.items()}

@@ -37,6 +37,8 @@ class About:
     place: int
     units: tuple[int, ...]
     least: int
+    terms: bytes = b""
+    """Of the noise that is added in it (`noise.Share`); none without."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,9 @@ class Kept:
     roster: str = ""
     sharers: str = ""
     survivors: str = ""
+    terms: str = ""
+    noise: str = field(default_factory=lambda: _text(os.urandom(KEY)))
+    """Its share of the noise comes of it; opened to nobody."""
 
 
 class Parted(Protocol):
@@ -80,6 +85,8 @@ class Member:
     # --- what it says ---
 
     def card(self) -> bytes:
+        if self.about.terms or self.kept.terms:
+            self._once("terms", self.about.terms)
         self._keep(self.kept)
         return public(self._mask)
 
@@ -122,6 +129,11 @@ class Member:
 
     # --- what it knows ---
 
+    @property
+    def noise(self) -> bytes:
+        """The secret that its noise comes of: the same whenever this sum's update is made again."""
+        return _bytes(self.kept.noise)
+
     @cached_property
     def roster(self) -> Roster:
         """Asked for once there is one."""
@@ -131,7 +143,7 @@ class Member:
     def context(self) -> bytes:
         """What all devices of the sum agree on, or they cannot read each other."""
         about, roster = self.about, self.roster
-        return context_of(about.job, about.round, roster)
+        return context_of(about.job, about.round, roster, about.terms)
 
     @cached_property
     def _own(self) -> bytes:
@@ -201,6 +213,8 @@ class Member:
         for each in (seen, identities, places, roster.witnesses):
             if len(set(each)) != len(each):
                 raise _lying("a key or place stands for two devices")
+        if self.about.terms and roster.cap != 1:
+            raise _lying(f"it would let a device weigh {roster.cap} times as much as another, in a private sum")
         if not roster.cap or roster.count < len(places) or len(roster.witnesses) != witnesses_of(roster.count):
             raise _lying("its roster does not fit the devices in it")
         self._check_enough({peer.place for peer in roster.peers}, roster, "take part")
@@ -248,9 +262,9 @@ class Member:
             raise _lying(f"{signed} of {len(witnesses)} witnesses signed this sum, {needed} must have")
 
 
-def context_of(job: str, number: int, roster: Roster) -> bytes:
+def context_of(job: str, number: int, roster: Roster, terms: bytes = b"") -> bytes:
     head = f"spry sums 2\n{job}\n{number}\n{roster.count} {roster.least} {roster.cap}\n".encode()
-    return hashlib.sha256(head + b"".join(roster.witnesses)).digest()
+    return hashlib.sha256(head + b"".join(roster.witnesses) + terms).digest()
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------

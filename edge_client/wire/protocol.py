@@ -190,6 +190,8 @@ class CheckIn:
     """Whether it can add its update to those of others in secret."""
     only_sums: bool = False
     """Whether it takes no task whose update the server would see."""
+    adds_noise: bool = False
+    """Whether it lays its share of a private sum's noise on its update."""
 
 
 @dataclass(frozen=True)
@@ -203,6 +205,8 @@ class Sum:
     """Devices of whose parts a sum is opened."""
     scores: list[str] = field(default_factory=list[str])
     """What reports say beside what is counted, in this order."""
+    noise: float | None = None
+    """Deviations of the noise, in clips of the task, that devices lay on the sum together; None: none."""
 
 
 @dataclass(frozen=True)

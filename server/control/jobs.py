@@ -10,6 +10,7 @@ from server.jobs.completion import complete
 from server.jobs.job import ENDED, RUNNING, Job, JobState
 from server.jobs.settings import JobSettings
 from server.privacy.budget import settled
+from server.privacy.shares import check_rounding
 from server.rounds.evaluation import check_held_out
 from server.storage import catalog, jobs, metrics
 from server.storage.jobs import find_job
@@ -44,11 +45,13 @@ def create_job(store: Store, name: str, bundle: str, settings: JobSettings, by: 
             what = f"held-out examples {settings.held_out[:12]}… are not on the server"
             raise Refusal(409, "incomplete", f"{what}: PUT them first")
         known = check_held_out(store, bundle, settings.held_out, answers=bool(settings.evaluate_answers))
+    settings = settled(complete(settings, store.bundles.manifest(bundle)))
+    check_rounding(settings, store.bundles.manifest(bundle))
     job = Job(
         id=secrets.token_hex(4),
         name=name,
         bundle=bundle,
-        settings=settled(complete(settings, store.bundles.manifest(bundle))),
+        settings=settings,
         state=RUNNING,
         reason="",
         version=0,

@@ -14,13 +14,23 @@ def unsuited(job: Job, manifest: Manifest, check_in: CheckIn) -> str | None:
         return f"{job.name} needs one of the runtimes {', '.join(manifest.runtimes)}"
     if (estimator := job.settings.training.estimator) not in ESTIMATORS:
         return f"{job.name} needs the estimator {estimator}, which the server has no more"
-    if job.settings.secure_aggregation and not check_in.sums:
-        return f"{job.name} adds updates in secret, for which this device needs a key of its own and a newer spry"
-    if check_in.only_sums and not job.settings.secure_aggregation:
-        return f"{job.name} shows updates to its server, and this device takes part in sums alone"
+    if (why := _not_secret(job, check_in)) is not None:
+        return why
     if (why := check_in.unfit.get(job.id)) is not None:
         return f"this device's rows do not fit {job.name}: {why}"
     return _kept_away(job, check_in)
+
+
+def _not_secret(job: Job, check_in: CheckIn) -> str | None:
+    """Why its update cannot be sent as a job, or the device, wants it."""
+    is_secret = job.settings.secure_aggregation
+    if is_secret and not check_in.sums:
+        return f"{job.name} adds updates in secret, for which this device needs a key of its own and a newer spry"
+    if is_secret and job.settings.is_private and not check_in.adds_noise:
+        return f"{job.name} wants devices to add noise to their updates, for which this one needs a newer spry"
+    if check_in.only_sums and not is_secret:
+        return f"{job.name} shows updates to its server, and this device takes part in sums alone"
+    return None
 
 
 def _kept_away(job: Job, check_in: CheckIn) -> str | None:

@@ -184,10 +184,10 @@ class JobSettings(BaseModel):
                 f"a privacy budget counts on a sum that each client moves by its clip alone: it needs aggregation "
                 f"mean, got {self.aggregation}"
             )
-        if self.is_private and self.secure_aggregation:
+        if self.is_private and self.secure_aggregation and self.privacy_quantile is not None:
             raise ValueError(
-                "a privacy budget counts on updates that the server clips once more, and secure_aggregation shows it "
-                "none: leave one of them out"
+                "a clip that follows is found from how long each update is, and secure_aggregation shows the server "
+                "none: leave out privacy_quantile"
             )
         if self.is_private and self.is_buffered:
             raise ValueError(
@@ -240,7 +240,8 @@ class JobSettings(BaseModel):
     def sees(self) -> str:
         """What the server can see of devices' work."""
         if self.secure_aggregation:
-            return f"sums of at least {self.min_holders} devices"
+            noise = ", with the noise of each in them" if self.is_private else ""
+            return f"sums of at least {self.min_holders} devices{noise}"
         return "each device's derivatives" if self.training.mode == "iteration" else "each device's update"
 
     @property

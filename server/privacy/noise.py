@@ -16,8 +16,12 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from numpy.typing import NDArray
 
-_BITS = 53
-"""Of a double between 0 and 1."""
+from edge_client.sums.noise import normal_of
+
+
+def key_of(*words: object) -> bytes:
+    """A simulation's key: the same for the same words."""
+    return hashlib.sha256("/".join(map(str, words)).encode()).digest()
 
 
 class Noise:
@@ -30,15 +34,8 @@ class Noise:
     @classmethod
     def of(cls, *words: object) -> Noise:
         """The noise of a simulation: the same for the same words."""
-        return cls(hashlib.sha256("/".join(map(str, words)).encode()).digest())
+        return cls(key_of(*words))
 
     def normal(self, count: int) -> NDArray[np.float64]:
-        pairs = -(-count // 2)
-        first, second = self._uniform(2 * pairs).reshape(2, pairs)
-        radius, angle = np.sqrt(-2 * np.log(first)), 2 * np.pi * second
-        return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
-
-    def _uniform(self, count: int) -> NDArray[np.float64]:
-        """Above 0, and 1 at most."""
-        words = np.frombuffer(self._stream.update(bytes(8 * count)), "<u8")
-        return ((words >> (64 - _BITS)) + np.uint64(1)).astype(np.float64) * 2.0**-_BITS
+        words = np.frombuffer(self._stream.update(bytes(16 * -(-count // 2))), "<u8")
+        return normal_of(words)[:count]

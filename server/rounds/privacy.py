@@ -2,16 +2,20 @@
 
 A device pays for each round whose weights were published with its update in them, in the transaction that publishes
 them: nothing is lost or counted twice, whatever crashes. What a round that failed would have told is told to nobody.
+Where devices add the noise, the server is told no more than others either: they pay when it may open their sum,
+whatever comes of the round.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from sqlalchemy import Connection
 
 from server.jobs.job import Job
 from server.privacy.accountant import epsilon_of
 from server.privacy.budget import mechanism_of
-from server.storage import devices, participations, parts
+from server.storage import devices, participations, parts, sums
 from server.storage.rows import Round
 from server.storage.store import Store
 
@@ -21,8 +25,15 @@ FLEET_SECONDS = 86_400.0
 
 def spend(connection: Connection, job: Job, round_: Round) -> dict[str, float]:
     """A round is published: those in it have paid, and this is what is known of it."""
-    participations.add(connection, job.id, parts.accepted_devices(connection, round_))
+    if not job.settings.secure_aggregation:
+        participations.add(connection, job.id, parts.accepted_devices(connection, round_))
     return {"epsilon": spent(connection, job)}
+
+
+def pay_for_sum(connection: Connection, job: Job, round_: Round, places: Sequence[int]) -> None:
+    """The devices of these places are about to open their sum."""
+    if job.settings.is_private:
+        participations.add(connection, job.id, sums.devices_of(connection, round_, places))
 
 
 def spent(connection: Connection, job: Job) -> float:

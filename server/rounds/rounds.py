@@ -319,6 +319,9 @@ def _fail(store: Store, job: Job, round_: Round, claim: Claim, why: str) -> None
     with store.database.write() as connection:
         if claim.holds(connection):
             _close(connection, job, round_, "failed", {"reason": why}, store.now())
+            is_paid = job.settings.is_private and job.settings.secure_aggregation  # whatever came of it
+            if is_paid and (spent := why_spent(connection, job, store.now())):
+                jobs.end(connection, job.id, spent, store.now())
             told = {"job": job.name, "round": round_.number, "reason": why}
             log.warning("job %s: round %d failed: %s", job.name, round_.number, why, extra=told)
 

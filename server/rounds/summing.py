@@ -23,7 +23,9 @@ from edge_client.sums.messages import Stage
 from edge_client.sums.streams import KEY
 from edge_client.wire.protocol import Sum, Training
 from server.jobs.job import Job
+from server.privacy.shares import share_of
 from server.rounds.evaluation import task_of
+from server.rounds.privacy import pay_for_sum
 from server.storage import rounds, sums
 from server.storage.rows import Part, Round
 from server.storage.store import Store
@@ -53,7 +55,8 @@ def sum_of(store: Store, job: Job, part: Part) -> Sum | None:
     if not job.settings.secure_aggregation:
         return None
     units = list(carried(store, job, part.slot))
-    return Sum(part.slot, units, job.settings.min_holders, scores_of(store, job))
+    noise = job.settings.privacy_noise if job.settings.is_private else None
+    return Sum(part.slot, units, job.settings.min_holders, scores_of(store, job), noise)
 
 
 def entrant(store: Store, job: Job, summand: Summand) -> Entrant:
@@ -65,7 +68,8 @@ def arrangement_of(store: Store, job: Job, standing: SumStanding, known: Sequenc
     """The same from what is stored, whoever asks and whenever."""
     inside = set(standing.roster)
     entrants = [entrant(store, job, summand) for summand in known if summand.place in inside]
-    return arranged(entrants, job.settings.min_holders, standing.cap)
+    share = share_of(job.settings)
+    return arranged(entrants, job.settings.min_holders, standing.cap, share.terms if share else b"")
 
 
 def dealt_in(standing: SumStanding, known: Sequence[Summand]) -> dict[int, bytes]:
@@ -143,6 +147,8 @@ def _large_enough(store: Store, job: Job, known: Sequence[Summand], least: int) 
 
 def _cap(job: Job, declared: Sequence[int | None]) -> int:
     """By how many examples one device may outweigh the others: what a plain mean has, of what devices said."""
+    if job.settings.is_private:
+        return 1
     told = [_taken(job.settings.training, count) for count in declared if count]
     return math.ceil(job.settings.weight_bound * statistics.median_low(told)) if told else 1
 
@@ -212,6 +218,7 @@ def _next_stage(
         if vowed < arrangement.quorum:
             witnesses = len(arrangement.witnesses)
             return f"{vowed} of {witnesses} witnesses said who is in the sum, {arrangement.quorum} must"
+        pay_for_sum(connection, job, round_, standing.survivors)
         sums.go_on(connection, round_, "opening", until)
     else:
         return f"{len(openings_in(known))} of {len(standing.survivors)} devices were there to open the sum: too few"

@@ -17,6 +17,7 @@ from edge_client.sums.streams import TAG
 from edge_client.wire.scalars import shaped
 from server.jobs.job import Job
 from server.jobs.settings import JobSettings
+from server.privacy.shares import share_of, wanted_in_sum
 from server.rounds.outcomes import Outcome
 from server.rounds.outliers import beyond, norms, usual_in
 from server.rounds.summing import arrangement_of, carried, dealt_in, openings_in, scores_of
@@ -58,7 +59,8 @@ def outcome_of(store: Store, job: Job, round_: Round) -> tuple[Outcome, dict[str
         raise Unopened(f"the sum of {len(inside)} devices says it is of {pooled.clients}: a device is lying or broken")
     moved_to = {name: start.weights[name] + change for name, change in outcome.change.items()}
     lengths = norms(moved_to, start.weights, manifest.head_names, manifest.units)
-    if why := beyond(lengths, usual_in(store.database, job.id, round_.number), job.settings.norm_bound):
+    usual = {} if job.settings.is_private else usual_in(store.database, job.id, round_.number)  # the clip bounds it
+    if why := beyond(lengths, usual, job.settings.norm_bound):
         raise Unopened(f"the sum is not taken: {why}")
     parts = tuple(summand.task for summand in inside)
     return replace(outcome, summed=parts, lengths=lengths), _beside(pooled)
@@ -88,11 +90,14 @@ def mean_of_sum(
 ) -> tuple[Outcome, Pooled]:
     """Of so many devices that could have been in it."""
     change: Weights = {}
+    share, wanted = share_of(settings), wanted_in_sum(settings, manifest)
     for part, parameters in _parts(manifest):
         if part in total:
             flat, weighs = fixed.decoded(total[part], count)
             if len(flat) != len(total[part]) - 1:
                 raise Unopened(f"the weights of a sum come to {weighs}, which cannot be: a device is lying or broken")
+            if share is not None:
+                flat = share.mean(total[part], count, wanted[part])
             change |= shaped(flat, parameters)
     pooled = fixed.pooled(total[TOLD], scores)
     return Outcome(moved(start, change, settings, manifest), change, [pooled.report]), pooled

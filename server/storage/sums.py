@@ -88,6 +88,12 @@ def count(connection: Connection, round_: Round) -> int:
     return connection.scalar(query.where(*_of(summands, round_), tasks.c.state == "open")) or 0
 
 
+def devices_of(connection: Connection, round_: Round, places: Sequence[int]) -> list[str]:
+    """Whose these places are."""
+    query = select(tasks.c.device).join(summands, summands.c.task == tasks.c.id)
+    return list(connection.execute(query.where(*_of(summands, round_), tasks.c.slot.in_(places))).scalars())
+
+
 # --- carried on ------------------------------------------------------------------------------------------------------
 
 

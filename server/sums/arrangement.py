@@ -45,6 +45,8 @@ class Arrangement:
     witnesses: Sequence[int]
     least: int
     cap: int
+    terms: bytes = b""
+    """Of the noise that each adds, where the sum is private."""
 
     def roster(self, place: int) -> Roster:
         mates = [self._peer(mate, is_mate=True) for mate in self.mates[place]]
@@ -57,7 +59,7 @@ class Arrangement:
         return Peer(place, is_mate, entrant.identity, entrant.card, () if is_mate else entrant.units)
 
     def context(self, job: str, number: int) -> bytes:
-        return context_of(job, number, self.roster(self.witnesses[0]))
+        return context_of(job, number, self.roster(self.witnesses[0]), self.terms)
 
     def team(self, place: int) -> list[int]:
         """All that hold the same units."""
@@ -82,7 +84,7 @@ class Arrangement:
         return [*self.mates[place], *self.others[place]]
 
 
-def arranged(entrants: Iterable[Entrant], least: int, cap: int) -> Arrangement:
+def arranged(entrants: Iterable[Entrant], least: int, cap: int, terms: bytes = b"") -> Arrangement:
     """Of entrants whose teams are large enough (`teams`)."""
     known = {entrant.place: entrant for entrant in sorted(entrants, key=lambda one: one.place)}
     order = sorted(known, key=lambda place: hashlib.sha256(known[place].card).digest())
@@ -92,7 +94,7 @@ def arranged(entrants: Iterable[Entrant], least: int, cap: int) -> Arrangement:
         mates |= _ring([place for place in order if place in inside], max(RING, least))
     around = _ring(order, ACROSS)
     others = {place: [other for other in around[place] if known[other].units != known[place].units] for place in known}
-    return Arrangement(known, mates, others, order[: witnesses_of(len(order))], least, cap)
+    return Arrangement(known, mates, others, order[: witnesses_of(len(order))], least, cap, terms)
 
 
 def teams(entrants: Iterable[Entrant]) -> dict[tuple[int, ...], list[int]]:

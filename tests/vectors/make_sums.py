@@ -8,6 +8,8 @@
     fixed     changes as integers, and their sum as a mean
     told      a report as integers
     round     three devices, from what they drew to the sum
+    normal    normal numbers of a part from a secret
+    private   three devices, each with its share of the noise
     teams     two of eight devices, of a team each, of which one vanished before its update and one behind it
 
 Bytes are hexadecimal; 64-bit integers are strings, since not every JSON reader keeps them.
@@ -26,9 +28,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from edge_client import keys
 from edge_client.sums import fixed
+from edge_client.sums.adding import HEAD_NAME, noisy, unit_name
 from edge_client.sums.fixed import HEAD, TOLD, UNITS, Parts
 from edge_client.sums.locks import End, Lock, point_of, scalar_of
 from edge_client.sums.member import Kept, joined
+from edge_client.sums.noise import Share, normal_of
 from edge_client.sums.shamir import WIDE, less, split, threshold
 from edge_client.sums.shamir import drawn as share_of
 from edge_client.sums.streams import mask_seed, public, stream
@@ -55,6 +59,9 @@ REPORT = Report(
 )  # fmt: skip
 
 
+SHARE = Share(noise=1.5, clip=3.0, least=secagg.LEAST)
+
+
 def vectors() -> dict:
     return {
         "streams": [_stream(bytes(32), 0, 64, np.uint8), *(_stream(some("s"), part, 5, np.uint32) for part in (0, 7)),
@@ -63,6 +70,8 @@ def vectors() -> dict:
         "shamir": [_shamir(n) for n in (3, 4, 10, 13)],
         "fixed": [_fixed(examples, cap, count) for examples, cap, count in ((1, 64, 3), (64, 64, 10), (900, 64, 4096))],
         "told": _told(),
+        "normal": _normal(some("n"), 3, 9),
+        "private": _round([(0,)] * 3, gone={}, shown=range(3), share=SHARE),
         "round": _round([(0,)] * 3, gone={}, shown=range(3)),
         "teams": _round([(0,)] * 4 + [(1, 2)] * 4, gone={3: "vow", 7: "update"}, shown=(0, 4)),
     }  # fmt: skip
@@ -119,16 +128,23 @@ def _told() -> dict:
     return {"report": asdict(REPORT), "weight": 4321, "scores": ["f1"], "words": [str(int(word)) for word in words]}
 
 
-def _round(units: list[tuple[int, ...]], *, gone: dict[int, str], shown: Iterable[int]) -> dict:
+def _normal(secret: bytes, part: int, size: int) -> dict:
+    numbers = normal_of(stream(secret, part, size + size % 2, np.uint64))[:size]
+    return {"secret": secret.hex(), "part": part, "numbers": [float(number) for number in numbers]}
+
+
+def _round(
+    units: list[tuple[int, ...]], *, gone: dict[int, str], shown: Iterable[int], share: Share | None = None
+) -> dict:
     """Devices with these units and a head of two numbers; some say nothing from a stage on."""
     secrets = []
     for place in range(len(units)):
         key = keys.encoded(some(f"identity {place}"))
-        kept = [some(f"{name} {place}").hex() for name in ("mask", "seed")]
+        kept = {name: some(f"{name} {place}").hex() for name in ("mask", "seed", "noise")}
         secrets.append((key, kept))
-    updates = [_parts(place, own, len(units)) for place, own in enumerate(units)]
-    drawn = [(key, Kept(*(_base64(one) for one in kept))) for key, kept in secrets]
-    played = secagg.Gathering(updates, drawn)
+    updates = [_parts(place, own, len(units), share) for place, own in enumerate(units)]
+    drawn = [(key, Kept(**{name: _base64(one) for name, one in kept.items()})) for key, kept in secrets]
+    played = secagg.Gathering(updates, drawn, share.terms if share else b"")
     everyone = range(len(units))
     played.share(everyone)
     played.update([place for place in everyone if gone.get(place) != "update"])
@@ -136,25 +152,30 @@ def _round(units: list[tuple[int, ...]], *, gone: dict[int, str], shown: Iterabl
     played.vow(here)
     played.open(here)
     return {
-        "job": secagg.JOB, "round": secagg.ROUND, "least": secagg.LEAST, "cap": secagg.CAP, "count": len(units),
+        "job": secagg.JOB, "round": secagg.ROUND, "least": secagg.LEAST, "count": len(units),
+        **({"cap": 1, "noise": share.noise, "clip": share.clip} if share else {"cap": secagg.CAP}),
         "devices": [_device(played, place, units[place], *secrets[place], updates[place]) for place in shown],
         "sum": joined(played.total()).hex(),
     }  # fmt: skip
 
 
-def _parts(place: int, units: tuple[int, ...], count: int) -> Parts:
+def _parts(place: int, units: tuple[int, ...], count: int, share: Share | None) -> Parts:
+    if share is not None:
+        moved = {unit_name(unit): floats(f"unit {unit} {place}", 3 + unit) for unit in units}
+        moved[HEAD_NAME] = floats(f"head {place}", 2)
+        return noisy(moved, units, REPORT, share, some(f"noise {place}"), count, ["f1"])
     own = {UNITS + unit: fixed.encoded(floats(f"unit {unit} {place}", 3 + unit), 1 << 15, count) for unit in units}
     head = fixed.encoded(floats(f"head {place}", 2), 1 << 15, count)
     report = replace(REPORT, examples=secagg.CAP // 2)
     return {HEAD: head, TOLD: fixed.told(report, 1 << 15, ["f1"]), **own}
 
 
-def _device(played, place: int, units: tuple[int, ...], key: str, kept: list[str], parts: Parts) -> dict:
+def _device(played, place: int, units: tuple[int, ...], key: str, kept: dict[str, str], parts: Parts) -> dict:
     """What it drew, what it is told and what it says; its weight is a half."""
     identity = played.arrangement.entrants[place].identity
     is_witness = place in played.arrangement.witnesses
     return {
-        "place": place, "units": list(units), "identity": key, "mask": kept[0], "seed": kept[1],
+        "place": place, "units": list(units), "identity": key, **kept,
         "head": _floats(f"head {place}", 2),
         "changes": [_floats(f"unit {unit} {place}", 3 + unit) for unit in units],
         "parts": joined(parts).hex(), "card": played.cards[place].hex(),

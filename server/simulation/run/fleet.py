@@ -19,7 +19,7 @@ from typing import Any
 
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest
-from edge_client.sums.adding import changes, unmasked
+from edge_client.sums.adding import changes, noisy, unmasked
 from edge_client.sums.fixed import Pooled
 from edge_client.tasks.registry import task_named
 from edge_client.tasks.task import combined
@@ -31,7 +31,8 @@ from server.jobs.completion import complete
 from server.jobs.settings import JobSettings
 from server.means.registry import PLAIN
 from server.privacy.budget import may_go_on, sampled_spent, settled_by_chance
-from server.privacy.noise import Noise
+from server.privacy.noise import Noise, key_of
+from server.privacy.shares import share_of
 from server.rounds import late
 from server.rounds.features import is_asked
 from server.rounds.outcomes import Contribution, Outcome, late_one, mean_of_updates, step_of_scalars
@@ -49,7 +50,7 @@ from server.simulation.run.overlap import Overlap
 from server.simulation.run.state import RunState
 from server.simulation.run.tasks import task_of
 from server.simulation.run.traffic import RoundTraffic
-from server.storage.models import Model
+from server.storage.models import Model, moved
 from server.sums.opening import Total
 
 SCORED_TOGETHER = 256
@@ -223,6 +224,8 @@ class Fleet:
     def _summed(self, start: Model, members: Sequence[ClientPart], trained: Sequence[Trained], bound: float) -> Outcome:
         """The integers that devices would add, without the masks that cancel."""
         both = [(member.task.units, one) for member, one in zip(members, trained, strict=True) if one.variance <= bound]
+        if self.settings.is_private:
+            return self._summed_with_noise(start, members, trained)
         reports = [Report(**one.report) for _, one in both]
         cap = math.ceil(self.settings.weight_bound * statistics.median_low([one.examples for one in reports]))
         kind = task_named(self.plan.task)
@@ -233,6 +236,22 @@ class Fleet:
             total.add(unmasked(moved, units, report, cap, len(members), scores))
         outcome, pooled = mean_of_sum(start, total.parts, len(members), scores, self.settings, self.manifest)
         return replace(outcome, reports=_each(pooled))
+
+    def _summed_with_noise(self, start: Model, members: Sequence[ClientPart], trained: Sequence[Trained]) -> Outcome:
+        """The same, with each client's share of the noise; by chance fewer may come than a sum is opened of."""
+        share, total = share_of(self.settings), Total()
+        assert share is not None  # updates are added in secret
+        if len(members) < share.least:
+            return Outcome(moved(start, {}, self.settings, self.manifest), {}, [])
+        kind = task_named(self.plan.task)
+        scores = [score.name for score in kind.scores if score.name != kind.counted]
+        for member, one in zip(members, trained, strict=True):
+            units = member.task.units
+            change = changes(self.manifest, units, one.update, start.weights)
+            secret = key_of("simulation", self.plan.seed, start.version, member.client)
+            total.add(noisy(change, units, Report(**one.report), share, secret, len(members), scores))
+        outcome, _ = mean_of_sum(start, total.parts, len(members), scores, self.settings, self.manifest)
+        return replace(outcome, reports=[Report(**one.report) for one in trained])
 
     def _with_guide(self, model: Model) -> Model:
         """The same weights, with a guide made at them where the plan has one."""

@@ -14,6 +14,7 @@ import dev.spry.core.sums.Fixed;
 import dev.spry.core.sums.Secrets;
 import dev.spry.core.sums.Member;
 import dev.spry.core.sums.Parts;
+import dev.spry.core.sums.Share;
 import dev.spry.core.sums.View;
 import dev.spry.core.wire.Receipt;
 import dev.spry.core.wire.Report;
@@ -29,6 +30,8 @@ final class Adding {
     private final Member member;
     private final Map<String, Tensor> moved;
     private final Fixed.Told report;
+    /** Of the noise of a private sum; null without. */
+    private final Share share;
     private View.Stage said = View.Stage.CARD;
 
     /** A task whose update is ready, and the device's own secret key. */
@@ -44,10 +47,23 @@ final class Adding {
         } catch (JSONException damaged) {
             throw lacking();
         }
-        About about = new About(task.job, task.round, task.sum.place, task.sum.units(), task.sum.least);
+        share = share(task);
+        byte[] terms = share == null ? new byte[0] : share.terms();
+        About about = new About(task.job, task.round, task.sum.place, task.sum.units(), task.sum.least, terms);
         Secrets known = job.sum();
         Secrets kept = known == null ? new Secrets() : known;
         member = new Member(about, key, kept, () -> job.saveSum(kept));
+    }
+
+    private static Share share(Task task) {
+        if (task.sum.noise == null) {
+            return null;
+        }
+        if (!task.isPrivate()) {
+            throw new TrainingException(
+                    "the task asks for noise and names no clip: nothing is sent; ask who runs the server");
+        }
+        return new Share(task.sum.noise, task.clip, task.sum.least);
     }
 
     private static Safetensors update(JobStore job) {
@@ -108,6 +124,9 @@ final class Adding {
         if (count > Fixed.MOST) {
             throw new TrainingException("a sum is of " + Fixed.MOST + " devices at most, not " + count
                     + ": ask who runs the server");
+        }
+        if (share != null) {
+            return Changes.noisy(moved, task.sum.units(), share, member.noise(), count, task.sum.scores);
         }
         int beyond = Changes.cut(moved);
         if (beyond > 0) {

@@ -3,6 +3,7 @@ package dev.spry.core.sums;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.TreeMap;
 
 import dev.spry.core.Tensor;
 import dev.spry.core.bundle.Manifest;
@@ -65,6 +66,24 @@ public final class Changes {
         parts.put(Parts.HEAD, Fixed.encoded(moved.get(HEAD).floats(), weighs, count));
         for (int unit : units) {
             parts.put(Parts.UNITS + unit, Fixed.encoded(moved.get(name(unit)).floats(), weighs, count));
+        }
+        return parts;
+    }
+
+    /** The same of a private sum, with this device's share of the noise; reports say nothing but that they are there. */
+    public static Parts noisy(
+            Map<String, Tensor> moved, int[] units, Share share, byte[] secret, int count, List<String> scores) {
+        Fixed.Told silent = new Fixed.Told();
+        silent.examples = 1;
+        silent.steps = 1;
+        Map<Integer, float[]> changes = new TreeMap<>();
+        changes.put(Parts.HEAD, moved.get(HEAD).floats());
+        for (int unit : units) {
+            changes.put(Parts.UNITS + unit, moved.get(name(unit)).floats());
+        }
+        Parts parts = new Parts(Fixed.told(silent, Fixed.WHOLE, scores));
+        for (Map.Entry<Integer, int[]> part : share.encoded(changes, count, secret).entrySet()) {
+            parts.put(part.getKey(), part.getValue());
         }
         return parts;
     }

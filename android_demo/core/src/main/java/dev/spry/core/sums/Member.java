@@ -51,6 +51,9 @@ public final class Member {
     // --- what it says ---
 
     public byte[] card() {
+        if (about.terms.length > 0 || kept.terms != null) {
+            kept.terms = once("terms", kept.terms, about.terms);
+        }
         keep.run();
         return Streams.publicKey(kept.mask);
     }
@@ -121,6 +124,11 @@ public final class Member {
 
     // --- what it knows ---
 
+    /** The secret that its noise comes of: the same whenever this sum's update is made again. */
+    public byte[] noise() {
+        return kept.noise.clone();
+    }
+
     /** A server that never told one has cut it off. */
     private void requireRoster() {
         if (roster == null) {
@@ -130,7 +138,7 @@ public final class Member {
 
     private void take(Roster found) {
         roster = found;
-        context = found.context(about.job, about.round);
+        context = found.context(about.job, about.round, about.terms);
     }
 
     private byte[] sharers() {

@@ -50,8 +50,8 @@ final class Roster {
     }
 
     /** What all devices of a sum agree on, or they cannot read each other. */
-    byte[] context(String job, int round) {
+    byte[] context(String job, int round, byte[] terms) {
         String head = "spry sums 2\n" + job + "\n" + round + "\n" + count + " " + least + " " + cap + "\n";
-        return Streams.digest(Streams.utf8(head), Streams.joined(witnesses.toArray(new byte[0][])));
+        return Streams.digest(Streams.utf8(head), Streams.joined(witnesses.toArray(new byte[0][])), terms);
     }
 }

@@ -17,6 +17,10 @@ final class Rosters {
             throw Member.lying("it would open sums of " + roster.least + " devices, where its task said " + about.least);
         }
         checkRepeats(roster, about, own, kept);
+        if (about.terms.length > 0 && roster.cap != 1) {
+            throw Member.lying(
+                    "it would let a device weigh " + roster.cap + " times as much as another, in a private sum");
+        }
         if (roster.cap == 0 || roster.count < 1 + roster.peers.size()
                 || roster.witnesses.size() != Quorum.witnesses(roster.count)) {
             throw Member.lying("its roster does not fit the devices in it");

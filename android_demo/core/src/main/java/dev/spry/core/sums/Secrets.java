@@ -16,6 +16,9 @@ public final class Secrets {
     byte[] roster;
     byte[] sharers;
     byte[] survivors;
+    byte[] terms;
+    /** Its share of the noise comes of it; opened to nobody. */
+    byte[] noise = drawn();
 
     /** Drawn anew. */
     public Secrets() {
@@ -32,7 +35,11 @@ public final class Secrets {
         roster = bytes(json, "roster");
         sharers = bytes(json, "sharers");
         survivors = bytes(json, "survivors");
-        for (byte[] secret : new byte[][] {mask, seed}) {
+        if (json.has("noise")) {
+            terms = bytes(json, "terms");
+            noise = bytes(json, "noise");
+        }
+        for (byte[] secret : new byte[][] {mask, seed, noise}) {
             if (secret == null || secret.length != Streams.KEY) {
                 throw new JSONException("a secret of it is none");
             }
@@ -42,7 +49,8 @@ public final class Secrets {
     public JSONObject toJson() throws JSONException {
         return new JSONObject()
                 .put("mask", text(mask)).put("seed", text(seed))
-                .put("roster", text(roster)).put("sharers", text(sharers)).put("survivors", text(survivors));
+                .put("roster", text(roster)).put("sharers", text(sharers)).put("survivors", text(survivors))
+                .put("terms", text(terms)).put("noise", text(noise));
     }
 
     private static byte[] drawn() {

@@ -37,6 +37,7 @@ public final class CheckIn {
                 .putOpt("step_seconds", stepSeconds)
                 .putOpt("resident_bytes", residentBytes)
                 .put("sums", sums)
-                .put("only_sums", onlySums);
+                .put("only_sums", onlySums)
+                .put("adds_noise", true);
     }
 }

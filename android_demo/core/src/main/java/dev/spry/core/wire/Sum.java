@@ -15,11 +15,14 @@ public final class Sum {
     public final int least;
     /** What reports say beside what is counted, in this order. */
     public final List<String> scores;
+    /** Deviations of the noise, in clips of the task, that devices lay on the sum together; null for none. */
+    public final Double noise;
     private final int[] units;
 
     Sum(JSONObject json) throws JSONException {
         place = Json.number(json, "place");
         least = Json.number(json, "least");
+        noise = json.isNull("noise") ? null : (Double) json.getDouble("noise");
         JSONArray numbers = json.getJSONArray("units");
         units = new int[numbers.length()];
         for (int at = 0; at < units.length; at++) {

@@ -40,13 +40,24 @@ class MemberTest {
             sum = Vectors.read("sums.json").getJSONObject(name);
             said = sum.getJSONArray("devices").getJSONObject(number);
             kept = new Secrets(hex(said, "mask"), hex(said, "seed"));
+            kept.noise = hex(said, "noise");
             member = member(sum.getInt("least"));
         }
 
         Member member(int least) throws Exception {
             About about = new About(
-                    sum.getString("job"), sum.getInt("round"), said.getInt("place"), units(), least);
+                    sum.getString("job"), sum.getInt("round"), said.getInt("place"), units(), least, terms());
             return new Member(about, said.getString("identity"), kept, () -> { });
+        }
+
+        /** Of the noise; null where there is none. */
+        Share share() throws Exception {
+            return sum.has("noise")
+                    ? new Share(sum.getDouble("noise"), sum.getDouble("clip"), sum.getInt("least")) : null;
+        }
+
+        private byte[] terms() throws Exception {
+            return share() == null ? new byte[0] : share().terms();
         }
 
         int[] units() throws Exception {
@@ -81,6 +92,11 @@ class MemberTest {
                     float[] change = Vectors.floats(said.getJSONArray("changes").getJSONArray(at));
                     moved.put("unit " + units[at], Tensor.of(change, change.length));
                 }
+                if (share() != null) {
+                    Parts parts = Changes.noisy(moved, units, share(), member.noise(), count, SCORES);
+                    assertArrayEquals(hex(said, "parts"), parts.joined(new byte[0]));
+                    return parts;
+                }
                 JSONObject report = Vectors.read("sums.json").getJSONObject("told").getJSONObject("report");
                 report.put("examples", cap / 2);
                 Parts parts = Changes.unmasked(moved, units, new Fixed.Told(report, SCORES), cap, count, SCORES);
@@ -113,6 +129,41 @@ class MemberTest {
         for (int number = 0; number < 3; number++) {
             plays(new Device("round", number));
         }
+    }
+
+    @Test
+    void devicesAddTheNoiseThatPythonsAdd() throws Exception {
+        for (int number = 0; number < 3; number++) {
+            plays(new Device("private", number));
+        }
+    }
+
+    @Test
+    void aServerThatChangesTheNoiseOfARoundIsRefused() throws Exception {
+        Device device = new Device("private", 0);
+        device.member.card();
+        device.sum.put("noise", 0.01);
+        refused("told another terms of the same round before", device.member(3)::card);
+    }
+
+    @Test
+    void aDeviceThatWouldWeighMoreThanAnotherIsRefused() throws Exception {
+        Device device = new Device("private", 0);
+        byte[] roster = device.told("roster");
+        roster[4] = 7; // its cap
+        refused("weigh 7 times as much as another", () -> device.member.shares(roster));
+    }
+
+    @Test
+    void secretsOfNoiseAreKeptAndAnOlderFileGetsSome() throws Exception {
+        Secrets drawn = new Secrets();
+        drawn.terms = new byte[] {1, 2};
+        assertArrayEquals(drawn.noise, new Secrets(drawn.toJson()).noise);
+        assertArrayEquals(drawn.terms, new Secrets(drawn.toJson()).terms);
+        JSONObject older = drawn.toJson();
+        older.remove("noise");
+        older.remove("terms");
+        assertEquals(32, new Secrets(older).noise.length);
     }
 
     @Test

@@ -180,6 +180,26 @@ class SumsTest {
     }
 
     @Test
+    void normalNumbers() throws Exception {
+        JSONObject vector = Vectors.read("sums.json").getJSONObject("normal");
+        JSONArray numbers = vector.getJSONArray("numbers");
+        double[] found = Share.normal(hex(vector, "secret"), vector.getInt("part"), numbers.length());
+        for (int number = 0; number < found.length; number++) {
+            assertEquals(numbers.getDouble(number), found[number], 1e-14);
+        }
+    }
+
+    @Test
+    void noiseThatHidesNothingAndNumbersThatAreNoneAreRefused() {
+        Map<Integer, float[]> one = Collections.singletonMap(Parts.HEAD, new float[] {1});
+        Map<Integer, float[]> none = Collections.singletonMap(Parts.HEAD, new float[] {Float.NaN});
+        for (double noise : new double[] {0, -1, Double.NaN, Double.POSITIVE_INFINITY, 1e-9}) {
+            assertThrows(TrainingException.class, () -> new Share(noise, 0.01, 3).encoded(one, 4096, new byte[32]));
+        }
+        assertThrows(TrainingException.class, () -> new Share(1, 0.01, 3).encoded(none, 3, new byte[32]));
+    }
+
+    @Test
     void aReportAsIntegers() throws Exception {
         JSONObject vector = Vectors.read("sums.json").getJSONObject("told");
         JSONObject report = vector.getJSONObject("report");
