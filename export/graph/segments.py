@@ -2,7 +2,8 @@
 
 Blocks are found in the graph, not by name: the largest module class that is called once per hidden layer. What
 crosses a boundary and depends on inputs and weights is the hidden state; what does not (masks, positions) is computed
-again in each segment, so every segment stands alone.
+again in each segment, so every segment stands alone. A norm at a block's end belongs to the segment behind it: what
+crosses is then a sum, for which the way back through a block need not compute that block's last product again.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import fx
+from torch import Tensor, fx
 
 from edge_client.bundle.manifest import EMBED, HEAD
 from export.errors import ExportError
+from export.graph import ops
 from export.graph.capture import Captured
 from export.graph.slots import Role, Slot, slot_of, value_of
 
@@ -71,7 +73,10 @@ def split(captured: Captured, layers: int, starts: Sequence[int]) -> list[Segmen
     first_of_block = [min(order[n] for n, b in block_of.items() if b == block) for block in range(layers)]
     last = max(order[n] for n in block_of) + 1
     cut_positions = [first_of_block[start] for start in starts] + [last]
-    states = [_crossing_state(graph, order, hidden, position) for position in cut_positions]
+    trained = _below(graph, Role.ADAPTER, Role.HEAD)
+    states = [
+        _before_norms(_crossing_state(graph, order, hidden, position), hidden, trained) for position in cut_positions
+    ]
 
     results: list[fx.Node] = list(graph.output_node().args[0])  # type: ignore[arg-type]
     segments = [_extract(EMBED, None, [states[0]], graph, range(0))]
@@ -109,6 +114,27 @@ def _crossing_state(graph: fx.Graph, order: dict[fx.Node, int], hidden: set[fx.N
             "models that hand several tensors from block to block are not supported"
         )
     return crossing[0]
+
+
+def _before_norms(state: fx.Node, hidden: set[fx.Node], trained: set[fx.Node]) -> fx.Node:
+    """The state from which a crossing one follows without a product: what is frozen lies between, such as a norm."""
+    while True:
+        inputs = state.all_input_nodes
+        sources = [node for node in inputs if node in hidden and node.op != "placeholder"]
+        others = [node for node in inputs if node not in sources]
+        is_product = state.target in (ops.linear, ops.linear_t, ops.embedding)
+        if len(sources) != 1 or is_product or not _alike(sources[0], state) or not trained.isdisjoint(others):
+            return state
+        state = sources[0]
+
+
+def _alike(one: fx.Node, other: fx.Node) -> bool:
+    """Whether the values have the same form; operators of several results have none."""
+    values = [node.meta["val"] for node in (one, other)]
+    if not all(isinstance(value, Tensor) for value in values):
+        return False
+    first, second = values
+    return first.shape == second.shape and first.dtype == second.dtype
 
 
 def _readers(node: fx.Node) -> list[fx.Node]:
