@@ -16,7 +16,7 @@ from export.graph.bottlenecks import mark_bottlenecks
 from export.graph.capture import Captured, capture
 from export.graph.narrow import narrow
 from export.graph.segments import SegmentGraph, boundaries, split
-from export.graph.slots import Role, slot_of, value_of
+from export.graph.slots import Role
 from export.lower.target import Shaped
 from export.model.loading import Loaded
 from export.options import ExportOptions
@@ -112,19 +112,10 @@ def _programs(
         for kind in kinds(segment, trained_before=trained_before):
             counts = [count for count in pieces if count != _BACK] if kind in (ENTER, DUAL, SCALAR) else [_BACK]
             for count in counts:
-                number, parts = pieces[count] if kind in _IN_PIECES and _holds_all(segment) else (1, segments)
+                number, parts = pieces[count] if kind in _IN_PIECES and segment.name != HEAD else (1, segments)
                 programs.append(builder.build(parts[i], kind, count, lowest=not trained_before, pieces=number))
         trained_before = trained_before or bool(segment.slots(Role.ADAPTER))
     return programs
-
-
-def _holds_all(segment: SegmentGraph) -> bool:
-    """Whether what a segment computes is of all tokens: little of the last block is, where one is read behind it."""
-    if segment.name == HEAD:
-        return False
-    result = value_of(segment.graph.graph.output_node().args[0][0])  # type: ignore[index]
-    states = [node for node in segment.graph.graph.nodes if node.op == "placeholder" and slot_of(node).role is Role.STATE]
-    return all(value_of(state).shape == result.shape for state in states)
 
 
 def _merge(stored: dict[str, Tensor], captured: Captured) -> None:
