@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor, fx
+import torch
+from torch import fx
 
 from edge_client.bundle.manifest import EMBED, HEAD
 from export.errors import ExportError
-from export.graph import ops
 from export.graph.capture import Captured
 from export.graph.slots import Role, Slot, slot_of, value_of
 
@@ -74,9 +74,7 @@ def split(captured: Captured, layers: int, starts: Sequence[int]) -> list[Segmen
     last = max(order[n] for n in block_of) + 1
     cut_positions = [first_of_block[start] for start in starts] + [last]
     trained = _below(graph, Role.ADAPTER, Role.HEAD)
-    states = [
-        _before_norms(_crossing_state(graph, order, hidden, position), hidden, trained) for position in cut_positions
-    ]
+    states = [_before_norm(_crossing_state(graph, order, hidden, position), trained) for position in cut_positions]
 
     results: list[fx.Node] = list(graph.output_node().args[0])  # type: ignore[arg-type]
     segments = [_extract(EMBED, None, [states[0]], graph, range(0))]
@@ -116,25 +114,15 @@ def _crossing_state(graph: fx.Graph, order: dict[fx.Node, int], hidden: set[fx.N
     return crossing[0]
 
 
-def _before_norms(state: fx.Node, hidden: set[fx.Node], trained: set[fx.Node]) -> fx.Node:
-    """The state from which a crossing one follows without a product: what is frozen lies between, such as a norm."""
-    while True:
-        inputs = state.all_input_nodes
-        sources = [node for node in inputs if node in hidden and node.op != "placeholder"]
-        others = [node for node in inputs if node not in sources]
-        is_product = state.target in (ops.linear, ops.linear_t, ops.embedding)
-        if len(sources) != 1 or is_product or not _alike(sources[0], state) or not trained.isdisjoint(others):
-            return state
-        state = sources[0]
+def _before_norm(state: fx.Node, trained: set[fx.Node]) -> fx.Node:
+    """What a state is the norm of, if it is one and the norm is frozen."""
+    inputs = state.all_input_nodes
+    is_frozen = _is_norm(state) and inputs[0].op != "placeholder" and trained.isdisjoint(inputs[1:])
+    return inputs[0] if is_frozen else state
 
 
-def _alike(one: fx.Node, other: fx.Node) -> bool:
-    """Whether the values have the same form; operators of several results have none."""
-    values = [node.meta["val"] for node in (one, other)]
-    if not all(isinstance(value, Tensor) for value in values):
-        return False
-    first, second = values
-    return first.shape == second.shape and first.dtype == second.dtype
+def _is_norm(node: fx.Node) -> bool:
+    return node.target is torch.ops.aten.layer_norm.default
 
 
 def _readers(node: fx.Node) -> list[fx.Node]:
@@ -164,9 +152,11 @@ def _extract(
         for node in source.nodes:
             if node in needed and node is not state and node.op == "placeholder" and slot_of(node).role is role:
                 copies[node] = graph.node_copy(node)
-    for node in source.nodes:
-        if node in needed and node not in copies:
-            copies[node] = graph.node_copy(node, lambda argument: copies[argument])
+    computed = [node for node in source.nodes if node in needed and node not in copies]
+    # The norm of what enters first, wherever the model has it: equal blocks have equal graphs.
+    first = {node for node in computed if _is_norm(node) and {*node.all_input_nodes} <= copies.keys()}
+    for node in sorted(computed, key=lambda node: node not in first or node.args[0] is not state):
+        copies[node] = graph.node_copy(node, lambda argument: copies[argument])
     graph.output(tuple(copies[node] for node in results))
     graph.lint()
     return SegmentGraph(name, fx.GraphModule({}, graph), blocks)
