@@ -57,7 +57,7 @@ def _widens(directions: Directions, x: Dual, weight: Dual) -> bool:
 
 
 def _as_one(directions: Directions, x: Dual, weight: Dual, turned: Tensor) -> Tensor:
-    """dx W + x dW as the product of [dx, x] and W above dW."""
+    """The sum of dx W and x dW as the product of [dx, x] and W above dW."""
     assert x.tangent is not None
     same = weight.value.transpose(0, 1).unsqueeze(0).expand(len(turned), -1, -1)
     return torch.matmul(torch.cat([x.tangent, directions.match(x)], 2), torch.cat([same, turned], 1))
