@@ -64,8 +64,11 @@ def boundaries(layers: int, cuts: int | None) -> list[int]:
     return sorted({round(i * layers / count) for i in range(count)})
 
 
-def split(captured: Captured, layers: int, starts: Sequence[int]) -> list[SegmentGraph]:
-    """Cut before each block in `starts` (ascending, the first is 0)."""
+def split(captured: Captured, layers: int, starts: Sequence[int], *, apart: bool = False) -> list[SegmentGraph]:
+    """Cut before each block in `starts` (ascending, the first is 0).
+
+    Segments that may be taken `apart`, to stand behind another than their neighbour, end in their own norms.
+    """
     graph = captured.graph.graph
     block_of = block_calls(captured.graph, layers)
     hidden = _below(graph, Role.INPUT) & _below(graph, Role.FROZEN, Role.ADAPTER, Role.HEAD)
@@ -74,7 +77,9 @@ def split(captured: Captured, layers: int, starts: Sequence[int]) -> list[Segmen
     last = max(order[n] for n in block_of) + 1
     cut_positions = [first_of_block[start] for start in starts] + [last]
     trained = _below(graph, Role.ADAPTER, Role.HEAD)
-    states = [_before_norm(_crossing_state(graph, order, hidden, position), trained) for position in cut_positions]
+    states = [_crossing_state(graph, order, hidden, position) for position in cut_positions]
+    if not apart:
+        states = [_before_norm(state, trained) for state in states]
 
     results: list[fx.Node] = list(graph.output_node().args[0])  # type: ignore[arg-type]
     segments = [_extract(EMBED, None, [states[0]], graph, range(0))]

@@ -99,6 +99,15 @@ def test_a_norm_that_is_trained_stays_in_its_block():
     assert not second.slots(Role.ADAPTER)
 
 
+def test_segments_to_be_taken_apart_end_in_their_own_norms():
+    found = captured(tiny("bert", "seq-cls"), BATCH, LENGTH)
+    inputs = batch_of(tiny("bert", "seq-cls"), [LENGTH, 4], LENGTH)
+    segments = split(found, LAYERS, range(LAYERS), apart=True)
+    for block, segment in enumerate(segments[1:-1]):
+        assert all(f".layer.{block}." in slot.name for slot in segment.slots(Role.FROZEN))
+    torch.testing.assert_close(chained(segments, found.stored, inputs), evaluate(found, inputs), rtol=1e-5, atol=1e-6)
+
+
 def test_the_head_reads_labels():
     found = captured(tiny("bert", "seq-cls"), BATCH, LENGTH)
     head = split(found, LAYERS, range(LAYERS))[-1]
