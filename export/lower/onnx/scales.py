@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from onnx import NodeProto, helper
 
-_ROUNDING = {"ReduceMax", "ReduceMin", "QuantizeLinear"}
+_ROUNDING = ["QuantizeLinear", "ReduceMax", "ReduceMin"]
 
 
 @dataclass
@@ -40,7 +40,7 @@ def carry(nodes: list[NodeProto], known: RowScales, results: Collection[str]) ->
     carried: dict[str, str] = {}
     for scaled, (product, scales) in known.products.items():
         later = _rounded_next(scaled, readers, known, results)
-        if later is not None and known.rows[later] == known.rows[scales]:
+        if later is not None and later not in carried and known.rows[later] == known.rows[scales]:
             unscaled[scaled], carried[later] = product, scales
     kept: list[NodeProto] = []
     for node in nodes:
@@ -62,7 +62,7 @@ def _rounded_next(
     """The scales of the rounding that a value's rows come to with nothing before it that their own do not pass."""
     while value not in results:
         following = readers.get(value, [])
-        if value in known.rounded and {node.op_type for node in following} == _ROUNDING:
+        if value in known.rounded and sorted(node.op_type for node in following) == _ROUNDING:
             return known.rounded[value]
         if len(following) != 1 or not _passes(following[0], value, known.turns):
             return None

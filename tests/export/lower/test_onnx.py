@@ -213,52 +213,51 @@ def test_int8_stacks_no_values_and_tangents_but_for_other_layers(bert: Chain) ->
     assert kinds_["int8"].count("Concat") < kinds_["int4"].count("Concat")
 
 
-@pytest.mark.parametrize(("middle", "carried"), [("mul", True), ("add", False), ("branch", False)])
-def test_rows_scales_are_carried_to_the_next_rounding(middle: str, carried: bool, tmp_path: Path) -> None:
-    """Through a slope by element, but not through a sum, nor where something else reads the scaled rows."""
-    generator = torch.Generator().manual_seed(int(torch.randint(1 << 30, ())))
+@pytest.mark.parametrize(("middle", "carried"), [("mul", 1), ("gate", 1), ("add", 0), ("branch", 0)])
+def test_rows_scales_are_carried_to_the_next_rounding(middle: str, carried: int, tmp_path: Path) -> None:
+    """Through a slope by element, of one of two factors; not through a sum, nor where scaled rows are read too."""
     rows, columns, wide = 6, 64, 96
-    weights = [torch.randn(out, into, generator=generator) for out, into in ((wide, columns), (columns, wide))]
-    x, slope = (torch.randn(2, rows // 2, size, generator=generator) for size in (columns, wide))
-    x *= torch.logspace(-3, 3, rows).reshape(2, -1, 1)  # rows of very different scales
-    traced = fx.Graph()
-    entered = [traced.placeholder(name) for name in ("x", "slope", "up", "down")]
-    for node, value in zip(entered, (x, slope, *weights), strict=True):
-        node.meta["val"] = value
-    up = traced.call_function(ops.linear, (entered[0], entered[2]))
-    between = traced.call_function(
-        torch.ops.aten.add.Tensor if middle == "add" else torch.ops.aten.mul.Tensor, (up, entered[1])
-    )
-    down = traced.call_function(ops.linear, (between, entered[3]))
-    first = x @ weights[0].T
-    second = first + slope if middle == "add" else first * slope
-    wanted = second @ weights[1].T
-    for node, value in ((up, first), (between, second), (down, wanted)):
-        node.meta["val"] = value
+    up, gate, down = (torch.randn(out, into) for out, into in ((wide, columns), (wide, columns), (columns, wide)))
+    x = torch.randn(2, 3, columns) * torch.logspace(-3, 3, rows).reshape(2, 3, 1)  # rows of very different scales
+    slope = torch.randn(2, 3, wide)
+    first = x @ up.T
+    second = {"add": first + slope, "gate": first * (x @ gate.T)}.get(middle, first * slope)
+    wanted = second @ down.T
+    values = {"x": x, "slope": slope, "first": first, "gated": x @ gate.T, "second": second, "down": wanted}
+    nodes = {name: fx.Graph().placeholder(name) for name in values}
+    for name, node in nodes.items():
+        node.meta["val"] = values[name]
     graph, file = Graph(), WeightFile("weights.bin")
-    graph.values.update({entered[0]: "in0", entered[1]: "in1"})
-    products = [
-        PRODUCTS["avx2"](name, weight, file, rows=False, own=file) for name, weight in zip("ud", weights, strict=True)
-    ]
-    for product, given, node in ((products[0], entered[0], up), (products[1], between, down)):
-        if node is down:
-            graph.enter("between")
-            graph.values[between] = graph.op("Add" if middle == "add" else "Mul", up, entered[1])
-        graph.enter(node.name)
-        graph.values[node] = product.linear(graph, given)
-    results = [down, up] if middle == "branch" else [down]
-    (tmp_path / "product.onnx").write_bytes(graph.model(entered[:2], results))
+    graph.values.update({nodes["x"]: "in0", nodes["slope"]: "in1"})
+
+    def product(weight: Tensor, given: str, result: str) -> None:
+        graph.enter(result)
+        frozen = PRODUCTS["avx2"](result, weight, file, rows=False, own=file)
+        graph.values[nodes[result]] = frozen.linear(graph, nodes[given])
+
+    product(up, "x", "first")
+    if middle == "gate":
+        product(gate, "x", "gated")
+    graph.enter("second")
+    other = nodes["gated" if middle == "gate" else "slope"]
+    graph.values[nodes["second"]] = graph.op("Add" if middle == "add" else "Mul", nodes["first"], other)
+    product(down, "second", "down")
+    given, results = (
+        [nodes["x"], nodes["slope"]],
+        [nodes[name] for name in ("down", "first")[: 1 + (middle == "branch")]],
+    )
+    (tmp_path / "product.onnx").write_bytes(graph.model(given, results))
     (tmp_path / "weights.bin").write_bytes(file.content())
-    nodes = onnx.load(tmp_path / "product.onnx", load_external_data=False).graph.node
-    assert any(node.name.endswith(".carried") for node in nodes) is carried
-    specs = [
-        tuple(TensorSpec(n.name, "float32", tuple(value_of(n).shape)) for n in some) for some in (entered[:2], results)
-    ]
-    program = ProgramSpec("s", PLAIN, 2, 3, 0, "product.onnx", "", *specs, flops=0, load_bytes=0, peak_bytes=0)
+    written = onnx.load(tmp_path / "product.onnx", load_external_data=False).graph.node
+    assert sum(node.name.endswith(".carried") for node in written) == carried
+    inputs, outputs = (
+        tuple(TensorSpec(n.name, "float32", tuple(value_of(n).shape)) for n in g) for g in (given, results)
+    )
+    program = ProgramSpec("s", PLAIN, 2, 3, 0, "product.onnx", "", inputs, outputs, flops=0, load_bytes=0, peak_bytes=0)
     with open_runtime("onnx", tmp_path, threads=1) as runtime:
-        found = runtime.run(program, {"x": x.numpy(), "slope": slope.numpy()})[down.name]
+        found = runtime.run(program, {"x": x.numpy(), "slope": slope.numpy()})["down"]
     for row, expected in zip(found.reshape(rows, -1), wanted.reshape(rows, -1).numpy(), strict=True):
-        assert error(row, expected, float(np.sqrt(np.mean(expected**2)))) < 0.03
+        assert error(row, expected, float(np.sqrt(np.mean(expected**2)))) < 0.04
 
 
 def bytes_multiplied(chain: Chain, target: OnnxLowering) -> set[int]:
