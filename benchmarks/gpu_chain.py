@@ -7,7 +7,7 @@ their own weights: working memory is that of one block, however many there are.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +63,8 @@ class Link:
 
 _WEIGHTS = Slot(Role.EXAMPLE_WEIGHT, "example_weight")
 _TRACED = 1
-"""The block whose programs all blocks run."""
+"""The block whose programs all blocks run; the norm that it begins with may be that of the block before."""
+_BLOCK = re.compile(r"(\.layers?\.)(\d+)\.")
 
 
 def build_chain(case: Case, first: int) -> list[Link]:
@@ -75,21 +76,23 @@ def build_chain(case: Case, first: int) -> list[Link]:
     known[_WEIGHTS.name] = torch.full((case.shape.batch,), 1 / case.shape.batch, device=case.device)
     return [
         _link(case, traced.embed, known),
-        *(_link(case, traced.block[kind], known, i) for i, kind in enumerate(kinds)),
-        _link(case, traced.head, known),
+        _link(case, traced.first, known),
+        *(_link(case, traced.block[kind], known, i - _TRACED) for i, kind in enumerate(kinds) if i > 0),
+        _link(case, traced.head, known, len(kinds) - 1 - _TRACED),
     ]
 
 
 @dataclass
 class _Traced:
     embed: Program
+    first: Program
     block: dict[str, Program]
     head: Program
     constants: dict[str, Tensor]
 
 
 @unset_fake_temporarily()
-def _programs(shape: Shape, kinds: Iterable[str]) -> _Traced:
+def _programs(shape: Shape, kinds: Sequence[str]) -> _Traced:
     """The export's programs for a model of two blocks of the same shape: blocks are alike, so one is traced."""
     template = untouched(shape, "eager", layers=2)
     roles = {True: Role.HEAD, False: Role.ADAPTER}
@@ -100,23 +103,25 @@ def _programs(shape: Shape, kinds: Iterable[str]) -> _Traced:
     }
     examples = {name: torch.ones(shape.batch, shape.length, dtype=torch.int64) for name in INPUTS}
     captured = capture(template, TASK, {**examples, "labels": torch.zeros(shape.batch, dtype=torch.int64)}, slots)
-    embed, _, block, head = split(captured, 2, range(2))
+    embed, first, block, head = split(captured, 2, range(2))
     builder = ProgramBuilder()
     return _Traced(
         builder.build(embed, PLAIN, 1),
+        builder.build(first, kinds[0], 1),
         {kind: builder.build(block, kind, 1) for kind in dict.fromkeys(kinds)},
         builder.build(head, DUAL, 1),
         {name: tensor for name, tensor in captured.stored.items() if name.startswith("constant.")},
     )
 
 
-def _link(case: Case, program: Program, known: dict[str, Tensor], block: int = _TRACED) -> Link:
+def _link(case: Case, program: Program, known: dict[str, Tensor], shift: int = 0) -> Link:
+    """The program with the weights of blocks so much further on than those that it was traced with."""
     names: dict[str, str] = {}
     values: dict[Slot, Any] = {_WEIGHTS: known[_WEIGHTS.name]}
     for slot in (slot_of(node) for node in program.placeholders):
         if slot.role in (Role.STATE, Role.TANGENT):
             continue
-        names[slot.name] = re.sub(rf"(\.layers?\.){_TRACED}\.", rf"\g<1>{block}.", slot.name)
+        names[slot.name] = _BLOCK.sub(lambda found: f"{found[1]}{int(found[2]) + shift}.", slot.name)
         if slot.role is not Role.DIRECTION:
             values[slot] = known[slot.name] if slot.name in known else _weight(case.model, names[slot.name])
     return Link(program, values, names, case.device)

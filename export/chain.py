@@ -68,7 +68,8 @@ def differentiate(loaded: Loaded, adapted: Adapted, options: ExportOptions, prog
         if adapted.at_bottlenecks:
             mark_bottlenecks(captured.graph)
         _merge(stored, captured)
-        return split(captured, loaded.layers, boundaries(loaded.layers, options.cuts))
+        # With little memory a few segments are verified as a model of their own.
+        return split(captured, loaded.layers, boundaries(loaded.layers, options.cuts), apart=bool(options.low_memory))
 
     for batch, length in options.shapes:
         segments = segments_of(batch, length)

@@ -25,6 +25,9 @@ _IN_BYTES, _IN_FLOATS = b"accuracy_level\x18\x04", b"accuracy_level\x18\x00"
 """How a program says in what its 4-bit products are computed."""
 _FOUR_BITS = b".i4"
 """In the names of such weights."""
+_IN_INT8 = b"MatMulIntegerToFloat"
+_FEW_BYTES = 4_000_000
+"""Of a segment's weights, of which a packed copy is worth its memory."""
 _SIGNED = b".s8"
 """In the names of weights in signed bytes."""
 
@@ -43,6 +46,13 @@ def _for_this_processor(model: bytes) -> bytes:
     These sums make the loaded weights a quarter larger. On ARM there are none, and bytes are several times as fast.
     """
     return model.replace(_IN_BYTES, _IN_FLOATS) if platform.machine() in ("x86_64", "AMD64") else model
+
+
+def _is_read_often(program: ProgramSpec, model: bytes, path: Path) -> bool:
+    """Whether each product packs its weight anew for every piece of a batch, and they are small enough to stay so."""
+    if program.directions < 2 or _IN_INT8 not in model:
+        return False
+    return sum(file.stat().st_size for file in path.parent.glob("*.bin")) <= _FEW_BYTES
 
 
 class OnnxRuntime(Runtime):
@@ -68,7 +78,8 @@ class OnnxRuntime(Runtime):
         try:
             model = path.read_bytes()
             generates = program.kind in (PREFILL, DECODE)
-            options = self._options(packs=b"MatMulNBits" in model or program.kind == DECODE)
+            packs = b"MatMulNBits" in model or program.kind == DECODE or _is_read_often(program, model, path)
+            options = self._options(packs=packs)
             if generates:
                 # Sessions of a chain each have threads, which would go on spinning while the next one works.
                 options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -118,6 +129,7 @@ class OnnxRuntime(Runtime):
         options.add_session_config_entry("session.use_env_allocators", "1")
         # It would dequantize a weight for each of its two readers, and the second time late.
         options.add_session_config_entry("session.disable_quant_qdq", "1")
-        # Products read the weights where they are mapped, at a few percent of time; only 4-bit ones need theirs packed.
+        # Products read the weights where they are mapped, at a few percent of time; only 4-bit ones need theirs packed,
+        # and those that several directions read again and again, piece by piece.
         options.add_session_config_entry("session.disable_prepacking", "0" if packs else "1")
         return options

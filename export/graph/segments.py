@@ -2,7 +2,8 @@
 
 Blocks are found in the graph, not by name: the largest module class that is called once per hidden layer. What
 crosses a boundary and depends on inputs and weights is the hidden state; what does not (masks, positions) is computed
-again in each segment, so every segment stands alone.
+again in each segment, so every segment stands alone. A norm at a block's end belongs to the segment behind it: what
+crosses is then a sum, for which the way back through a block need not compute that block's last product again.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import fx
 
 from edge_client.bundle.manifest import EMBED, HEAD
@@ -62,8 +64,11 @@ def boundaries(layers: int, cuts: int | None) -> list[int]:
     return sorted({round(i * layers / count) for i in range(count)})
 
 
-def split(captured: Captured, layers: int, starts: Sequence[int]) -> list[SegmentGraph]:
-    """Cut before each block in `starts` (ascending, the first is 0)."""
+def split(captured: Captured, layers: int, starts: Sequence[int], *, apart: bool = False) -> list[SegmentGraph]:
+    """Cut before each block in `starts` (ascending, the first is 0).
+
+    Segments that may be taken `apart`, to stand behind another than their neighbour, end in their own norms.
+    """
     graph = captured.graph.graph
     block_of = block_calls(captured.graph, layers)
     hidden = _below(graph, Role.INPUT) & _below(graph, Role.FROZEN, Role.ADAPTER, Role.HEAD)
@@ -71,7 +76,10 @@ def split(captured: Captured, layers: int, starts: Sequence[int]) -> list[Segmen
     first_of_block = [min(order[n] for n, b in block_of.items() if b == block) for block in range(layers)]
     last = max(order[n] for n in block_of) + 1
     cut_positions = [first_of_block[start] for start in starts] + [last]
+    trained = _below(graph, Role.ADAPTER, Role.HEAD)
     states = [_crossing_state(graph, order, hidden, position) for position in cut_positions]
+    if not apart:
+        states = [_before_norm(state, trained) for state in states]
 
     results: list[fx.Node] = list(graph.output_node().args[0])  # type: ignore[arg-type]
     segments = [_extract(EMBED, None, [states[0]], graph, range(0))]
@@ -111,6 +119,17 @@ def _crossing_state(graph: fx.Graph, order: dict[fx.Node, int], hidden: set[fx.N
     return crossing[0]
 
 
+def _before_norm(state: fx.Node, trained: set[fx.Node]) -> fx.Node:
+    """What a state is the norm of, if it is one and the norm is frozen."""
+    inputs = state.all_input_nodes
+    is_frozen = _is_norm(state) and inputs[0].op != "placeholder" and trained.isdisjoint(inputs[1:])
+    return inputs[0] if is_frozen else state
+
+
+def _is_norm(node: fx.Node) -> bool:
+    return node.target is torch.ops.aten.layer_norm.default
+
+
 def _readers(node: fx.Node) -> list[fx.Node]:
     """What reads a node but the end of the graph: a block's own results, such as its keys, cross nothing."""
     return [user for user in node.users if user.op != "output"]
@@ -138,9 +157,11 @@ def _extract(
         for node in source.nodes:
             if node in needed and node is not state and node.op == "placeholder" and slot_of(node).role is role:
                 copies[node] = graph.node_copy(node)
-    for node in source.nodes:
-        if node in needed and node not in copies:
-            copies[node] = graph.node_copy(node, lambda argument: copies[argument])
+    computed = [node for node in source.nodes if node in needed and node not in copies]
+    # The norm of what enters first, wherever the model has it: equal blocks have equal graphs.
+    first = {node for node in computed if _is_norm(node) and {*node.all_input_nodes} <= copies.keys()}
+    for node in sorted(computed, key=lambda node: node not in first or node.args[0] is not state):
+        copies[node] = graph.node_copy(node, lambda argument: copies[argument])
     graph.output(tuple(copies[node] for node in results))
     graph.lint()
     return SegmentGraph(name, fx.GraphModule({}, graph), blocks)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from export.dual.rule import Directions, Dual, tangent, tangent_of, total
+from export.dual.rule import Directions, Dual, pair_of, tangent, tangent_of, total
 
 aten = torch.ops.aten
 
@@ -50,14 +50,25 @@ def _silu(x: Tensor, y: Tensor) -> Tensor:
     return s + y * (1 - s)
 
 
-@elementwise(aten.gelu.default)
-def _gelu(x: Tensor, y: Tensor, *, approximate: str = "none") -> Tensor:
-    if approximate == "tanh":
-        t = torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
-        inner = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x * x)
-        return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * inner
-    cdf = torch.erf(x * math.sqrt(0.5)) * 0.5 + 0.5
-    return cdf + x * torch.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
+@pair_of(aten.gelu.default)
+def _gelu(directions: Directions, x: Dual, *, approximate: str = "none") -> tuple[Tensor, Tensor]:
+    """The value by what its slope is made of, which costs as much as the operator itself."""
+    assert x.tangent is not None
+    share, growth = _tanh_parts(x.value) if approximate == "tanh" else _normal_parts(x.value)
+    slope = share + x.value * growth
+    return x.value * share, directions.scale(x.tangent, slope, batched=x.batched)
+
+
+def _normal_parts(x: Tensor) -> tuple[Tensor, Tensor]:
+    """How much of x gelu lets through, and the derivative of that."""
+    share = torch.erf(x * math.sqrt(0.5)) * 0.5 + 0.5
+    return share, torch.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
+
+
+def _tanh_parts(x: Tensor) -> tuple[Tensor, Tensor]:
+    t = torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
+    inner = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x * x)
+    return 0.5 * (1 + t), 0.5 * (1 - t * t) * inner
 
 
 @elementwise(aten.exp.default)

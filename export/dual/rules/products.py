@@ -14,6 +14,9 @@ from export.graph.vocabulary import token_losses, token_losses_along
 
 aten = torch.ops.aten
 
+_FEW = 8
+"""Times fewer numbers enter a product than leave it."""
+
 
 @pair_of(ops.linear)
 def _frozen_linear(directions: Directions, x: Dual, weight: Dual) -> tuple[Tensor, Tensor]:
@@ -38,11 +41,26 @@ def _token_losses(
 @tangent_of(aten.linear.default)
 def _linear(directions: Directions, result: Tensor, x: Dual, weight: Dual) -> Tensor:
     """Product of x [B, …, in] and an adapter's weight [out, in], whose tangent is [K·B, out, in]."""
-    from_x = None if x.tangent is None else aten.linear.default(x.tangent, weight.value)
     if weight.tangent is None:
-        return total(from_x)
+        return aten.linear.default(total(x.tangent), weight.value)
     turned = weight.tangent.transpose(1, 2)
+    if x.tangent is not None and _widens(directions, x, weight):
+        return _as_one(directions, x, weight, turned)
+    from_x = None if x.tangent is None else aten.linear.default(x.tangent, weight.value)
     return total(from_x, _times_weights(directions, x, turned, result))
+
+
+def _widens(directions: Directions, x: Dual, weight: Dual) -> bool:
+    """Whether a product of few numbers a token makes many, so that a sum of two such products costs more than they."""
+    alike = x.batched and x.value.dim() == 3 and len(x.value) == directions.batch
+    return alike and _FEW * weight.value.shape[1] <= weight.value.shape[0]
+
+
+def _as_one(directions: Directions, x: Dual, weight: Dual, turned: Tensor) -> Tensor:
+    """The sum of dx W and x dW as the product of [dx, x] and W above dW."""
+    assert x.tangent is not None
+    same = weight.value.transpose(0, 1).unsqueeze(0).expand(len(turned), -1, -1)
+    return torch.matmul(torch.cat([x.tangent, directions.match(x)], 2), torch.cat([same, turned], 1))
 
 
 @tangent_of(aten.matmul.default, aten.bmm.default)

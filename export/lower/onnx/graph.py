@@ -14,6 +14,7 @@ from torch import fx
 
 from edge_client.arrays import Array
 from export.graph.slots import value_of
+from export.lower.onnx.scales import RowScales, carry
 
 Operand = str | fx.Node | float | Array | None
 """A value by name, a node's value, a constant, or an optional input that is left out."""
@@ -92,6 +93,7 @@ class Graph:
         """The value of each translated node; several for a node that returns a tuple."""
         self.notes: dict[Any, Any] = {}
         """What translation rules remember from one node to another, such as an activation's digits."""
+        self.scales = RowScales()
         self._nodes: list[NodeProto] = []
         self._initializers: dict[str, TensorProto] = {}
         self._scope = ""
@@ -155,7 +157,9 @@ class Graph:
 
     def model(self, inputs: Sequence[fx.Node], results: Sequence[fx.Node]) -> bytes:
         """Inputs and outputs are called in0, in1, … and out0, …: blocks of the same structure give the same bytes."""
-        outputs = self._name_outputs([self.name(node) for node in results])
+        computed = [self.name(node) for node in results]
+        carry(self._nodes, self.scales, computed)
+        outputs = self._name_outputs(computed)
         used = {name for node in self._nodes for name in node.input}
         graph = helper.make_graph(
             self._nodes,

@@ -81,7 +81,10 @@ class Rows8(Frozen):
         products: list[str] = []
         for numbers, row_scales in digits:
             operands = (numbers, weight, 1.0, scales, _MIDDLE, self.middle)
-            products.append(graph.op("Mul", graph.op("MatMulIntegerToFloat", *operands, domain=MICROSOFT), row_scales))
+            product = graph.op("MatMulIntegerToFloat", *operands, domain=MICROSOFT)
+            products.append(graph.op("Mul", product, row_scales))
+            if len(digits) == 1:
+                graph.scales.products[products[0]] = product, row_scales
         return reduce(lambda one, other: graph.op("Add", one, other), products)
 
     def embedding(self, graph: Graph, ids: fx.Node) -> str:
@@ -144,15 +147,20 @@ def _rounded(graph: Graph, x: Operand, shape: Sequence[int], digits: int) -> Dig
         scale = graph.op("Mul", graph.op("Max", highest, graph.op("Neg", lowest), _TINY), 1 / 127)
         number = graph.op("QuantizeLinear", rows, scale, middles, axis=0)
         rounded.append((number, graph.op("Unsqueeze", scale, graph.integers(-1))))
+        graph.scales.rows[rounded[-1][1]] = count
         if digit < digits - 1:
             rows = graph.op("Sub", rows, graph.op("DequantizeLinear", number, scale, middles, axis=0))
+    if digits == 1:
+        graph.scales.rounded[graph.name(rows)] = rounded[0][1]
     return rounded
 
 
 def _turned(graph: Graph, x: Operand, shape: Sequence[int]) -> str:
     """Within groups of channels, in the shape given; turned twice it is as it was."""
     group = group_of(shape[-1])
-    return graph.reshape(graph.op("MatMul", graph.reshape(x, (-1, group)), hadamard(group)), shape)
+    matrix = graph.constant(hadamard(group))
+    graph.scales.turns.add(matrix)
+    return graph.reshape(graph.op("MatMul", graph.reshape(x, (-1, group)), matrix), shape)
 
 
 def _shaped(graph: Graph, product: Operand, shape: Sequence[int]) -> str:

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 from edge_client.bundle.manifest import ProgramSpec, TensorSpec
 from edge_client.distribution import install_command
 from edge_client.errors import BundleError, ProgramInputError, RuntimeMissing, SpryError
+from edge_client.runtimes.onnx import _is_read_often
 from edge_client.runtimes.runtime import Runtime, available, open_runtime
 
 WEIGHT = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -200,6 +201,25 @@ def write_sizes_in_turn(folder: Path, sizes: list[int]) -> ProgramSpec:
         inputs=(TensorSpec("hidden", "float32", (1,)),), outputs=(TensorSpec("result", "float32", (1,)),),
         flops=0, load_bytes=0, peak_bytes=0,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("directions", "operator", "size", "packed"),
+    [
+        (4, b"MatMulIntegerToFloat", 4_000_000, True),
+        (1, b"MatMulIntegerToFloat", 4_000_000, False),  # read once or twice
+        (4, b"MatMulIntegerToFloat", 4_000_001, False),  # a copy of much
+        (4, b"MatMul", 4_000_000, False),  # in float32
+    ],
+)
+def test_small_int8_weights_are_packed_for_several_directions(
+    tmp_path: Path, program: ProgramSpec, directions: int, operator: bytes, size: int, packed: bool
+) -> None:
+    path = tmp_path / "program.onnx"
+    with (tmp_path / "weights.bin").open("wb") as file:
+        file.truncate(size)
+    program = msgspec.structs.replace(program, directions=directions)
+    assert _is_read_often(program, b"..." + operator + b"...", path) is packed
 
 
 def test_a_buffer_is_not_kept_for_a_later_value_of_its_size(tmp_path: Path) -> None:

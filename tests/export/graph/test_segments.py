@@ -6,7 +6,7 @@ import torch
 from edge_client.bundle.manifest import EMBED, HEAD
 from export.errors import ExportError
 from export.graph.segments import block_calls, boundaries, split
-from export.graph.slots import STORED, Role, slot_of
+from export.graph.slots import STORED, Role, Slot, slot_of
 from tests.export.graphs import captured, evaluate, toy
 from tests.export.models import CONFIGS, LAYERS, batch_of, tiny
 
@@ -68,19 +68,58 @@ def test_groups_of_blocks():
 
 
 def test_weights_lie_in_the_segment_that_reads_them():
+    """A norm that ends a block lies in the segment behind it, so that a sum crosses."""
     found = captured(tiny("bert", "seq-cls"), BATCH, LENGTH)
-    embed, first, second, head = split(found, LAYERS, range(LAYERS))
-    assert all("embeddings" in slot.name for slot in embed.slots(Role.FROZEN))
-    assert all(".layer.0." in slot.name for slot in first.slots(Role.FROZEN))
-    assert all(".layer.1." in slot.name for slot in second.slots(Role.FROZEN))
-    assert all(name.startswith(("bert.pooler", "classifier")) for name in (s.name for s in head.slots(Role.FROZEN)))
+    embed, first, second, head = (
+        {slot.name.removeprefix("bert.") for slot in segment.slots(Role.FROZEN)}
+        for segment in split(found, LAYERS, range(LAYERS))
+    )
+    norms = ["embeddings.LayerNorm", *(f"encoder.layer.{i}.output.LayerNorm" for i in range(LAYERS))]
+    own = [{f"{norm}.weight", f"{norm}.bias"} for norm in norms]
+    assert all(name.startswith("embeddings.") for name in embed)
+    assert own[0] <= first
+    assert all(name.startswith("encoder.layer.0.") for name in first - own[0])
+    assert own[1] <= second
+    assert all(name.startswith("encoder.layer.1.") for name in second - own[1])
+    assert own[2] <= head
+    assert all(name.startswith(("pooler", "classifier")) for name in head - own[2])
+    assert not own[0] & embed
+    assert not own[1] & first
+    assert not own[2] & second
+
+
+def test_a_norm_that_is_trained_stays_in_its_block():
+    """Its unit is found where it was asked for."""
+    found = captured(tiny("bert", "seq-cls"), BATCH, LENGTH)
+    for node in found.graph.graph.nodes:
+        if node.op == "placeholder" and slot_of(node).name.endswith("layer.0.output.LayerNorm.weight"):
+            node.meta["slot"] = Slot(Role.ADAPTER, slot_of(node).name)
+    _, first, second, _ = split(found, LAYERS, range(LAYERS))
+    assert [slot.name for slot in first.slots(Role.ADAPTER)] == ["bert.encoder.layer.0.output.LayerNorm.weight"]
+    assert not second.slots(Role.ADAPTER)
+
+
+def test_segments_to_be_taken_apart_end_in_their_own_norms():
+    found = captured(tiny("bert", "seq-cls"), BATCH, LENGTH)
+    inputs = batch_of(tiny("bert", "seq-cls"), [LENGTH, 4], LENGTH)
+    segments = split(found, LAYERS, range(LAYERS), apart=True)
+    for block, segment in enumerate(segments[1:-1]):
+        assert all(f".layer.{block}." in slot.name for slot in segment.slots(Role.FROZEN))
+    torch.testing.assert_close(chained(segments, found.stored, inputs), evaluate(found, inputs), rtol=1e-5, atol=1e-6)
+
+
+def test_the_head_reads_labels():
+    found = captured(tiny("bert", "seq-cls"), BATCH, LENGTH)
+    head = split(found, LAYERS, range(LAYERS))[-1]
     assert [slot.name for slot in head.slots(Role.INPUT)] == ["labels"]
 
 
 def test_shared_blocks_read_the_same_weights():
     found = captured(tiny("albert", "seq-cls"), BATCH, LENGTH)
-    _, first, second, _ = split(found, LAYERS, range(LAYERS))
-    assert first.slots(Role.FROZEN) == second.slots(Role.FROZEN)
+    _, *blocks, _ = split(found, LAYERS, range(LAYERS))
+    first, second = ({slot.name for slot in block.slots(Role.FROZEN)} for block in blocks)
+    norm = "albert.encoder.albert_layer_groups.0.albert_layers.0.full_layer_layer_norm"
+    assert first == second - {f"{norm}.weight", f"{norm}.bias"}  # it is read behind each block
 
 
 @pytest.mark.parametrize("architecture", CONFIGS)

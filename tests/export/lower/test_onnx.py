@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, fx
 
-from edge_client.bundle.manifest import DUAL, PLAIN
+from edge_client.bundle.manifest import DUAL, PLAIN, ProgramSpec, TensorSpec
 from edge_client.runtimes.processors import PROCESSORS, exact, this_processor
 from edge_client.runtimes.runtime import open_runtime
 from export.dual.programs import Program, input_name
@@ -29,6 +29,7 @@ from export.lower.onnx.encodings import (
     signed,
     turn,
 )
+from export.lower.onnx.graph import Graph, WeightFile
 from export.lower.onnx.lowering import LOWERING, OnnxLowering
 from export.lower.onnx.processors import PRODUCTS, fastest
 from export.lower.target import Precision, Shaped, lowering, processor_for
@@ -210,6 +211,53 @@ def test_int8_stacks_no_values_and_tangents_but_for_other_layers(bert: Chain) ->
     assert kinds_["int8"].count("MatMulIntegerToFloat") == 2 * products
     assert kinds_["int4"].count("MatMulNBits") == products
     assert kinds_["int8"].count("Concat") < kinds_["int4"].count("Concat")
+
+
+@pytest.mark.parametrize(("middle", "carried"), [("mul", 1), ("gate", 1), ("add", 0), ("branch", 0)])
+def test_rows_scales_are_carried_to_the_next_rounding(middle: str, carried: int, tmp_path: Path) -> None:
+    """Through a slope by element, of one of two factors; not through a sum, nor where scaled rows are read too."""
+    rows, columns, wide = 6, 64, 96
+    up, gate, down = (torch.randn(out, into) for out, into in ((wide, columns), (wide, columns), (columns, wide)))
+    x = torch.randn(2, 3, columns) * torch.logspace(-3, 3, rows).reshape(2, 3, 1)  # rows of very different scales
+    slope = torch.randn(2, 3, wide)
+    first = x @ up.T
+    second = {"add": first + slope, "gate": first * (x @ gate.T)}.get(middle, first * slope)
+    wanted = second @ down.T
+    values = {"x": x, "slope": slope, "first": first, "gated": x @ gate.T, "second": second, "down": wanted}
+    nodes = {name: fx.Graph().placeholder(name) for name in values}
+    for name, node in nodes.items():
+        node.meta["val"] = values[name]
+    graph, file = Graph(), WeightFile("weights.bin")
+    graph.values.update({nodes["x"]: "in0", nodes["slope"]: "in1"})
+
+    def product(weight: Tensor, given: str, result: str) -> None:
+        graph.enter(result)
+        frozen = PRODUCTS["avx2"](result, weight, file, rows=False, own=file)
+        graph.values[nodes[result]] = frozen.linear(graph, nodes[given])
+
+    product(up, "x", "first")
+    if middle == "gate":
+        product(gate, "x", "gated")
+    graph.enter("second")
+    other = nodes["gated" if middle == "gate" else "slope"]
+    graph.values[nodes["second"]] = graph.op("Add" if middle == "add" else "Mul", nodes["first"], other)
+    product(down, "second", "down")
+    given, results = (
+        [nodes["x"], nodes["slope"]],
+        [nodes[name] for name in ("down", "first")[: 1 + (middle == "branch")]],
+    )
+    (tmp_path / "product.onnx").write_bytes(graph.model(given, results))
+    (tmp_path / "weights.bin").write_bytes(file.content())
+    written = onnx.load(tmp_path / "product.onnx", load_external_data=False).graph.node
+    assert sum(node.name.endswith(".carried") for node in written) == carried
+    inputs, outputs = (
+        tuple(TensorSpec(n.name, "float32", tuple(value_of(n).shape)) for n in g) for g in (given, results)
+    )
+    program = ProgramSpec("s", PLAIN, 2, 3, 0, "product.onnx", "", inputs, outputs, flops=0, load_bytes=0, peak_bytes=0)
+    with open_runtime("onnx", tmp_path, threads=1) as runtime:
+        found = runtime.run(program, {"x": x.numpy(), "slope": slope.numpy()})["down"]
+    for row, expected in zip(found.reshape(rows, -1), wanted.reshape(rows, -1).numpy(), strict=True):
+        assert error(row, expected, float(np.sqrt(np.mean(expected**2)))) < 0.04
 
 
 def bytes_multiplied(chain: Chain, target: OnnxLowering) -> set[int]:
