@@ -27,6 +27,7 @@ _TOKENS_OF_A_WORD = 1.4
 _ENGLISH = 0.9
 _ROOM = "--last-blocks", "0", "--rank", "8", "--alpha", "16"
 """For an adapter that few steps take far: all blocks, and twice the scale."""
+_WHY_ROOM = "few rows: all blocks learn, in long steps; "
 _FEW_ROWS = 1000
 """Up to so many rows to learn from, a round's passes are short, and ten steps of the server's are too few."""
 
@@ -104,7 +105,7 @@ def chosen(name: str, survey: Survey, source: str, reader: Reading) -> Choice:
         "model.quantize": "a quarter of the memory of float32, and faster on most boards",
         "model.length": f"{how} {covered}{'; others are cut' if cut else ''}",
         "model.targets": "runtimes between quotes: onnx, executorch, torchscript",
-        "model.options": f"{'few rows: all blocks learn, in long steps; ' if few else ''}more of `spry export`, word by word",
+        "model.options": f"{_WHY_ROOM if few else ''}more of `spry export`, word by word",
         "job.per_round": "a round ends earlier when all devices that there are have reported",
         "job.preset": _WHY_PRESET[preset],
         "server.host": "this machine alone; 0.0.0.0 for others, with tls_cert and tls_key or plain_http = true",
