@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from edge_client.bundle.manifest import TurnsSpec
-from edge_client.errors import DataError, SpryError
+from edge_client.errors import SpryError
 
 from .templates import ANSWERING, Chat, Message, Template, today
 
@@ -84,7 +84,7 @@ class _Days:
 
     def __call__(self, form: str) -> str:
         if not _FORM.fullmatch(form):
-            raise DataError(f"a date in the form {form!r} is not known")
+            raise ValueError(form)  # as any template's failure: the conversation is refused
         mark = f"{_OPENS}{form}{_CLOSES}"
         self._written.add(mark)
         return mark
