@@ -3,18 +3,23 @@
 import json
 import random
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from edge_client.bundle.manifest import FILE_NAME, AdapterSpec, FileSpec, Manifest, ModelSpec, Segment, write
+from edge_client.data.batches import Batches
 from edge_client.data.conversations import example_of
 from edge_client.data.encoder import TextEncoder
-from edge_client.data.sequences import sequence_of
+from edge_client.data.sequences import sequence_of, taken
 from edge_client.data.sources import BadRow
 from edge_client.data.templates import Template
 from edge_client.data.turns import turns_of
+from edge_client.tasks.language import Language
+from edge_client.training.epoch import steps_in
+from edge_client.wire.protocol import Training
 from export.model.loading import template_of
 from tests import android, chats
 from tests.edge_client.data.test_turns import TEMPLATES, WITH_SYSTEM
@@ -87,6 +92,38 @@ def test_the_same_tokens_are_learnt(classes, tmp_path):
             cut += len(expected.ids) == LENGTH
     assert next(found, None) is None
     assert cut > 50
+
+
+def short_rows(rng: random.Random) -> list[dict]:
+    rows = [
+        {"prompt": chats.words(rng, 8), "completion": chats.words(rng, 4)} if rng.random() < 0.5 else
+        {"text": chats.words(rng, rng.randint(1, 9))} for _ in range(60)
+    ]  # fmt: skip
+    return [*rows, {"text": chats.words(rng, 90)}, {"prompt": "ok. " * 80, "completion": "42"}]
+
+
+@pytest.mark.parametrize("pack", [True, False])
+def test_the_same_batches_are_packed(classes, tmp_path, pack):
+    rng = random.Random()
+    training = Training(batch=4, length=LENGTH, epochs=2, pack=pack)
+    template = template_of(chats.tokenizer(chats.PLAIN["chatml"]))
+    rows, seed = short_rows(rng), rng.getrandbits(31)
+    folder = bundle(tmp_path / "bundle", template, rows)
+    command = android.java(classes, "dev.spry.core.training.PackingMain", folder, seed, json.dumps(asdict(training)))
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    encoder = TextEncoder(chats.trained(), MANIFEST, training.batch, training.length)
+    examples = [example_of(row, template) for row in rows]
+    batches = Batches(taken(examples, encoder, training), encoder, Language().encode, seed)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(found) == steps_in(training, len(batches))
+    for step, one in enumerate(found):
+        expected = batches.at(step)
+        assert (one["number"], one["examples"]) == (expected.number, expected.examples)
+        assert one["input_ids"] == expected.tokens["input_ids"].ravel().tolist()
+        assert one["attention_mask"] == expected.tokens["attention_mask"].ravel().tolist()
+        assert one["labels"] == expected.labels.ravel().tolist()
+    assert (len(batches) < len(rows) / training.batch / 1.5) == pack
 
 
 def turn(role: str, content: object = "tea", **more: object) -> dict:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, nodes
@@ -31,7 +30,6 @@ class Environment(ImmutableSandboxedEnvironment):
         self.filters["tojson"] = _json
         functions: dict[str, Callable[..., Any]] = {
             "raise_exception": _refuse,
-            "strftime_now": _now,
             "dict": _dictionary,
             "namespace": Names,
         }
@@ -74,11 +72,6 @@ def _check(name: str) -> None:
 
 def _refuse(message: str) -> NoReturn:
     raise TemplateError(message)
-
-
-def _now(form: str) -> str:
-    """By the clock of who reads it, as everywhere."""
-    return datetime.now().astimezone().strftime(form)
 
 
 def _dictionary(*args: Any, **kwargs: Any) -> dict[Any, Any]:

@@ -8,7 +8,8 @@ rendering again: up to where an answer is asked for, and with a mark in the answ
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -47,10 +48,14 @@ class Template:
     Args:
         source: of the template; empty where the tokenizer has none.
         tokens: such as `bos_token` and `eos_token`.
+        now: what a template takes for today's date, in a form of its own.
     """
 
-    def __init__(self, source: str = "", tokens: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, source: str = "", tokens: Mapping[str, str] | None = None, now: Callable[[str], str] | None = None
+    ) -> None:
         self.source = source
+        self._now = now or today
         self.tokens = dict(tokens or {})
 
     @classmethod
@@ -190,7 +195,13 @@ class Template:
 
     def _rendered(self, messages: Sequence[Message], add_generation_prompt: bool, mark: str) -> str:
         template = self._compiled
-        given: dict[str, Any] = {"tools": None, "documents": None, **self.tokens, "_mark": mark}
+        given: dict[str, Any] = {
+            "tools": None,
+            "documents": None,
+            "strftime_now": self._now,
+            **self.tokens,
+            "_mark": mark,
+        }
         plain = [{**message} for message in messages]
         try:
             blocks = template.generate(messages=plain, add_generation_prompt=add_generation_prompt, **given)
@@ -201,6 +212,11 @@ class Template:
         except Exception as error:  # noqa: BLE001 -- a template can raise whatever Python's operators raise
             why = f"the chat template refuses the conversation: {_line(error)}"
             raise DataError(f"{why}; correct the roles and their order, {_HARMLESS}") from None
+
+
+def today(form: str) -> str:
+    """By the clock of who reads it, as everywhere."""
+    return datetime.now().astimezone().strftime(form)
 
 
 class _TooLong(Exception):

@@ -2,13 +2,15 @@
 
 Templates are programs, but most only write fixed words around messages, by the roles of the two that meet. These words
 are found by rendering marks in the messages' place, and then held against the template on conversations at random, with
-the words that the template itself looks for. One that does more, such as hide thoughts, tell today's date or count, is
-nothing here.
+the words that the template itself looks for. Where it tells today's date these words have its form, between two
+characters of their own, and who writes a conversation puts the day in. One that does more, such as hide thoughts or
+count, is nothing here.
 """
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
@@ -16,7 +18,7 @@ from msgspec.structs import replace
 from edge_client.bundle.manifest import TurnsSpec
 from edge_client.errors import SpryError
 
-from .templates import ANSWERING, Chat, Message, Template
+from .templates import ANSWERING, Chat, Message, Template, today
 
 SYSTEM, USER = "system", "user"
 _EDGE = ""
@@ -30,16 +32,23 @@ _AFTER = (
     {**_IN_TURN, _EDGE: {USER}},
 )
 """The roles that may follow another: in any order, in turn, in turn and without what a model is told first."""
-_OF_TODAY = "strftime_now"
+_OPENS, _CLOSES = "\ue000", "\ue001"
+"""Around a date's form: characters that nobody writes."""
+_DAY = re.compile(f"{_OPENS}([^{_CLOSES}]*){_CLOSES}")
+_FORM = re.compile(r"([^%a-zA-Z]|%[aAbBdmYyHMS])*", re.ASCII)
+"""Forms of dates that are the same in every language of programs."""
 _TRIES, _LONGEST = 150, 7
 _PLAIN = ("", "tea", "is hot, ", " \n", "\n", "naïve 日本語", "42", "\u00a0", "\t- x")
 
 
 def turns_of(template: Template) -> TurnsSpec | None:
     """None where there is no template, or one that does more; where answers are not found, none are told."""
-    if not template.source or _OF_TODAY in template.source:
+    if not template.source or _OPENS in template.source:
         return None
-    known = [turns for after in _AFTER if (turns := _read(template, after)) and _holds(template, turns)]
+    days = _Days()
+    template = Template(template.source, template.tokens, days)
+    read = (turns for after in _AFTER if (turns := _read(template, after)))
+    known = [turns for turns in read if days.are_whole(turns) and _holds(template, turns)]
     for turns in known:
         if turns.answers and _learns(template, turns):
             return turns
@@ -48,11 +57,48 @@ def turns_of(template: Template) -> TurnsSpec | None:
 
 def written(turns: TurnsSpec, messages: Sequence[Message], *, asks: bool = False) -> str:
     """A conversation's text; `asks`: with what asks for the next answer, where the user spoke last."""
-    return _written(turns, messages, asks=asks)[0]
+    return _written(dated(turns), messages, asks=asks)[0]
 
 
 def chat(turns: TurnsSpec, messages: Sequence[Message]) -> Chat:
     """A conversation's text, and where its answers stand."""
+    return _chat(dated(turns), messages)
+
+
+def dated(turns: TurnsSpec) -> TurnsSpec:
+    """With today's date in its places."""
+    between = {one: {other: _dated(text) for other, text in texts.items()} for one, texts in turns.between.items()}
+    answers = turns.answers and (_dated(turns.answers[0]), _dated(turns.answers[1]))
+    return replace(turns, between=between, asking=_dated(turns.asking), answers=answers)
+
+
+def _dated(words: str) -> str:
+    return _DAY.sub(lambda found: today(found[1]), words)
+
+
+class _Days:
+    """Writes its form in the place of a date."""
+
+    def __init__(self) -> None:
+        self._written: set[str] = set()
+
+    def __call__(self, form: str) -> str:
+        if not _FORM.fullmatch(form):
+            raise ValueError(form)  # as any template's failure: the conversation is refused
+        mark = f"{_OPENS}{form}{_CLOSES}"
+        self._written.add(mark)
+        return mark
+
+    def are_whole(self, turns: TurnsSpec) -> bool:
+        """Whether the template writes dates as they come, not a part of them or in other letters."""
+        words = [text for texts in turns.between.values() for text in texts.values()]
+        rest = "".join((*words, turns.asking, *(turns.answers or ())))
+        for mark in self._written:
+            rest = rest.replace(mark, "")
+        return _OPENS not in rest and _CLOSES not in rest
+
+
+def _chat(turns: TurnsSpec, messages: Sequence[Message]) -> Chat:
     text, places = _written(turns, messages, asks=False)
     before, behind = turns.answers or ("", "")
     at = [place for place, one in zip(places, messages, strict=True) if one["role"] == ANSWERING]
@@ -138,7 +184,7 @@ def _answers(template: Template, path: Sequence[str]) -> tuple[str, str] | None:
 
 def _holds(template: Template, turns: TurnsSpec) -> bool:
     return all(
-        _rendered(template, messages, asks=asks) == written(turns, messages, asks=asks)
+        _rendered(template, messages, asks=asks) == _written(turns, messages, asks=asks)[0]
         for messages in _conversations(template, turns)
         for asks in {False, messages[-1]["role"] == USER}
     )
@@ -146,7 +192,7 @@ def _holds(template: Template, turns: TurnsSpec) -> bool:
 
 def _learns(template: Template, turns: TurnsSpec) -> bool:
     said = (messages for messages in _conversations(template, turns) if any(m["role"] == ANSWERING for m in messages))
-    return all(_learnt(template, messages) == _taught(chat(turns, messages)) for messages in said)
+    return all(_learnt(template, messages) == _taught(_chat(turns, messages)) for messages in said)
 
 
 def _learnt(template: Template, messages: Sequence[Message]) -> Chat | None:

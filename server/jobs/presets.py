@@ -34,7 +34,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
             "optimizer": "adamw",
             "learning_rate": 0.003,
             "head_learning_rate": 0.003,
-            "epochs": 3,
+            "epochs": 2,
         },
         "optimizers": {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}},
         "average": 0.9,

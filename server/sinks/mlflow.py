@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -68,7 +69,7 @@ class MLflow(Sink):
                 self._client.log_batch(self._id, metrics=some)
 
     def end(self) -> None:
-        with self._told():
+        with self._told(), redirect_stdout(sys.stderr):  # it says where a run is, within a command's JSON
             self._client.set_terminated(self._id)
 
     @property

@@ -25,7 +25,9 @@ _COVERED = 0.95
 """The share of the rows that the length takes whole."""
 _TOKENS_OF_A_WORD = 1.4
 _ENGLISH = 0.9
-_ALL_BLOCKS = "--last-blocks", "0"
+_ROOM = "--last-blocks", "0", "--rank", "8", "--alpha", "16"
+"""For an adapter that few steps take far: all blocks, and twice the scale."""
+_WHY_ROOM = "few rows: all blocks learn, in long steps; "
 _FEW_ROWS = 1000
 """Up to so many rows to learn from, a round's passes are short, and ten steps of the server's are too few."""
 
@@ -95,7 +97,7 @@ def chosen(name: str, survey: Survey, source: str, reader: Reading) -> Choice:
     how = "tokens" if reader.counts else "tokens, estimated by words,"
     covered = f"that {100 * (1 - cut):.3g}% of the rows have at most"
     few = has_few_rows(survey)
-    options = _ALL_BLOCKS if few else ()
+    options = _ROOM if few else ()
     model = ModelPart(source=source, task=survey.task, labels=survey.labels, length=length, options=options)
     preset = "alike" if few else ""
     why = {
@@ -103,7 +105,7 @@ def chosen(name: str, survey: Survey, source: str, reader: Reading) -> Choice:
         "model.quantize": "a quarter of the memory of float32, and faster on most boards",
         "model.length": f"{how} {covered}{'; others are cut' if cut else ''}",
         "model.targets": "runtimes between quotes: onnx, executorch, torchscript",
-        "model.options": f"{'few rows: all blocks learn; ' if few else ''}more of `spry export`, word by word",
+        "model.options": f"{_WHY_ROOM if few else ''}more of `spry export`, word by word",
         "job.per_round": "a round ends earlier when all devices that there are have reported",
         "job.preset": _WHY_PRESET[preset],
         "server.host": "this machine alone; 0.0.0.0 for others, with tls_cert and tls_key or plain_http = true",

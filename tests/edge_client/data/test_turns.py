@@ -24,13 +24,36 @@ JOINED_SYSTEM = (  # as Gemma 3
     " + (prefix if loop.first else '') }}{{ message['content'] | trim }}{{ '<end_of_turn>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
 )
+LLAMA_3_2 = (  # without its tools
+    "{{- bos_token }}\n{%- if not date_string is defined %}{%- if strftime_now is defined %}"
+    "{%- set date_string = strftime_now('%d %b %Y') %}{%- else %}{%- set date_string = '26 Jul 2024' %}{%- endif %}"
+    "{%- endif %}\n{%- if messages[0]['role'] == 'system' %}{%- set system_message = messages[0]['content']|trim %}"
+    "{%- set messages = messages[1:] %}{%- else %}{%- set system_message = '' %}{%- endif %}\n"
+    "{{- '<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday Date: ' }}"
+    "{{- date_string + '\n\n' + system_message + '<|eot_id|>' }}\n{%- for message in messages %}"
+    "{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' }}"
+    "{%- endfor %}\n"
+    "{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{%- endif %}"
+)
+WITH_DATE = {
+    "llama-3.2": LLAMA_3_2,
+    "llama-3": chats.PLAIN["llama-3"],
+    "llama-3, marked": chats.MARKED["llama-3"],
+    "all forms": chats.PLAIN["llama-3"].replace("%d %b %Y", "%a, %A %B %m/%d/%y"),
+    "behind": "{% for m in messages %}<{{ m.role }}>{{ m.content }}<|e|>{% if m.role == 'assistant' %}"
+    "{{ strftime_now('%Y-%m-%d') }}\n{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}",
+}
 TEMPLATES = {
     "default system": DEFAULT_SYSTEM,
     "joined system": JOINED_SYSTEM,
     **{name: chats.PLAIN[name] for name in ("chatml", "gemma", "llama-2", "zephyr")},
     **{f"{name}, marked": chats.MARKED[name] for name in ("chatml", "gemma", "llama-2", "zephyr")},
+    **{f"{name}, today": WITH_DATE[name] for name in WITH_DATE},
 }
-WITH_SYSTEM = ("default system", "joined system", "chatml", "chatml, marked", "zephyr", "zephyr, marked")
+WITH_SYSTEM = (
+    "default system", "joined system", "chatml", "chatml, marked", "zephyr", "zephyr, marked", "llama-3, today",
+    "llama-3.2, today", "llama-3, marked, today", "all forms, today", "behind, today"
+)  # fmt: skip
 
 
 def conversation(rng: random.Random, name: str) -> list[dict[str, str]]:
@@ -67,7 +90,9 @@ def test_the_same_is_learnt(name):
         "",
         "{% for %}",
         chats.PLAIN["thinking"],
-        chats.PLAIN["llama-3"],
+        chats.PLAIN["llama-3"].replace("%d %b", "%-d %b"),
+        chats.PLAIN["llama-3"].replace("'%d %b %Y')", "'%d %b %Y')[:2]"),
+        chats.PLAIN["llama-3"].replace("'%d %b %Y')", "'%b') | upper"),
         "{% for m in messages %}{{ m.role }}: {{ m.content | upper }}\n{% endfor %}",
         "{% for m in messages %}{{ loop.index }} {{ m.content }}\n{% endfor %}",
         "{% for m in messages %}{{ m.content.split('<end>')[0] }}\n{% endfor %}",
@@ -75,7 +100,20 @@ def test_the_same_is_learnt(name):
         "{% for m in messages %}{{ m.content.lstrip() }}\n{% endfor %}",
         "{% for m in messages[-2:] %}{{ m.content }}\n{% endfor %}",
     ],
-    ids=["none", "broken", "thoughts", "today", "upper case", "numbers", "cut", "a word", "one side", "the last two"],
+    ids=[
+        "none",
+        "broken",
+        "thoughts",
+        "a form of dates",
+        "a part of a date",
+        "a date in capitals",
+        "upper case",
+        "numbers",
+        "cut",
+        "a word",
+        "one side",
+        "the last two",
+    ],
 )
 def test_a_template_that_does_more_is_nothing(source):
     assert turns_of(Template(source, {"bos_token": "<s>"})) is None

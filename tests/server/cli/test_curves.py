@@ -11,7 +11,9 @@ from edge_client.events import Event
 from server.cli.connection import Access, Administrator
 from server.cli.curves import told
 from tests.server.cli.conftest import ROWS, TOKEN
-from tests.server.sinks.test_sinks import in_mlflow, in_tensorboard
+from tests.server.sinks.test_sinks import in_mlflow, in_tensorboard, tracking
+
+__all__ = ["tracking"]
 
 
 def metrics(ok, job: str) -> dict:
@@ -41,6 +43,13 @@ def test_after_the_fact_and_again(ok, wrong, taken_part, tmp_path, monkeypatch):
     assert "--to takes one of mlflow, tensorboard and a place" in wrong(
         "job", "export", taken_part, "--to", "nowhere:x"
     )
+
+
+def test_a_server_of_mlflow_says_nothing_within_the_answer(ok, taken_part, tracking):
+    known = metrics(ok, taken_part)
+    answer = json.loads(ok("job", "export", taken_part, "--to", f"mlflow:{tracking}", "--json"))
+    assert answer == {"to": f"mlflow:{tracking}", "sent": len(known), "state": "ended"}
+    assert {key: value for key, (value, _) in in_mlflow(tracking, taken_part).items()} == known
 
 
 def test_a_job_that_runs_is_followed_to_its_end(ok, spry, address, job, tmp_path):

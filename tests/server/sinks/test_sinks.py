@@ -1,9 +1,13 @@
 """Curves in TensorBoard's files and in MLflow, read back by their own readers."""
 
+import os
 import random
+import signal
 import socket
+import subprocess
 import time
 
+import httpx
 import pytest
 
 from server.sinks.sink import Curves, Point, SinkError, flat, open_sink, send
@@ -46,10 +50,46 @@ def once(rows, key):
     return rows
 
 
-@pytest.fixture(params=["tensorboard", "mlflow"])
+def answers(address: str) -> bool:
+    try:
+        return httpx.get(address).is_success
+    except httpx.TransportError:
+        return False
+
+
+@pytest.fixture
+def tracking(tmp_path):
+    """The address of a tracking server of MLflow's own, with a database."""
+    program = os.environ.get("MLFLOW")
+    if program is None:
+        pytest.skip("needs the whole of MLflow: pip install mlflow elsewhere, and set MLFLOW to its program")
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+    command = [program, "server", "--backend-store-uri", f"sqlite:///{tmp_path / 'runs.db'}", "--workers", "1",
+               "--artifacts-destination", str(tmp_path), "--host", "127.0.0.1", "--port", str(port)]  # fmt: skip
+    with (tmp_path / "server.log").open("wb") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        until = time.monotonic() + 90
+        while not answers(f"{address}/health"):
+            assert server.poll() is None, (tmp_path / "server.log").read_text()
+            assert time.monotonic() < until
+            time.sleep(0.2)
+        yield address
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(30)
+
+
+@pytest.fixture(params=["tensorboard", "mlflow", "mlflow server"])
 def place(request, tmp_path, monkeypatch):
     """What `--to` takes, and a reader of what is there."""
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    if request.param == "mlflow server":
+        address = request.getfixturevalue("tracking")
+        return f"mlflow:{address}", lambda: in_mlflow(address)
     if request.param == "tensorboard":
         pytest.importorskip("tensorboard", reason="TensorBoard, which reads its files, is not installed")
         return f"tensorboard:{tmp_path}", lambda: in_tensorboard(tmp_path / "news")
@@ -104,6 +144,23 @@ def test_a_run_of_mlflow_has_the_jobs_settings_and_ends(tmp_path, monkeypatch):
     sink.end()
     open_sink(f"mlflow:{tmp_path}", Curves("j-2", "news", SETTINGS))  # another job of that name
     assert sorted(run.info.status for run in client.search_runs([experiment])) == ["FINISHED", "RUNNING"]
+
+
+def test_a_server_of_mlflow_has_the_run_and_says_nothing_between(tracking, capsys):
+    from mlflow.tracking import MlflowClient
+
+    settings = SETTINGS | {"note": "x" * 9000, "none": "", "list": [1, 2]}
+    sink = open_sink(f"mlflow:{tracking}", Curves("j-1", "news", settings))
+    send(sink, drawn(2))
+    sink.end()
+    assert capsys.readouterr().out == ""  # it may be a command's JSON
+    client = MlflowClient(tracking_uri=tracking)
+    (run,) = client.search_runs([client.get_experiment_by_name("spry").experiment_id])
+    assert (run.info.status, run.data.params["training.mode"], run.data.params["list"]) == (
+        "FINISHED",
+        "epoch",
+        "[1, 2]",
+    )
 
 
 def test_places_that_are_none(tmp_path):

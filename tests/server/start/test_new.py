@@ -73,7 +73,8 @@ def test_devices_walk_themselves_where_rows_are_few(new, tmp_path, count, preset
     told = found(new, "--data", table(tmp_path / "a.csv", ("text", "label"), tickets(count)))
     assert (told["train"] > 1000) == (preset == "")
     assert told["job"]["preset"] == preset
-    assert told["model"]["options"] == (["--last-blocks", "0"] if preset else [])
+    options = [*zip(told["model"]["options"][::2], told["model"]["options"][1::2], strict=True)]
+    assert options == ([("--last-blocks", "0"), ("--rank", "8"), ("--alpha", "16")] if preset else [])
 
 
 def test_the_file_says_what_was_chosen_and_can_be_read_again(new, tmp_path, model_folder):

@@ -17,6 +17,7 @@ import dev.spry.core.training.Evaluation;
 import dev.spry.core.training.Iterations;
 import dev.spry.core.training.LocalRows;
 import dev.spry.core.training.Moments;
+import dev.spry.core.training.PackedRows;
 import dev.spry.core.training.Passes;
 import dev.spry.core.training.Plan;
 import dev.spry.core.training.State;
@@ -61,7 +62,7 @@ final class Round {
     Double run(Examples examples, Examples heldBack, Long memory) throws IOException {
         TrainingSettings settings = task.training;
         Encoder encoder = bench.encoder(settings.batch, settings.length);
-        Batches batches = new Batches(new LocalRows(examples, encoder), task.seed);
+        Batches batches = new Batches(PackedRows.taken(examples, encoder, settings), task.seed);
         boolean again = Training.stepsIn(settings, batches.count()) > batches.count();
         Plan plan = new Plan(bench.manifest, task, memory == null ? Plan.NO_LIMIT : memory);
         Passes passes = bench.passes(plan, task, again);

@@ -47,20 +47,60 @@ public final class Encoder {
 
     /** At most a batch of examples, with the labels of the bundle's task. */
     public Encoded encode(List<Example> examples) {
-        if (examples.isEmpty() || examples.size() > batch) {
-            throw new ProgramInputException("expected 1 to " + batch + " texts, got " + examples.size());
-        }
+        checkCount(examples.size());
         List<Encoding> encodings = new ArrayList<>();
         for (Example example : examples) {
-            Encoding encoding = encoding(example);
-            if (encoding.size() == 0) {
-                throw new ProgramInputException("text " + encodings.size() + " has no tokens: '" + example.text + "'");
-            }
-            encodings.add(encoding);
+            encodings.add(encoding(example, encodings.size()));
         }
+        return encoded(encodings, labels(examples, encodings));
+    }
+
+    /** At most a batch of a language model's sequences, each of the examples that stand in it. */
+    public Encoded together(List<List<Example>> sequences) {
+        checkCount(sequences.size());
+        List<Encoding> encodings = new ArrayList<>();
+        List<boolean[]> learnt = new ArrayList<>();
+        for (List<Example> sequence : sequences) {
+            List<Encoding> parts = new ArrayList<>();
+            boolean[] found = new boolean[length];
+            int at = 0;
+            for (Example example : sequence) {
+                Encoding part = encoding(example, encodings.size());
+                boolean[] own = Learnt.of(example, part);
+                own[0] &= at == 0; // it would be predicted from another's
+                System.arraycopy(own, 0, found, at, own.length);
+                at += own.length;
+                parts.add(part);
+            }
+            encodings.add(Encoding.joined(parts));
+            learnt.add(found);
+        }
+        return encoded(encodings, nextTokens(encodings, learnt));
+    }
+
+    /** How many tokens an example has here. */
+    public int count(Example example) {
+        return encoding(example, 0).size();
+    }
+
+    private void checkCount(int count) {
+        if (count < 1 || count > batch) {
+            throw new ProgramInputException("expected 1 to " + batch + " texts, got " + count);
+        }
+    }
+
+    private Encoded encoded(List<Encoding> encodings, Tensor labels) {
         float[] weight = new float[batch];
-        Arrays.fill(weight, 0, examples.size(), 1);
-        return new Encoded(columns(encodings), labels(examples, encodings), Tensor.of(weight, batch), encodings);
+        Arrays.fill(weight, 0, encodings.size(), 1);
+        return new Encoded(columns(encodings), labels, Tensor.of(weight, batch), encodings);
+    }
+
+    private Encoding encoding(Example example, int number) {
+        Encoding encoding = encoding(example);
+        if (encoding.size() == 0) {
+            throw new ProgramInputException("text " + number + " has no tokens: '" + example.text + "'");
+        }
+        return encoding;
     }
 
     /** At most `length` tokens of an example; of one with answers those around the most of them. */
@@ -103,7 +143,11 @@ public final class Encoder {
             case "qa":
                 return spans(examples, encodings);
             case "causal-lm":
-                return nextTokens(examples, encodings);
+                List<boolean[]> learnt = new ArrayList<>();
+                for (int i = 0; i < examples.size(); i++) {
+                    learnt.add(Learnt.of(examples.get(i), encodings.get(i)));
+                }
+                return nextTokens(encodings, learnt);
             default:
                 long[] classes = new long[batch];
                 for (int i = 0; i < examples.size(); i++) {
@@ -135,13 +179,13 @@ public final class Encoder {
     }
 
     /** A language model's labels: the tokens themselves, IGNORED on padding and where they are not learnt. */
-    private Tensor nextTokens(List<Example> examples, List<Encoding> encodings) {
+    private Tensor nextTokens(List<Encoding> encodings, List<boolean[]> learnt) {
         long[] labels = new long[batch * length];
         Arrays.fill(labels, Manifest.IGNORED);
         for (int row = 0; row < encodings.size(); row++) {
-            boolean[] learnt = Learnt.of(examples.get(row), encodings.get(row));
-            for (int i = 0; i < learnt.length; i++) {
-                labels[row * length + i] = learnt[i] ? encodings.get(row).ids[i] : Manifest.IGNORED;
+            int[] ids = encodings.get(row).ids;
+            for (int i = 0; i < ids.length; i++) {
+                labels[row * length + i] = learnt.get(row)[i] ? ids[i] : Manifest.IGNORED;
             }
         }
         return Tensor.of(labels, batch, length);

@@ -91,8 +91,8 @@ public final class Template {
             throw new DataException("the chat template writes answers now in one way and now in another, so what of"
                     + " them is learnt is not known" + INSTEAD);
         }
-        int before = count(turns.before);
-        int behind = count(turns.behind);
+        int before = count(Today.in(turns.before));
+        int behind = count(Today.in(turns.behind));
         int[][] learnt = new int[spans.size()][];
         for (int i = 0; i < learnt.length; i++) {
             learnt[i] = new int[] {spans.get(i)[0] - before, spans.get(i)[1] + behind};
@@ -120,7 +120,7 @@ public final class Template {
             }
             last = message.role;
         }
-        return text.append(asks ? turns.asking : between(last, Turns.EDGE, number)).toString();
+        return text.append(asks ? Today.in(turns.asking) : between(last, Turns.EDGE, number)).toString();
     }
 
     private String between(String last, String role, int number) {
@@ -131,7 +131,7 @@ public final class Template {
             throw new DataException("message " + number + ": " + what + " behind " + where
                     + " is more than this app knows of the chat template; correct the roles and their order");
         }
-        return found;
+        return Today.in(found);
     }
 
     private static int count(String text) {

@@ -1,6 +1,7 @@
 package dev.spry.core.text;
 
 import java.util.Arrays;
+import java.util.List;
 
 /** A text, or a pair of texts, as tokens. */
 public final class Encoding {
@@ -30,6 +31,17 @@ public final class Encoding {
         Builder built = new Builder();
         for (int place : places) {
             built.add(ids[place], types[place], texts[place], starts[place], ends[place]);
+        }
+        return built.build();
+    }
+
+    /** Texts one behind the other. */
+    public static Encoding joined(List<Encoding> encodings) {
+        Builder built = new Builder();
+        for (Encoding one : encodings) {
+            for (int i = 0; i < one.size(); i++) {
+                built.add(one.ids[i], one.types[i], one.texts[i], one.starts[i], one.ends[i]);
+            }
         }
         return built.build();
     }

@@ -30,6 +30,8 @@ public final class TrainingSettings {
     public final boolean prefixCache;
     /** The model's last blocks that a step goes back through (mixed). */
     public final int exactBlocks;
+    /** Whether short texts of a language model share sequences. */
+    public final boolean pack;
 
     public TrainingSettings(JSONObject json) throws JSONException {
         mode = Json.text(json, "mode", "epoch");
@@ -50,5 +52,6 @@ public final class TrainingSettings {
         weightDecay = Json.real(json, "weight_decay", 0.0);
         prefixCache = Json.truth(json, "prefix_cache", true);
         exactBlocks = Json.number(json, "exact_blocks", 1);
+        pack = Json.truth(json, "pack", false);
     }
 }

@@ -70,7 +70,7 @@ final class TrainMain {
         Passes passes = new Passes(plan, runner, task, true);
         Estimator estimator = Estimator.of(bundle.manifest, task, passes);
         Encoder encoder = new Encoder(tokenizer, bundle.manifest, task.training.batch, task.training.length);
-        Batches batches = new Batches(new LocalRows(examples, encoder), task.seed);
+        Batches batches = new Batches(PackedRows.taken(examples, encoder, task.training), task.seed);
         if (task.training.mode.equals("iteration")) {
             iterate(name, task, passes, (ScalarEstimator) estimator, batches);
         } else {
