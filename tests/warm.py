@@ -62,7 +62,8 @@ def python() -> str:
         listener.bind(f"{program}.socket")
         listener.listen(64)
         command = [sys.executable, "-W", "ignore", __file__, str(listener.fileno()), str(program)]
-        forking = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[listener.fileno()])
+        with Path(f"{program}.log").open("wb") as log:  # what libraries say as they are loaded
+            forking = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log, pass_fds=[listener.fileno()])
     atexit.register(folder.cleanup)
     atexit.register(forking.communicate)
     return str(program)

@@ -9,9 +9,11 @@ from edge_client import keys
 from edge_client.commands.keys import write_key
 from edge_client.store import files
 from server.cli.serve import check_free
-from server.errors import ProjectError
+from server.errors import ProjectError, ServerConfigError
 from server.processes import wait_for_server
+from server.project import file
 from server.project.folder import Project
+from server.project.port import free_port, write_port
 from server.project.running import Running
 
 SERVER = "server"
@@ -31,8 +33,8 @@ def start_server(project: Project, running: Running) -> bool:
     """Whether it had to be started."""
     if SERVER in running.names:
         return False
+    _settle_port(project)
     part = project.file.server
-    check_free(part.host, part.port)  # the other one would answer in place of ours
     arguments = ["serve", "--host", part.host, "--port", str(part.port), "--data", str(project.server)]
     if part.tls_cert:
         arguments += ["--tls-cert", str(project.path(part.tls_cert)), "--tls-key", str(project.path(part.tls_key))]
@@ -43,6 +45,17 @@ def start_server(project: Project, running: Running) -> bool:
     running.start(SERVER, log, *arguments, **{_OFTEN[0]: _OFTEN[1]} | settings)
     wait_for_server(project.url, lambda: running.check(SERVER), log)
     return True
+
+
+def _settle_port(project: Project) -> None:
+    """Another port where something has the project's, which would answer in place of it, and no device knows it yet."""
+    part = project.file.server
+    try:
+        check_free(part.host, part.port)
+    except ServerConfigError:
+        if project.server.exists() or (port := free_port(part.host)) is None or not write_port(project.folder, port):
+            raise
+        project.file = file.read(project.folder / file.FILE)
 
 
 def start_devices(project: Project, running: Running, count: int, token: str) -> None:

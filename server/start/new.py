@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,12 +20,12 @@ from edge_client.tasks.registry import task_named
 from server.errors import ProjectError
 from server.project import file
 from server.project.file import ProjectFile, ServerPart
+from server.project.port import FIRST, free_port
 from server.start.choice import Choice, Reading, chosen, how, model_for, remarks
 from server.start.survey import Portion, Survey, surveyed
 from server.text import printable
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_FIRST_PORT, _PORTS = 8000, 20
 _SHOWN_CLASSES = 8
 _IGNORED = "# All but spry.toml is made from it, or secret.\n*\n!.gitignore\n!spry.toml\n"
 
@@ -80,7 +79,7 @@ def _check(folder: Path) -> None:
 
 def _write(folder: Path, survey: Survey, choice: Choice) -> None:
     """The whole folder or none."""
-    whole = ProjectFile(model=choice.model, job=choice.job, server=ServerPart(port=_free_port()))
+    whole = ProjectFile(model=choice.model, job=choice.job, server=ServerPart(port=free_port() or FIRST))
     making = folder.with_name(f".{folder.name}.making")
     shutil.rmtree(making, ignore_errors=True)
     try:
@@ -99,19 +98,6 @@ def _write_rows(path: Path, part: Portion) -> None:
     with path.open("wb") as rows:
         for place in part.examples.places:
             rows.write(msgspec.json.encode(part.source.row(place)) + b"\n")
-
-
-def _free_port() -> int:
-    """The first that nothing listens on, so that two projects can be up at a time."""
-    for port in range(_FIRST_PORT, _FIRST_PORT + _PORTS):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    return _FIRST_PORT
 
 
 # --- what is told ----------------------------------------------------------------------------------------------------

@@ -49,7 +49,10 @@ def up(
         trust = publisher(home)
         _export(home, screen)
         running = Running(home.kept / "running.json")
+        asked = home.file.server.port
         if start_server(home, running):
+            if (port := home.file.server.port) != asked:
+                screen.say(f"Port {asked} is another program's: spry.toml has {port} now")
             screen.say(f"[green]✓[/green] The server runs; its dashboard: [link]{_dashboard(home)}[/link]")
         with _administrator(home) as administrator:
             job, new = ensure_job(home, administrator)

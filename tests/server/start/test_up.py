@@ -116,18 +116,32 @@ def test_down_and_up_go_on_with_what_was_learned(told, project):
     assert before
 
 
-def test_a_port_that_is_taken_is_told(told, project, tmp_path):
-    """Another project of the same port, with a bundle that is there already."""
+def test_a_project_of_a_port_that_is_taken(told, project, tmp_path):
+    """Its bundle is there already. Where devices may know its server nothing is changed, else it gets another port."""
     folder = tmp_path / "other"
     (folder / ".spry").mkdir(parents=True)
     (folder / "spry.toml").write_bytes((project.folder / "spry.toml").read_bytes())
-    (folder / "bundle").symlink_to(project.bundle)
+    for name in ("bundle", "data"):
+        (folder / name).symlink_to(project.folder / name)
     for name in ("bundle.recipe", "publisher.key", "publisher.key.pub"):
         text = (project.kept / name).read_text()
         (folder / ".spry" / name).write_text(text.replace(str(project.folder), str(folder)))
+    (folder / "server").mkdir()
     refused = told("up", "--project", folder)
     assert refused.code == 2
     assert "cannot listen on 127.0.0.1, port" in refused.err
+    taken = read(folder / "spry.toml").server.port
+    (folder / "server").rmdir()
+    try:
+        begun = told("up", "--project", folder, "--detach")
+        port = read(folder / "spry.toml").server.port
+        assert (begun.code, port != taken) == (0, True)
+        assert f"Port {taken} is another program's: spry.toml has {port} now" in begun.err
+        assert f"http://127.0.0.1:{port}" in begun.out + begun.err
+    finally:
+        told("down", "--project", folder)
+    changed = (folder / "spry.toml").read_text()
+    assert changed.replace(f"port = {port}", f"port = {taken}") == (project.folder / "spry.toml").read_text()
 
 
 def test_a_broken_project_is_in_nobodys_way_who_names_server_and_token(told, project, tmp_path, monkeypatch):

@@ -1,0 +1,37 @@
+"""Where a project's server listens on this machine."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+
+from edge_client.store import files
+from server.project import file
+
+FIRST, _COUNT = 8000, 20
+_LINE = re.compile(r"^port = \d+", re.MULTILINE)
+
+
+def free_port(host: str = "127.0.0.1") -> int | None:
+    """The first that nothing listens on, so that two projects can be up at a time."""
+    return next((port for port in range(FIRST, FIRST + _COUNT) if _is_free(host, port)), None)
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+        return True
+
+
+def write_port(folder: Path, port: int) -> bool:
+    """In the project's file, whose other words stay; whether it has a line for it."""
+    path = folder / file.FILE
+    text, count = _LINE.subn(f"port = {port}", path.read_text(encoding="utf-8"))
+    if count == 1:
+        files.write(path, text.encode())
+    return count == 1
