@@ -203,12 +203,10 @@ def told(figures: dict[str, Any], unit: str) -> str:
 
 def main() -> None:
     if sys.argv[1:2] == ["as-client"]:
-        from edge_client.commands.cli import main as spry
+        from edge_client.commands import cli
 
         slow_down(float(sys.argv[2]), float(sys.argv[3]))
-        sys.argv = ["spry", *sys.argv[4:]]
-        spry()
-        return
+        sys.exit(cli.run(sys.argv[4:]))  # no process that is faster takes this one's place
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True, help="what was measured; the same command goes on")

@@ -154,7 +154,7 @@ def lie() -> None:
 
     part.current = current
     setattr(JobStore, "save_update", save)  # noqa: B010 -- the same, for who reads types: it is a method of all stores
-    cli.main()
+    sys.exit(cli.run(sys.argv[1:]))  # no process that lies less takes this one's place
 
 
 def served(options: argparse.Namespace, kind: str, rule: str, folder: Path) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def test_how_it_ends_comes_back():
     failed = run("-c", "1 / 0")
     assert (failed.returncode, failed.stderr.splitlines()[-1]) == (1, "ZeroDivisionError: division by zero")
     assert run("-c", "import os; os.kill(os.getpid(), 9)").returncode == -signal.SIGKILL
-    code = "import time\nprint('on', flush=True)\ntry: time.sleep(60)\nexcept KeyboardInterrupt: print('stopped')"
+    code = "import time\ntry: print('on', flush=True); time.sleep(60)\nexcept KeyboardInterrupt: print('stopped')"
     with subprocess.Popen([python(), "-c", code], stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout.readline() == "on\n"
         running.send_signal(signal.SIGINT)

@@ -36,9 +36,9 @@ class Turns(NamedTuple):
 
 
 def turns_of(template: Template) -> Turns | None:
-    """None where there is no template, or one that writes a message by what comes before or after it."""
+    """None where there is no template, or one that tells the day or writes a message by what is before or after it."""
     of_template = turns.turns_of(template)
-    if of_template is None:
+    if of_template is None or turns.dated(of_template) != of_template:
         return None
     between = of_template.between
     ends = {role: between[role][""] for role in between if role}

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from edge_client.client.client import Client
-from edge_client.commands import cli
+from edge_client.errors import SpryError
 from edge_client.format import size
 from edge_client.wire.invitation import invitation_in
 from server.cli.connection import Access, Administrator
@@ -194,7 +194,7 @@ def test_tokens(spry, ok, wrong, address, tmp_path):
     (row,) = [line for line in ok("token", "list").splitlines() if "ten boards" in line]
     assert row.split("ten boards")[1].split() == ["0", "of", "10", "revoked"]
     client = Client(address, done.out.strip(), ROWS, home=tmp_path / "h", patience=5)
-    with pytest.raises(cli.SpryError, match="revoked"):
+    with pytest.raises(SpryError, match="revoked"):
         client.run(once=True)
     client.close()
     assert "there is no token 'none'" in wrong("token", "revoke", "none")
