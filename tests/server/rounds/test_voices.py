@@ -92,15 +92,17 @@ def test_without_features_units_speak_as_loud_as_each_other_and_only_of_what_the
         scale = {0: 1.0, 1: 1000.0}
         own = {}
         for unit in units:
-            for one in manifest.units[unit].parameters:
-                own[one.name] = start[one.name] + (scale[unit] * rng.normal(size=one.shape)).astype(np.float32)
+            moves = {one.name: rng.normal(size=one.shape) for one in manifest.units[unit].parameters}
+            length = np.sqrt(sum(np.square(move).sum() for move in moves.values()))
+            own |= {
+                name: (start[name] + scale[unit] / length * move).astype(np.float32) for name, move in moves.items()
+            }
         updates.append({**own, **{one.name: start[one.name] + 100 for one in manifest.head}})
     said = voices(start, {}, updates, manifest, None).said
     products = said @ said.T
     assert products[0, 2] == pytest.approx(0, abs=1e-12)
-    assert 0.3 < products[0, 0] < 3
-    assert 0.3 < products[2, 2] < 3
-    assert products[1, 1] == pytest.approx(products[0, 0] + products[2, 2], rel=0.5)
+    assert products[0, 0] == pytest.approx(products[2, 2], rel=1e-3)
+    assert products[1, 1] == pytest.approx(products[0, 0] + products[2, 2], rel=1e-3)
 
 
 def test_devices_with_other_shares_of_the_classes_go_as_far_in_what_is_compared(manifest, start, rows):

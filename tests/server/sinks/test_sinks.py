@@ -62,7 +62,7 @@ def tracking(tmp_path):
     """The address of a tracking server of MLflow's own, with a database."""
     program = os.environ.get("MLFLOW")
     if program is None:
-        pytest.skip("needs the whole of MLflow: pip install mlflow elsewhere, and set MLFLOW to its program")
+        pytest.skip("needs the whole of MLflow (not installed: it is large): set MLFLOW to its program")
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
