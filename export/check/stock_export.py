@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx.traceback import NodeSource
 
 from edge_client.bundle.folder import Bundle
 from edge_client.commands.bench.figures import STOCK_EXECUTORCH, STOCK_FP32, STOCK_INT8, STOCK_ONNX
@@ -22,6 +23,8 @@ from export.check.stock import file_of
 from export.tasks.registry import MODEL_TASKS
 
 Tensors = tuple[Tensor, ...]
+_source: Any = NodeSource
+_source.__deepcopy__ = lambda self, _memo: self  # nobody reads what a node was made from; copies grow with each pass
 
 
 class Logits(nn.Module):

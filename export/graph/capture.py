@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export.graph_signature import InputKind
 from torch.fx import config as tracing
-from torch.fx.traceback import NodeSource
 
 from export.graph.editing import share_equal_nodes
 from export.graph.rewrites import rewrite
@@ -25,8 +24,6 @@ from export.tasks.task import ModelTask
 
 aten = torch.ops.aten
 tracing.do_not_emit_stack_traces = True  # nobody reads where a node was made; to find it is a quarter of a capture
-_source: Any = NodeSource
-_source.__deepcopy__ = lambda self, _memo: self  # nor what it was made from: copies of that grow with each pass
 
 
 @dataclass

@@ -13,8 +13,8 @@ from server.errors import ProjectError, ServerConfigError
 from server.processes import wait_for_server
 from server.project import file
 from server.project.folder import Project
-from server.project.port import free_port, write_port
 from server.project.running import Running
+from server.start.port import free_port, write_port
 
 SERVER = "server"
 _OFTEN = "SPRY_RETRY_SECONDS", "2"

@@ -20,8 +20,8 @@ from edge_client.tasks.registry import task_named
 from server.errors import ProjectError
 from server.project import file
 from server.project.file import ProjectFile, ServerPart
-from server.project.port import FIRST, free_port
 from server.start.choice import Choice, Reading, chosen, how, model_for, remarks
+from server.start.port import FIRST, free_port
 from server.start.survey import Portion, Survey, surveyed
 from server.text import printable
 

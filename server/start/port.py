@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-import socket
 from pathlib import Path
 
 from edge_client.store import files
+from server.cli.serve import check_free
+from server.errors import ServerConfigError
 from server.project import file
 
 FIRST, _COUNT = 8000, 20
@@ -19,13 +20,11 @@ def free_port(host: str = "127.0.0.1") -> int | None:
 
 
 def _is_free(host: str, port: int) -> bool:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-        return True
+    try:
+        check_free(host, port)
+    except ServerConfigError:
+        return False
+    return True
 
 
 def write_port(folder: Path, port: int) -> bool:
