@@ -45,9 +45,10 @@ class Methods:
     def add(self, name: str, program: Program) -> None:
         weights = {node: self._weight(node) for node in program.stored}
         inputs = tuple(torch.zeros(value_of(node).shape, dtype=value_of(node).dtype) for node in program.inputs)
+        constants = {node: self._constant(node) for node in program.graph.graph.nodes if _is_constant(node)}
 
         def method(*values: Tensor) -> tuple[Tensor, ...]:
-            return tuple(_PlainOps(program.graph, values[0], self._keep).run(*values, *weights.values()))
+            return tuple(_PlainOps(program.graph, values[0], constants).run(*values, *weights.values()))
 
         names = [node.name for node in program.inputs]
         with torch.no_grad():
@@ -64,6 +65,13 @@ class Methods:
             self._weights[name, rows, use] = weight
         return self._weights[name, rows, use]
 
+    def _constant(self, node: fx.Node) -> Tensor:
+        """Computed before the trace, which would note the computation, on the CPU wherever the program runs."""
+        assert callable(node.target)
+        constant: Tensor = node.target(*node.args, **_unplaced(node.kwargs))
+        self._keep(constant)
+        return constant
+
     def _keep(self, tensor: Tensor) -> None:
         """What a trace meets of this tensor becomes a reading of the attribute."""
         self.module._register_attribute(f"t{self._kept}", native.TensorType.get(), tensor)
@@ -73,12 +81,12 @@ class Methods:
 class _PlainOps(fx.Interpreter):
     """Runs a program with stored weights in their forms, and without naming a device."""
 
-    def __init__(self, graph: fx.GraphModule, on_device: Tensor, keep: Callable[[Tensor], None]) -> None:
-        """New tensors are made like `on_device`; `keep` stores a constant."""
+    def __init__(self, graph: fx.GraphModule, on_device: Tensor, constants: Mapping[fx.Node, Tensor]) -> None:
+        """New tensors are made like `on_device`; `constants` are those that are stored."""
         super().__init__(graph)
         self.extra_traceback = False
         self.on_device = on_device
-        self.keep = keep
+        self.constants = constants
         self.node: fx.Node | None = None
 
     def run_node(self, n: fx.Node) -> Any:
@@ -88,14 +96,16 @@ class _PlainOps(fx.Interpreter):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if target in _PRODUCTS:
             return _PRODUCTS[target](args[1], _plain(args[0]))
-        options = {name: value for name, value in kwargs.items() if name not in _PLACEMENT}
+        assert self.node is not None
+        if self.node in self.constants:
+            return self.constants[self.node]
+        if target in _FILLED:
+            shape = args[0] if target is aten.full.default else ()
+            return self.on_device.new_full(shape, args[-1], dtype=value_of(self.node).dtype)
         if target is aten.to.device:
             x, _, dtype, *_ = args
             target, args = aten.to.dtype, (x, dtype)
-        assert self.node is not None
-        if self.node.all_input_nodes:
-            return super().call_function(target, self._tensors(target, _plain(args)), options)
-        return self._constant(self.node, target, args, options)
+        return super().call_function(target, self._tensors(target, _plain(args)), _unplaced(kwargs))
 
     def _tensors(self, target: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Numbers in the place of tensors, as in sub(1, x), become tensors: a trace would not keep them."""
@@ -108,13 +118,13 @@ class _PlainOps(fx.Interpreter):
             for value, kind in zip_longest(args, types[: len(args)])
         )
 
-    def _constant(self, node: fx.Node, target: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
-        if target in (aten.full.default, aten.scalar_tensor.default):
-            shape = args[0] if target is aten.full.default else ()
-            return self.on_device.new_full(shape, args[-1], dtype=value_of(node).dtype)
-        constant = target(*args, **options)
-        self.keep(constant)
-        return constant
+
+def _is_constant(node: fx.Node) -> bool:
+    return node.op == "call_function" and not node.all_input_nodes and node.target not in _FILLED
+
+
+def _unplaced(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in _PLACEMENT}
 
 
 def _plain(arguments: Any) -> Any:
@@ -124,6 +134,7 @@ def _plain(arguments: Any) -> Any:
 
 _TYPES: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float32}
 _PLACEMENT = ("device", "layout", "pin_memory")
+_FILLED = (aten.full.default, aten.scalar_tensor.default)
 _PRODUCTS: dict[Any, Callable[[Weight, Tensor], Tensor]] = {
     ops.linear: lambda weight, x: weight.product(x),
     ops.linear_t: lambda weight, gradient: weight.transposed_product(gradient),

@@ -85,6 +85,8 @@ def test_files_name_no_device_and_no_operators_of_our_own(chain, precision):
         assert "torchao" not in code
         assert "torch.device" not in code
         assert "cpu" not in code
+        for makes in ("arange", "zeros", "ones", "full", "empty", "scalar_tensor"):
+            assert f"torch.{makes}(" not in code  # on the CPU, wherever the program runs
 
 
 @pytest.fixture(scope="module")
