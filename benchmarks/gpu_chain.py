@@ -104,13 +104,14 @@ def _programs(shape: Shape, kinds: Sequence[str]) -> _Traced:
     examples = {name: torch.ones(shape.batch, shape.length, dtype=torch.int64) for name in INPUTS}
     captured = capture(template, TASK, {**examples, "labels": torch.zeros(shape.batch, dtype=torch.int64)}, slots)
     embed, first, block, head = split(captured, 2, range(2))
+    own = {name for name, _ in (*template.named_parameters(), *template.named_buffers())}
     builder = ProgramBuilder()
     return _Traced(
         builder.build(embed, PLAIN, 1),
         builder.build(first, kinds[0], 1),
         {kind: builder.build(block, kind, 1) for kind in dict.fromkeys(kinds)},
         builder.build(head, DUAL, 1),
-        {name: tensor for name, tensor in captured.stored.items() if name.startswith("constant.")},
+        {name: tensor for name, tensor in captured.stored.items() if name not in own},
     )
 
 

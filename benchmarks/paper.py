@@ -101,24 +101,29 @@ def main() -> None:
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="simulations at a time")
-    parser.add_argument("--only", default="", help="runs whose folder has this in its path")
+    parser.add_argument("--only", nargs="+", default=[""], help="runs whose folder has one of these in its path")
     parser.add_argument(
         "--arithmetic", default="bfloat16", choices=("float32", "bfloat16"), help="as simulate takes it"
     )
+    parser.add_argument("--device", default="cpu", help="as simulate takes it; a GPU holds some 16 jobs")
     parser.add_argument("--list", action="store_true", help="print the commands, run nothing")
     options = parser.parse_args()
     threads = max(1, (os.cpu_count() or 1) // options.jobs)
     for table in options.tables:
-        runs = [run for run in TABLES[table]() if options.only in str(run.folder(options.out, 0))]
+        runs = [run for run in TABLES[table]() if _is_among(run.folder(options.out, 0), options.only)]
         needed = () if options.list else (*rates.trials(runs), *runs)
         for rows, name in dict.fromkeys((run.rows, run.data) for run in needed):
             prepare(options.data, options.out, rows, name)
         with ThreadPoolExecutor(options.jobs) as pool:
-            sweep = Sweep(options.out, options.arithmetic, threads, pool, only_listed=options.list)
+            sweep = Sweep(options.out, options.arithmetic, options.device, threads, pool, only_listed=options.list)
             for seed in options.seeds:  # one of everything before the next
                 sweep.take(runs, seed)
         if not options.list:
             report(table)
+
+
+def _is_among(folder: Path, parts: Sequence[str]) -> bool:
+    return any(part in str(folder) for part in parts)
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,7 @@ class Sweep:
 
     out: Path
     arithmetic: str
+    device: str
     threads: int
     """Of each run."""
     pool: ThreadPoolExecutor
@@ -145,7 +151,7 @@ class Sweep:
         return "\n".join([*told, self._one(ready, seed)])
 
     def _one(self, run: Run, seed: int) -> str:
-        command = run.command(self.out, seed, self.arithmetic)
+        command = [*run.command(self.out, seed, self.arithmetic), "--device", self.device]
         if self.only_listed:
             return shlex.join(["spry", *command])
         return simulate(command, run.folder(self.out, seed), run.folder(RECORDS, seed), self.threads)
