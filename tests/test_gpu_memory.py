@@ -4,6 +4,7 @@ import dataclasses
 import json
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -161,3 +162,20 @@ def test_ours_is_compared_with_the_paper():
     assert "5.00 GB (paper 6.2 GB: ok)" in shown
     rows["backprop"] = {"error": "out of memory"}
     assert "backprop" not in gpu_memory.verdict("llama-2-7b", rows)
+
+
+def test_a_bundles_steps_stand_beside_themselves_on_a_device(exporting, monkeypatch, capsys):
+    beside = script("gpu_bundle")
+    bundle = exporting(runtimes=("torchscript",), verify_directions=0)
+    monkeypatch.setattr(sys, "argv", ["gpu_bundle.py", str(bundle), "--device", "cpu", "--rounds", "1"])
+    beside.main()
+    _, _, *lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["forward", "dual", "suffix", "exact"]
+    assert all(float(line.split()[3]) == 0 for line in lines)
+
+
+def test_numbers_that_are_apart_are_told():
+    beside = script("gpu_bundle")
+    ours, theirs = {"a": np.ones(3), "b": (np.zeros(2),)}, {"a": np.ones(3), "b": (np.array([0.0, 0.5]),)}
+    assert beside.difference(theirs, ours) > 1e6, "beside nothing"
+    assert beside.difference(ours, theirs) == 1

@@ -25,7 +25,7 @@ from edge_client.bundle.manifest import PLAIN, VJP, Manifest, ProgramSpec
 from edge_client.bundle.names import DIRECTION, WEIGHT, within
 from edge_client.memory import peaks_above_now, resident
 from edge_client.runtimes.measure import random_input
-from edge_client.runtimes.runtime import open_runtime
+from edge_client.runtimes.runtime import CPU, open_runtime
 from edge_client.step.stepper import Stepper
 
 FORWARD, DUAL, SUFFIX, EXACT, MIXED = "forward", "dual", "suffix", "exact", "mixed"
@@ -62,6 +62,8 @@ class BenchWork(msgspec.Struct, frozen=True):
     variants: list[Variant]
     memory: bool
     """Measure the memory of the only variant; otherwise the times of all."""
+    device: str = CPU
+    """Where the runtime computes."""
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -98,7 +100,7 @@ class Bench:
     def __init__(self, work: BenchWork) -> None:
         self.work = work
         self.manifest: Manifest = Bundle.open(Path(work.bundle), verify=False).manifest
-        self.runtime = open_runtime(work.runtime, Path(work.bundle), threads=work.threads)
+        self.runtime = open_runtime(work.runtime, Path(work.bundle), threads=work.threads, device=work.device)
         specs = {
             spec.name: spec
             for program in self._chain(1).programs.values()
