@@ -144,6 +144,7 @@ ALIKE = ("--set", "average=0.9")
 def _by_default(data: str, alpha: float) -> Iterator[Run]:
     yield Run("defaults", data, "classifier", alpha, options=ALIKE, plain=True)
     yield Run("defaults", data, "spry", alpha, plain=True)
+    yield Run("defaults", data, "spry", alpha, name="all-blocks", options=("--last-blocks", "0"), plain=True)
     yield Run("defaults", data, "fedavg", alpha, options=(*EVERYWHERE, *ALIKE), plain=True, tuned=True)
     yield Run("defaults", data, "spry", alpha, name="half-able", options=("--able", "0.5"), plain=True)
     yield Run("defaults", data, "fedmezo", alpha, options=(*LORA, "--last-blocks", "0", *ALIKE), plain=True, tuned=True)
