@@ -21,7 +21,7 @@ from server.project.folder import Project
 from server.project.running import Running
 from server.screen import Screen
 from server.start.job import ensure_job, invitation, known_job
-from server.start.local import SERVER, publisher, start_devices, start_server
+from server.start.local import SERVER, publisher, settle_port, start_devices, start_server
 
 _LOOK = 0.5
 FolderOption = Annotated[
@@ -47,12 +47,10 @@ def up(
     home, screen = Project.here(project), Screen()
     with home.locked():
         trust = publisher(home)
-        _export(home, screen)
         running = Running(home.kept / "running.json")
-        asked = home.file.server.port
+        _settle(home, running, screen)
+        _export(home, screen)
         if start_server(home, running):
-            if (port := home.file.server.port) != asked:
-                screen.say(f"Port {asked} is another program's: spry.toml has {port} now")
             screen.say(f"[green]✓[/green] The server runs; its dashboard: [link]{_dashboard(home)}[/link]")
         with _administrator(home) as administrator:
             job, new = ensure_job(home, administrator)
@@ -116,6 +114,15 @@ def down(project: FolderOption = None) -> None:
     with home.locked():
         stopped = Running(home.kept / "running.json").stop()
     say(f"ended: {', '.join(stopped)}" if stopped else "nothing was running")
+
+
+def _settle(home: Project, running: Running, screen: Screen) -> None:
+    """Where the server listens, before an export is waited for."""
+    asked = home.file.server.port
+    if SERVER not in running.names:
+        settle_port(home)
+    if (port := home.file.server.port) != asked:
+        screen.say(f"Port {asked} is another program's: spry.toml has {port} now")
 
 
 def _export(home: Project, screen: Screen) -> None:
