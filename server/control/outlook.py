@@ -7,6 +7,7 @@ from statistics import median
 
 from sqlalchemy import Connection
 
+from server.control.depth import shallow
 from server.jobs.job import ENDED, PAUSED, RUNNING, SET_ASIDE, Job
 from server.rounds import fleet
 from server.storage import rounds
@@ -46,10 +47,11 @@ def advice(store: Store, job: Job) -> list[str]:
     failed = [_failed(round_) for round_ in newest if round_.state == "failed"][:1]
     waits = [round_ for round_ in newest if round_.state == "open" and not round_.iteration]
     lacks = [why for round_ in waits if (why := fleet.wants(store, job, round_)) is not None]
+    short = shallow(store, job)
     if not lacks:
-        return failed
+        return failed + short
     idle = [_idle(why, names) for round_ in waits for why, names in fleet.idlers(store, job, round_).items()]
-    return failed + lacks + idle
+    return failed + lacks + idle + short
 
 
 def waits(store: Store, device: Device) -> list[str]:

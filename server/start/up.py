@@ -24,6 +24,8 @@ from server.start.job import ensure_job, invitation, known_job
 from server.start.local import SERVER, publisher, settle_port, start_devices, start_server
 
 _LOOK = 0.5
+_STANDS_STILL = 45.0
+"""Seconds without another round, after which people are told what a job waits for."""
 FolderOption = Annotated[
     Path | None, typer.Option("--project", help="The project's folder; the one that this is run in.")
 ]
@@ -82,11 +84,13 @@ def status(
     Example: spry status
     """
     home = Project.here(project)
-    running, job, devices = Running(home.kept / "running.json"), None, list[dict[str, Any]]()
+    running, job = Running(home.kept / "running.json"), None
+    devices, advice = list[dict[str, Any]](), list[str]()
     up_ = SERVER in running.names
     if up_ and (name := known_job(home)):
         with _administrator(home) as administrator:
             job = administrator.get(f"/v1/jobs/{part(name)}")
+            advice = administrator.get(f"/v1/jobs/{part(name)}/advice")
             devices = administrator.get("/v1/devices")
     if as_json:
         show_json({"server": home.url if up_ else None, "running": running.names, "ended": running.ended, "job": job})
@@ -94,13 +98,13 @@ def status(
         say(f"server: {_dashboard(home)}" if up_ else "server: not running; start it with `spry up`")
         if job is not None:
             say(job_line(job))
-            if lacks := (job["progress"] or {}).get("lacks"):
-                say(lacks)
+            for line in advice:
+                say(line)
             say(
                 f"devices: {len(devices)} enrolled, {len([one for one in running.names if one != SERVER])} of them here"
             )
-        for ended, last in running.ended.items():
-            say(f"{ended} ended: {last} (see {home.logs / ended}.log)")
+        for line in _ended(home, running):
+            say(line)
     if not up_:
         raise typer.Exit(1)
 
@@ -161,9 +165,14 @@ def _reach(home: Project) -> str:
     return "on any machine that reaches it; the token is secret"
 
 
+def _ended(home: Project, running: Running) -> list[str]:
+    """What ended though nobody asked it to, and why."""
+    return [f"{one} ended: {why} (see {home.logs / one}.log)" for one, why in running.ended.items()]
+
+
 def _watched(home: Project, name: str, screen: Screen) -> dict[str, Any]:
     """Until the job has ended; tells each round as it is done."""
-    told = 0
+    told, since, troubles = 0, time.monotonic(), set[str]()
     running = Running(home.kept / "running.json")
     with _administrator(home) as administrator, screen.stage(f"{name} learns", f"{name} has learned"):
         while True:
@@ -175,9 +184,17 @@ def _watched(home: Project, name: str, screen: Screen) -> dict[str, Any]:
                 done = [row for row in reversed(rows) if row["state"] == "done"]
                 for row in done[told - len(done) or None :] if told < len(done) else []:
                     screen.round_done(row, rounds)
-                told = job["done"]
+                told, since = job["done"], time.monotonic()
             if job["state"] in ("ended", "set-aside"):
                 return job
+            found = _ended(home, running)
+            if time.monotonic() - since > _STANDS_STILL:
+                found += administrator.get(f"/v1/jobs/{part(name)}/advice")
+                since = time.monotonic()
+            for line in found:
+                if line not in troubles:
+                    screen.say(f"[yellow]![/yellow] {escape(line)}")
+            troubles.update(found)
             screen.round_open(job["progress"], rounds)
             time.sleep(_LOOK)
 

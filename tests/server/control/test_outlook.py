@@ -2,6 +2,9 @@
 
 import pytest
 
+from server.control.jobs import find_job
+from server.jobs.assignment import RoundSlot
+from server.rounds.fleet import needs_of
 from server.storage import jobs
 from tests.server.rounds.test_fleet import WAITS, here, later
 from tests.server.rounds.test_rounds import AVERAGE, play
@@ -116,3 +119,25 @@ def test_the_log_tells_what_happened(serving, bundle, database):
         assert "loss 1" in lines[4]["text"]
         assert [line["time"] for line in lines] == sorted((line["time"] for line in lines), reverse=True)
         assert server.call("GET", "/v1/jobs/job/log?limit=2").json() == lines[:2]
+
+
+def test_devices_that_walk_by_estimates_are_told(serving, bundle, database):
+    """The server's own sums say how much memory the way back through the whole model takes."""
+    with serving(**database) as server:
+        walking = {"estimator": "auto", "optimizer": "adamw"}
+        server.create_job(server.upload(bundle), per_round=2, over_selection=1, optimizers=AVERAGE, training=walking)
+        server.advance()
+        job = find_job(server.store, "job")
+        manifest, needs = server.store.bundles.manifest(job.bundle), needs_of(server.store, job)
+        whole = needs.fit(RoundSlot(0, tuple(range(len(manifest.units)))), ["onnx"], None)
+        assert whole is not None
+        least = min(needs.bytes("onnx", whole.cut, batch, whole.training) or 0 for batch, _ in manifest.shapes)
+        devices = [server.device(f"pi {number}") for number in range(3)]
+        here(server, devices[:2], memory_bytes=least)
+        assert not [line for line in advice(server) if "too little memory" in line]
+        here(server, devices[2:], memory_bytes=least - 1)
+        assert [line for line in advice(server) if "whole model: pi 2, 1 of 3 devices here" in line]
+        server.call("POST", "/v1/jobs/job/stop")
+        server.create_job(job.bundle, name="auto", per_round=2, over_selection=1, optimizers=AVERAGE)
+        server.advance()
+        assert not [line for line in advice(server, "auto") if "too little memory" in line]
