@@ -63,12 +63,12 @@ def waits(store: Store, device: Device) -> list[str]:
 
 def _wait(store: Store, job: Job, device: Device) -> str | None:
     if job.state == PAUSED:
-        return f"{job.name} is paused"
+        return f"job {job.name} is paused"
     with store.database.read() as connection:
         newest = rounds.find_open(connection, job.id, job.round)
     if newest is None or (why := fleet.why_idle(store, job, newest, device)) is None:
         return None
-    return why if why.startswith(job.name) else f"{job.name}: {why}"
+    return f"job {why}" if why.startswith(job.name) else f"job {job.name}: {why}"
 
 
 def _failed(round_: Round) -> str:
