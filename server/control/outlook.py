@@ -20,6 +20,8 @@ _NEWEST = 6
 _STALE = 10.0
 """Times as long as a round takes, after which a job goes on no more as it did."""
 _NAMED = 3
+_JOB = "job "
+"""Before its name, which may be any word."""
 """Devices that are named for one reason, of all that have it."""
 
 
@@ -63,12 +65,12 @@ def waits(store: Store, device: Device) -> list[str]:
 
 def _wait(store: Store, job: Job, device: Device) -> str | None:
     if job.state == PAUSED:
-        return f"job {job.name} is paused"
+        return f"{_JOB}{job.name} is paused"
     with store.database.read() as connection:
         newest = rounds.find_open(connection, job.id, job.round)
     if newest is None or (why := fleet.why_idle(store, job, newest, device)) is None:
         return None
-    return f"job {why}" if why.startswith(job.name) else f"job {job.name}: {why}"
+    return _JOB + why if why.startswith(job.name) else f"{_JOB}{job.name}: {why}"
 
 
 def _failed(round_: Round) -> str:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -28,6 +29,10 @@ _ENGLISH = 0.9
 _ROOM = "--last-blocks", "0", "--rank", "8", "--alpha", "16"
 """For an adapter that few steps take far: all blocks, and twice the scale."""
 _WHY_ROOM = "few rows: all blocks learn, in long steps; "
+_WRITTEN = 256
+_WHY_SPEAKS = "for `spry chat` and `spry generate`, so many tokens of prompt and answer; "
+_NO_CACHE = "bloom", "falcon"
+"""Families of models that cannot generate on devices."""
 _FEW_ROWS = 1000
 """Up to so many rows to learn from, a round's passes are short, and ten steps of the server's are too few."""
 
@@ -54,7 +59,9 @@ class Reading:
         folder = local_folder(source)
         self._tokenizer = _tokenizer(folder)
         self.template = Template() if folder is None else Template.beside(folder)
-        self.positions = _positions(folder)
+        config = _config(folder)
+        self.positions: int | None = config.get("max_position_embeddings")
+        self.family: str | None = config.get("model_type")
 
     @property
     def counts(self) -> bool:
@@ -78,23 +85,29 @@ def _tokenizer(folder: Path | None) -> Tokenizer | None:
     return tokenizer
 
 
-def _positions(folder: Path | None) -> int | None:
+def _config(folder: Path | None) -> dict[str, Any]:
     file = folder / "config.json" if folder is not None else None
-    config = json.loads(file.read_text()) if file is not None and file.is_file() else {}
-    return config.get("max_position_embeddings")
+    return json.loads(file.read_text()) if file is not None and file.is_file() else {}
 
 
 def model_for(task: str | None, asked: str | None) -> str:
-    """The one that was asked for; a text's class can be learned by the encoder that comes as a package."""
+    """The one that was asked for; a text's class can be learned by the encoder that comes as a package.
+
+    Of a folder by its whole path: the project is another folder.
+    """
     if asked is None and task == "causal-lm":
         raise ProjectError("a language model has to be named: give --model with a folder or a name on the hub")
+    if asked is not None and Path(asked).expanduser().is_dir():
+        return str(Path(asked).expanduser().resolve())
     return asked or ENCODER
 
 
 def chosen(name: str, survey: Survey, source: str, reader: Reading) -> Choice:
     length = _length(survey, reader)
     few = has_fewcounted(survey)
-    options = _ROOM if few else ()
+    speaks = survey.task == "causal-lm" and reader.family not in _NO_CACHE
+    written = min(max(2 * length, _WRITTEN), reader.positions or _WRITTEN)
+    options = _ROOM if few else ("--generate", str(written)) if speaks else ()
     model = ModelPart(source=source, task=survey.task, labels=survey.labels, length=length, options=options)
     preset = "alike" if few else ""
     why = {
@@ -102,7 +115,7 @@ def chosen(name: str, survey: Survey, source: str, reader: Reading) -> Choice:
         "model.quantize": "a quarter of the memory of float32, and faster on most boards",
         "model.length": _why_length(length, survey, reader),
         "model.targets": "runtimes between quotes: onnx, executorch, torchscript",
-        "model.options": f"{_WHY_ROOM if few else ''}more of `spry export`, word by word",
+        "model.options": f"{_WHY_ROOM if few else _WHY_SPEAKS if speaks else ''}more of `spry export`, word by word",
         "job.per_round": "a round ends earlier when all devices that there are have reported",
         "job.preset": _WHY_PRESET[preset],
         "server.host": "this machine alone; 0.0.0.0 for others, with tls_cert and tls_key or plain_http = true",

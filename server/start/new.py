@@ -15,6 +15,7 @@ from rich.console import Console
 from edge_client.bundle.manifest import TASKS
 from edge_client.commands.options.groups import words
 from edge_client.data.columns import Columns
+from edge_client.data.conversations import form_of
 from edge_client.store import files
 from edge_client.tasks.registry import task_named
 from server.errors import ProjectError
@@ -28,6 +29,11 @@ from server.text import printable
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _SHOWN_CLASSES = 8
+_LEARNED = {
+    "messages": "the assistant's answers, each with what ends it",
+    "completion": "completions; prompts are read alone",
+    "text": "all of each text",
+}
 _TRIAL = 4
 """Devices to begin with."""
 _IGNORED = "# All but spry.toml is made from it, or secret.\n*\n!.gitignore\n!spry.toml\n"
@@ -117,6 +123,8 @@ def _show(folder: Path, survey: Survey, choice: Choice, told: list[str]) -> None
     if survey.labels:
         say(f"  {len(survey.classes)} classes: {_classes(survey)}")
         say(f"  always answering the most frequent one would be right in {survey.majority:.0%}")
+    if survey.task == "causal-lm":
+        say(f"  learned: {_LEARNED[form_of(survey.fields) or 'text']}")
     if survey.tokens:
         middle = survey.tokens[len(survey.tokens) // 2]
         say(f"  tokens: {survey.tokens[0]} to {survey.tokens[-1]}, half of the rows have {middle} or fewer")

@@ -203,6 +203,12 @@ def _next_steps(home: Project, name: str) -> str:
     commands = [("what was learned, as a PEFT adapter", f"spry adapter download {name} --out adapter/")]
     devices = sorted(home.devices.glob("*/home"))
     if devices:
-        commands.append(("predict on a device", f'spry predict "your text" --home {devices[0]} --job {name}'))
+        speaks = home.file.model.task == "causal-lm"
+        what, verb = (
+            ("go on with a text on a device, or `spry chat`", "generate")
+            if speaks
+            else ("predict on a device", "predict")
+        )
+        commands.append((what, f'spry {verb} "your text" --home {devices[0]} --job {name}'))
     commands.append(("end the server and the trial devices", "spry down"))
     return "What to try next:\n" + "\n".join(f"  # {what}\n  {command}" for what, command in commands)

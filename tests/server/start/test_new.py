@@ -138,6 +138,19 @@ def test_texts_alone_are_for_a_language_model(new, tmp_path):
     told = found(new, "--data", path)
     assert told["model"]["task"] == "causal-lm"
     assert told["model"]["labels"] == []
+    assert "--generate" in told["model"]["options"]
+
+
+def test_a_models_folder_is_found_from_the_project_too(tmp_path, model_folder, monkeypatch, capsys):
+    monkeypatch.chdir(model_folder.parent)
+    rows = table(tmp_path / "a.csv", ("text", "label"), tickets())
+    assert cli.run(["new", str(tmp_path / "mine"), "--data", str(rows), "--model", model_folder.name]) == 0
+    assert read(tmp_path / "mine" / "spry.toml").model.source == str(model_folder)
+
+
+def test_what_is_learned_of_conversations_is_said(new, tmp_path):
+    pairs = lines(tmp_path, [{"prompt": text, "completion": topic} for text, topic in tickets()])
+    assert "learned: completions; prompts are read alone" in new("--data", pairs).out
 
 
 @pytest.mark.parametrize(
