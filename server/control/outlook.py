@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from itertools import pairwise
 from statistics import median
 
 from sqlalchemy import Connection
 
+from edge_client.format import size
 from server.control.depth import shallow
 from server.jobs.job import ENDED, PAUSED, RUNNING, SET_ASIDE, Job
 from server.rounds import fleet
@@ -19,6 +21,8 @@ _NEWEST = 6
 """Rounds that say how long one takes."""
 _STALE = 10.0
 """Times as long as a round takes, after which a job goes on no more as it did."""
+_ROOM = 32_000_000
+"""Bytes of disk, with less of which a round may not be kept."""
 _NAMED = 3
 _JOB = "job "
 """Before its name, which may be any word."""
@@ -49,11 +53,18 @@ def advice(store: Store, job: Job) -> list[str]:
     failed = [_failed(round_) for round_ in newest if round_.state == "failed"][:1]
     waits = [round_ for round_ in newest if round_.state == "open" and not round_.iteration]
     lacks = [why for round_ in waits if (why := fleet.wants(store, job, round_)) is not None]
-    short = shallow(store, job)
+    short, full = shallow(store, job), _full(store)
     if not lacks:
-        return failed + short
+        return full + failed + short
     idle = [_idle(why, names) for round_ in waits for why, names in fleet.idlers(store, job, round_).items()]
-    return failed + lacks + idle + short
+    return full + failed + lacks + idle + short
+
+
+def _full(store: Store) -> list[str]:
+    free = shutil.disk_usage(store.settings.data_dir).free
+    if free >= _ROOM:
+        return []
+    return [f"the server has {size(free)} of disk left, so that it may keep no more rounds: free some space"]
 
 
 def waits(store: Store, device: Device) -> list[str]:

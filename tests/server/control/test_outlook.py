@@ -1,5 +1,7 @@
 """What a job is heading for, what holds it up, and what happened to it."""
 
+import shutil
+
 import pytest
 
 from server.control.jobs import find_job
@@ -78,6 +80,15 @@ def test_what_holds_a_job_up(serving, bundle, database):
         assert advice(server) == ["it cannot go on: its weights are gone; mend that, then resume it"]
         server.call("POST", "/v1/jobs/job/stop")
         assert advice(server) == ["it ended before anything was learned: its adapter is the exported one"]
+
+
+def test_a_disk_that_is_nearly_full_is_told(server, bundle_name, monkeypatch):
+    server.create_job(bundle_name, per_round=2, over_selection=1, optimizers=AVERAGE)
+    server.advance()
+    here(server, [server.device() for _ in range(2)])
+    full = shutil.disk_usage(server.store.settings.data_dir)._replace(free=3_100_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+    assert advice(server) == ["the server has 3.1 MB of disk left, so that it may keep no more rounds: free some space"]
 
 
 def test_a_round_that_failed_is_told_until_one_is_done(server, bundle_name):
