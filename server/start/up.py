@@ -100,9 +100,8 @@ def status(
             say(job_line(job))
             for line in advice:
                 say(line)
-            say(
-                f"devices: {len(devices)} enrolled, {len([one for one in running.names if one != SERVER])} of them here"
-            )
+            trial = len([one for one in running.names if one != SERVER])
+            say(f"devices: {len(devices)} enrolled; {trial} trial device{'' if trial == 1 else 's'} on this machine")
         for line in _ended(home, running):
             say(line)
     if not up_:
