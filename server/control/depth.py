@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edge_client.estimators.registry import kind_of
 from edge_client.wire.protocol import CheckIn
-from server.jobs.assignment import RoundSlot
+from server.jobs.assignment import Fit, RoundSlot
 from server.jobs.job import Job
 from server.rounds.fleet import away_before, needs_of, said_by
 from server.storage import devices
@@ -38,8 +38,14 @@ def _estimates(store: Store, job: Job, device: Device) -> bool:
     said: CheckIn | None = said_by(device)
     if said is None or said.memory_bytes is None:
         return False
-    manifest = store.bundles.manifest(job.bundle)
+    manifest, needs = store.bundles.manifest(job.bundle), needs_of(store, job)
     runtimes = [name for name in said.runtimes if name in manifest.runtimes]
-    whole = RoundSlot(0, tuple(range(len(manifest.units))))
-    fit = needs_of(store, job).fit(whole, runtimes, said.memory_bytes, low_memory=said.low_memory)
-    return fit is not None and bool(kind_of(fit.training).directed(manifest, fit.training, fit.units, fit.cut))
+
+    def fit(slot: RoundSlot) -> Fit | None:
+        return needs.fit(slot, runtimes, said.memory_bytes, low_memory=said.low_memory)
+
+    whole = fit(RoundSlot(0, tuple(range(len(manifest.units)))))
+    if whole is not None:
+        return bool(kind_of(whole.training).directed(manifest, whole.training, whole.units, whole.cut))
+    places = {slot.units: slot for slot in job.settings.slots(len(manifest.units), job.settings.places)}
+    return any(fit(slot) is not None for slot in places.values())

@@ -136,7 +136,7 @@ def test_devices_that_walk_by_estimates_are_told(serving, bundle, database):
     """The server's own sums say how much memory the way back through the whole model takes."""
     with serving(**database) as server:
         walking = {"estimator": "auto", "optimizer": "adamw"}
-        server.create_job(server.upload(bundle), per_round=2, over_selection=1, optimizers=AVERAGE, training=walking)
+        server.create_job(server.upload(bundle), per_round=9, over_selection=1, optimizers=AVERAGE, training=walking)
         server.advance()
         job = find_job(server.store, "job")
         manifest, needs = server.store.bundles.manifest(job.bundle), needs_of(server.store, job)
@@ -148,6 +148,12 @@ def test_devices_that_walk_by_estimates_are_told(serving, bundle, database):
         assert not [line for line in advice(server) if "too little memory" in line]
         here(server, devices[2:], memory_bytes=least - 1)
         assert [line for line in advice(server) if "whole model: pi 2, 1 of 3 devices here" in line]
+        places = job.settings.slots(len(manifest.units), job.settings.places)
+        smallest = min(fit.needs for slot in places if (fit := needs.fit(slot, ["onnx"], least - 1)) is not None)
+        here(server, devices[2:], memory_bytes=smallest)
+        assert [line for line in advice(server) if "whole model: pi 2, 1 of 3 devices here" in line]
+        here(server, devices[2:], memory_bytes=1)
+        assert not [line for line in advice(server) if "too little memory" in line]  # it takes no part
         server.call("POST", "/v1/jobs/job/stop")
         server.create_job(job.bundle, name="auto", per_round=2, over_selection=1, optimizers=AVERAGE)
         server.advance()
