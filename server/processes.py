@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -25,6 +26,7 @@ _PR_SET_PDEATHSIG = 1
 _SPRY = sys.executable, "-m", "server.processes"
 _GRACE = 15.0
 _START = 60.0
+_ERROR = "error: "
 
 
 class ProcessFailed(SpryError):
@@ -131,11 +133,21 @@ def free_port() -> int:
 
 def last_line(log: Path) -> str:
     """What a process said last, without the word that commands begin errors with."""
+    return _written_last(log).removeprefix(_ERROR) or "it said nothing"
+
+
+def reason(log: Path) -> str:
+    """Why a process ended; one that was killed could write nothing of it."""
+    last = _written_last(log)
+    if last and not re.search("error|exception", last, re.IGNORECASE):
+        return "killed, by the system where memory was short, or by somebody"
+    return last.removeprefix(_ERROR) or "it said nothing"
+
+
+def _written_last(log: Path) -> str:
     with suppress(OSError):
-        lines = log.read_text(errors="replace").strip().splitlines()
-        if lines:
-            return lines[-1].removeprefix("error: ")
-    return "it said nothing"
+        return next(iter(log.read_text(errors="replace").strip().splitlines()[-1:]), "")
+    return ""
 
 
 def wait_for_server(url: str, check: Callable[[], None], log: Path) -> None:

@@ -22,7 +22,7 @@ from edge_client.training.epoch import steps_in
 from edge_client.wire.protocol import Training
 from export.model.loading import template_of
 from tests import android, chats
-from tests.edge_client.data.test_turns import TEMPLATES, WITH_SYSTEM
+from tests.edge_client.data.test_turns import TEMPLATES, conversation
 
 LENGTH = 48
 FILES = "adapter.safetensors", "tokenizer.json", "tokenizer_config.json"
@@ -69,7 +69,7 @@ def read(classes: str, *folders: Path) -> list[dict]:
 
 
 def rows_for(name: str, rng: random.Random) -> list[dict]:
-    said = [chats.conversation(rng, system=name in WITH_SYSTEM and rng.random() < 0.5) for _ in range(25)]
+    said = [conversation(rng, name) for _ in range(25)]
     rows: list[dict] = [{"messages": messages} for messages in said]
     rows += [{"messages": json.dumps(messages), "text": "not this"} for messages in said[:2]]
     rows += [{"messages": [*messages, {"role": "user", "content": "more"}]} for messages in said[:2]]

@@ -226,6 +226,20 @@ class GenerationSpec(_Record, frozen=True):
     """The tokens by which the model ends a text."""
 
 
+class ThoughtsSpec(_Record, frozen=True):
+    """How a chat template writes thoughts, which stand between two words at an answer's beginning."""
+
+    opens: str
+    closes: str
+    strips: str = ""
+    """What an answer and its thoughts lose of these characters, where they meet these words."""
+    around: tuple[str, str] | None = None
+    """What stands around the thoughts of an answer that ends the conversation, though they be empty.
+
+    Those of earlier answers are hidden; None: all are.
+    """
+
+
 class TurnsSpec(_Record, frozen=True):
     """A chat template that writes fixed words around messages; `edge_client.data.turns`."""
 
@@ -237,6 +251,8 @@ class TurnsSpec(_Record, frozen=True):
     """The roles whose messages lose white space around."""
     answers: tuple[str, str] | None = None
     """What is learnt before an answer's own words, and behind them; None where that is not always the same."""
+    thoughts: ThoughtsSpec | None = None
+    """None where answers stand as they are."""
 
 
 class Check(_Record, frozen=True):

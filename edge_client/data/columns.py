@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from edge_client.errors import DataError
 
@@ -90,9 +90,16 @@ def for_device(source: Source, wanted: Sequence[str], asked: Columns, *, convers
 
 
 def names_in(source: Source) -> Sequence[str]:
-    """The columns of the first rows."""
-    rows = (located.row for located in source.rows() if located.row is not None)
+    """The columns of the first rows, with those of objects within them."""
+    rows = (spread(located.row) for located in source.rows() if located.row is not None)
     return list(dict.fromkeys(str(name) for row in islice(rows, _FIRST) for name in row))
+
+
+def spread(row: Row) -> Row:
+    """With the fields of objects within it too, as `ticket.text`."""
+    objects = [(name, cast("dict[str, object]", one)) for name, one in row.items() if isinstance(one, dict)]
+    inner = {f"{name}.{key}": value for name, one in objects for key, value in one.items()}
+    return {**row, **spread(inner)} if inner else row
 
 
 def _texts(asked: Columns, names: Sequence[str], where: str) -> dict[str, str]:
@@ -133,6 +140,7 @@ class MappedSource(Source):
         return self._source.stamp()
 
     def _mapped(self, row: Row) -> Row:
+        row = spread(row)
         return {field: _value(row, columns) for field, columns in self._fields.items() if columns[0] in row}
 
 

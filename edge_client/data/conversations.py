@@ -69,6 +69,8 @@ def _message(number: int, value: Any) -> Message:
     fields = cast("dict[str, Any]", value if isinstance(value, dict) else {})
     for field in ("role", "content"):
         text: object = fields.get(field)
+        if field == "content" and text is None and fields.get("tool_calls"):
+            continue  # an answer that calls tools and says nothing
         if not isinstance(text, str):
             got = type(text).__name__ if field in fields else "none"
             raise BadRow(f"message {number} must have a {field} that is a text, got {got}")

@@ -1,4 +1,4 @@
-"""Where rows of data come from: a JSONL or CSV file, or memory.
+"""Where rows of data come from: a JSONL, CSV or TSV file, or memory.
 
 A file is read line by line, and a row again by where it starts. A line has a bounded length, so that no file can fill
 the memory.
@@ -7,6 +7,7 @@ the memory.
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
@@ -20,6 +21,10 @@ Row = Mapping[str, object]
 LONGEST_LINE = 1 << 20
 """Bytes; a model reads a few thousand at most."""
 _BOM = b"\xef\xbb\xbf"
+_BETWEEN = ",", ";", "\t"
+"""What tables have between values; spreadsheets of many countries write the second."""
+TABLES = ".csv", ".tsv"
+"""How files of tables end."""
 
 
 class BadRow(Exception):
@@ -71,14 +76,14 @@ USUAL = "text", "question", "messages", "prompt"
 
 
 def open_data(data: Path | str | Iterable[Row], known: Collection[str] = USUAL) -> Source:
-    """JSONL, CSV (by its name's end) with one of the known columns, or rows in memory."""
+    """JSONL, CSV or TSV (by its name's end) with one of the known columns, or rows in memory."""
     if not isinstance(data, Path | str):
         return RowSource(data)
     path = Path(data)
     if not path.is_file():
         what = "is not a file" if path.exists() else "does not exist"
         raise DataError(f"{path} {what}; give a .jsonl or .csv file with a row for each example")
-    return CsvSource(path, known) if path.suffix.lower() == ".csv" else JsonlSource(path)
+    return CsvSource(path, known) if path.suffix.lower() in TABLES else JsonlSource(path)
 
 
 def count_rows(source: Source, *, refuse: bool = False) -> int:
@@ -147,7 +152,7 @@ class JsonlSource(FileSource):
 
 
 class CsvSource(FileSource):
-    """Comma-separated values under a header; a quoted value may go over several lines.
+    """Values under a header, with commas between them, semicolons or tabs; a quoted value may go over several lines.
 
     Args:
         path: the file.
@@ -158,11 +163,13 @@ class CsvSource(FileSource):
         super().__init__(path)
         self._known = set(known)
         self._header: list[str] = []
+        self._between = _BETWEEN[0]
 
     def rows(self) -> Iterator[Located]:
         with self.path.open("rb") as file:
+            self._between = _between(file)
             lines = _Lines(file)
-            reader = csv.reader(lines, strict=True)
+            reader = csv.reader(lines, delimiter=self._between, strict=True)
             self._header = self._first(reader)
             while True:
                 at, number = file.tell(), lines.number + 1
@@ -171,6 +178,9 @@ class CsvSource(FileSource):
                 except StopIteration:
                     return
                 except (BadRow, csv.Error) as error:
+                    if isinstance(error, csv.Error) and not file.peek(1):
+                        yield Located(f"line {number}", at, None, 'has a " that none closes: what follows is one value')
+                        continue
                     yield Located(f"line {number}", at, None, str(error))
                     continue
                 if values:
@@ -180,7 +190,8 @@ class CsvSource(FileSource):
         with self.path.open("rb") as file:
             file.seek(at)
             try:
-                return self._located("", at, next(csv.reader(_Lines(file), strict=True))).row or {}
+                values = next(csv.reader(_Lines(file), delimiter=self._between, strict=True))
+                return self._located("", at, values).row or {}
             except (StopIteration, csv.Error) as error:
                 raise BadRow(str(error)) from None
 
@@ -216,6 +227,13 @@ class _Lines(Iterator[str]):
             raise StopIteration
         self.number += 1
         return _text(line, start)
+
+
+def _between(file: BinaryIO) -> str:
+    """What the header has most of; a comma where it has none."""
+    header = re.sub(rb'"[^"]*"', b"", _line(file))
+    file.seek(0)
+    return max(_BETWEEN, key=lambda one: header.count(one.encode()))
 
 
 def _line(file: BinaryIO) -> bytes:

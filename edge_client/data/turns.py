@@ -3,8 +3,8 @@
 Templates are programs, but most only write fixed words around messages, by the roles of the two that meet. These words
 are found by rendering marks in the messages' place, and then held against the template on conversations at random, with
 the words that the template itself looks for. Where it tells today's date these words have its form, between two
-characters of their own, and who writes a conversation puts the day in. One that does more, such as hide thoughts or
-count, is nothing here.
+characters of their own, and who writes a conversation puts the day in. Thoughts that it shows in the last answer alone,
+or never, are read too. A template that does more, such as count, is nothing here.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from msgspec.structs import replace
 
-from edge_client.bundle.manifest import TurnsSpec
+from edge_client.bundle.manifest import ThoughtsSpec, TurnsSpec
 from edge_client.errors import SpryError
 
-from .templates import ANSWERING, Chat, Message, Template, today
+from .templates import ANSWERING, Chat, Message, Span, Template, today
 
 SYSTEM, USER = "system", "user"
 _EDGE = ""
@@ -37,6 +38,8 @@ _OPENS, _CLOSES = "\ue000", "\ue001"
 _DAY = re.compile(f"{_OPENS}([^{_CLOSES}]*){_CLOSES}")
 _FORM = re.compile(r"([^%a-zA-Z]|%[aAbBdmYyHMS])*", re.ASCII)
 """Forms of dates that are the same in every language of programs."""
+_TAG = re.compile(r"</(\w*(?:think|thought|reason)\w*)>")
+"""What closes thoughts, as far as names tell."""
 _TRIES, _LONGEST = 150, 7
 _PLAIN = ("", "tea", "is hot, ", " \n", "\n", "naïve 日本語", "42", "\u00a0", "\t- x")
 
@@ -48,6 +51,8 @@ def turns_of(template: Template) -> TurnsSpec | None:
     days = _Days()
     template = Template(template.source, template.tokens, days)
     read = (turns for after in _AFTER if (turns := _read(template, after)))
+    tags = sorted(set(_TAG.findall(template.source)))
+    read = chain(read, (turns for after in _AFTER[1:] for tag in tags if (turns := _thinking(template, after, tag))))
     known = [turns for turns in read if days.are_whole(turns) and _holds(template, turns)]
     for turns in known:
         if turns.answers and _learns(template, turns):
@@ -101,33 +106,52 @@ class _Days:
 def _chat(turns: TurnsSpec, messages: Sequence[Message]) -> Chat:
     text, places = _written(turns, messages, asks=False)
     before, behind = turns.answers or ("", "")
-    at = [place for place, one in zip(places, messages, strict=True) if one["role"] == ANSWERING]
-    return Chat(text, tuple((start - len(before), stop + len(behind)) for start, stop in at))
+    spans, end = list[Span](), 0
+    for (start, stop), one in zip(places, messages, strict=True):
+        if one["role"] == ANSWERING:
+            asked = turns.thoughts is not None and text.startswith(turns.asking, end)  # which may begin the thoughts
+            spans.append((end + len(turns.asking) if asked else start - len(before), stop + len(behind)))
+        end = stop
+    return Chat(text, tuple(spans))
 
 
-def _written(turns: TurnsSpec, messages: Sequence[Message], *, asks: bool) -> tuple[str, list[tuple[int, int]]]:
-    text, last, places = "", _EDGE, list[tuple[int, int]]()
-    for one in messages:
+def _written(turns: TurnsSpec, messages: Sequence[Message], *, asks: bool) -> tuple[str, list[Span]]:
+    text, last, places = "", _EDGE, list[Span]()
+    for number, one in enumerate(messages, start=1):
         role, content = str(one["role"]), str(one["content"])
         text += turns.between[last][role]
+        if turns.thoughts is not None and role == ANSWERING:
+            content = _answer(turns.thoughts, content, is_last=number == len(messages))
         content = content.strip() if role in turns.trimmed else content
         places.append((len(text), len(text) + len(content)))
         text, last = text + content, role
     return text + (turns.asking if asks else turns.between[last][_EDGE]), places
 
 
+def _answer(thoughts: ThoughtsSpec, content: str, *, is_last: bool) -> str:
+    """An answer as it stands, with its thoughts or without them."""
+    thought, closed, _ = content.partition(thoughts.closes)
+    if closed:
+        content = content.rpartition(thoughts.closes)[2].lstrip(thoughts.strips)
+    if not is_last or thoughts.around is None:
+        return content
+    thought = thought.rpartition(thoughts.opens)[2].strip(thoughts.strips) if closed else ""
+    return thoughts.around[0] + thought + thoughts.around[1] + content.lstrip(thoughts.strips)
+
+
 # --- what a template writes ---
 
 
-def _read(template: Template, after: dict[str, set[str]]) -> TurnsSpec | None:
-    """By the shortest conversation in which a role follows another."""
+def _read(template: Template, after: dict[str, set[str]], *, thinks: bool = False) -> TurnsSpec | None:
+    """By the shortest conversation in which a role follows another; one that `thinks` writes last answers otherwise."""
+    more = {SYSTEM, ANSWERING} if thinks else {SYSTEM}
     between, trimmed = dict[str, dict[str, str]](), list[str]()
     paths: dict[str, tuple[str, ...]] = {_EDGE: ()}
     reached = [_EDGE]
     for last in reached:  # which grows
         for role in (SYSTEM, USER, ANSWERING):
             path = (*paths[last], role)
-            pieces = _pieces(template, path, goes_on=role == SYSTEM) if role in after[last] else None
+            pieces = _pieces(template, path, goes_on=role in more) if role in after[last] else None
             if pieces is None:
                 continue
             between.setdefault(last, {})[role] = pieces[0]
@@ -137,12 +161,32 @@ def _read(template: Template, after: dict[str, set[str]]) -> TurnsSpec | None:
             reached.append(role)
             alone = _pieces(template, path)
             between[role] = {} if alone is None else {_EDGE: alone[1]}
-            if _pieces(template, path, goes_on=role == SYSTEM, around=(" \n\t", "\n ")) == pieces:
+            if _pieces(template, path, goes_on=role in more, around=(" \n\t", "\n ")) == pieces:
                 trimmed.append(role)
     asked = _pieces(template, paths[USER], asks=True) if USER in paths else None
     if asked is None or USER not in between.get(ANSWERING, {}):
         return None
-    return TurnsSpec(between, asked[1], tuple(trimmed), _answers(template, paths[ANSWERING]))
+    answers = _answers(template, paths[ANSWERING], goes_on=thinks)
+    return TurnsSpec(between, asked[1], tuple(trimmed), answers)
+
+
+def _thinking(template: Template, after: dict[str, set[str]], tag: str) -> TurnsSpec | None:
+    """By an answer with thoughts: once before a question, once as the last."""
+    turns, (first, more, thought, said) = _read(template, after, thinks=True), _MARKS
+    if turns is None or USER not in turns.between[_EDGE]:
+        return None
+    opens, closes = f"<{tag}>", f"</{tag}>"
+    messages = [_message(USER, first), _message(ANSWERING, f"{opens}\n{thought}\n{closes}\n\n {said}")]
+    begins = turns.between[_EDGE][USER] + first + turns.between[USER][ANSWERING]
+    hidden = _rendered(template, [*messages, _message(USER, more)], asks=False) or ""
+    last = _rendered(template, messages, asks=False) or ""
+    left = hidden.removeprefix(begins).partition(said)[0]
+    strips = {"\n\n ": "", " ": "\n", "": "\n"}.get(left)
+    if strips is None or thought in hidden or not (hidden.startswith(begins) and last.startswith(begins)):
+        return None
+    before, shown, behind = last.removeprefix(begins).partition(said)[0].partition(thought)
+    around = (before, behind.removesuffix(left)) if shown else None
+    return replace(turns, thoughts=ThoughtsSpec(opens, closes, strips, around))
 
 
 def _pieces(
@@ -168,10 +212,11 @@ def _pieces(
     return before.rpartition(used[len(roles) - 2])[2] if len(roles) > 1 else before, behind.partition(used[-1])[0]
 
 
-def _answers(template: Template, path: Sequence[str]) -> tuple[str, str] | None:
+def _answers(template: Template, path: Sequence[str], *, goes_on: bool) -> tuple[str, str] | None:
     """What is learnt before an answer's own words, and behind them."""
+    said = [*path, USER] if goes_on else path
     try:
-        dialogue = template.chat([_message(role, mark) for role, mark in zip(path, _MARKS, strict=False)])
+        dialogue = template.chat([_message(role, mark) for role, mark in zip(said, _MARKS, strict=False)])
     except SpryError:
         return None
     (start, stop), mark = dialogue.answers[-1], _MARKS[len(path) - 1]

@@ -74,16 +74,24 @@ class Classification(TaskType):
         ]
 
 
+def class_name(value: object) -> object:
+    """A truth value by its name in JSON, which is how labels have it; all else as it is."""
+    return str(value).lower() if isinstance(value, bool) else value
+
+
 def class_number(row: Row, numbers: Mapping[str, int]) -> int:
     """A row's label, given by a name or by its number."""
     value = row.get("label")
-    if value is None or value == "":
+    if value == "":
+        raise BadRow("label is empty")
+    if value is None:
         raise BadRow(f"has no label; its fields are {', '.join(map(str, row))[:200] or 'none'}")
+    value = class_name(value)
     if isinstance(value, str):
         if value.strip() in numbers:
             return numbers[value.strip()]
         if value.strip().isdecimal() and len(value) < 10:
             value = int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(numbers):
+    if isinstance(value, int) and 0 <= value < len(numbers):
         return value
     raise UnknownLabel(value, numbers)

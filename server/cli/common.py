@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
@@ -19,6 +20,8 @@ from server.cli.connection import Access, Administrator
 from server.text import printable
 
 _SERVER = "Server"
+_WIDEST = 2000
+"""Characters that a row of a table may take."""
 ServerOption = Annotated[
     str | None,
     typer.Option(
@@ -60,13 +63,15 @@ def say(line: str) -> None:
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, no_wrap=True, overflow="ignore")
     count = 0
     for row in rows:
         table.add_row(*(Text(printable(str(value))) for value in row))  # names are no markup
         count += 1
     if count:
-        Console().print(table)
+        console = Console()
+        natural = Measurement.get(console, console.options.update(max_width=_WIDEST), table).maximum
+        Console(width=max(console.width, natural)).print(table)  # ids stay whole, for people and for scripts
     else:
         typer.echo(empty)
 

@@ -186,6 +186,7 @@ def show(
         rounds = administrator.get(f"/v1/jobs/{part(job)}/rounds", limit=10)
         refusals = administrator.get(f"/v1/jobs/{part(job)}/refusals", limit=_REFUSALS)
         assignment = administrator.get(f"/v1/jobs/{part(job)}/assignment")
+        advice = administrator.get(f"/v1/jobs/{part(job)}/advice")
     if as_json:
         show_json(standing)
         return
@@ -198,8 +199,8 @@ def show(
             say(f"  round {one['round']}, {one['device']}, {ago(one['time'])}: {one['code']}: {one['detail']}")
     for line in (*to_beat(standing), *privacy_of(standing), *outliers_in(rounds), *began_in(rounds)):
         say(line)
-    if lacks := (standing["progress"] or {}).get("lacks"):
-        say(lacks)
+    for line in advice:
+        say(line)
     typer.echo(f"the server sees {standing['sees']}")
     if standing["up"] or standing["down"]:
         typer.echo(f"devices sent {size(standing['up'])} and fetched {size(standing['down'])}")

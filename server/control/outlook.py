@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from itertools import pairwise
 from statistics import median
 
 from sqlalchemy import Connection
 
+from edge_client.format import size
+from server.control.depth import shallow
 from server.jobs.job import ENDED, PAUSED, RUNNING, SET_ASIDE, Job
 from server.rounds import fleet
 from server.storage import rounds
@@ -18,7 +21,11 @@ _NEWEST = 6
 """Rounds that say how long one takes."""
 _STALE = 10.0
 """Times as long as a round takes, after which a job goes on no more as it did."""
+_ROOM = 32_000_000
+"""Bytes of disk, with less of which a round may not be kept."""
 _NAMED = 3
+_JOB = "job "
+"""Before its name, which may be any word."""
 """Devices that are named for one reason, of all that have it."""
 
 
@@ -46,10 +53,18 @@ def advice(store: Store, job: Job) -> list[str]:
     failed = [_failed(round_) for round_ in newest if round_.state == "failed"][:1]
     waits = [round_ for round_ in newest if round_.state == "open" and not round_.iteration]
     lacks = [why for round_ in waits if (why := fleet.wants(store, job, round_)) is not None]
+    short, full = shallow(store, job), _full(store)
     if not lacks:
-        return failed
+        return full + failed + short
     idle = [_idle(why, names) for round_ in waits for why, names in fleet.idlers(store, job, round_).items()]
-    return failed + lacks + idle
+    return full + failed + lacks + idle + short
+
+
+def _full(store: Store) -> list[str]:
+    free = shutil.disk_usage(store.settings.data_dir).free
+    if free >= _ROOM:
+        return []
+    return [f"the server has {size(free)} of disk left, so that it may keep no more rounds: free some space"]
 
 
 def waits(store: Store, device: Device) -> list[str]:
@@ -61,12 +76,12 @@ def waits(store: Store, device: Device) -> list[str]:
 
 def _wait(store: Store, job: Job, device: Device) -> str | None:
     if job.state == PAUSED:
-        return f"{job.name} is paused"
+        return f"{_JOB}{job.name} is paused"
     with store.database.read() as connection:
         newest = rounds.find_open(connection, job.id, job.round)
     if newest is None or (why := fleet.why_idle(store, job, newest, device)) is None:
         return None
-    return why if why.startswith(job.name) else f"{job.name}: {why}"
+    return _JOB + why if why.startswith(job.name) else f"{_JOB}{job.name}: {why}"
 
 
 def _failed(round_: Round) -> str:

@@ -16,7 +16,7 @@ let waiting = null;
 const path = (what = "") => `v1/devices/${encodeURIComponent(shown)}${what}`;
 
 const PARTS = [
-  ["job", (part) => h("a", { href: linkTo("job", part.job) }, part.job)],
+  ["job", (part) => h("a", { href: linkTo("job", part.job) }, part.job), "named"],
   ["round", (part) => count(part.round), "number"],
   ["became", (part) => partStates[part.state]],
   ["when", (part) => ago(part.created)],
@@ -30,7 +30,7 @@ const PARTS = [
 
 const REFUSALS = [
   ["when", (one) => ago(one.time)],
-  ["job", (one) => one.job],
+  ["job", (one) => one.job, "named"],
   ["round", (one) => (one.round == null ? "" : count(one.round)), "number"],
   ["code", (one) => one.code],
   ["reason", (one) => one.detail, "wrap"],

@@ -13,7 +13,7 @@ const profile = (device) => device.profile ?? {};
 const COLUMNS = [
   ["device", (device) => h("a", { href: linkTo("device", device.id), title: device.id }, device.name)],
   ["state", (device) => h("span", { class: `badge ${device.state}` }, device.state)],
-  ["job", (device) => device.job ?? ""],
+  ["job", (device) => device.job ?? "", "named"],
   ["last seen", (device) => ago(device.last_seen)],
   ["runtimes", (device) => (profile(device).runtimes ?? []).join(", ")],
   ["may take", (device) => bytes(profile(device).memory_bytes), "number"],

@@ -101,7 +101,7 @@ function numbers(job, metrics) {
   }
   if (job.ends_about != null) {
     const left = Math.max(0, job.ends_about - now());
-    found.push(["Time left", left < 1 ? "soon" : `about ${duration(left)}`, "if rounds go on as the last ones did"]);
+    found.push(["Time left", left < 1 ? "soon" : `about ${duration(left).replace(" ", "\u00a0")}`, "if rounds go on as the last ones did"]);
   }
   const round = job.progress;
   const here = (round?.training ?? 0) + (job.settings.training.mode === "epoch" ? (round?.reported ?? 0) : 0);

@@ -29,13 +29,17 @@ class Recipe:
 
     def made(self, words: Sequence[str]) -> bool:
         """Whether the bundle is there, whole, and by these words."""
-        if not self._path.is_file() or self._path.read_text() != " ".join(words):
+        if not self._path.is_file() or self._path.read_text() != self._written(words):
             return False
         try:
             with Bundle.open(self.bundle):
                 return True
         except SpryError:  # cut short, or damaged: export again
             return False
+
+    def _written(self, words: Sequence[str]) -> str:
+        """A project that was moved is the same."""
+        return " ".join(words).replace(str(self.bundle.parent.absolute()), ".")
 
     def make(self, words: Sequence[str], log: Path, screen: Screen, doing: str) -> None:
         """Export, and tell the stages as they come."""
@@ -54,7 +58,7 @@ class Recipe:
             finally:
                 done.set()
                 telling.join()
-        files.write(self._path, " ".join(words).encode())
+        files.write(self._path, self._written(words).encode())
 
 
 def _tell(log: Path, screen: Screen, doing: str, done: threading.Event) -> None:

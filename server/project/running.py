@@ -14,7 +14,7 @@ import msgspec
 
 from edge_client.store import files
 from server.errors import ProjectError
-from server.processes import last_line
+from server.processes import reason
 
 _GRACE = 20.0
 """Seconds that a process has to end by itself."""
@@ -46,9 +46,9 @@ class Running:
 
     @property
     def ended(self) -> dict[str, str]:
-        """Those that ended when nobody asked them to, with the last line that they wrote."""
+        """Those that ended when nobody asked them to, and why as far as they wrote it."""
         alive = self.names
-        return {name: last_line(Path(one.log)) for name, one in self._known.items() if name not in alive}
+        return {name: reason(Path(one.log)) for name, one in self._known.items() if name not in alive}
 
     def start(self, name: str, log: Path, *arguments: str, **environment: str) -> None:
         """A `spry` command in a session of its own, its output in a file. No setting of this process goes along."""
@@ -67,7 +67,7 @@ class Running:
         """Refuse to go on where one has ended."""
         if name not in self.names:
             log = Path(self._known[name].log)
-            raise ProjectError(f"{name} ended: {last_line(log)} (see {log})")
+            raise ProjectError(f"{name} ended: {reason(log)} (see {log}); `spry up` goes on with what is there")
 
     def stop(self) -> list[str]:
         """End all, those first that were started last; gives the names of those that ran."""

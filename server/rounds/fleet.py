@@ -37,6 +37,13 @@ def away_before(store: Store) -> float:
     return store.now() - max(_AWAY_AFTER * store.settings.retry_seconds, _AWAY_AT_LEAST)
 
 
+def said_by(device: Device) -> CheckIn | None:
+    """What a device said of itself last; None before it has."""
+    if device.profile is None:
+        return None
+    return CheckIn(**{name: value for name, value in device.profile.items() if name in _SAID})
+
+
 def needs_of(store: Store, job: Job) -> Needs:
     manifest = store.bundles.manifest(job.bundle)
     return store.needs.setdefault(job.id, Needs(manifest, job.settings.training))
@@ -152,9 +159,8 @@ def _obstacle(store: Store, job: Job, free: list[RoundSlot], device: Device) -> 
     """Why a device can take none of the places that are left; None where it can."""
     if not free:
         return "no place is left"
-    if device.profile is None:
+    if (said := said_by(device)) is None:
         return None
-    said = CheckIn(**{name: value for name, value in device.profile.items() if name in _SAID})
     manifest = store.bundles.manifest(job.bundle)
     if not is_wanted(job, said):
         return f"it asks for tasks of {said.job} alone (--job)"

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -28,6 +29,10 @@ _ENGLISH = 0.9
 _ROOM = "--last-blocks", "0", "--rank", "8", "--alpha", "16"
 """For an adapter that few steps take far: all blocks, and twice the scale."""
 _WHY_ROOM = "few rows: all blocks learn, in long steps; "
+_WRITTEN = 256
+_WHY_SPEAKS = "for `spry chat` and `spry generate`, so many tokens of prompt and answer; "
+_NO_CACHE = "bloom", "falcon"
+"""Families of models that cannot generate on devices."""
 _FEW_ROWS = 1000
 """Up to so many rows to learn from, a round's passes are short, and ten steps of the server's are too few."""
 
@@ -54,7 +59,9 @@ class Reading:
         folder = local_folder(source)
         self._tokenizer = _tokenizer(folder)
         self.template = Template() if folder is None else Template.beside(folder)
-        self.positions = _positions(folder)
+        config = _config(folder)
+        self.positions: int | None = config.get("max_position_embeddings")
+        self.family: str | None = config.get("model_type")
 
     @property
     def counts(self) -> bool:
@@ -78,34 +85,37 @@ def _tokenizer(folder: Path | None) -> Tokenizer | None:
     return tokenizer
 
 
-def _positions(folder: Path | None) -> int | None:
+def _config(folder: Path | None) -> dict[str, Any]:
     file = folder / "config.json" if folder is not None else None
-    config = json.loads(file.read_text()) if file is not None and file.is_file() else {}
-    return config.get("max_position_embeddings")
+    return json.loads(file.read_text()) if file is not None and file.is_file() else {}
 
 
 def model_for(task: str | None, asked: str | None) -> str:
-    """The one that was asked for; a text's class can be learned by the encoder that comes as a package."""
+    """The one that was asked for; a text's class can be learned by the encoder that comes as a package.
+
+    Of a folder by its whole path: the project is another folder.
+    """
     if asked is None and task == "causal-lm":
         raise ProjectError("a language model has to be named: give --model with a folder or a name on the hub")
+    if asked is not None and Path(asked).expanduser().is_dir():
+        return str(Path(asked).expanduser().resolve())
     return asked or ENCODER
 
 
 def chosen(name: str, survey: Survey, source: str, reader: Reading) -> Choice:
     length = _length(survey, reader)
-    cut = survey.longer_than(length)
-    how = "tokens" if reader.counts else "tokens, estimated by words,"
-    covered = f"that {100 * (1 - cut):.3g}% of the rows have at most"
-    few = has_few_rows(survey)
-    options = _ROOM if few else ()
+    few = has_fewcounted(survey)
+    speaks = survey.task == "causal-lm" and reader.family not in _NO_CACHE
+    written = min(max(2 * length, _WRITTEN), reader.positions or _WRITTEN)
+    options = _ROOM if few else ("--generate", str(written)) if speaks else ()
     model = ModelPart(source=source, task=survey.task, labels=survey.labels, length=length, options=options)
     preset = "alike" if few else ""
     why = {
         "model.source": "small, and needs no hub" if source == ENCODER else "as asked",
         "model.quantize": "a quarter of the memory of float32, and faster on most boards",
-        "model.length": f"{how} {covered}{'; others are cut' if cut else ''}",
+        "model.length": _why_length(length, survey, reader),
         "model.targets": "runtimes between quotes: onnx, executorch, torchscript",
-        "model.options": f"{_WHY_ROOM if few else ''}more of `spry export`, word by word",
+        "model.options": f"{_WHY_ROOM if few else _WHY_SPEAKS if speaks else ''}more of `spry export`, word by word",
         "job.per_round": "a round ends earlier when all devices that there are have reported",
         "job.preset": _WHY_PRESET[preset],
         "server.host": "this machine alone; 0.0.0.0 for others, with tls_cert and tls_key or plain_http = true",
@@ -113,7 +123,7 @@ def chosen(name: str, survey: Survey, source: str, reader: Reading) -> Choice:
     return Choice(model, JobPart(name=name, preset=preset), why)
 
 
-def has_few_rows(survey: Survey) -> bool:
+def has_fewcounted(survey: Survey) -> bool:
     """Whether all that there is to learn classes from is soon gone through."""
     return task_named(survey.task).has_classes and len(survey.train.examples) <= _FEW_ROWS
 
@@ -135,21 +145,34 @@ def _length(survey: Survey, reader: Reading) -> int:
     return max(min(whole, _LONGEST, reader.positions or _LONGEST), _SHORTEST)
 
 
-def remarks(survey: Survey, source: str) -> list[str]:
+def _why_length(length: int, survey: Survey, reader: Reading) -> str:
+    cut = survey.longer_than(length)
+    how = "tokens" if reader.counts else "tokens, estimated by words,"
+    if cut > 1 - _COVERED:
+        return f"as many {how} as the model or a small device reads; {100 * cut:.3g}% of the rows are longer, and cut"
+    return f"{how} that {100 * (1 - cut):.3g}% of the rows have at most{'; others are cut' if cut else ''}"
+
+
+def remarks(survey: Survey, source: str, length: int | None = None) -> list[str]:
     """What people should know of their data before they train on it."""
     told: list[str] = []
     if survey.guessed:
         told.append("the columns were taken by what stands in them; name others with --text and --label")
     if survey.skipped.count:
-        told.append(f"{_rows(survey.skipped.count)} left out: {survey.skipped}")
+        told.append(f"{counted(survey.skipped.count)} left out: {survey.skipped}")
     if survey.contradicted:
-        told.append(f"{_rows(survey.contradicted)} repeat a text under another class: no model can get both right")
+        told.append(f"{counted(survey.contradicted)} repeat a text under another class: no model can get both right")
     if survey.repeated > survey.contradicted:
-        told.append(f"{_rows(survey.repeated - survey.contradicted)} repeat a text that was there before")
-    rare = [survey.labels[label] for label in range(len(survey.labels)) if survey.classes[label] < _FEW]
+        told.append(f"{counted(survey.repeated - survey.contradicted)} repeat a text that was there before")
+    rare = [survey.labels[label] for label in sorted(survey.classes) if survey.classes[label] < _FEW]
     if rare:
         shown = ", ".join(rare[:5]) + (f" and {len(rare) - 5} more" if len(rare) > 5 else "")
         told.append(f"fewer than {_FEW} examples of {shown}: hardly enough to learn from")
+    if unused := len(survey.labels) - len(survey.classes) if survey.classes else 0:
+        whole = f"0 to {len(survey.labels) - 1}" if survey.labels[0] == "0" else "all that are named"
+        told.append(f"classes are numbers: the model has {whole}, of which {unused} have no row")
+    if length is not None and (cut := survey.longer_than(length)) > 1 - _COVERED:
+        told.append(f"{100 * cut:.3g}% of the rows have more than {length} tokens: what follows them is not read")
     if source == ENCODER and survey.latin < _ENGLISH:
         told.append("many letters are not English, which is all that the model reads; name another with --model")
     if task_named(survey.task).has_classes and survey.majority > _LOPSIDED:
@@ -161,5 +184,5 @@ _FEW = 5
 _LOPSIDED = 0.9
 
 
-def _rows(count: int) -> str:
+def counted(count: int) -> str:
     return f"{count:,} row{'' if count == 1 else 's'}"

@@ -49,6 +49,11 @@ def columns_in(rows: Sequence[Row], asked: Columns, task: str | None, where: str
             f"{where} has no column that looks like {lacks}: its columns are {', '.join(names)[:200]}; name them with "
             "--text and --label, or say --task causal-lm to learn from the texts alone"
         )
+    if any(str(row.get(label)).strip() == label for row in rows):
+        raise DataError(
+            f"{where} begins with a row ({', '.join(names)[:120]}), where the columns' names should be: put a line of "
+            "these above it, such as text,label"
+        )
     return Found(task, fields_of(task_named(task).fields, Columns(text, asked.pair, label), names, where), guessed=True)
 
 
@@ -62,7 +67,7 @@ def _task(names: Sequence[str], asked: Columns) -> str:
 
 def _label(rows: Sequence[Row], names: Iterable[str]) -> str:
     """The column of fewest different, short values that come again and again."""
-    kinds = {name: {str(row[name]).strip() for row in rows if row.get(name) not in (None, "")} for name in names}
+    kinds = {name: {str(row[name]).strip() for row in rows if _is_plain(row.get(name))} for name in names}
     fitting = {
         name: len(values)
         for name, values in kinds.items()
@@ -73,6 +78,13 @@ def _label(rows: Sequence[Row], names: Iterable[str]) -> str:
 
 def _text(rows: Sequence[Row], names: Iterable[str]) -> str:
     """The column of most words."""
-    words = {name: fmean(len(str(row.get(name, "")).split()) for row in rows) for name in names}
+    words = {
+        name: fmean(len(str(row[name]).split()) if _is_plain(row.get(name)) else 0 for row in rows) for name in names
+    }
     longest = max(words, key=words.__getitem__, default="")
     return longest if longest and words[longest] >= _FEWEST_WORDS else ""
+
+
+def _is_plain(value: object) -> bool:
+    """Neither nothing nor made of other values."""
+    return value not in (None, "") and not isinstance(value, dict | list)

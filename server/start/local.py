@@ -17,6 +17,8 @@ from server.project.running import Running
 from server.start.port import free_port, write_port
 
 SERVER = "server"
+LEAST_ROWS = 2
+"""Of a trial device: one to learn from, and one that it holds back."""
 _OFTEN = "SPRY_RETRY_SECONDS", "2"
 """Trial devices are near; they may ask often."""
 
@@ -33,7 +35,6 @@ def start_server(project: Project, running: Running) -> bool:
     """Whether it had to be started."""
     if SERVER in running.names:
         return False
-    _settle_port(project)
     part = project.file.server
     arguments = ["serve", "--host", part.host, "--port", str(part.port), "--data", str(project.server)]
     if part.tls_cert:
@@ -47,14 +48,17 @@ def start_server(project: Project, running: Running) -> bool:
     return True
 
 
-def _settle_port(project: Project) -> None:
+def settle_port(project: Project) -> None:
     """Another port where something has the project's, which would answer in place of it, and no device knows it yet."""
     part = project.file.server
     try:
         check_free(part.host, part.port)
     except ServerConfigError:
         if project.server.exists() or (port := free_port(part.host)) is None or not write_port(project.folder, port):
-            raise
+            raise ProjectError(
+                f"the server cannot listen on {part.host}, port {part.port}: another program has it, or it is none of "
+                f"this machine; end what listens there, or change it in {file.FILE}, and tell devices"
+            ) from None
         project.file = file.read(project.folder / file.FILE)
 
 
@@ -85,7 +89,7 @@ def _deal(project: Project, names: list[str]) -> None:
         rows = source.read_bytes().splitlines(keepends=True)
     except OSError as error:
         raise ProjectError(f"{source} cannot be read: {error.strerror}; trial devices learn from its rows") from None
-    if len(rows) < 2 * len(names):
+    if len(rows) < LEAST_ROWS * len(names):
         raise ProjectError(f"{source} has {len(rows)} rows, too few for {len(names)} devices: start fewer (--try)")
     random.Random(0).shuffle(rows)  # noqa: S311 -- no secret
     for number, name in enumerate(names):

@@ -15,25 +15,34 @@ from rich.console import Console
 from edge_client.bundle.manifest import TASKS
 from edge_client.commands.options.groups import words
 from edge_client.data.columns import Columns
+from edge_client.data.conversations import form_of
 from edge_client.store import files
 from edge_client.tasks.registry import task_named
 from server.errors import ProjectError
 from server.project import file
 from server.project.file import ProjectFile, ServerPart
-from server.start.choice import Choice, Reading, chosen, how, model_for, remarks
+from server.start.choice import Choice, Reading, chosen, counted, how, model_for, remarks
+from server.start.local import LEAST_ROWS
 from server.start.port import FIRST, free_port
 from server.start.survey import Portion, Survey, surveyed
 from server.text import printable
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _SHOWN_CLASSES = 8
+_LEARNED = {
+    "messages": "the assistant's answers, each with what ends it",
+    "completion": "completions; prompts are read alone",
+    "text": "all of each text",
+}
+_TRIAL = 4
+"""Devices to begin with."""
 _IGNORED = "# All but spry.toml is made from it, or secret.\n*\n!.gitignore\n!spry.toml\n"
 
 
 def new(
     name: Annotated[str, typer.Argument(help="The project's name, and the folder that is made for it.")],
     data: Annotated[
-        str, typer.Option(help="Examples: a .jsonl or .csv file, a folder, or the name of a dataset on the hub.")
+        str, typer.Option(help="Examples: a .jsonl, .csv or .tsv file, a folder, or the name of a dataset on the hub.")
     ],
     text: Annotated[str, typer.Option(help="The column of the texts; several with + between them.")] = "",
     pair: Annotated[str, typer.Option(help="The column of the second texts, where texts come in pairs.")] = "",
@@ -53,12 +62,12 @@ def new(
         task_named(task)
     source = model_for(task, model)
     reader = Reading(source)
-    survey = surveyed(data, Columns(text, pair, label), task, reader.count, reader.template)
-    model_for(survey.task, model)
+    asked = Columns(text, pair, label)
+    survey = surveyed(data, asked, task, reader.count, reader.template, lambda found: model_for(found, model))
     choice = chosen(folder.name, survey, source, reader)
     choice.model = msgspec.structs.replace(choice.model, targets=words(target))
     _write(folder, survey, choice)
-    told = remarks(survey, source)
+    told = remarks(survey, source, choice.model.length)
     if as_json:
         typer.echo(json.dumps(_found(survey, choice, told), indent=1))
     else:
@@ -110,10 +119,12 @@ def _show(folder: Path, survey: Survey, choice: Choice, told: list[str]) -> None
         console.print(printable(line), markup=False)
 
     read = "; ".join(f"{field} from {' + '.join(columns)}" for field, columns in _shown_fields(survey))
-    say(f"{survey.name}: {survey.rows:,} rows{f', {read}' if read else ''}")
+    say(f"{survey.name}: {counted(survey.rows)}{f', {read}' if read else ''}")
     if survey.labels:
-        say(f"  {len(survey.labels)} classes: {_classes(survey)}")
+        say(f"  {len(survey.classes)} classes: {_classes(survey)}")
         say(f"  always answering the most frequent one would be right in {survey.majority:.0%}")
+    if survey.task == "causal-lm":
+        say(f"  learned: {_LEARNED[form_of(survey.fields) or 'text']}")
     if survey.tokens:
         middle = survey.tokens[len(survey.tokens) // 2]
         say(f"  tokens: {survey.tokens[0]} to {survey.tokens[-1]}, half of the rows have {middle} or fewer")
@@ -124,11 +135,13 @@ def _show(folder: Path, survey: Survey, choice: Choice, told: list[str]) -> None
     say(f"chosen: {choice.model.task} by {choice.model.source} ({why['model.source']}), {choice.model.quantize}")
     say(f"  {choice.model.length} tokens a row: {why['model.length']}")
     held_out, train = len(survey.held_out.examples), len(survey.train.examples)
-    say(f"  {held_out:,} rows are held out to measure on, {train:,} to learn from")
+    say(f"  {counted(held_out)} held out to measure on, {train:,} to learn from")
     say(f"  {choice.job.rounds} rounds; no rates to set: {how(choice.job)}")
     say("")
     say(f"written to {folder / file.FILE}; change there what you like. Next:")
-    say(f"  cd {folder} && spry up --try 4      # four devices on this machine, each with a slice of the rows")
+    trial = min(_TRIAL, train // LEAST_ROWS)
+    here = f" --try {trial}      # devices on this machine, each with a slice of the rows" if trial else ""
+    say(f"  cd {folder} && spry up{here}")
 
 
 def _shown_fields(survey: Survey) -> list[tuple[str, tuple[str, ...]]]:
@@ -138,7 +151,7 @@ def _shown_fields(survey: Survey) -> list[tuple[str, tuple[str, ...]]]:
 def _classes(survey: Survey) -> str:
     common = survey.classes.most_common(_SHOWN_CLASSES)
     shown = ", ".join(f"{survey.labels[label]} ({count:,})" for label, count in common)
-    more = len(survey.labels) - len(common)
+    more = len(survey.classes) - len(common)
     return shown + (f" and {more} more" if more else "")
 
 

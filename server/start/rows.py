@@ -7,14 +7,15 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from edge_client.data.sources import BadRow, CsvSource, JsonlSource, Located, Row, Source
+from edge_client.data.columns import spread
+from edge_client.data.sources import TABLES, BadRow, CsvSource, JsonlSource, Located, Row, Source
 from edge_client.errors import DataError
 from server.simulation.data import hub
 
 LOOKED_AT = 1000
 """Rows whose fields and contents tell the columns."""
 _TRAIN, _TEST = ("train",), ("test", "validation", "dev")
-_ENDS = {".jsonl": JsonlSource, ".ndjson": JsonlSource, ".csv": CsvSource}
+_ENDS = {".jsonl": JsonlSource, ".ndjson": JsonlSource, **dict.fromkeys(TABLES, CsvSource)}
 
 
 class RowSets(NamedTuple):
@@ -48,7 +49,7 @@ class ClassFolders(Source):
 
 
 def open_rows(data: str) -> RowSets:
-    """A .jsonl or .csv file; a folder with train.jsonl, or with a folder for each class; or a dataset of the hub."""
+    """A file; a folder with train.jsonl, or with a folder for each class; or a dataset of the hub."""
     path = Path(data)
     if path.is_file():
         return RowSets(_file(path))
@@ -105,13 +106,16 @@ def _part(folder: Path, names: Sequence[str]) -> Source | None:
 def _file(path: Path) -> Source:
     kind = _ENDS.get(path.suffix.lower())
     if kind is None:
-        raise DataError(f"{path} is neither .jsonl nor .csv; save it as one of these, with a row for each example")
+        how = f", such as by jq -c '.[]' {path.name} > rows.jsonl" if path.suffix.lower() == ".json" else ""
+        raise DataError(f"{path} is neither .jsonl nor .csv; save it as one of these, with a row for each example{how}")
     return CsvSource(path, known=()) if kind is CsvSource else JsonlSource(path)
 
 
 def first_rows(source: Source) -> list[Row]:
     """Those that tell what a source has; at least one."""
-    rows = list(islice((located.row for located in source.rows() if located.row is not None), LOOKED_AT))
+    first = list(islice(source.rows(), LOOKED_AT))
+    rows = [spread(located.row) for located in first if located.row is not None]
     if not rows:
-        raise DataError(f"{source.name} has no row that can be read; give a row for each example")
+        why = f" ({first[0].place}: {first[0].problem})" if first else ""
+        raise DataError(f"{source.name} has no row that can be read{why}; give a row for each example, as UTF-8")
     return rows

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edge_client.data.columns import Columns, Fields, MappedSource
+from edge_client.data.columns import LABEL, Columns, Fields, MappedSource
 from edge_client.data.examples import Example, Examples, Skipped, examples_for
-from edge_client.data.sources import Source
+from edge_client.data.sources import Row, Source
 from edge_client.data.templates import Template
 from edge_client.errors import DataError
 from edge_client.tasks.registry import task_named
@@ -74,15 +74,24 @@ class Survey:
         return sum(count > length for count in self.tokens) / max(len(self.tokens), 1)
 
 
-def surveyed(data: str, asked: Columns, task: str | None, count: Count, template: Template | None = None) -> Survey:
-    """Read all of the rows once, and some again."""
+def surveyed(
+    data: str,
+    asked: Columns,
+    task: str | None,
+    count: Count,
+    template: Template | None = None,
+    suits: Callable[[str], object] = task_named,
+) -> Survey:
+    """Read all of the rows once, and some again; `suits` refuses a task, which the columns tell."""
     raw = open_rows(data)
-    columns = columns_in(first_rows(raw.train), asked, task, raw.train.name)
+    first = first_rows(raw.train)
+    columns = columns_in(first, asked, task, raw.train.name)
+    suits(columns.task)
     kind = task_named(columns.task)
     source = MappedSource(raw.train, columns.fields)
     labels = tuple(labels_in(source)) if kind.has_classes else ()
     if kind.has_classes and len(labels) < 2:
-        what = f"all of one class, {labels[0]!r}" if labels else "without classes"
+        what = f"all of one class, {labels[0]!r}" if labels else f"without classes{_instead(first, columns.fields)}"
         raise DataError(f"{raw.train.name} is {what}: give rows of two classes or more, or name their column (--label)")
     check = kind.check(labels, template)
     examples = examples_for(source, check, bad_rows="skip")
@@ -95,7 +104,7 @@ def surveyed(data: str, asked: Columns, task: str | None, count: Count, template
         train, held_out = Portion(source, kept), Portion(source, held)
     seen = _looked_through(examples)
     return Survey(
-        name=raw.train.name,
+        name=raw.train.name if raw.test is None else f"{raw.train.name}, {raw.test.name}",
         task=columns.task,
         fields=columns.fields,
         guessed=columns.guessed,
@@ -109,6 +118,13 @@ def surveyed(data: str, asked: Columns, task: str | None, count: Count, template
         tokens=_counted(examples, count),
         latin=seen.latin,
     )
+
+
+def _instead(rows: Sequence[Row], fields: Fields) -> str:
+    """What stands where a class should."""
+    (column,) = fields[LABEL] if len(fields[LABEL]) == 1 else ("",)
+    kinds = {type(row[column]).__name__ for row in rows if row.get(column) is not None}
+    return f" ({column} holds {', '.join(sorted(kinds))})" if kinds else ""
 
 
 class _Seen(NamedTuple):

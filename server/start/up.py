@@ -21,9 +21,11 @@ from server.project.folder import Project
 from server.project.running import Running
 from server.screen import Screen
 from server.start.job import ensure_job, invitation, known_job
-from server.start.local import SERVER, publisher, start_devices, start_server
+from server.start.local import SERVER, publisher, settle_port, start_devices, start_server
 
 _LOOK = 0.5
+_STANDS_STILL = 45.0
+"""Seconds without another round, after which people are told what a job waits for."""
 FolderOption = Annotated[
     Path | None, typer.Option("--project", help="The project's folder; the one that this is run in.")
 ]
@@ -47,12 +49,10 @@ def up(
     home, screen = Project.here(project), Screen()
     with home.locked():
         trust = publisher(home)
-        _export(home, screen)
         running = Running(home.kept / "running.json")
-        asked = home.file.server.port
+        _settle(home, running, screen)
+        _export(home, screen)
         if start_server(home, running):
-            if (port := home.file.server.port) != asked:
-                screen.say(f"Port {asked} is another program's: spry.toml has {port} now")
             screen.say(f"[green]✓[/green] The server runs; its dashboard: [link]{_dashboard(home)}[/link]")
         with _administrator(home) as administrator:
             job, new = ensure_job(home, administrator)
@@ -84,11 +84,13 @@ def status(
     Example: spry status
     """
     home = Project.here(project)
-    running, job, devices = Running(home.kept / "running.json"), None, list[dict[str, Any]]()
+    running, job = Running(home.kept / "running.json"), None
+    devices, advice = list[dict[str, Any]](), list[str]()
     up_ = SERVER in running.names
     if up_ and (name := known_job(home)):
         with _administrator(home) as administrator:
             job = administrator.get(f"/v1/jobs/{part(name)}")
+            advice = administrator.get(f"/v1/jobs/{part(name)}/advice")
             devices = administrator.get("/v1/devices")
     if as_json:
         show_json({"server": home.url if up_ else None, "running": running.names, "ended": running.ended, "job": job})
@@ -96,13 +98,12 @@ def status(
         say(f"server: {_dashboard(home)}" if up_ else "server: not running; start it with `spry up`")
         if job is not None:
             say(job_line(job))
-            if lacks := (job["progress"] or {}).get("lacks"):
-                say(lacks)
-            say(
-                f"devices: {len(devices)} enrolled, {len([one for one in running.names if one != SERVER])} of them here"
-            )
-        for ended, last in running.ended.items():
-            say(f"{ended} ended: {last} (see {home.logs / ended}.log)")
+            for line in advice:
+                say(line)
+            trial = len([one for one in running.names if one != SERVER])
+            say(f"devices: {len(devices)} enrolled; {trial} trial device{'' if trial == 1 else 's'} on this machine")
+        for line in _ended(home, running):
+            say(line)
     if not up_:
         raise typer.Exit(1)
 
@@ -116,6 +117,15 @@ def down(project: FolderOption = None) -> None:
     with home.locked():
         stopped = Running(home.kept / "running.json").stop()
     say(f"ended: {', '.join(stopped)}" if stopped else "nothing was running")
+
+
+def _settle(home: Project, running: Running, screen: Screen) -> None:
+    """Where the server listens, before an export is waited for."""
+    asked = home.file.server.port
+    if SERVER not in running.names:
+        settle_port(home)
+    if (port := home.file.server.port) != asked:
+        screen.say(f"Port {asked} is another program's: spry.toml has {port} now")
 
 
 def _export(home: Project, screen: Screen) -> None:
@@ -154,9 +164,14 @@ def _reach(home: Project) -> str:
     return "on any machine that reaches it; the token is secret"
 
 
+def _ended(home: Project, running: Running) -> list[str]:
+    """What ended though nobody asked it to, and why."""
+    return [f"{one} ended: {why} (see {home.logs / one}.log)" for one, why in running.ended.items()]
+
+
 def _watched(home: Project, name: str, screen: Screen) -> dict[str, Any]:
     """Until the job has ended; tells each round as it is done."""
-    told = 0
+    told, since, troubles = 0, time.monotonic(), set[str]()
     running = Running(home.kept / "running.json")
     with _administrator(home) as administrator, screen.stage(f"{name} learns", f"{name} has learned"):
         while True:
@@ -168,9 +183,17 @@ def _watched(home: Project, name: str, screen: Screen) -> dict[str, Any]:
                 done = [row for row in reversed(rows) if row["state"] == "done"]
                 for row in done[told - len(done) or None :] if told < len(done) else []:
                     screen.round_done(row, rounds)
-                told = job["done"]
+                told, since = job["done"], time.monotonic()
             if job["state"] in ("ended", "set-aside"):
                 return job
+            found = _ended(home, running)
+            if time.monotonic() - since > _STANDS_STILL:
+                found += administrator.get(f"/v1/jobs/{part(name)}/advice")
+                since = time.monotonic()
+            for line in found:
+                if line not in troubles:
+                    screen.say(f"[yellow]![/yellow] {escape(line)}")
+            troubles.update(found)
             screen.round_open(job["progress"], rounds)
             time.sleep(_LOOK)
 
@@ -179,6 +202,12 @@ def _next_steps(home: Project, name: str) -> str:
     commands = [("what was learned, as a PEFT adapter", f"spry adapter download {name} --out adapter/")]
     devices = sorted(home.devices.glob("*/home"))
     if devices:
-        commands.append(("predict on a device", f'spry predict "your text" --home {devices[0]} --job {name}'))
+        speaks = home.file.model.task == "causal-lm"
+        what, verb = (
+            ("go on with a text on a device, or `spry chat`", "generate")
+            if speaks
+            else ("predict on a device", "predict")
+        )
+        commands.append((what, f'spry {verb} "your text" --home {devices[0]} --job {name}'))
     commands.append(("end the server and the trial devices", "spry down"))
     return "What to try next:\n" + "\n".join(f"  # {what}\n  {command}" for what, command in commands)

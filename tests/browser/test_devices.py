@@ -55,6 +55,18 @@ def test_a_note_is_kept_and_a_device_revoked(tab, fresh):
     expect(watching.page.get_by_role("textbox", name="Note")).to_be_hidden()
 
 
+def test_names_of_jobs_stay_as_they_are_and_the_bar_is_one_line(tab, fresh):
+    fresh.job("paused")
+    headers = {"Authorization": f"Bearer {fleet.TOKEN}"}
+    httpx.post(f"{fresh.server.url}/v1/jobs/paused/pause", headers=headers).raise_for_status()
+    device = fresh.enrolled("board")
+    one = tab(PHONE, at=fresh)
+    one.open()
+    one.turn_to(f"device={device}")
+    expect(one.page.locator("#waits")).to_have_text("Job paused is paused.")
+    assert one.page.locator(".bar").evaluate("bar => bar.clientHeight") < 64
+
+
 def test_a_device_that_is_not_there_is_told(tab, fresh):
     one = tab(at=fresh)
     one.open()

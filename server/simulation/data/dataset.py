@@ -25,7 +25,7 @@ from edge_client.data.examples import BadRows, Examples, examples_for
 from edge_client.data.sources import BadRow, CsvSource, JsonlSource, Located, Row, Source
 from edge_client.data.templates import Template
 from edge_client.errors import DataError
-from edge_client.tasks.classification import class_number
+from edge_client.tasks.classification import class_name, class_number
 from edge_client.tasks.registry import task_named
 from edge_client.tasks.task import TaskType
 from server.simulation.data import hub
@@ -169,7 +169,7 @@ def _hub(data: str, kind: TaskType, columns: Columns) -> _Raw:
 
 def labels_in(train: Source) -> Sequence[str]:
     """Names sorted; of numbers, all from 0 on, so that each stays what it is."""
-    values = (located.row.get("label") for located in train.rows() if located.row is not None)
+    values = (class_name(located.row.get("label")) for located in train.rows() if located.row is not None)
     labels = {str(value).strip() for value in values if isinstance(value, str | int) and value != ""}
     if len(labels) > MOST_LABELS:
         raise DataError(f"{train.name} has {len(labels):,} different labels; name the column of the classes (--label)")

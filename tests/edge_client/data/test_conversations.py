@@ -72,3 +72,12 @@ def test_rows_that_are_none(row, why):
 def test_conversations_without_a_template():
     with pytest.raises(BadRow, match="has no chat template"):
         example_of({"messages": SAID}, Template())
+
+
+def test_an_answer_may_call_tools_and_say_nothing():
+    template = Template("{% for m in messages %}{{ m.role }}:{{ m.content or m.tool_calls }};{% endfor %}")
+    calls = {"role": "assistant", "content": None, "tool_calls": ["f"]}
+    said = [{"role": "user", "content": "a"}, calls, {"role": "assistant", "content": "b"}]
+    assert example_of({"messages": said}, template).text == "user:a;assistant:['f'];assistant:b;"
+    with pytest.raises(BadRow, match="message 2 must have a content that is a text"):
+        example_of({"messages": [said[0], {**calls, "tool_calls": []}]}, template)

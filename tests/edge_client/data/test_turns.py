@@ -43,7 +43,27 @@ WITH_DATE = {
     "behind": "{% for m in messages %}<{{ m.role }}>{{ m.content }}<|e|>{% if m.role == 'assistant' %}"
     "{{ strftime_now('%Y-%m-%d') }}\n{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}",
 }
+_HIDING = (  # as Qwen 3: thoughts stay in the last answer alone, which shows empty ones where it had none
+    "{% for m in messages %}{% if m.role == 'assistant' %}{% set said, thought = m.content, '' %}"
+    "{% if '</think>' in said %}{% set thought = said.split('</think>')[0].rstrip('\n').split('<think>')[-1] %}"
+    "{% set said = said.split('</think>')[-1].lstrip('\n') %}{% endif %}{{ '<|im_start|>assistant\n' }}"
+    "{% if loop.last %}{{ '<think>\n' + thought.strip('\n') + '\n</think>\n\n' + said.lstrip('\n') }}"
+    "{% else %}{{ said }}{% endif %}{{ '<|im_end|>\n' }}"
+    "{% else %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+THINKING = {
+    "thoughts": _HIDING,
+    "thoughts that are asked for": _HIDING.replace("assistant\n' }}{% endif %}", "assistant\n<think>\n' }}{% endif %}"),
+    "thoughts that are never shown": (  # as DeepSeek R1
+        "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}{{ '<|user|>' + m.content }}"
+        "{% elif m.role == 'system' %}{{ m.content }}{% else %}"
+        "{{ '<|assistant|>' + m.content.split('</think>')[-1] + eos_token }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|assistant|><think>\n' }}{% endif %}"
+    ),
+}
 TEMPLATES = {
+    **THINKING,
     "default system": DEFAULT_SYSTEM,
     "joined system": JOINED_SYSTEM,
     **{name: chats.PLAIN[name] for name in ("chatml", "gemma", "llama-2", "zephyr")},
@@ -51,13 +71,23 @@ TEMPLATES = {
     **{f"{name}, today": WITH_DATE[name] for name in WITH_DATE},
 }
 WITH_SYSTEM = (
+    *THINKING,
     "default system", "joined system", "chatml", "chatml, marked", "zephyr", "zephyr, marked", "llama-3, today",
     "llama-3.2, today", "llama-3, marked, today", "all forms, today", "behind, today"
 )  # fmt: skip
 
 
 def conversation(rng: random.Random, name: str) -> list[dict[str, str]]:
-    return chats.conversation(rng, system=name in WITH_SYSTEM and rng.random() < 0.5)
+    return thoughtful(rng, chats.conversation(rng, system=name in WITH_SYSTEM and rng.random() < 0.5))
+
+
+def thoughtful(rng: random.Random, messages: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Some of the answers with thoughts, which most templates take for words."""
+    for one in messages:
+        if one["role"] == "assistant" and rng.random() < 0.5:
+            thought = rng.choice(["", chats.words(rng), f"<think>{chats.words(rng)}"])
+            one["content"] = f"<think>\n{thought}\n</think>{rng.choice(['', ' ', chr(10) * 2])}{one['content']}"
+    return messages
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

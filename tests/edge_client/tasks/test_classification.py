@@ -27,6 +27,16 @@ def test_names_win_over_numbers():
     assert [check({"text": "a", "label": label}).label for label in ("1", 1)] == [0, 1]
 
 
+def test_truth_values_are_named_as_in_json():
+    check = KIND.check(("false", "true"))
+    assert [check({"text": "a", "label": label}).label for label in (True, False, "true", 1)] == [1, 0, 1, 1]
+
+
+def test_an_empty_label():
+    with pytest.raises(BadRow, match="label is empty"):
+        KIND.check(("no", "yes"))({"text": "a", "label": ""})
+
+
 @pytest.mark.parametrize("label", [2, -1, True, 0.5, "maybe", "2", "9" * 30])
 def test_an_unknown_label(label):
     with pytest.raises(BadRow, match=r"unknown label '.+'; the job's labels are no, yes \(or 0 to 1\)"):

@@ -331,6 +331,18 @@ def test_what_cannot_be_merged(ok, spry, taken_part, model_folder, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+def test_words_in_tables_stay_whole(capsys, monkeypatch):
+    """However narrow the terminal is: ids are copied from there."""
+    from server.cli.common import show_table
+
+    monkeypatch.setenv("COLUMNS", "40")
+    row = ("d-0123456789ab", "a board by the door", "waiting", "onnx, executorch", "22.1 GB")
+    show_table(("id", "name", "state", "runtimes", "memory"), [row], "none")
+    head, line = capsys.readouterr().out.splitlines()
+    assert line.split("  ") == list(row)
+    assert head.split() == ["id", "name", "state", "runtimes", "memory"]
+
+
 def test_what_others_wrote_cannot_steer_a_terminal(capsys):
     """Names of before there was a refusal, and of other servers."""
     from server.cli.common import say, show_table

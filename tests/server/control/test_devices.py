@@ -56,15 +56,15 @@ def test_why_a_device_waits(serving, bundle, database):
         server.create_job(name, "second", per_round=1, over_selection=1, optimizers=AVERAGE)
         server.call("POST", "/v1/jobs/second/pause")
         server.advance()
-        assert waits(runtimes=["executorch"]) == ["first needs one of the runtimes onnx", "second is paused"]
+        assert waits(runtimes=["executorch"]) == ["job first needs one of the runtimes onnx", "job second is paused"]
         assert waits(runtimes=["onnx"], job="second") == [
-            "first: it asks for tasks of second alone (--job)", "second is paused",
+            "job first: it asks for tasks of second alone (--job)", "job second is paused",
         ]  # fmt: skip
         task = device.task(job="first")
         assert waits(job="first") == []  # it has a part
         device.send(task, device.update(task))
         assert waits(job="first") == [
-            "first: it has done its part of round 1, which waits for others", "second is paused",
+            "job first: it has done its part of round 1, which waits for others", "job second is paused",
         ]  # fmt: skip
 
 

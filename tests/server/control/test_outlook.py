@@ -1,7 +1,12 @@
 """What a job is heading for, what holds it up, and what happened to it."""
 
+import shutil
+
 import pytest
 
+from server.control.jobs import find_job
+from server.jobs.assignment import RoundSlot
+from server.rounds.fleet import needs_of
 from server.storage import jobs
 from tests.server.rounds.test_fleet import WAITS, here, later
 from tests.server.rounds.test_rounds import AVERAGE, play
@@ -77,6 +82,15 @@ def test_what_holds_a_job_up(serving, bundle, database):
         assert advice(server) == ["it ended before anything was learned: its adapter is the exported one"]
 
 
+def test_a_disk_that_is_nearly_full_is_told(server, bundle_name, monkeypatch):
+    server.create_job(bundle_name, per_round=2, over_selection=1, optimizers=AVERAGE)
+    server.advance()
+    here(server, [server.device() for _ in range(2)])
+    full = shutil.disk_usage(server.store.settings.data_dir)._replace(free=3_100_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+    assert advice(server) == ["the server has 3.1 MB of disk left, so that it may keep no more rounds: free some space"]
+
+
 def test_a_round_that_failed_is_told_until_one_is_done(server, bundle_name):
     server.create_job(bundle_name, per_round=2, over_selection=1, minimum=2, deadline=10, optimizers=AVERAGE)
     server.advance()
@@ -116,3 +130,31 @@ def test_the_log_tells_what_happened(serving, bundle, database):
         assert "loss 1" in lines[4]["text"]
         assert [line["time"] for line in lines] == sorted((line["time"] for line in lines), reverse=True)
         assert server.call("GET", "/v1/jobs/job/log?limit=2").json() == lines[:2]
+
+
+def test_devices_that_walk_by_estimates_are_told(serving, bundle, database):
+    """The server's own sums say how much memory the way back through the whole model takes."""
+    with serving(**database) as server:
+        walking = {"estimator": "auto", "optimizer": "adamw"}
+        server.create_job(server.upload(bundle), per_round=9, over_selection=1, optimizers=AVERAGE, training=walking)
+        server.advance()
+        job = find_job(server.store, "job")
+        manifest, needs = server.store.bundles.manifest(job.bundle), needs_of(server.store, job)
+        whole = needs.fit(RoundSlot(0, tuple(range(len(manifest.units)))), ["onnx"], None)
+        assert whole is not None
+        least = min(needs.bytes("onnx", whole.cut, batch, whole.training) or 0 for batch, _ in manifest.shapes)
+        devices = [server.device(f"pi {number}") for number in range(3)]
+        here(server, devices[:2], memory_bytes=least)
+        assert not [line for line in advice(server) if "too little memory" in line]
+        here(server, devices[2:], memory_bytes=least - 1)
+        assert [line for line in advice(server) if "whole model: pi 2, 1 of 3 devices here" in line]
+        places = job.settings.slots(len(manifest.units), job.settings.places)
+        smallest = min(fit.needs for slot in places if (fit := needs.fit(slot, ["onnx"], least - 1)) is not None)
+        here(server, devices[2:], memory_bytes=smallest)
+        assert [line for line in advice(server) if "whole model: pi 2, 1 of 3 devices here" in line]
+        here(server, devices[2:], memory_bytes=1)
+        assert not [line for line in advice(server) if "too little memory" in line]  # it takes no part
+        server.call("POST", "/v1/jobs/job/stop")
+        server.create_job(job.bundle, name="auto", per_round=2, over_selection=1, optimizers=AVERAGE)
+        server.advance()
+        assert not [line for line in advice(server, "auto") if "too little memory" in line]

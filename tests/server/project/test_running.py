@@ -70,5 +70,7 @@ def test_settings_of_this_process_do_not_go_along(running, tmp_path, monkeypatch
 def test_a_killed_process_has_ended(running, tmp_path):
     waiting(running, "one", tmp_path)
     pid = json.loads((tmp_path / "running.json").read_text())["one"]["pid"]
+    until(lambda: "running" in (tmp_path / "one.log").read_text())
     os.kill(pid, signal.SIGKILL)
     until(lambda: running.names == [])
+    assert running.ended == {"one": "killed, by the system where memory was short, or by somebody"}

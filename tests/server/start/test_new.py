@@ -1,5 +1,6 @@
 """`spry new` on files as people have them."""
 
+import csv
 import json
 from types import SimpleNamespace
 
@@ -43,7 +44,7 @@ def test_columns_are_known_by_their_usual_names(new, tmp_path):
     assert told["classes"].keys() == set(TOPICS)
     assert told["majority"] == pytest.approx(1 / 3, abs=1e-4)
     assert told["train"] + told["held_out"] == 60
-    assert told["remarks"] == []
+    assert [line for line in told["remarks"] if "have more than" not in line] == []  # the model reads 32
 
 
 def test_rows_of_the_project_have_the_names_that_devices_read(new, tmp_path):
@@ -137,6 +138,19 @@ def test_texts_alone_are_for_a_language_model(new, tmp_path):
     told = found(new, "--data", path)
     assert told["model"]["task"] == "causal-lm"
     assert told["model"]["labels"] == []
+    assert "--generate" in told["model"]["options"]
+
+
+def test_a_models_folder_is_found_from_the_project_too(tmp_path, model_folder, monkeypatch, capsys):
+    monkeypatch.chdir(model_folder.parent)
+    rows = table(tmp_path / "a.csv", ("text", "label"), tickets())
+    assert cli.run(["new", str(tmp_path / "mine"), "--data", str(rows), "--model", model_folder.name]) == 0
+    assert read(tmp_path / "mine" / "spry.toml").model.source == str(model_folder)
+
+
+def test_what_is_learned_of_conversations_is_said(new, tmp_path):
+    pairs = lines(tmp_path, [{"prompt": text, "completion": topic} for text, topic in tickets()])
+    assert "learned: completions; prompts are read alone" in new("--data", pairs).out
 
 
 @pytest.mark.parametrize(
@@ -155,11 +169,96 @@ def test_what_cannot_be_learned_is_refused_before_anything_is_written(new, tmp_p
     assert not list(tmp_path.glob(".mine*"))
 
 
+@pytest.mark.parametrize(("between", "name"), [(";", "a.csv"), ("\t", "a.csv"), ("\t", "a.tsv")])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_tables_of_other_countries_and_programs(new, tmp_path, between, name, encoding):
+    rows = [("text", "label"), *((f"{text}, really; yes", topic) for text, topic in tickets())]
+    with (tmp_path / name).open("w", newline="", encoding=encoding) as file:
+        csv.writer(file, delimiter=between).writerows(rows)
+    told = found(new, "--data", name)
+    assert told["classes"].keys() == set(TOPICS)
+    assert (told["rows"], told["left_out"]) == (60, 0)
+
+
+def test_fields_of_objects_within_rows(new, tmp_path):
+    rows = [{"ticket": {"body": text, "id": i}, "meta": {"team": topic}} for i, (text, topic) in enumerate(tickets())]
+    told = found(new, "--data", lines(tmp_path, rows))
+    assert told["columns"] == {"text": "ticket.body", "label": "meta.team"}
+    assert sum(told["classes"].values()) == 60
+
+
+def test_labels_that_are_true_or_false(new, tmp_path):
+    rows = [{"text": text, "label": topic == "billing"} for text, topic in tickets()]
+    assert found(new, "--data", lines(tmp_path, rows))["classes"] == {"false": 40, "true": 20}
+
+
+def test_numbers_as_labels_stay_what_they_are(new, tmp_path):
+    rows = [{"text": text, "label": {"billing": 3, "delivery": 7}.get(topic, 10)} for text, topic in tickets()]
+    told = found(new, "--data", lines(tmp_path, rows))
+    assert told["classes"] == {"3": 20, "7": 20, "10": 20}
+    assert told["model"]["labels"][7] == "7"
+    assert "classes are numbers: the model has 0 to 10, of which 8 have no row" in told["remarks"]
+    assert not any("hardly enough" in line for line in told["remarks"])
+
+
+def test_rows_that_are_longer_than_any_device_reads(new, tmp_path):
+    rows = [(text + " tea" * 400, topic) for text, topic in tickets()]
+    told = found(new, "--data", table(tmp_path / "a.csv", ("text", "label"), rows))
+    assert any("100% of the rows have more than" in line for line in told["remarks"])
+
+
+def test_what_is_proposed_next_can_be_run(new, tmp_path):
+    done = new("--data", table(tmp_path / "a.csv", ("text", "label"), tickets(6)))
+    rows = len((done.file.parent / "data" / "train.jsonl").read_text().splitlines())
+    assert f"spry up --try {rows // 2} " in done.out
+
+
+def test_conversations_without_a_model_are_told_that_one_has_to_be_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    lines(tmp_path, [{"messages": said}] * 3)
+    assert cli.run(["new", "mine", "--data", "a.jsonl"]) == 2
+    assert "a language model has to be named" in capsys.readouterr().err
+
+
+def lines(folder, rows):
+    path = folder / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+NO_HEADER = b"late again,delivery\n" + b"".join(
+    b"lost it %d times,%s\n" % (i, [b"delivery", b"billing"][i % 2]) for i in range(20)
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("text,label\ncafé,a\n".encode("latin-1"), "line 2: is not UTF-8: byte 4 is 0xe9"),
+        (b'text,label\n"open,a\nb,c\n', 'line 2: has a " that none closes'),
+        (NO_HEADER, "begins with a row"),
+    ],
+    ids=["latin-1", "an open quote", "no header"],
+)
+def test_what_is_wrong_with_a_table(new, tmp_path, content, problem):
+    (tmp_path / "a.csv").write_bytes(content)
+    done = new("--data", "a.csv")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert problem in done.err
+
+
+def test_classes_that_are_lists(new, tmp_path):
+    done = new("--data", lines(tmp_path, [{"text": text, "label": [topic]} for text, topic in tickets()]))
+    assert "without classes (label holds list)" in done.err
+
+
 @pytest.mark.parametrize(
     ("args", "problem"),
     [
         (("--data", "gone.csv"), "gone.csv does not exist"),
         (("--data", "a.xlsx"), "a.xlsx is neither .jsonl nor .csv"),
+        (("--data", "a.json"), "jq -c '.[]' a.json > rows.jsonl"),
         (("--data", "a.csv", "--text", "nothing"), "has no column 'nothing'"),
         (("--data", "a.csv", "--task", "poetry"), "unknown task 'poetry'"),
         (("--data", "a.csv", "--model", "models/none"), "is not a folder"),
@@ -167,6 +266,7 @@ def test_what_cannot_be_learned_is_refused_before_anything_is_written(new, tmp_p
 )
 def test_wrong_use_is_one_line(new, tmp_path, args, problem):
     (tmp_path / "a.xlsx").write_bytes(b"PK")
+    (tmp_path / "a.json").write_text("[]")
     (tmp_path / "models").mkdir()
     table(tmp_path / "a.csv", ("text", "label"), tickets())
     done = new(*args)

@@ -1,6 +1,8 @@
 """A project from its file to a learned adapter: real processes, as a new user starts them."""
 
 import json
+import os
+import signal
 from types import SimpleNamespace
 
 import msgspec
@@ -94,9 +96,13 @@ def test_a_device_joins_by_the_line_that_is_shown(told, project, spry):
 
 
 def test_other_settings_are_another_job(told, project):
-    change(project.folder, job={"rounds": 1})
-    again = json.loads(told("up", "--json").out)
+    """One of its devices is killed meanwhile, which is told."""
+    change(project.folder, job={"rounds": 1, "per_round": 1})
+    os.kill(json.loads((project.kept / "running.json").read_text())["trial-2"]["pid"], signal.SIGKILL)
+    done = told("up", "--json")
+    again = json.loads(done.out)
     assert (again["job"]["name"], again["job"]["settings"]["rounds"]) == ("mine-2", 1)
+    assert "! trial-2 ended: killed" in done.err
     assert json.loads(told("status", "--json").out)["job"]["name"] == "mine-2"
 
 
@@ -124,12 +130,12 @@ def test_a_project_of_a_port_that_is_taken(told, project, tmp_path):
     for name in ("bundle", "data"):
         (folder / name).symlink_to(project.folder / name)
     for name in ("bundle.recipe", "publisher.key", "publisher.key.pub"):
-        text = (project.kept / name).read_text()
-        (folder / ".spry" / name).write_text(text.replace(str(project.folder), str(folder)))
+        (folder / ".spry" / name).write_bytes((project.kept / name).read_bytes())
     (folder / "server").mkdir()
     refused = told("up", "--project", folder)
     assert refused.code == 2
-    assert "cannot listen on 127.0.0.1, port" in refused.err
+    assert "the server cannot listen on 127.0.0.1, port" in refused.err
+    assert not (folder / "logs" / "export.log").exists()
     taken = read(folder / "spry.toml").server.port
     (folder / "server").rmdir()
     try:

@@ -23,6 +23,8 @@ public final class Turns {
     /** What is learnt before an answer's own words, and behind them; null where that is not always the same. */
     public final String before;
     public final String behind;
+    /** Null where answers stand as they are. */
+    public final Thoughts thoughts;
     private final Map<String, Map<String, String>> between = new LinkedHashMap<>();
 
     Turns(JSONObject json) throws JSONException {
@@ -34,6 +36,7 @@ public final class Turns {
         }
         before = answers == null ? null : answers.get(0);
         behind = answers == null ? null : answers.get(1);
+        thoughts = json.isNull("thoughts") ? null : new Thoughts(json.getJSONObject("thoughts"));
         JSONObject all = json.getJSONObject("between");
         for (Iterator<String> roles = all.keys(); roles.hasNext(); ) {
             String role = roles.next();

@@ -126,11 +126,14 @@ final class Rows {
 
     private int label(JSONObject row) throws BadRow {
         Object value = row.opt("label");
-        if (value == null || value == JSONObject.NULL || value.equals("")) {
+        if ("".equals(value)) {
+            throw new BadRow("label is empty");
+        }
+        if (value == null || value == JSONObject.NULL) {
             throw new BadRow("has no label; its fields are " + fields(row));
         }
-        if (value instanceof String) {
-            int named = labels.indexOf(((String) value).trim());
+        if (value instanceof String || value instanceof Boolean) {
+            int named = labels.indexOf(value.toString().trim());
             if (named >= 0) {
                 return named;
             }

@@ -95,7 +95,8 @@ public final class Template {
         int behind = count(Today.in(turns.behind));
         int[][] learnt = new int[spans.size()][];
         for (int i = 0; i < learnt.length; i++) {
-            learnt[i] = new int[] {spans.get(i)[0] - before, spans.get(i)[1] + behind};
+            int[] span = spans.get(i);
+            learnt[i] = new int[] {span[2] < 0 ? span[0] - before : span[2], span[1] + behind};
             if (learnt[i][0] >= learnt[i][1]) {
                 throw new DataException("an answer of the conversation has nothing in it to learn: add its words");
             }
@@ -103,7 +104,11 @@ public final class Template {
         return Example.learning(text, learnt, true);
     }
 
-    /** The text; `answers` gets where each answer's own words stand, in Unicode characters. */
+    /**
+     * The text; `answers` gets where each answer's own words stand, in Unicode characters.
+     *
+     * <p>And where it begins for who asked for it, which may be within its thoughts; -1 where that says nothing.
+     */
     private String written(List<Message> messages, boolean asks, List<int[]> answers) {
         require();
         StringBuilder text = new StringBuilder();
@@ -111,16 +116,31 @@ public final class Template {
         int number = 0;
         for (Message message : messages) {
             number++;
+            int end = text.length();
             text.append(between(last, message.role, number));
             int start = text.codePointCount(0, text.length());
-            String content = turns.trimmed.contains(message.role) ? stripped(message.content) : message.content;
+            String content = content(message, number == messages.size());
             text.append(content);
             if (message.role.equals(Message.ASSISTANT)) {
-                answers.add(new int[] {start, start + count(content)});
+                answers.add(new int[] {start, start + count(content), asked(text, end)});
             }
             last = message.role;
         }
         return text.append(asks ? Today.in(turns.asking) : between(last, Turns.EDGE, number)).toString();
+    }
+
+    private String content(Message message, boolean last) {
+        String content = message.content;
+        if (turns.thoughts != null && message.role.equals(Message.ASSISTANT)) {
+            content = turns.thoughts.written(content, last);
+        }
+        return turns.trimmed.contains(message.role) ? stripped(content) : content;
+    }
+
+    private int asked(StringBuilder text, int end) {
+        String asking = Today.in(turns.asking);
+        boolean begins = turns.thoughts != null && text.indexOf(asking, end) == end;
+        return begins ? text.codePointCount(0, end + asking.length()) : -1;
     }
 
     private String between(String last, String role, int number) {

@@ -1,0 +1,60 @@
+package dev.spry.core.bundle;
+
+import java.util.List;
+
+import org.json.JSONException;
+import org.json.JSONObject;
+
+/** How a chat template writes thoughts, which stand between two words at an answer's beginning. */
+public final class Thoughts {
+    private final String opens;
+    private final String closes;
+    /** What an answer and its thoughts lose of these characters, where they meet these words. */
+    private final String strips;
+    /** What stands around the thoughts of an answer that ends the conversation; null where all are hidden. */
+    private final List<String> around;
+
+    Thoughts(JSONObject json) throws JSONException {
+        opens = json.getString("opens");
+        closes = json.getString("closes");
+        strips = json.getString("strips");
+        around = json.isNull("around") ? null : Json.strings(json.getJSONArray("around"));
+        if (closes.isEmpty() || around != null && around.size() != 2) {
+            throw new JSONException("thoughts of turns must have a word that closes them, and two texts around them");
+        }
+    }
+
+    /** An answer as it stands, with its thoughts or without them. */
+    public String written(String content, boolean last) {
+        int closed = content.indexOf(closes);
+        String said = content;
+        if (closed >= 0) {
+            said = content.substring(content.lastIndexOf(closes) + closes.length());
+            said = said.substring(leading(said));
+        }
+        if (!last || around == null) {
+            return said;
+        }
+        return around.get(0) + (closed < 0 ? "" : thought(content.substring(0, closed))) + around.get(1)
+                + said.substring(leading(said));
+    }
+
+    private String thought(String before) {
+        int opened = before.lastIndexOf(opens);
+        String thought = opened < 0 ? before : before.substring(opened + opens.length());
+        thought = thought.substring(leading(thought));
+        int stop = thought.length();
+        while (stop > 0 && strips.indexOf(thought.charAt(stop - 1)) >= 0) {
+            stop--;
+        }
+        return thought.substring(0, stop);
+    }
+
+    private int leading(String text) {
+        int count = 0;
+        while (count < text.length() && strips.indexOf(text.charAt(count)) >= 0) {
+            count++;
+        }
+        return count;
+    }
+}

@@ -1,0 +1,51 @@
+"""Devices that cannot go back as far as a job needs, whose devices walk by themselves."""
+
+from __future__ import annotations
+
+from edge_client.estimators.registry import kind_of
+from edge_client.wire.protocol import CheckIn
+from server.jobs.assignment import Fit, RoundSlot
+from server.jobs.job import Job
+from server.rounds.fleet import away_before, needs_of, said_by
+from server.storage import devices
+from server.storage.rows import Device
+from server.storage.store import Store
+
+_LOOKED_AT = 200
+"""Devices at most: such jobs are for few."""
+_NAMED = 3
+
+
+def shallow(store: Store, job: Job) -> list[str]:
+    """A line on the devices that walk by estimated gradients, and what to do about them; none where there are none."""
+    training, units = job.settings.training, len(store.bundles.manifest(job.bundle).units)
+    if training.optimizer != "adamw" or training.estimator != "auto" or not units:
+        return []
+    with store.database.read() as connection:
+        here = devices.heard_since(connection, away_before(store))[:_LOOKED_AT]
+    short = [device.name for device in here if _estimates(store, job, device)]
+    if not short:
+        return []
+    more = f" and {len(short) - _NAMED} more" if len(short) > _NAMED else ""
+    named = f"{', '.join(short[:_NAMED])}{more}, {len(short)} of {len(here)} devices here"
+    to_do = "give them more (--max-memory), let them join with --low-memory, or make the job by preset auto"
+    what = "too little memory to go back through the whole model"
+    return [f"{what}: {named}; they walk by estimates and learn little: {to_do}"]
+
+
+def _estimates(store: Store, job: Job, device: Device) -> bool:
+    """Whether a device that can take part finds some of the gradients along directions alone."""
+    said: CheckIn | None = said_by(device)
+    if said is None or said.memory_bytes is None:
+        return False
+    manifest, needs = store.bundles.manifest(job.bundle), needs_of(store, job)
+    runtimes = [name for name in said.runtimes if name in manifest.runtimes]
+
+    def fit(slot: RoundSlot) -> Fit | None:
+        return needs.fit(slot, runtimes, said.memory_bytes, low_memory=said.low_memory)
+
+    whole = fit(RoundSlot(0, tuple(range(len(manifest.units)))))
+    if whole is not None:
+        return bool(kind_of(whole.training).directed(manifest, whole.training, whole.units, whole.cut))
+    places = {slot.units: slot for slot in job.settings.slots(len(manifest.units), job.settings.places)}
+    return any(fit(slot) is not None for slot in places.values())
