@@ -7,7 +7,7 @@ import { showLearned, startDownload } from "./download.js";
 import { closeCompare, openCompare, refreshCompare, startCompare } from "./compare.js";
 import { closeDevice, openDevice, refreshDevice, startDevice } from "./device.js";
 import { showDevices, startDevices } from "./devices.js";
-import { $, text } from "./dom.js";
+import { $, complain, text } from "./dom.js";
 import { startForm } from "./form.js";
 import { count, percent, setClock } from "./format.js";
 import { accuracyOf, countDown, newestFirst, showJob, showList, startActions } from "./jobs.js";
@@ -124,6 +124,8 @@ function turn() {
   else closeCompare();
   if (name === "tokens") openTokens();
   else closeTokens();
+  const lost = name === "job" && of !== null && named(of) === null;
+  complain($("lost-link"), lost ? `The server has no job ${of}: it was deleted, or the link is another server's.` : null);
   if (name === "job" || stream === null) choose(name === "job" ? named(of) : chosen);
   if (name !== "job") document.title = `${TITLES[name]} · SPRY`;
 }

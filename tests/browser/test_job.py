@@ -69,6 +69,19 @@ def test_a_job_that_waits_says_what_to_do(tab, fresh):
     expect(page.get_by_role("heading", name="Make a token")).to_be_visible()
 
 
+def test_a_link_to_a_job_that_is_gone_says_so(tab, fresh):
+    fresh.job("there")
+    one = tab(at=fresh)
+    one.open("gone")
+    page = one.page
+    expect(page.locator("#lost-link")).to_have_text(
+        "The server has no job gone: it was deleted, or the link is another server's."
+    )
+    page.get_by_role("link", name="there").first.click()
+    expect(page.locator("#lost-link")).to_be_hidden()
+    expect(page.locator("#job-name")).to_have_text("there")
+
+
 def test_devices_come_before_the_history_on_a_phone(tab, fresh):
     fresh.job("ordered")
     fresh.enrolled("pi 3")
