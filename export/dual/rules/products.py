@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,10 +21,19 @@ _FEW = 8
 
 @pair_of(ops.linear)
 def _frozen_linear(directions: Directions, x: Dual, weight: Dual) -> tuple[Tensor, Tensor]:
+    return _over_both(ops.linear, x, weight)
+
+
+@pair_of(ops.linear_t)
+def _frozen_linear_t(directions: Directions, x: Dual, weight: Dual) -> tuple[Tensor, Tensor]:
+    return _over_both(ops.linear_t, x, weight)
+
+
+def _over_both(product: Callable[[Tensor, Tensor], Tensor], x: Dual, weight: Dual) -> tuple[Tensor, Tensor]:
     """One product over both streams: the weight is read, and packed by the runtime, once."""
     assert x.tangent is not None
     value = x.value if x.batched else x.value.unsqueeze(0)
-    both = ops.linear(torch.cat([value, x.tangent]), weight.value)
+    both = product(torch.cat([value, x.tangent]), weight.value)
     result, slope = both.split([value.shape[0], x.tangent.shape[0]])
     return result if x.batched else result.squeeze(0), slope
 
