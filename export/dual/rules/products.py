@@ -79,18 +79,14 @@ def _matmul(directions: Directions, result: Tensor, x: Dual, y: Dual) -> Tensor:
     if y.batched:
         if x.value.dim() != y.value.dim() or y.value.dim() < 3 or not x.batched:
             raise NotImplementedError(f"operands of shapes {tuple(x.value.shape)} and {tuple(y.value.shape)}")
-        left = None if x.tangent is None else directions.product(torch.matmul, x.tangent, y.value)
-        right = None if y.tangent is None else directions.product(_behind, y.tangent, x.value)
-        return total(left, right)
+        left = None if x.tangent is None else torch.matmul(directions.apart(x.tangent), directions.shared(y.value))
+        right = None if y.tangent is None else torch.matmul(directions.shared(x.value), directions.apart(y.tangent))
+        return directions.together(total(left, right))
     if y.value.dim() != 2 or x.value.dim() < 2:
         raise NotImplementedError(f"operands of shapes {tuple(x.value.shape)} and {tuple(y.value.shape)}")
     left = None if x.tangent is None else torch.matmul(x.tangent, y.value)
     right = None if y.tangent is None else _times_weights(directions, x, y.tangent, result)
     return total(left, right)
-
-
-def _behind(y: Tensor, x: Tensor) -> Tensor:
-    return torch.matmul(x, y)
 
 
 def _times_weights(directions: Directions, x: Dual, weights: Tensor, result: Tensor) -> Tensor:

@@ -37,8 +37,9 @@ def _mean(directions: Directions, result: Tensor, x: Dual, dims: Any, keepdim: b
 def _softmax(directions: Directions, result: Tensor, x: Dual, dim: int, *rest: Any) -> Tensor:
     assert x.tangent is not None
     (axis,) = _axes(x, dim)
-    weighted = directions.scale(x.tangent, result, batched=x.batched)
-    return weighted - directions.scale(weighted.sum(axis, keepdim=True), result, batched=x.batched)
+    shares = directions.shared(result, batched=x.batched)
+    weighted = directions.apart(x.tangent, batched=x.batched) * shares
+    return directions.together(weighted - weighted.sum(axis, keepdim=True) * shares, batched=x.batched)
 
 
 @tangent_of(aten.log_softmax.int, aten._log_softmax.default)
