@@ -28,6 +28,20 @@ class Dual:
 
 
 @dataclass(frozen=True)
+class SharesDual(Dual):
+    """What a softmax gives along its last axis: its tangent is one of its exponents, less their sum times the shares.
+
+    So a product with it is one with the exponents' tangent alone, less that sum times the product that there is
+    already, which has fewer columns than attention has tokens.
+    """
+
+    exponents: Tensor
+    """Their tangent times the shares, the directions apart."""
+    sums: Tensor
+    """Over the last axis."""
+
+
+@dataclass(frozen=True)
 class Directions:
     """How many directions travel together, and over how many examples."""
 
@@ -90,9 +104,9 @@ class Directions:
         return [self.count * self.batch, *result.shape]
 
 
-Tangents = Tensor | tuple[Tensor, ...] | list[Tensor]
+Tangents = Tensor | tuple[Tensor, ...] | list[Tensor] | SharesDual
 TangentRule = Callable[..., Tangents]
-"""(directions, result, *arguments, **keywords) -> tangent of the result."""
+"""(directions, result, *arguments, **keywords) -> tangent of the result, or the result as a dual."""
 PairRule = Callable[..., tuple[Any, Any]]
 """(directions, *arguments, **keywords) -> (result, tangent): for ops that compute both streams at once."""
 

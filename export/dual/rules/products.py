@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from export.dual.rule import Directions, Dual, pair_of, tangent, tangent_of, total, value
+from export.dual.rule import Directions, Dual, SharesDual, pair_of, tangent, tangent_of, total, value
 from export.graph import ops
 from export.graph.vocabulary import token_losses, token_losses_along
 
@@ -79,7 +79,7 @@ def _matmul(directions: Directions, result: Tensor, x: Dual, y: Dual) -> Tensor:
     if y.batched:
         if x.value.dim() != y.value.dim() or y.value.dim() < 3 or not x.batched:
             raise NotImplementedError(f"operands of shapes {tuple(x.value.shape)} and {tuple(y.value.shape)}")
-        left = None if x.tangent is None else torch.matmul(directions.apart(x.tangent), directions.shared(y.value))
+        left = None if x.tangent is None else _times_values(directions, x, y.value, result)
         right = None if y.tangent is None else torch.matmul(directions.shared(x.value), directions.apart(y.tangent))
         return directions.together(total(left, right))
     if y.value.dim() != 2 or x.value.dim() < 2:
@@ -87,6 +87,14 @@ def _matmul(directions: Directions, result: Tensor, x: Dual, y: Dual) -> Tensor:
     left = None if x.tangent is None else torch.matmul(x.tangent, y.value)
     right = None if y.tangent is None else _times_weights(directions, x, y.tangent, result)
     return total(left, right)
+
+
+def _times_values(directions: Directions, x: Dual, y: Tensor, result: Tensor) -> Tensor:
+    """Product of the tangent of x with y, the directions apart."""
+    assert x.tangent is not None
+    if isinstance(x, SharesDual) and y.shape[-1] < y.shape[-2]:
+        return torch.matmul(x.exponents, directions.shared(y)) - x.sums * directions.shared(result)
+    return torch.matmul(directions.apart(x.tangent), directions.shared(y))
 
 
 def _times_weights(directions: Directions, x: Dual, weights: Tensor, result: Tensor) -> Tensor:
