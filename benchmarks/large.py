@@ -18,6 +18,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -29,6 +30,7 @@ from typing import Any
 from edge_client.bundle.chain import Chain
 from edge_client.bundle.folder import Bundle
 from edge_client.commands.bench.worker import DUAL, EXACT, Bench, BenchWork, Variant
+from edge_client.commands.interrupts import end_as_interrupted
 from edge_client.memory import resident
 
 SHAPES = {
@@ -87,22 +89,30 @@ def _file_of(name: str) -> str:
 
 def run_export(options: argparse.Namespace, model: Path, out: Path) -> dict[str, float]:
     command = [
-        sys.executable, "-m", "edge_client", "export", str(model), "--task", "causal-lm", "--quantize", "int4",
+        sys.executable, "-m", "server.processes", "export", str(model), "--task", "causal-lm", "--quantize", "int4",
         "--batch", "1", "--seq", str(options.seq), "--low-memory", "--no-cache", "--json", "--out", str(out),
         "--verify-directions", str(options.directions), "--measure" if options.measure else "--no-measure",
     ]  # fmt: skip
     started = time.monotonic()
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout) | {"seconds": time.monotonic() - started}
+    return printed(command) | {"seconds": time.monotonic() - started}
 
 
 def run_step(bundle: Path, variant: Variant, seq: int) -> dict[str, Any]:
     command = [sys.executable, __file__, "--take", variant.kind, str(variant.cut), str(int(variant.low_memory))]
-    own = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, "--bundle", str(bundle), "--seq", str(seq)], stdout=subprocess.PIPE, text=True, check=True, env=own
-    )
-    return json.loads(done.stdout)
+    return printed([*command, "--bundle", str(bundle), "--seq", str(seq)], OMP_NUM_THREADS="1")
+
+
+def printed(command: list[str], **environment: str) -> dict[str, Any]:
+    """The JSON that a process prints; it is ended with this one, as Ctrl-C ends it, and has time to clean up."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | environment) as process:
+        try:
+            told, _ = process.communicate()
+        except BaseException:
+            process.send_signal(signal.SIGINT)
+            raise
+    if process.returncode:
+        sys.exit(process.returncode)
+    return json.loads(told)
 
 
 def take(options: argparse.Namespace) -> None:
@@ -172,6 +182,7 @@ def main() -> None:
     if options.take:
         take(options)
         return
+    end_as_interrupted()
     options.work.mkdir(parents=True)
     reached = []
     try:
@@ -187,4 +198,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)

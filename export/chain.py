@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, fx
 
 from edge_client.bundle.manifest import DUAL, ENTER, HEAD, SCALAR, VJP
 from export.adapt.wrapping import Adapted
 from export.dual.builder import ProgramBuilder
 from export.dual.generation import generation_programs
 from export.dual.programs import Program, kinds
+from export.graph.attending import attend_by_heads
 from export.graph.bottlenecks import mark_bottlenecks
 from export.graph.capture import Captured, capture
 from export.graph.narrow import narrow
 from export.graph.segments import SegmentGraph, boundaries, split
-from export.graph.slots import Role
+from export.graph.slots import Role, slot_of, value_of
 from export.lower.target import Shaped
 from export.model.loading import Loaded
 from export.options import ExportOptions
@@ -66,7 +67,9 @@ def differentiate(loaded: Loaded, adapted: Adapted, options: ExportOptions, prog
         captured = capture(adapted.model, loaded.task, loaded.example_inputs(batch, length), adapted.slots)
         narrow(captured)
         if adapted.at_bottlenecks:
-            mark_bottlenecks(captured.graph)
+            mark_bottlenecks(captured.graph)  # where tokens are multiplied by a factor, which heads would be instead
+        else:
+            attend_by_heads(captured)
         _merge(stored, captured)
         # With little memory a few segments are verified as a model of their own.
         return split(captured, loaded.layers, boundaries(loaded.layers, options.cuts), apart=bool(options.low_memory))
@@ -113,10 +116,18 @@ def _programs(
         for kind in kinds(segment, trained_before=trained_before):
             counts = [count for count in pieces if count != _BACK] if kind in (ENTER, DUAL, SCALAR) else [_BACK]
             for count in counts:
-                number, parts = pieces[count] if kind in _IN_PIECES and segment.name != HEAD else (1, segments)
+                number, parts = pieces[count] if kind in _IN_PIECES and _is_of_all_tokens(segment) else (1, segments)
                 programs.append(builder.build(parts[i], kind, count, lowest=not trained_before, pieces=number))
         trained_before = trained_before or bool(segment.slots(Role.ADAPTER))
     return programs
+
+
+def _is_of_all_tokens(segment: SegmentGraph) -> bool:
+    """Whether a segment computes much of each token: a last block does not, of which one token's row is read."""
+    results: Sequence[fx.Node] = segment.graph.graph.output_node().args[0]  # type: ignore[assignment]
+    states = [n for n in segment.graph.graph.find_nodes(op="placeholder") if slot_of(n).role is Role.STATE]
+    is_row = any(value_of(state).shape != value_of(results[0]).shape for state in states)
+    return segment.name != HEAD and not (is_row and len(segment.blocks) == 1)
 
 
 def _merge(stored: dict[str, Tensor], captured: Captured) -> None:

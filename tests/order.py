@@ -31,6 +31,7 @@ SLOW = (
     "tests/export/adapt/",
     "tests/export/check/test_baselines.py",
     "tests/export/dual/test_programs.py",
+    "tests/export/graph/test_attending.py",
     "tests/export/graph/test_narrow.py",
     "tests/export/graph/test_segments.py",
     "tests/export/lower/",

@@ -3,9 +3,13 @@
 import json
 import os
 import re
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.benchmarks import FOLDER, script
@@ -66,6 +70,21 @@ def test_a_model_that_no_memory_holds(tmp_path):
     assert [line.split(" s (")[0].rsplit(maxsplit=1)[0].strip() for line in lines[2:]] == [
         f"{kind} {way}" for kind in ("dual ", "exact") for way in ("all programs loaded", "one program at a time")
     ]
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_export_ends_with_the_benchmark_that_began_it(tmp_path):
+    command = [sys.executable, str(FOLDER / "large.py"), "--shape", "tiny", "--work", str(tmp_path / "large")]
+    own = os.environ | {"PYTHONPATH": str(FOLDER.parent)}
+    running = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=own)
+    until = time.monotonic() + 60
+    while not (children := running.children(recursive=True)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert children, "no export was begun"
+    running.terminate()
+    assert running.wait(60) == 128 + signal.SIGINT
+    _, left = psutil.wait_procs(children, timeout=20)
+    assert not left
     assert not list(tmp_path.iterdir())
 
 

@@ -91,6 +91,8 @@ def _still(result: Any) -> Any:
 
 
 def _wrap(result: Any, tangents: Any, batched: bool) -> Any:
+    if isinstance(tangents, Dual):
+        return tangents
     if isinstance(result, Tensor):
         return Dual(result, _as(result, tangents), batched)
     tangents = tangents if tangents is not None else [None] * len(result)

@@ -28,6 +28,20 @@ class Dual:
 
 
 @dataclass(frozen=True)
+class SharesDual(Dual):
+    """What a softmax gives along its last axis: its tangent is one of its exponents, less their sum times the shares.
+
+    So a product with it is one with the exponents' tangent alone, less that sum times the product that there is
+    already, which has fewer columns than attention has tokens.
+    """
+
+    exponents: Tensor
+    """Their tangent times the shares, the directions apart."""
+    sums: Tensor
+    """Over the last axis."""
+
+
+@dataclass(frozen=True)
 class Directions:
     """How many directions travel together, and over how many examples."""
 
@@ -42,18 +56,22 @@ class Directions:
             return value.value
         return torch.cat([value.value] * self.count)
 
-    def product(self, product: Callable[[Tensor, Tensor], Tensor], tangent: Tensor, value: Tensor) -> Tensor:
-        """The product of a tangent and a batched value, whose rows all directions share."""
-        if self.count == 1:
-            return product(tangent, value)
-        return product(tangent.unflatten(0, (self.count, -1)), value.unsqueeze(0)).flatten(0, 1)
+    def apart(self, tangent: Tensor, *, batched: bool = True) -> Tensor:
+        """A tangent with its directions along an axis of their own, [K, B, …], for values that they share."""
+        return tangent if self.count == 1 or not batched else tangent.unflatten(0, (self.count, -1))
+
+    def shared(self, value: Tensor, *, batched: bool = True) -> Tensor:
+        """A value as it meets a tangent that is apart."""
+        return value if self.count == 1 or not batched else value.unsqueeze(0)
+
+    def together(self, apart: Tensor, *, batched: bool = True) -> Tensor:
+        """A tangent that was apart, as it is handed on."""
+        return apart if self.count == 1 or not batched else apart.flatten(0, 1)
 
     def scale(self, tangent: Tensor, factor: Tensor, *, batched: bool = True) -> Tensor:
         """`tangent * factor`, the factor holding one row per example (or none)."""
-        if self.count == 1 or not batched:
-            return tangent * factor
-        spread = tangent.unflatten(0, (self.count, -1)) * factor.unsqueeze(0)
-        return spread.flatten(0, 1)
+        scaled = self.apart(tangent, batched=batched) * self.shared(factor, batched=batched)
+        return self.together(scaled, batched=batched)
 
     def spread(self, operand: Dual, result: Tensor, *, batched: bool = True) -> Tensor:
         """A tangent shaped so that it broadcasts against the tangent of `result`.
@@ -86,9 +104,9 @@ class Directions:
         return [self.count * self.batch, *result.shape]
 
 
-Tangents = Tensor | tuple[Tensor, ...] | list[Tensor]
+Tangents = Tensor | tuple[Tensor, ...] | list[Tensor] | SharesDual
 TangentRule = Callable[..., Tangents]
-"""(directions, result, *arguments, **keywords) -> tangent of the result."""
+"""(directions, result, *arguments, **keywords) -> tangent of the result, or the result as a dual."""
 PairRule = Callable[..., tuple[Any, Any]]
 """(directions, *arguments, **keywords) -> (result, tangent): for ops that compute both streams at once."""
 

@@ -1,8 +1,9 @@
 """Three operators that make frozen weights first-class in a graph.
 
 A captured model holds its frozen matrix products and look-ups as `spry::linear` and `spry::embedding`; the exact
-gradient adds `spry::linear_t`, the product with the same weight in its other orientation. Transforms treat them as
-opaque, and each runtime decides at lowering how such a weight is stored and multiplied (fp32, int8, int4).
+gradient, and a query that attends alone, add `spry::linear_t`, the product with the same weight in its other
+orientation. Transforms treat them as opaque, and each runtime decides at lowering how such a weight is stored and
+multiplied (fp32, int8, int4).
 What remains as `aten.linear` or `aten.matmul` has run-time operands only: adapters and attention.
 """
 
@@ -62,7 +63,13 @@ def _linear_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
     return linear_t(gradient, weight), None
 
 
+def _linear_t_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    (weight,) = ctx.saved_tensors
+    return linear(gradient, weight), None
+
+
 torch.library.register_autograd("spry::linear", _linear_backward, setup_context=_save_weight, lib=_LIBRARY)
+torch.library.register_autograd("spry::linear_t", _linear_t_backward, setup_context=_save_weight, lib=_LIBRARY)
 
 # The overloads that appear as node targets in graphs.
 linear = torch.ops.spry.linear.default

@@ -34,8 +34,10 @@ from export.adapt.targets import Projections, find_projections
 from export.adapt.wrapping import Adapted, adapt
 from export.dual.builder import ProgramBuilder
 from export.dual.programs import input_name
+from export.graph.attending import attend_by_heads
 from export.graph.bottlenecks import bottlenecks, mark_bottlenecks
 from export.graph.capture import Captured, TaskForward, capture
+from export.graph.narrow import narrow
 from export.graph.segments import SegmentGraph, split
 from export.graph.slots import Role, Slot, slot_of, value_of
 from export.graph.units import find_units
@@ -132,9 +134,13 @@ class Chain:
     captured: Captured
     segments: list[SegmentGraph]
     length: int
+    narrowed: bool
+    """Whether rows that nothing reads are left out, as exports do; with directions at bottlenecks they never are."""
 
     @classmethod
-    def build(cls, architecture: str, task: str, method: str, *, batch: int, length: int) -> Chain:
+    def build(
+        cls, architecture: str, task: str, method: str, *, batch: int, length: int, narrowed: bool = False
+    ) -> Chain:
         loaded = tiny(architecture, task)
         inputs = loaded.example_inputs(batch, length)
         adapted = adapt(loaded, everywhere(method), projections=projections(architecture, task))
@@ -143,18 +149,24 @@ class Chain:
             for parameter in adapted.model.parameters():
                 if parameter.data_ptr() in adapted.slots:
                     parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
-        return cls(loaded, adapted, *cls._cut(loaded, adapted, inputs), length)
+        return cls(loaded, adapted, *cls._cut(loaded, adapted, inputs, narrowed), length, narrowed)
 
     def at(self, batch: int, length: int) -> Chain:
         """The same model captured at another shape."""
         inputs = self.loaded.example_inputs(batch, length)
-        return Chain(self.loaded, self.adapted, *self._cut(self.loaded, self.adapted, inputs), length)
+        cut = self._cut(self.loaded, self.adapted, inputs, self.narrowed)
+        return Chain(self.loaded, self.adapted, *cut, length, self.narrowed)
 
     @staticmethod
-    def _cut(loaded: Loaded, adapted: Adapted, inputs: dict[str, Tensor]) -> tuple[Captured, list[SegmentGraph]]:
+    def _cut(
+        loaded: Loaded, adapted: Adapted, inputs: dict[str, Tensor], narrowed: bool
+    ) -> tuple[Captured, list[SegmentGraph]]:
         captured = capture(adapted.model, loaded.task, inputs, adapted.slots)
         if adapted.at_bottlenecks:
             mark_bottlenecks(captured.graph)
+        elif narrowed:
+            narrow(captured)
+            attend_by_heads(captured)
         return captured, split(captured, LAYERS, range(LAYERS))
 
     @cached_property

@@ -89,7 +89,7 @@ def test_architectures_have_the_tasks_they_can_have():
 @cache
 def chain_of(architecture, task):
     """With LoRA; two tests read the programs that one of them traces."""
-    return Chain.build(architecture, task, "lora", batch=BATCH, length=LENGTH)
+    return Chain.build(architecture, task, "lora", batch=BATCH, length=LENGTH, narrowed=True)
 
 
 def directions_of(task):
@@ -153,7 +153,7 @@ def test_programs(architecture, task, method):
     if method == "lora":
         chain = chain_of(architecture, task)
     else:
-        chain = Chain.build(architecture, task, method, batch=BATCH, length=LENGTH)
+        chain = Chain.build(architecture, task, method, batch=BATCH, length=LENGTH, narrowed=True)
     inputs = batch_of(chain.loaded, [LENGTH, LENGTH - 3], LENGTH)
     weighted = {**inputs, "example_weight": EXAMPLE_WEIGHT}
 

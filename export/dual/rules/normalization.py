@@ -39,11 +39,12 @@ def _layer_norm(
         result = result + bias.value
     terms: list[Tensor | None] = []
     if x.tangent is not None:
-        overlap = directions.scale(x.tangent, plain, batched=x.batched).mean(axes, keepdim=True)
-        rest_of = x.tangent - x.tangent.mean(axes, keepdim=True)
-        rest_of = rest_of - directions.scale(overlap, plain, batched=x.batched)
+        moving, shared = directions.apart(x.tangent, batched=x.batched), directions.shared(plain, batched=x.batched)
+        overlap = (moving * shared).mean(axes, keepdim=True)
+        rest_of = moving - moving.mean(axes, keepdim=True) - overlap * shared
         factor = scale if weight is None else scale * weight.value  # once, however many directions there are
-        terms.append(directions.scale(rest_of, factor, batched=x.batched))
+        slope = rest_of * directions.shared(factor, batched=x.batched)
+        terms.append(directions.together(slope, batched=x.batched))
     if weight is not None and weight.tangent is not None:
         spread = directions.spread(weight, result, batched=x.batched)
         terms.append(directions.scale(spread, plain, batched=x.batched))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from export.dual.rule import Directions, Dual, pair_of, tangent, tangent_of, total, value
+from export.dual.rule import Directions, Dual, SharesDual, pair_of, tangent, tangent_of, total, value
 from export.graph import ops
 from export.graph.vocabulary import token_losses, token_losses_along
 
@@ -20,10 +21,19 @@ _FEW = 8
 
 @pair_of(ops.linear)
 def _frozen_linear(directions: Directions, x: Dual, weight: Dual) -> tuple[Tensor, Tensor]:
+    return _over_both(ops.linear, x, weight)
+
+
+@pair_of(ops.linear_t)
+def _frozen_linear_t(directions: Directions, x: Dual, weight: Dual) -> tuple[Tensor, Tensor]:
+    return _over_both(ops.linear_t, x, weight)
+
+
+def _over_both(product: Callable[[Tensor, Tensor], Tensor], x: Dual, weight: Dual) -> tuple[Tensor, Tensor]:
     """One product over both streams: the weight is read, and packed by the runtime, once."""
     assert x.tangent is not None
     value = x.value if x.batched else x.value.unsqueeze(0)
-    both = ops.linear(torch.cat([value, x.tangent]), weight.value)
+    both = product(torch.cat([value, x.tangent]), weight.value)
     result, slope = both.split([value.shape[0], x.tangent.shape[0]])
     return result if x.batched else result.squeeze(0), slope
 
@@ -69,9 +79,9 @@ def _matmul(directions: Directions, result: Tensor, x: Dual, y: Dual) -> Tensor:
     if y.batched:
         if x.value.dim() != y.value.dim() or y.value.dim() < 3 or not x.batched:
             raise NotImplementedError(f"operands of shapes {tuple(x.value.shape)} and {tuple(y.value.shape)}")
-        left = None if x.tangent is None else directions.product(torch.matmul, x.tangent, y.value)
-        right = None if y.tangent is None else directions.product(_behind, y.tangent, x.value)
-        return total(left, right)
+        left = None if x.tangent is None else _times_values(directions, x, y.value, result)
+        right = None if y.tangent is None else torch.matmul(directions.shared(x.value), directions.apart(y.tangent))
+        return directions.together(total(left, right))
     if y.value.dim() != 2 or x.value.dim() < 2:
         raise NotImplementedError(f"operands of shapes {tuple(x.value.shape)} and {tuple(y.value.shape)}")
     left = None if x.tangent is None else torch.matmul(x.tangent, y.value)
@@ -79,8 +89,12 @@ def _matmul(directions: Directions, result: Tensor, x: Dual, y: Dual) -> Tensor:
     return total(left, right)
 
 
-def _behind(y: Tensor, x: Tensor) -> Tensor:
-    return torch.matmul(x, y)
+def _times_values(directions: Directions, x: Dual, y: Tensor, result: Tensor) -> Tensor:
+    """Product of the tangent of x with y, the directions apart."""
+    assert x.tangent is not None
+    if isinstance(x, SharesDual) and y.shape[-1] < y.shape[-2]:
+        return torch.matmul(x.exponents, directions.shared(y)) - x.sums * directions.shared(result)
+    return torch.matmul(directions.apart(x.tangent), directions.shared(y))
 
 
 def _times_weights(directions: Directions, x: Dual, weights: Tensor, result: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from export.dual.rule import Directions, Dual, tangent_of
+from export.dual.rule import Directions, Dual, SharesDual, tangent_of
 
 aten = torch.ops.aten
 
@@ -34,11 +34,16 @@ def _mean(directions: Directions, result: Tensor, x: Dual, dims: Any, keepdim: b
 
 
 @tangent_of(aten.softmax.int, aten._softmax.default)
-def _softmax(directions: Directions, result: Tensor, x: Dual, dim: int, *rest: Any) -> Tensor:
+def _softmax(directions: Directions, result: Tensor, x: Dual, dim: int, *rest: Any) -> SharesDual | Tensor:
     assert x.tangent is not None
     (axis,) = _axes(x, dim)
-    weighted = directions.scale(x.tangent, result, batched=x.batched)
-    return weighted - directions.scale(weighted.sum(axis, keepdim=True), result, batched=x.batched)
+    shares = directions.shared(result, batched=x.batched)
+    weighted = directions.apart(x.tangent, batched=x.batched) * shares
+    sums = weighted.sum(axis, keepdim=True)
+    slope = directions.together(weighted - sums * shares, batched=x.batched)
+    if axis != -1 or not x.batched or slope.dtype != result.dtype:
+        return slope
+    return SharesDual(result, slope, x.batched, weighted, sums)
 
 
 @tangent_of(aten.log_softmax.int, aten._log_softmax.default)

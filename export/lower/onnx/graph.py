@@ -14,6 +14,7 @@ from torch import fx
 
 from edge_client.arrays import Array
 from export.graph.slots import value_of
+from export.lower.onnx.reshapes import join
 from export.lower.onnx.scales import RowScales, carry
 
 Operand = str | fx.Node | float | Array | None
@@ -94,6 +95,8 @@ class Graph:
         self.notes: dict[Any, Any] = {}
         """What translation rules remember from one node to another, such as an activation's digits."""
         self.scales = RowScales()
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        """Those known, by the values' names."""
         self._nodes: list[NodeProto] = []
         self._initializers: dict[str, TensorProto] = {}
         self._scope = ""
@@ -135,7 +138,10 @@ class Graph:
         return self.constant(np.array(values, np.int64))
 
     def reshape(self, operand: Operand, shape: Sequence[int]) -> str:
-        return self.op("Reshape", operand, self.integers(*shape))
+        name = self.op("Reshape", operand, self.integers(*shape))
+        if min(shape, default=0) >= 0:
+            self.shapes[name] = tuple(shape)
+        return name
 
     def external(
         self, reference: WeightReference, alias: str = "", dtype: int | None = None, shape: Sequence[int] | None = None
@@ -159,6 +165,8 @@ class Graph:
         """Inputs and outputs are called in0, in1, … and out0, …: blocks of the same structure give the same bytes."""
         computed = [self.name(node) for node in results]
         carry(self._nodes, self.scales, computed)
+        self._learn_shapes()
+        join(self._nodes, self.shapes, computed)
         outputs = self._name_outputs(computed)
         used = {name for node in self._nodes for name in node.input}
         graph = helper.make_graph(
@@ -171,6 +179,11 @@ class Graph:
         opsets = [helper.make_opsetid(domain, version) for domain, version in _DOMAINS.items()]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="spry")
         return bytes(model.SerializeToString(deterministic=True))
+
+    def _learn_shapes(self) -> None:
+        for node, name in self.values.items():
+            if isinstance(name, str) and isinstance(node.meta.get("val"), torch.Tensor):
+                self.shapes[name] = tuple(value_of(node).shape)
 
     def _name_outputs(self, values: list[str]) -> list[str]:
         """Rename the values that are results; what is no node's own output is copied."""

@@ -131,7 +131,8 @@ def _rounded_once(graph: Graph, x: fx.Node, digits: int) -> Digits:
     key = "rows", graph.name(x)
     if key not in graph.notes:
         shape = value_of(x).shape
-        graph.notes[key] = _rounded(graph, _turned(graph, x, shape), shape, digits)
+        rows = math.prod(shape[:-1]), shape[-1]
+        graph.notes[key] = _rounded(graph, _turned(graph, x, rows), rows, digits)
     rounded: Digits = graph.notes[key]
     return rounded
 

@@ -132,6 +132,12 @@ def frozen_linear(c: Chooser) -> Case:
     return Case((c.either(*c.sizes(0, 2), inner), c.weight(c.size(), inner, moving=False)))
 
 
+@case(ops.linear_t)
+def frozen_linear_t(c: Chooser) -> Case:
+    outer = c.size()
+    return Case((c.either(*c.sizes(0, 2), outer), c.weight(outer, c.size(), moving=False)))
+
+
 @case(token_losses)
 def vocabulary(c: Chooser) -> Case:
     """A vocabulary layer in parts, and the tokens that follow."""

@@ -22,7 +22,11 @@ def _whole_token_losses(x: Tensor, labels: Tensor, weights: Sequence[Tensor]) ->
     return losses.reshape(labels.shape), logits.argmax(-1)
 
 
-_ORACLES = {ops.linear: torch.nn.functional.linear, token_losses: _whole_token_losses}
+_ORACLES = {
+    ops.linear: torch.nn.functional.linear,
+    ops.linear_t: torch.matmul,
+    token_losses: _whole_token_losses,
+}
 """What torch can differentiate in place of an op of our own."""
 
 

@@ -2,7 +2,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import fx
 
+from export.dual.interpreter import DualInterpreter
 from export.dual.rule import PAIRS, TANGENTS, Directions, Dual
 from export.errors import MissingRuleError
 from tests.export.dual import oracle
@@ -83,3 +85,35 @@ REFUSED = [
 def test_no_rule_mixes_examples(target, args):
     with pytest.raises(MissingRuleError, match=f"{target} .* does not cover"):
         oracle.run(target, Case(args), Directions(1, 2))
+
+
+# --- two ops that share what they need ---
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(("tokens", "size"), [(5, 2), (2, 5)])
+@pytest.mark.parametrize("axis", [-1, 3, -2])
+@pytest.mark.parametrize("moving", ["both", "shares"])
+def test_products_with_shares(count, tokens, size, axis, moving):
+    """A softmax's tangent is written out only where something needs it."""
+    batch, heads = 2, 3
+
+    def attended(scores, values):
+        return torch.matmul(torch.softmax(scores, axis), values)
+
+    graph = fx.Graph()
+    scores, values = graph.placeholder("scores"), graph.placeholder("values")
+    shares = graph.call_function(aten.softmax.int, (scores, axis))
+    graph.output(graph.call_function(aten.matmul.default, (shares, values)))
+    shapes = (batch, heads, tokens, tokens), (batch, heads, tokens, size)
+    plain = [torch.randn(*shape, dtype=torch.float64) for shape in shapes]
+    along = [torch.randn(count * batch, *shape[1:], dtype=torch.float64) for shape in shapes]
+    if moving == "shares":
+        along[1].zero_()
+    duals = [Dual(value, None if not slope.any() else slope, True) for value, slope in zip(plain, along, strict=True)]
+    found = DualInterpreter(fx.GraphModule({}, graph), Directions(count, batch)).run(*duals)
+    for direction in range(count):
+        rows = slice(direction * batch, (direction + 1) * batch)
+        value, slope = torch.func.jvp(attended, tuple(plain), tuple(part[rows] for part in along))
+        torch.testing.assert_close(found.value, value)
+        torch.testing.assert_close(found.tangent[rows], slope)

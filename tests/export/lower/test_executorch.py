@@ -87,7 +87,7 @@ def check(programs, stored, precision, folder):
 def test_every_program_computes_what_its_graph_does(
     architecture, task, method, segments, directions, precision, tmp_path
 ):
-    chain = Chain.build(architecture, task, method, batch=BATCH, length=LENGTH)
+    chain = Chain.build(architecture, task, method, batch=BATCH, length=LENGTH, narrowed=True)
     for index in segments:
         check(segment_programs(chain, index, directions), chain.captured.stored, precision, tmp_path)
 

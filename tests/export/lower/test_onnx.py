@@ -120,7 +120,7 @@ def check(
     ),
 )
 def test_programs_agree_in_float32(architecture: str, task: str, method: str, tmp_path: Path) -> None:
-    check(Chain.build(architecture, task, method, batch=BATCH, length=LENGTH), "none", tmp_path, 2)
+    check(Chain.build(architecture, task, method, batch=BATCH, length=LENGTH, narrowed=True), "none", tmp_path, 2)
 
 
 @pytest.mark.parametrize("precision", ["int8", "int4"])
@@ -131,7 +131,7 @@ def test_programs_agree_in_float32(architecture: str, task: str, method: str, tm
 def test_quantized_programs_agree_with_dequantized_weights(
     architecture: str, task: str, method: str, precision: Precision, tmp_path: Path
 ) -> None:
-    check(Chain.build(architecture, task, method, batch=BATCH, length=LENGTH), precision, tmp_path, 2)
+    check(Chain.build(architecture, task, method, batch=BATCH, length=LENGTH, narrowed=True), precision, tmp_path, 2)
 
 
 @pytest.mark.parametrize("precision", ["none", "int8", "int4"])

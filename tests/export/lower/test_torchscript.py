@@ -32,7 +32,7 @@ MODELS = [
 
 @pytest.fixture(scope="module", params=MODELS, ids="-".join)
 def chain(request):
-    return Chain.build(*request.param, batch=BATCH, length=LENGTH)
+    return Chain.build(*request.param, batch=BATCH, length=LENGTH, narrowed=True)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

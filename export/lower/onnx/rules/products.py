@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
+from export.lower.onnx.frozen import product as multiplied
 from export.lower.onnx.graph import Graph
 from export.lower.onnx.rule import rule
 
@@ -25,7 +26,7 @@ def _addmm(graph: Graph, node: fx.Node, bias: fx.Node, a: fx.Node, b: fx.Node) -
 
 @rule(aten.linear.default)
 def _linear(graph: Graph, node: fx.Node, x: fx.Node, weight: fx.Node, bias: fx.Node | None = None) -> str:
-    product = graph.op("MatMul", x, graph.op("Transpose", weight, perm=[1, 0]))
+    product = multiplied(graph, x, graph.name(weight), turned=True)
     return product if bias is None else graph.op("Add", product, bias)
 
 
