@@ -77,7 +77,8 @@ def _noting(tree: ast.Module, start: int) -> ast.Module:
         for name in ("body", "orelse", "finalbody"):
             block = getattr(node, name, None)
             if isinstance(block, list):  # that of a lambda is none
-                setattr(node, name, [each for statement in block for each in _noted(statement, start)])
+                noted = [_noted(each, start, first=name == "body" and each is block[0]) for each in block]
+                setattr(node, name, [statement for each in noted for statement in each])
         # An `except` or a `case` is looked at before its block begins, and so were those above it.
         if isinstance(node, ast.Try):
             _begin([(handler.lineno, handler.body) for handler in node.handlers], start)
@@ -86,14 +87,14 @@ def _noting(tree: ast.Module, start: int) -> ast.Module:
     return ast.fix_missing_locations(tree)
 
 
-def _noted(statement: ast.stmt, start: int) -> Iterator[ast.stmt]:
+def _noted(statement: ast.stmt, start: int, *, first: bool) -> list[ast.stmt]:
+    if first and ast.get_docstring(ast.Module([statement], [])) is not None:
+        return [statement]
     lines = {statement.lineno, *(each.lineno for each in getattr(statement, "decorator_list", ()))}
     notes = [_note(line, start, statement) for line in sorted(lines)]
-    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):  # a docstring stays the first
-        notes = []
-    if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":  # and so does this
-        return iter([statement, *notes])
-    return iter([*notes, statement])
+    if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":  # nothing may stand before it
+        return [statement, *notes]
+    return [*notes, statement]
 
 
 def _begin(blocks: list[tuple[int, list[ast.stmt]]], start: int) -> None:

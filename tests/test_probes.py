@@ -21,7 +21,15 @@ class Point:
     """A docstring."""
 
     x: int
+    """Where it is."""
     y: int = 0
+    """And how far
+    up."""
+
+    def nothing(self): ...
+
+    def unknown(self):
+        ...
 
     @property
     def far(self) -> bool:
@@ -99,6 +107,8 @@ async def later():
 sort([1, "a", Point(1)])
 fail("value"), fail("key")
 list(numbers(4))
+Point(1).nothing()
+Point(1).unknown()
 if Point(1).far:
     LAST = 7
 '''
