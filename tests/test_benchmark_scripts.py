@@ -18,8 +18,6 @@ from tests.test_journeys import rows
 from tests.tickets import table, tickets
 from tests.warm import python
 
-pytestmark = pytest.mark.no_cover  # what they run of ours has tests of its own
-
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:

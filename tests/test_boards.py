@@ -9,8 +9,6 @@ from tests.conftest import LABELS
 from tests.test_benchmark_scripts import ran
 from tests.test_journeys import rows
 
-pytestmark = pytest.mark.no_cover  # what a client does has tests of its own
-
 for needed in ("fleet", "link"):
     script(needed)
 boards = script("boards")

@@ -34,20 +34,17 @@ def of_java() -> dict[str, str]:
     return dict(line.split("\t") for line in found.splitlines())
 
 
-@pytest.mark.no_cover
 def test_every_message_is_explained():
     known = documented()
     missing = [f"{message.where}: - `{message.template}`" for message in messages() if message.template not in known]
     assert not missing, "add to docs/troubleshooting.md, with cause and remedy:\n" + "\n".join(missing)
 
 
-@pytest.mark.no_cover
 def test_every_explained_message_exists():
     gone = documented() - {message.template for message in messages()}
     assert not gone, "no source has these any more, take them out of docs/troubleshooting.md:\n" + "\n".join(gone)
 
 
-@pytest.mark.no_cover
 def test_every_message_of_the_java_core_is_explained_and_no_other(of_java):
     known = documented(PAGE)
     missing = [f"{where}: - `{message}`" for message, where in of_java.items() if message not in known]

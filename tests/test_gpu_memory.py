@@ -12,7 +12,6 @@ from torch.utils._pytree import tree_leaves
 
 from tests.benchmarks import script
 
-pytestmark = pytest.mark.no_cover  # no benchmark is measured
 MODELS = ["roberta-large", "llama-2-7b", "opt-6.7b"]
 
 

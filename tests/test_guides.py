@@ -313,7 +313,6 @@ def test_pages_with_a_test_of_their_own_have_it():
         assert f'"{stem}.md"' in test.read_text()
 
 
-@pytest.mark.no_cover  # each command has tests of its own
 @pytest.mark.filterwarnings("ignore")  # of transformers, peft and their like: the pages' readers see them too
 @pytest.mark.parametrize("page", [page for page in PAGES if runnable(page)], ids=lambda page: page.stem)
 def test_a_page_runs_from_top_to_bottom(page, place, capsys):

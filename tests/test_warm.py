@@ -11,10 +11,7 @@ import pytest
 
 from tests.warm import python
 
-pytestmark = [
-    pytest.mark.no_cover,
-    pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each command has a Python of its own"),
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each command has a Python of its own")
 LOADED = "import sys; print('torch' in sys.modules)"
 
 

@@ -134,8 +134,16 @@ def _block(name: str) -> int:
 
 
 def _projections(loaded: Loaded) -> Projections:
-    inputs = loaded.example_inputs(2, 8)
-    return find_projections(capture(loaded.model, loaded.task, inputs, {}), loaded.layers)
+    """Traced once for models that differ in their weights alone: one process may open many."""
+    model = loaded.model
+    built = type(model), loaded.task.name, model.config.to_json_string(use_diff=False)
+    if built not in _found:
+        traced = capture(model, loaded.task, loaded.example_inputs(2, 8), {})
+        _found[built] = find_projections(traced, loaded.layers)
+    return _found[built]
+
+
+_found: dict[tuple[type, str, str], Projections] = {}
 
 
 def _is_linear(module: nn.Module) -> bool:

@@ -41,7 +41,13 @@ def measure(bundle: Path, batch: int, length: int, rounds: int, threads: int) ->
     for runtime in STOCK:
         yield from _stock(runtime, bundle, sizes)
     for name in BASELINES:
-        yield _row([f"{__package__}.eager", str(bundle), name, *sizes], EAGER, name)
+        yield eager(name, bundle, batch, length, rounds, threads)
+
+
+def eager(name: str, bundle: Path, batch: int, length: int, rounds: int, threads: int) -> Row:
+    """One of `BASELINES`."""
+    sizes = [str(number) for number in (batch, length, rounds, threads)]
+    return _row([f"{__package__}.eager", str(bundle), name, *sizes], EAGER, name)
 
 
 def _stock(runtime: str, bundle: Path, sizes: Sequence[str]) -> Iterator[Row]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
-import pytest
 import torch
 import transformers
 from torch import Tensor
@@ -77,9 +76,6 @@ CONFIGS: dict[str, tuple[type[PretrainedConfig], dict[str, Any]]] = {
     "qwen3": (Qwen3Config, {**_GROUPED, "head_dim": 8}),
     "gemma3": (Gemma3TextConfig, {**_GROUPED, "head_dim": 8, "sliding_window": 4, "sliding_window_pattern": 2}),
 }
-
-MEASURED = {"bert", "roberta", "gpt2", "opt", "llama", "gemma3"}
-"""One of each family: coverage is measured for these alone, as the others run no line that none of these does."""
 
 PAD = 1
 """The padding token; RoBERTa counts positions from its index."""
@@ -260,11 +256,6 @@ class Chain:
 
 def _state(states: list[Tensor]) -> dict[str, Tensor]:
     return {"hidden": states[-1]} if states else {}
-
-
-def measured(cases: Iterable[tuple[Any, ...]]) -> list[Any]:
-    """Cases as parameters, an architecture first."""
-    return [pytest.param(*case, marks=() if case[0] in MEASURED else pytest.mark.no_cover) for case in cases]
 
 
 def combinations() -> Iterator[tuple[str, str]]:

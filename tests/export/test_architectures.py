@@ -14,7 +14,7 @@ from export.adapt.adapter import ADAPTERS
 from export.adapt.entering import at_bottlenecks
 from export.errors import ExportError
 from export.graph.slots import Role
-from tests.export.models import CONFIGS, MEASURED, Chain, batch_of, combinations
+from tests.export.models import CONFIGS, Chain, batch_of, combinations
 
 BATCH, LENGTH = 2, 7
 EXAMPLE_WEIGHT = torch.tensor([0.25, 0.75])
@@ -61,8 +61,7 @@ def pytest_generate_tests(metafunc):
     if cases := CASES.get(metafunc.function.__name__):
         names = ("architecture", "task", "method")[: len(cases(False)[0])]
         chosen = cases(metafunc.config.getoption("every_combination"))
-        marks = [() if case[0] in MEASURED and case[-1] == "lora" else pytest.mark.no_cover for case in chosen]
-        metafunc.parametrize(names, [pytest.param(*case, marks=m) for case, m in zip(chosen, marks, strict=True)])
+        metafunc.parametrize(names, chosen)
 
 
 @pytest.mark.parametrize("cases", CASES.values())

@@ -190,7 +190,7 @@ def test_a_bundle_that_is_none(tmp_path, told):
 # --- interrupted -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.no_cover)])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_leaves_nothing(model_folder, tmp_path, how):
     """Ctrl-C as a terminal sends it, to the command and to its workers; and as a system ends a process."""
     python = sys.executable if how == signal.SIGINT else warm.python()  # which passes signals on to the command alone

@@ -91,9 +91,9 @@ def check_tokens(base, folder, runtime: str, seed: int) -> None:
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # transformers about itself
 @pytest.mark.parametrize(("architecture", "runtime"), [
     ("llama", "onnx"), ("qwen3", "onnx"), ("gpt2", "onnx"), ("gemma3", "onnx"),
-    pytest.param("opt", "onnx", marks=pytest.mark.no_cover),
+    ("opt", "onnx"),
     ("gemma3", "executorch"),
-    pytest.param("qwen3", "torchscript", marks=pytest.mark.no_cover),
+    ("qwen3", "torchscript"),
 ])  # fmt: skip
 def test_greedy_tokens_are_those_of_transformers(exported, architecture, runtime):
     base, folder = exported(architecture, runtimes=(runtime,), cuts=None if runtime == "onnx" else 1)

@@ -167,7 +167,6 @@ print(resident("VmHWM") - before)
 """
 
 
-@pytest.mark.no_cover
 def test_an_export_holds_a_block_not_a_model(tmp_path):
     layers = 16
     shape = {"hidden_size": 768, "intermediate_size": 2048, "layers": layers, "heads": 4, "vocabulary": 2000}
@@ -219,7 +218,6 @@ def test_a_model_that_one_digit_is_too_coarse_for_gets_two(exporting, tmp_path):
     assert not list(tmp_path.glob(".out*"))
 
 
-@pytest.mark.no_cover
 def test_derivatives_of_a_deep_model_keep_their_bound_in_int8(exporting, tmp_path):
     """Each block rounds what enters its products; adapters stand in all of them."""
     config = {"num_hidden_layers": 16, "hidden_size": 64, "intermediate_size": 256, "num_attention_heads": 4}

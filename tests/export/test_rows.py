@@ -15,7 +15,7 @@ from export.graph.capture import TaskForward
 from export.rows import RowModel
 from server.simulation.compute.together import run_together
 from tests.adapters import everywhere
-from tests.export.models import batch_of, measured, projections, tiny
+from tests.export.models import batch_of, projections, tiny
 
 LENGTH, SIZE, CLIENTS = 9, 4, 3
 REAL = slice(SIZE - 1)
@@ -119,7 +119,7 @@ def product(gradients, directions):
     return sum(v.astype(np.float64) @ gradient.T.astype(np.float64) for gradient, v in pairs)
 
 
-@pytest.mark.parametrize(("architecture", "task", "method"), measured(CASES))
+@pytest.mark.parametrize(("architecture", "task", "method"), CASES)
 def test_rows_are_the_model_differentiated_in_forward_mode(architecture, task, method):
     clients = Clients(architecture, task, method)
     names = [sorted(clients.model.initial)] * CLIENTS

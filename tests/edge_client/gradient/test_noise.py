@@ -60,7 +60,6 @@ from edge_client.wire.scalars import StepRecord
 from server.rounds.aggregation import Mean
 from tests.edge_client.regression import STEPS, Client, client, estimates
 
-pytestmark = pytest.mark.no_cover  # many draws of what test_estimators.py and test_replay.py run once
 LEVEL = 1e-9  # how often a check fails by chance if means over the steps are normal; their tails are a little longer
 KINDS = ("normal", "rademacher", "orthogonal")
 

@@ -62,7 +62,6 @@ def test_a_missing_library_is_one_line(tiny, monkeypatch):
     ]
 
 
-@pytest.mark.no_cover
 def test_what_does_not_work_says_why_and_the_rest_goes_on(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr("sys.executable", python())
     first = BASELINES[:1]  # each of them would open the same broken model in a process of its own

@@ -38,7 +38,7 @@ from tests.export.lower.shaped import (
     spec_of,
     write,
 )
-from tests.export.models import VOCABULARY, Chain, measured
+from tests.export.models import VOCABULARY, Chain
 
 aten = torch.ops.aten
 BOUND = {"none": 1e-5, "int8": 0.02, "int4": 0.02}
@@ -68,20 +68,18 @@ def check(programs, stored, precision, folder):
 # Together they hold every kind of block, head, mask, norm and adapter; with 2 directions where it matters.
 @pytest.mark.parametrize(
     ("architecture", "task", "method", "segments", "directions", "precision"),
-    measured(
-        [
-            ("bert", "seq-cls", "lora", (0, 1, 2, 3), 1, "none"),
-            ("roberta", "qa", "ia3", (0, 3), 2, "none"),
-            ("albert", "seq-cls", "bitfit", (2,), 2, "none"),
-            ("gpt2", "causal-lm", "bitfit", (3,), 1, "none"),
-            ("opt", "seq-cls", "tinylora", (0, 2), 1, "none"),
-            ("gemma3", "causal-lm", "lora", (2,), 2, "none"),
-            ("llama", "seq-cls", "aligned", (2,), 2, "none"),
-            ("qwen3", "seq-cls", "ia3", (3,), 1, "none"),
-            ("bert", "seq-cls", "aligned", (0, 2), 1, "int8"),
-            ("opt", "causal-lm", "lora", (3,), 1, "int4"),
-        ]
-    ),
+    [
+        ("bert", "seq-cls", "lora", (0, 1, 2, 3), 1, "none"),
+        ("roberta", "qa", "ia3", (0, 3), 2, "none"),
+        ("albert", "seq-cls", "bitfit", (2,), 2, "none"),
+        ("gpt2", "causal-lm", "bitfit", (3,), 1, "none"),
+        ("opt", "seq-cls", "tinylora", (0, 2), 1, "none"),
+        ("gemma3", "causal-lm", "lora", (2,), 2, "none"),
+        ("llama", "seq-cls", "aligned", (2,), 2, "none"),
+        ("qwen3", "seq-cls", "ia3", (3,), 1, "none"),
+        ("bert", "seq-cls", "aligned", (0, 2), 1, "int8"),
+        ("opt", "causal-lm", "lora", (3,), 1, "int4"),
+    ],
 )
 @torch.no_grad()
 def test_every_program_computes_what_its_graph_does(
@@ -198,7 +196,6 @@ def digest():
     return hashlib.sha256(content).hexdigest()
 
 
-@pytest.mark.no_cover
 def test_another_process_writes_the_same_bytes():
     code = "from tests.export.lower.test_executorch import digest; print(digest())"
     command = [sys.executable, "-W", "ignore", "-c", code]

@@ -34,7 +34,7 @@ from export.lower.onnx.lowering import LOWERING, OnnxLowering
 from export.lower.onnx.processors import PRODUCTS, fastest
 from export.lower.target import Precision, Shaped, lowering, processor_for
 from tests.export.lower.shaped import BATCH, LENGTH, compared, programs_of, spec_of, write
-from tests.export.models import Chain, measured
+from tests.export.models import Chain
 
 # Relative to the root mean square of a result. Tiny models with random weights round worse than real ones.
 TOLERANCE = {"none": 1e-5, "int8": 3e-2, "int4": 0.15}
@@ -102,22 +102,20 @@ def check(
 
 @pytest.mark.parametrize(
     ("architecture", "task", "method"),
-    measured(
-        [
-            ("bert", "seq-cls", "lora"),
-            ("bert", "qa", "bitfit"),
-            ("distilbert", "seq-cls", "classifier"),
-            ("roberta", "causal-lm", "ia3"),
-            ("albert", "qa", "lora"),
-            ("electra", "seq-cls", "tinylora"),
-            ("gpt2", "causal-lm", "aligned"),
-            ("opt", "seq-cls", "bitfit"),
-            ("llama", "causal-lm", "ia3"),
-            ("qwen2", "qa", "lora"),
-            ("qwen3", "causal-lm", "tinylora"),
-            ("gemma3", "seq-cls", "lora"),
-        ]
-    ),
+    [
+        ("bert", "seq-cls", "lora"),
+        ("bert", "qa", "bitfit"),
+        ("distilbert", "seq-cls", "classifier"),
+        ("roberta", "causal-lm", "ia3"),
+        ("albert", "qa", "lora"),
+        ("electra", "seq-cls", "tinylora"),
+        ("gpt2", "causal-lm", "aligned"),
+        ("opt", "seq-cls", "bitfit"),
+        ("llama", "causal-lm", "ia3"),
+        ("qwen2", "qa", "lora"),
+        ("qwen3", "causal-lm", "tinylora"),
+        ("gemma3", "seq-cls", "lora"),
+    ],
 )
 def test_programs_agree_in_float32(architecture: str, task: str, method: str, tmp_path: Path) -> None:
     check(Chain.build(architecture, task, method, batch=BATCH, length=LENGTH, narrowed=True), "none", tmp_path, 2)

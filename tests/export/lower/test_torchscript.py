@@ -127,7 +127,6 @@ def digests() -> list[str]:
     return found
 
 
-@pytest.mark.no_cover
 def test_another_process_writes_the_same_bytes():
     """With a hash seed of its own, and nothing traced before; here something was."""
     torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2))

@@ -122,7 +122,6 @@ def test_the_folder_of_a_refused_command_is_free_for_the_next(words, capsys, tmp
     assert 0 <= summary["accuracy"] <= 1
 
 
-@pytest.mark.no_cover
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_and_preset_runs(method, words, capsys):

@@ -18,7 +18,6 @@ def api(server, bundle_name):
     return server, device, task
 
 
-@pytest.mark.no_cover  # what it runs of ours is run by the tests of each route; the rest is drawing messages
 def test_no_message_breaks_the_server(api):
     server, device, task = api
     app = server.http.app

@@ -89,8 +89,8 @@ def test_what_a_worker_refuses_is_told_and_what_kills_it_too(model_folder, data)
     ("how", "code"),
     [
         ("ctrl-c", 130),
-        pytest.param("terminate", 130, marks=pytest.mark.no_cover),
-        pytest.param("kill", -signal.SIGKILL, marks=pytest.mark.no_cover),
+        ("terminate", 130),
+        ("kill", -signal.SIGKILL),
     ],
 )
 def test_a_stopped_command_leaves_no_process_and_goes_on(how, code, model_folder, data, tmp_path, started):

@@ -103,7 +103,6 @@ def test_a_batch_of_all_examples_has_the_gradient_over_the_data(rows, plan):
         assert row.cosine_data < 0.999
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("training", [FORWARD, SHARED])
 @pytest.mark.parametrize("kind", ["normal", "rademacher", "orthogonal"])
 @pytest.mark.parametrize("holders", [1, 4])

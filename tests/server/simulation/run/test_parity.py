@@ -136,7 +136,6 @@ def bytes_of(line, mode, records):
     return pytest.approx(line["bytes_up"], abs=CLIENTS * REPORT), down
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("case", METHODS)
 def test_three_rounds_end_with_the_same_weights_by_the_same_bytes(case, fleet, data, model_folder, request):
     wanted = plan(data, model_folder, *METHODS[case])

@@ -76,7 +76,6 @@ def killed(context, plan, run):
     return process.exitcode == -signal.SIGKILL
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_killed_at_any_moment_ends_with_the_same_bits(case, model_folder, data, tmp_path, forks):
     method, training = CASES[case]
