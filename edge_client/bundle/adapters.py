@@ -12,7 +12,8 @@ CORE, FRAME = "core", "frame"
 """The parts of LoRA's second factor where it is trained in parts: the columns of `frame`, which `core` mixes or, with a
 single row, scales. `core` is what is trained."""
 CENTRE, SCALE = "centre", "scale"
-"""What a task layer's features are moved and multiplied by before its weight sees them."""
+"""What a task layer's features are moved and multiplied by before its weight sees them: a factor for each, or a
+symmetric matrix."""
 
 
 def folded(tensors: Mapping[str, Array]) -> dict[str, Array]:
@@ -26,7 +27,8 @@ def _plain_heads(tensors: Mapping[str, Array]) -> dict[str, Array]:
         owner, _, part = name.rpartition(".")
         if part == SCALE:
             weight, bias = f"{owner}.weight", f"{owner}.bias"
-            plain[weight] = np.asarray(tensors[weight] * scale, scale.dtype)
+            trained = tensors[weight]
+            plain[weight] = np.asarray(trained @ scale if scale.ndim > 1 else trained * scale, scale.dtype)
             if bias in tensors:  # or there is no centre
                 plain[bias] = np.asarray(tensors[bias] - plain[weight] @ tensors[f"{owner}.{CENTRE}"], scale.dtype)
     return plain
