@@ -33,6 +33,8 @@ _TEXTS, _WORDS = 512, 16
 """Of random words, and how many tokens one has at most."""
 _RIDGE = 0.3
 """Of the usual variance, which each direction has more than was seen: so many texts know little of the least ones."""
+_FEWEST = 1000
+"""Tokens to draw from: texts of a few words are much alike, and say nothing of others."""
 _WIDEST = 1024
 """Features that are moved by a matrix: a larger one would weigh more than what is trained."""
 _LONGER = 2.0
@@ -95,11 +97,13 @@ def whiten_head(loaded: Loaded, heads: Sequence[str], seed: int) -> None:
     """Put the layer that classifies texts behind a whitening of its features, by texts of random words.
 
     Features stay about as long as they were, so that rates keep their meaning. Other tasks, and models without a
-    tokenizer, stay as they are.
+    tokenizer or of few words, stay as they are.
     """
     linears = _linears(loaded, heads)
     kind = loaded.task.kind
-    if loaded.tokenizer is None or not linears or not kind.has_classes or kind.per_token:
+    if not linears or not kind.has_classes or kind.per_token:
+        return
+    if loaded.tokenizer is None or len(loaded.tokenizer) < _FEWEST:
         return
     plain: Any = loaded.model.get_submodule(linears[-1])
     if plain.in_features > _WIDEST:
