@@ -21,6 +21,23 @@ def folded(tensors: Mapping[str, Array]) -> dict[str, Array]:
     return _plain_heads(_whole_factors(tensors))
 
 
+def unfolded(plain: Mapping[str, Array], initial: Mapping[str, Array]) -> dict[str, Array]:
+    """A PEFT adapter's tensors as a bundle's programs take them, whose own are `initial`: the way back, of task layers.
+
+    A factor that is trained in parts does not come apart again.
+    """
+    tensors = {name: plain.get(name, value) for name, value in initial.items()}
+    for name, scale in initial.items():
+        owner, _, part = name.rpartition(".")
+        if part == SCALE:
+            weight, bias = f"{owner}.weight", f"{owner}.bias"
+            trained = np.linalg.solve(scale, plain[weight].T).T if scale.ndim > 1 else plain[weight] / scale
+            tensors[weight] = np.asarray(trained, scale.dtype)
+            if bias in plain:
+                tensors[bias] = np.asarray(plain[bias] + plain[weight] @ initial[f"{owner}.{CENTRE}"], scale.dtype)
+    return tensors
+
+
 def _plain_heads(tensors: Mapping[str, Array]) -> dict[str, Array]:
     plain = {name: value for name, value in tensors.items() if name.rpartition(".")[2] not in (CENTRE, SCALE)}
     for name, scale in tensors.items():

@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
-from edge_client.bundle.adapters import SCALE, folded
+from edge_client.bundle.adapters import SCALE, folded, unfolded
 from export.adapt.heads import standardize_head, whiten_head
 from export.adapt.wrapping import adapt, head_modules
 from export.check.reference import Reference
@@ -170,6 +171,21 @@ def test_a_whitened_layer_gives_what_it_gave_and_folds_to_what_it_was(wordy):
     assert found.keys() == {f"{name}.{key}" for key in plain.state_dict()}
     for key, value in plain.state_dict().items():
         torch.testing.assert_close(torch.from_numpy(found[f"{name}.{key}"]), value, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 5)])
+@pytest.mark.parametrize("biased", [True, False])
+def test_a_folded_layer_comes_apart_again(shape, biased):
+    rng = np.random.default_rng()
+    scale = rng.uniform(0.5, 2, shape).astype(np.float32)
+    scale = scale @ scale.T + 5 * np.eye(5, dtype=np.float32) if scale.ndim > 1 else scale
+    trained = {"head.weight": rng.normal(size=(3, 5)).astype(np.float32), "other": np.ones(2, np.float32)}
+    trained |= {"head.bias": rng.normal(size=3).astype(np.float32)} if biased else {}
+    fixed = {"head.centre": rng.normal(size=5).astype(np.float32), "head.scale": scale}
+    again = unfolded(folded(trained | fixed), dict.fromkeys(trained, np.zeros(1)) | fixed)
+    assert again.keys() == (trained | fixed).keys()
+    for name, value in (trained | fixed).items():
+        np.testing.assert_allclose(again[name], value, rtol=1e-4, atol=1e-5)
 
 
 def test_the_same_seed_draws_the_same_words(wordy):
