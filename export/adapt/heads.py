@@ -108,7 +108,8 @@ def whiten_head(loaded: Loaded, heads: Sequence[str], seed: int) -> None:
     plain: Any = loaded.model.get_submodule(linears[-1])
     if plain.in_features > _WIDEST:
         return
-    features = _features(loaded, plain, random_texts(loaded, _TEXTS, _WORDS, seed)).double()
+    texts = random_texts(loaded, _TEXTS, min(_WORDS, loaded.positions or _WORDS), seed)
+    features = _features(loaded, plain, texts).double()
     centre = torch.zeros_like(features[0]) if plain.bias is None else features.mean(0)
     scale = _whitening(features - centre, _LONGER**2 * float(features.square().sum(1).mean()))
     if scale is not None:

@@ -43,9 +43,9 @@ def random_texts(loaded: Loaded, count: int, most: int, seed: int) -> list[dict[
     assert loaded.tokenizer is not None
     generator = torch.Generator().manual_seed(seed)
     special = set(loaded.tokenizer.all_special_ids)
-    known = [number for number in range(len(loaded.tokenizer)) if number not in special]
+    known = [number for number in range(min(len(loaded.tokenizer), loaded.vocabulary)) if number not in special]
     rows: list[Tensor] = []
-    for length in torch.randint(3, most - 3, (count,), generator=generator).tolist():
+    for length in torch.randint(3, max(4, most - 3), (count,), generator=generator).tolist():
         chosen = torch.randint(len(known), (length,), generator=generator).tolist()
         text = loaded.tokenizer.decode([known[number] for number in chosen])
         rows.append(torch.tensor(loaded.tokenizer(text, truncation=True, max_length=most)["input_ids"]))
