@@ -31,8 +31,8 @@ def unfolded(plain: Mapping[str, Array], initial: Mapping[str, Array]) -> dict[s
         owner, _, part = name.rpartition(".")
         if part == SCALE:
             weight, bias = f"{owner}.weight", f"{owner}.bias"
-            trained = np.linalg.solve(scale, plain[weight].T).T if scale.ndim > 1 else plain[weight] / scale
-            tensors[weight] = np.asarray(trained, scale.dtype)
+            whole = np.linalg.inv(scale) if scale.ndim > 1 else np.diag(1 / scale)
+            tensors[weight] = np.asarray(plain[weight] @ whole, scale.dtype)
             if bias in plain:
                 tensors[bias] = np.asarray(plain[bias] + plain[weight] @ initial[f"{owner}.{CENTRE}"], scale.dtype)
     return tensors
