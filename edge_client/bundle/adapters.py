@@ -12,12 +12,30 @@ CORE, FRAME = "core", "frame"
 """The parts of LoRA's second factor where it is trained in parts: the columns of `frame`, which `core` mixes or, with a
 single row, scales. `core` is what is trained."""
 CENTRE, SCALE = "centre", "scale"
-"""What a task layer's features are moved and multiplied by before its weight sees them."""
+"""What a task layer's features are moved and multiplied by before its weight sees them: a factor for each, or a
+symmetric matrix."""
 
 
 def folded(tensors: Mapping[str, Array]) -> dict[str, Array]:
     """A PEFT adapter's tensors: factors that are trained in parts as one, and a task layer for features as they are."""
     return _plain_heads(_whole_factors(tensors))
+
+
+def unfolded(plain: Mapping[str, Array], initial: Mapping[str, Array]) -> dict[str, Array]:
+    """A PEFT adapter's tensors as a bundle's programs take them, whose own are `initial`: the way back, of task layers.
+
+    A factor that is trained in parts does not come apart again.
+    """
+    tensors = {name: plain.get(name, value) for name, value in initial.items()}
+    for name, scale in initial.items():
+        owner, _, part = name.rpartition(".")
+        if part == SCALE:
+            weight, bias = f"{owner}.weight", f"{owner}.bias"
+            whole = np.linalg.inv(scale) if scale.ndim > 1 else np.diag(1 / scale)
+            tensors[weight] = np.asarray(plain[weight] @ whole, scale.dtype)
+            if bias in plain:
+                tensors[bias] = np.asarray(plain[bias] + plain[weight] @ initial[f"{owner}.{CENTRE}"], scale.dtype)
+    return tensors
 
 
 def _plain_heads(tensors: Mapping[str, Array]) -> dict[str, Array]:
@@ -26,7 +44,8 @@ def _plain_heads(tensors: Mapping[str, Array]) -> dict[str, Array]:
         owner, _, part = name.rpartition(".")
         if part == SCALE:
             weight, bias = f"{owner}.weight", f"{owner}.bias"
-            plain[weight] = np.asarray(tensors[weight] * scale, scale.dtype)
+            trained = tensors[weight]
+            plain[weight] = np.asarray(trained @ scale if scale.ndim > 1 else trained * scale, scale.dtype)
             if bias in tensors:  # or there is no centre
                 plain[bias] = np.asarray(tensors[bias] - plain[weight] @ tensors[f"{owner}.{CENTRE}"], scale.dtype)
     return plain

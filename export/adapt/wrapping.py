@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from edge_client.commands.options.adapter import AdapterOptions
 from export.adapt.adapter import ADAPTERS, Targets
-from export.adapt.heads import feature_square, standardize_head
+from export.adapt.heads import feature_square, prepare_head
 from export.adapt.labelled import read_batches
 from export.adapt.targets import Projections, find_projections, shortest_patterns
 from export.errors import ExportError
@@ -82,8 +82,8 @@ def adapt(loaded: Loaded, options: AdapterOptions, seed: int = 0, projections: P
     if any(type(module).__name__ == "Conv1D" for module in model.modules()):
         common["fan_in_fan_out"] = True
     examples = read_batches(loaded, Path(options.examples)) if options.examples else []
-    if examples and heads:
-        standardize_head(loaded, heads, examples)
+    if heads:
+        prepare_head(loaded, heads, examples, seed)
     square = feature_square(loaded, heads, seed)
     layers = [name for name in linears if any(_matches(name, target) for target in targets)]
     bases = between.bases(loaded, layers, options, examples, seed) if between else {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -26,13 +28,35 @@ SENTENCES = (
     "Add oat milk, rice and two lemons to the shopping list.",
 )
 
+_TOGETHER = 32
+"""Random texts that go through a model at a time."""
+
 
 def sample_inputs(loaded: Loaded, batch: int, length: int, seed: int) -> dict[str, Tensor]:
     """A batch for one shape: token inputs and labels."""
     generator = torch.Generator().manual_seed(seed)
-    rows = [_tokens(loaded, length, i, generator) for i in range(batch)]
-    ids = torch.full((batch, length), loaded.pad_token_id)
-    mask = torch.zeros(batch, length, dtype=torch.int64)
+    return _padded(loaded, [_tokens(loaded, length, i, generator) for i in range(batch)], length, generator)
+
+
+def random_texts(loaded: Loaded, count: int, most: int, seed: int) -> list[dict[str, Tensor]]:
+    """Batches of texts of a few tokens, drawn from all that the tokenizer knows: what a model does to any words."""
+    assert loaded.tokenizer is not None
+    generator = torch.Generator().manual_seed(seed)
+    special = set(loaded.tokenizer.all_special_ids)
+    known = [number for number in range(min(len(loaded.tokenizer), loaded.vocabulary)) if number not in special]
+    rows: list[Tensor] = []
+    for length in torch.randint(3, max(4, most - 3), (count,), generator=generator).tolist():
+        chosen = torch.randint(len(known), (length,), generator=generator).tolist()
+        text = loaded.tokenizer.decode([known[number] for number in chosen])
+        rows.append(torch.tensor(loaded.tokenizer(text, truncation=True, max_length=most)["input_ids"]))
+    rows.sort(key=len)  # those of about a length pad each other little
+    parts = [rows[start : start + _TOGETHER] for start in range(0, count, _TOGETHER)]
+    return [_padded(loaded, part, len(part[-1]), generator) for part in parts]
+
+
+def _padded(loaded: Loaded, rows: Sequence[Tensor], length: int, generator: torch.Generator) -> dict[str, Tensor]:
+    ids = torch.full((len(rows), length), loaded.pad_token_id)
+    mask = torch.zeros(len(rows), length, dtype=torch.int64)
     for i, row in enumerate(rows):
         ids[i, : len(row)] = row
         mask[i, : len(row)] = 1

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from safetensors.numpy import load_file
 
 from edge_client.arrays import Weights
+from edge_client.bundle.adapters import unfolded
 from edge_client.bundle.chain import cut_for
 from edge_client.bundle.folder import Bundle
 from edge_client.data.batches import Batches
@@ -75,8 +76,7 @@ class Judge:
 
     def adapter(self, folder: Path) -> Weights:
         """A downloaded adapter's weights, by the names that programs take."""
-        weights = load_file(folder / ADAPTER)
-        return {name: weights[name] for name in self.initial}
+        return unfolded(load_file(folder / ADAPTER), self.initial)
 
     def _examples(self, rows: Sequence[Phrase]) -> Examples:
         return examples_for(open_data([dict(row) for row in rows]), self._bench.check())

@@ -83,9 +83,9 @@ _PRIVATE: Mapping[str, Any] = {
     "training": {"optimizer": "sgd", "learning_rate": 0.3, "head_learning_rate": 0.03},
     "optimizers": {
         "units": {"kind": "fedyogi", "learning_rate": 0.003, "tau": 1e-8},
-        "head": {"kind": "fedyogi", "learning_rate": 0.03, "tau": 1e-8},
+        "head": {"kind": "fedyogi", "learning_rate": 0.03, "tau": 1e-8, "beta1": 0.8},
     },
-    "average": 0.9,
+    "average": 0.8,
 }
 """Over any preset, where updates are clipped and noise is added: optimizers that make steps of a length of their own,
 for the head too, whose features are not measured then; rates by which units and head have a share of the clip; and an

@@ -19,6 +19,8 @@ from edge_client.sums.shamir import threshold
 
 RING = 6
 """Neighbours on each side, of the same team."""
+WIDER, MANY = 8, 128
+"""The same in a team of more: of many neighbourhoods it is likelier that one loses too many."""
 ACROSS = 2
 """Neighbours on each side among all devices."""
 
@@ -91,7 +93,8 @@ def arranged(entrants: Iterable[Entrant], least: int, cap: int, terms: bytes = b
     mates: dict[int, list[int]] = {}
     for team in teams(known.values()).values():
         inside = set(team)
-        mates |= _ring([place for place in order if place in inside], max(RING, least))
+        half = max(RING if len(team) <= MANY else WIDER, least)
+        mates |= _ring([place for place in order if place in inside], half)
     around = _ring(order, ACROSS)
     others = {place: [other for other in around[place] if known[other].units != known[place].units] for place in known}
     return Arrangement(known, mates, others, order[: witnesses_of(len(order))], least, cap, terms)

@@ -10,7 +10,6 @@ here.
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,8 +18,6 @@ from typing import Any
 
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest
-from edge_client.sums.adding import changes, noisy, unmasked
-from edge_client.sums.fixed import Pooled
 from edge_client.tasks.registry import task_named
 from edge_client.tasks.task import combined
 from edge_client.training.features import without_moments
@@ -31,13 +28,11 @@ from server.jobs.completion import complete
 from server.jobs.settings import JobSettings
 from server.means.registry import PLAIN
 from server.privacy.budget import may_go_on, sampled_spent, settled_by_chance
-from server.privacy.noise import Noise, key_of
-from server.privacy.shares import share_of
+from server.privacy.noise import Noise
 from server.rounds import late
 from server.rounds.features import is_asked
 from server.rounds.outcomes import Contribution, Outcome, late_one, mean_of_updates, step_of_scalars
 from server.rounds.outliers import norms, usual
-from server.rounds.totals import mean_of_sum
 from server.simulation.compute.crews import Crew
 from server.simulation.compute.work import ClientPart, Trained, rows_together
 from server.simulation.data.population import sampled, taken
@@ -48,10 +43,10 @@ from server.simulation.run.costs import mean_passes
 from server.simulation.run.device import DeviceMemory
 from server.simulation.run.overlap import Overlap
 from server.simulation.run.state import RunState
+from server.simulation.run.sums import summed
 from server.simulation.run.tasks import task_of
 from server.simulation.run.traffic import RoundTraffic
-from server.storage.models import Model, moved
-from server.sums.opening import Total
+from server.storage.models import Model
 
 SCORED_TOGETHER = 256
 """Test examples of one call to a worker."""
@@ -180,7 +175,8 @@ class Fleet:
         for member, one in zip(members, trained, strict=True):
             traffic.epoch(member.task, one, bases[member.task.version] | in_state(guide))
         if self.settings.secure_aggregation:
-            return self._summed(start, members, trained, bound), traffic
+            both = [(member, one) for member, one in zip(members, trained, strict=True) if one.variance <= bound]
+            return summed(self.plan, self.settings, self.manifest, start, both, len(members)), traffic
         known = usual([update.norms for update in updates])
         noise = Noise.of("simulation", self.plan.seed, state.round + 1)  # drawn again when a run is repeated
         return mean_of_updates(start, updates, self.settings, self.manifest, known, noise), traffic
@@ -220,38 +216,6 @@ class Fleet:
         if not self.settings.is_buffered:
             return update
         return late_one(update, base, start, lambda version: Model(version, bases[version], {}))
-
-    def _summed(self, start: Model, members: Sequence[ClientPart], trained: Sequence[Trained], bound: float) -> Outcome:
-        """The integers that devices would add, without the masks that cancel."""
-        both = [(member.task.units, one) for member, one in zip(members, trained, strict=True) if one.variance <= bound]
-        if self.settings.is_private:
-            return self._summed_with_noise(start, members, trained)
-        reports = [Report(**one.report) for _, one in both]
-        cap = math.ceil(self.settings.weight_bound * statistics.median_low([one.examples for one in reports]))
-        kind = task_named(self.plan.task)
-        scores = [score.name for score in kind.scores if score.name != kind.counted]
-        total = Total()
-        for (units, one), report in zip(both, reports, strict=True):
-            moved = changes(self.manifest, units, one.update, start.weights)
-            total.add(unmasked(moved, units, report, cap, len(members), scores))
-        outcome, pooled = mean_of_sum(start, total.parts, len(members), scores, self.settings, self.manifest)
-        return replace(outcome, reports=_each(pooled))
-
-    def _summed_with_noise(self, start: Model, members: Sequence[ClientPart], trained: Sequence[Trained]) -> Outcome:
-        """The same, with each client's share of the noise; by chance fewer may come than a sum is opened of."""
-        share, total = share_of(self.settings), Total()
-        assert share is not None  # updates are added in secret
-        if len(members) < share.least:
-            return Outcome(moved(start, {}, self.settings, self.manifest), {}, [])
-        kind = task_named(self.plan.task)
-        scores = [score.name for score in kind.scores if score.name != kind.counted]
-        for member, one in zip(members, trained, strict=True):
-            units = member.task.units
-            change = changes(self.manifest, units, one.update, start.weights)
-            secret = key_of("simulation", self.plan.seed, start.version, member.client)
-            total.add(noisy(change, units, Report(**one.report), share, secret, len(members), scores))
-        outcome, _ = mean_of_sum(start, total.parts, len(members), scores, self.settings, self.manifest)
-        return replace(outcome, reports=[Report(**one.report) for one in trained])
 
     def _with_guide(self, model: Model) -> Model:
         """The same weights, with a guide made at them where the plan has one."""
@@ -326,13 +290,6 @@ def _ways(plan: Plan, settings: JobSettings, manifest: Manifest) -> tuple[Traini
     """How clients train that can hold whatever step there is, and those that can hold next to none: a block's."""
     ways = plan.kind.estimator_of(settings.training).ways(settings.training, manifest)
     return ways[0], ways[-2:][0]
-
-
-def _each(pooled: Pooled) -> list[Report]:
-    """As many reports as are in a sum, which say together what it says."""
-    rest = replace(pooled.report, examples=1, held_back=0, right_global=0, right_personal=0)
-    first = replace(pooled.report, examples=pooled.report.examples - pooled.clients + 1)
-    return [first, *[rest] * (pooled.clients - 1)]
 
 
 def _told(outcome: Outcome) -> dict[str, Any]:

@@ -1,14 +1,18 @@
 """A task layer behind standardized features: the same function, and plain weights in the adapter it ends in."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
-from edge_client.bundle.adapters import SCALE, folded
-from export.adapt.heads import standardize_head
+from edge_client.bundle.adapters import SCALE, folded, unfolded
+from export.adapt.heads import standardize_head, whiten_head
 from export.adapt.wrapping import adapt, head_modules
 from export.check.reference import Reference
 from export.errors import ExportError
-from export.model.samples import sample_inputs
+from export.model.samples import random_texts, sample_inputs
+from export.tasks.registry import MODEL_TASKS
 from tests.adapters import everywhere
 from tests.export.models import projections, tiny
 
@@ -111,3 +115,92 @@ def test_examples_that_are_all_the_same_are_refused():
         standardized(loaded, [batch])
     with pytest.raises(ExportError, match="no linear layer whose features could be centred"):
         standardize_head(loaded, ["pooler"], [batch])
+
+
+# --- without examples -------------------------------------------------------------------------------------------------
+
+WORDS = [a + b for a in "bdfgklmnprstvz" for b in (x + y for x in "aeiou" for y in "bdfgklmnprstvz")]
+
+
+@pytest.fixture(params=["bert", "gpt2"])  # one has a bias
+def wordy(request):
+    """A model that classifies, a tokenizer of 980 words and 100 numbers, and its task layer's name."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    pieces = ["[PAD]", "[UNK]", *WORDS, *map(str, range(100))]
+    backend = Tokenizer(models.WordLevel({piece: number for number, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]")
+    loaded = tiny(request.param, "seq-cls")
+    loaded.model.resize_token_embeddings(len(pieces), mean_resizing=False)
+    loaded.model.config.pad_token_id = 0
+    return replace(loaded, tokenizer=tokenizer, pad_token_id=0), HEADS[request.param, "seq-cls"]
+
+
+def whitened(loaded, seed=0):
+    whiten_head(loaded, head_modules(loaded.model, loaded.task), seed)
+
+
+def test_words_vary_alike_in_all_directions_but_those_of_next_to_no_variance(wordy):
+    loaded, name = wordy
+    plain = loaded.model.get_submodule(name)
+    texts = random_texts(loaded, 512, 16, seed=0)
+    before = entering(loaded, name, texts).double()
+    whitened(loaded)
+    after = entering(loaded, name, texts).double()
+    if plain.bias is None:  # nothing could take up the mean
+        values, found = (torch.linalg.eigvalsh(rows.T @ rows / 512) for rows in (before, after))
+    else:
+        values, found = (torch.linalg.eigvalsh(torch.cov(rows.T, correction=0)) for rows in (before, after))
+        assert after.mean(0).abs().max() < 1e-3
+    eased = values / (values + 0.3 * values.mean())
+    torch.testing.assert_close(found / found.sum(), eased / eased.sum(), atol=1e-4, rtol=1e-3)
+    assert float(after.square().sum(1).mean() / before.square().sum(1).mean()) == pytest.approx(4, rel=1e-3)
+
+
+def test_a_whitened_layer_gives_what_it_gave_and_folds_to_what_it_was(wordy):
+    loaded, name = wordy
+    plain = loaded.model.get_submodule(name)
+    inputs = {key: value for key, value in random_texts(loaded, 4, 16, seed=5)[0].items() if key != "labels"}
+    before = loaded.model(**inputs)[0]
+    whitened(loaded)
+    torch.testing.assert_close(loaded.model(**inputs)[0], before, atol=1e-4, rtol=1e-3)
+    layer = loaded.model.get_submodule(name)
+    found = folded({f"{name}.{key}": value.numpy() for key, value in layer.state_dict().items()})
+    assert found.keys() == {f"{name}.{key}" for key in plain.state_dict()}
+    for key, value in plain.state_dict().items():
+        torch.testing.assert_close(torch.from_numpy(found[f"{name}.{key}"]), value, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 5)])
+@pytest.mark.parametrize("biased", [True, False])
+def test_a_folded_layer_comes_apart_again(shape, biased):
+    rng = np.random.default_rng()
+    scale = rng.uniform(0.5, 2, shape).astype(np.float32)
+    scale = scale @ scale.T + 5 * np.eye(5, dtype=np.float32) if scale.ndim > 1 else scale
+    trained = {"head.weight": rng.normal(size=(3, 5)).astype(np.float32), "other": np.ones(2, np.float32)}
+    trained |= {"head.bias": rng.normal(size=3).astype(np.float32)} if biased else {}
+    fixed = {"head.centre": rng.normal(size=5).astype(np.float32), "head.scale": scale}
+    again = unfolded(folded(trained | fixed), dict.fromkeys(trained, np.zeros(1)) | fixed)
+    assert again.keys() == (trained | fixed).keys()
+    for name, value in (trained | fixed).items():
+        np.testing.assert_allclose(again[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_the_same_seed_draws_the_same_words(wordy):
+    loaded, _ = wordy
+    one, again, other = (random_texts(loaded, 40, 16, seed) for seed in (3, 3, 4))
+    assert all(torch.equal(a["input_ids"], b["input_ids"]) for a, b in zip(one, again, strict=True))
+    assert any(a["input_ids"].tolist() != b["input_ids"].tolist() for a, b in zip(one, other, strict=True))
+
+
+def test_a_layer_is_left_alone_where_words_are_few_or_the_task_has_no_classes(wordy):
+    loaded, name = wordy
+    known = loaded.tokenizer
+    for other in (replace(loaded, tokenizer=None), replace(loaded, task=MODEL_TASKS["qa"])):
+        whitened(other)
+    assert len(known) > 1000
+    known.backend_tokenizer.model = type(known.backend_tokenizer.model)({"[PAD]": 0, "[UNK]": 1}, unk_token="[UNK]")
+    whitened(loaded)
+    assert type(loaded.model.get_submodule(name)) is torch.nn.Linear

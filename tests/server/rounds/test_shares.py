@@ -1,6 +1,5 @@
 """Private jobs whose devices add the noise, through the real application: what is published, and what it costs."""
 
-import itertools
 import math
 from dataclasses import replace
 
@@ -15,19 +14,13 @@ from edge_client.wire.protocol import CheckIn
 from server.storage import participations
 from server.storage.jobs import find_job
 from server.storage.tables import summands
-from tests.server.rounds.test_summing import AVERAGE, Device, play, rounds_of, stage_of
+from tests.server.rounds.test_summing import AVERAGE, play, rounds_of, stage_of
 
 NOISE, CLIP, LEAST = 2.0, 0.05, 4
 PRIVATE = {
     "privacy_noise": NOISE, "privacy_clip": CLIP, "min_holders": LEAST, "secure_aggregation": True, "per_round": 6,
     "over_selection": 1, "minimum": 4, "units_per_client": 0, "optimizers": AVERAGE, "rounds": 9,
 }  # fmt: skip
-
-
-@pytest.fixture
-def devices(server, tmp_path):
-    counter = itertools.count()
-    return lambda count: [Device(server, tmp_path / "homes", next(counter)) for _ in range(count)]
 
 
 @pytest.fixture

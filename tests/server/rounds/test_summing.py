@@ -1,7 +1,5 @@
 """Rounds whose devices add their updates in secret, through the real application, stage by stage."""
 
-import itertools
-
 import httpx
 import numpy as np
 import pytest
@@ -80,12 +78,6 @@ class Device:
 
     def step(self):
         return self.adding.step()
-
-
-@pytest.fixture
-def devices(server, tmp_path):
-    counter = itertools.count()
-    return lambda count: [Device(server, tmp_path / "homes", next(counter)) for _ in range(count)]
 
 
 @pytest.fixture

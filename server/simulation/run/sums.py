@@ -1,0 +1,59 @@
+"""A simulated sum in secret: the integers that devices would add, without the masks that cancel."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+
+from edge_client.bundle.manifest import Manifest
+from edge_client.sums.adding import changes, noisy, unmasked
+from edge_client.sums.fixed import Pooled
+from edge_client.tasks.registry import task_named
+from edge_client.wire.protocol import Report
+from server.jobs.settings import JobSettings
+from server.privacy.noise import key_of
+from server.privacy.shares import share_of
+from server.rounds.outcomes import Outcome
+from server.rounds.totals import mean_of_sum
+from server.simulation.compute.work import ClientPart, Trained
+from server.simulation.plan import Plan
+from server.storage.models import Model, moved
+from server.sums.opening import Total
+
+
+def summed(
+    plan: Plan,
+    settings: JobSettings,
+    manifest: Manifest,
+    start: Model,
+    both: Sequence[tuple[ClientPart, Trained]],
+    members: int,
+) -> Outcome:
+    """Of the round's members, what those come to that are in the sum; each with its share of the noise, if there is."""
+    share = share_of(settings)
+    if share is not None and members < share.least:  # by chance fewer may come than a sum is opened of
+        return Outcome(moved(start, {}, settings, manifest), {}, [])
+    kind = task_named(plan.task)
+    scores = [score.name for score in kind.scores if score.name != kind.counted]
+    reports = [Report(**one.report) for _, one in both]
+    cap = math.ceil(settings.weight_bound * statistics.median_low([one.examples for one in reports]))
+    total = Total()
+    for (member, one), report in zip(both, reports, strict=True):
+        units = member.task.units
+        change = changes(manifest, units, one.update, start.weights)
+        if share is None:
+            total.add(unmasked(change, units, report, cap, members, scores))
+        else:
+            secret = key_of("simulation", plan.seed, start.version, member.client)
+            total.add(noisy(change, units, report, share, secret, members, scores))
+    outcome, pooled = mean_of_sum(start, total.parts, members, scores, settings, manifest)
+    return replace(outcome, reports=_each(pooled) if share is None else reports)
+
+
+def _each(pooled: Pooled) -> list[Report]:
+    """As many reports as are in a sum, which say together what it says."""
+    rest = replace(pooled.report, examples=1, held_back=0, right_global=0, right_personal=0)
+    first = replace(pooled.report, examples=pooled.report.examples - pooled.clients + 1)
+    return [first, *[rest] * (pooled.clients - 1)]
