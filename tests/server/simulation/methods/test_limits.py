@@ -22,7 +22,7 @@ def worker(model_folder, writing):
         plan = plan_for(
             method=method, preset="default", model=str(model_folder), data=str(data), seed=5, clients=6, alpha=1.0,
             adapter={"method": "lora"}, differences=differences,
-            settings={"per_round": 2, "training": {"length": LENGTH, "batch": 4, "iterations": 1, **training}},
+            settings={"per_round": 5, "training": {"length": LENGTH, "batch": 4, "iterations": 1, **training}},
         )  # fmt: skip
         return Worker(plan)
 
@@ -67,8 +67,9 @@ def test_differences_tend_to_them(worker, weights, method):
     limit, taken = (
         moves(worker(method, how, sigma=3e-3, iterations=1, epochs=1), weights, change) for how in ("limit", "taken")
     )
+    steepest = max(map(np.linalg.norm, taken))  # a client's one slope may be none, by chance
     for ours, expected in zip(limit, taken, strict=True):
-        assert np.linalg.norm(ours - expected) < 0.02 * np.linalg.norm(expected)
+        assert np.linalg.norm(ours - expected) < 0.02 * steepest
 
 
 def test_other_estimators_stay_as_they_are():
