@@ -34,8 +34,11 @@ _TEXTS = (
     ("review", ""),
 )
 _LABELS = ("label", "labels", "class", "category", "topic", "intent", "coarse_label")
-
-
+_ELSEWHERE = {
+    ("conversations",): "write conversations as messages, each with role and content",
+    ("instruction", "output"): "write instruction and output as prompt and completion",
+}
+"""Rows that other programs teach language models, and what to make of them."""
 _FIRST = 100
 """Rows whose fields tell the columns."""
 
@@ -109,8 +112,16 @@ def _texts(asked: Columns, names: Sequence[str], where: str) -> dict[str, str]:
         text, second = next(known, ("", ""))
         pair = pair or second
     if not text:
+        refuse_elsewhere(names, where)
         raise DataError(f"{where} has no column of a name that texts commonly have; {_known(names)}")
     return {"text": text, "text_pair": pair}
+
+
+def refuse_elsewhere(names: Sequence[str], where: str) -> None:
+    """What other programs call conversations and instructions is named, and what to make of it."""
+    for known, told in _ELSEWHERE.items():
+        if set(known) <= set(names):
+            raise DataError(f"{where} has rows in the form of other programs: {told}")
 
 
 def _there(columns: str, names: Sequence[str]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from edge_client.data.columns import LABEL, Columns, Fields, fields_of
+from edge_client.data.columns import LABEL, Columns, Fields, fields_of, refuse_elsewhere
 from edge_client.data.sources import Row
 from edge_client.errors import DataError
 from edge_client.tasks.registry import task_named
@@ -41,6 +41,8 @@ def columns_in(rows: Sequence[Row], asked: Columns, task: str | None, where: str
     except DataError:
         if any(name and part not in names for name in asked for part in name.split("+")):
             raise
+    if not asked.text:
+        refuse_elsewhere(names, where)
     label = asked.label or _label(rows, names)
     text = asked.text or _text(rows, [name for name in names if name != label])
     if not label or not text:

@@ -169,6 +169,18 @@ def test_what_cannot_be_learned_is_refused_before_anything_is_written(new, tmp_p
     assert not list(tmp_path.glob(".mine*"))
 
 
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"conversations": [{"from": "human", "value": "a"}]}, "messages, each with role and content"),
+        ({"instruction": "say a", "input": "", "output": "a"}, "write instruction and output as prompt and completion"),
+    ],
+)
+def test_what_other_programs_call_conversations_is_known(new, tmp_path, row, told):
+    done = new("--data", lines(tmp_path, [row] * 20))
+    assert (done.code, told in done.err) == (2, True)
+
+
 @pytest.mark.parametrize(("between", "name"), [(";", "a.csv"), ("\t", "a.csv"), ("\t", "a.tsv")])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
 def test_tables_of_other_countries_and_programs(new, tmp_path, between, name, encoding):
