@@ -59,7 +59,7 @@ def own_depth(method: str) -> float:
 def told_blocks(method: str, last_blocks: int | None) -> str:
     """How many of the last blocks are adapted, in a word; empty for all."""
     if last_blocks is None and (share := own_depth(method)) < ALL_BLOCKS:
-        return f"{share:.0%} of the"
+        return f"{share:.0%}"
     return f"{last_blocks}" if last_blocks else ""
 
 
@@ -115,6 +115,6 @@ class AdapterOptions(OptionGroup):
     def told(self) -> str:
         """The method, and its options where it has some."""
         where = told_blocks(self.method, self.last_blocks)
-        blocks = [f"last {where} blocks"] if where else []
+        blocks = [f"last {where}{' of the' if where.endswith('%') else ''} blocks"] if where else []
         chosen = [f"{name}={getattr(self, name):g}" for name in own_options(self.method)]
         return " ".join([self.method, *chosen, *self.targets, *blocks])

@@ -171,7 +171,7 @@ def kind_of(config: Config) -> MethodKind | None:
 
 
 def describe(config: Config) -> dict[str, str]:
-    """Everything that makes a row, the most telling first: all but the seed."""
+    """Everything that makes a row, the most telling first: all but the seed, and the device that computed it."""
     adapter = config.adapter
     options = own_options(adapter.method) if adapter else ()
     parts = [(name, getattr(adapter, name)) for name in options]
@@ -189,7 +189,7 @@ def describe(config: Config) -> dict[str, str]:
     }
     settings = _of_the_job(config.settings)
     described |= {name: settings.pop(name) for name in _NAMES.values() if name in settings}
-    for name in ("clients", "per_round", "rounds", "arithmetic", "differences", "variance_bound", "device"):
+    for name in ("clients", "per_round", "rounds", "arithmetic", "differences", "variance_bound"):
         described[name.replace("_", " ")] = _text(getattr(config, name))
     described["guided"] = _text(config.guided or None)
     described["able"] = _text(config.able if config.able < 1 else None)
