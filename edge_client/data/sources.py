@@ -178,10 +178,9 @@ class CsvSource(FileSource):
                 except StopIteration:
                     return
                 except (BadRow, csv.Error) as error:
-                    if isinstance(error, csv.Error) and not file.peek(1):
-                        yield Located(f"line {number}", at, None, 'has a " that none closes: what follows is one value')
-                        continue
-                    yield Located(f"line {number}", at, None, str(error))
+                    unclosed = isinstance(error, csv.Error) and not file.peek(1)
+                    why = 'has a " that none closes: what follows is one value' if unclosed else str(error)
+                    yield Located(f"line {number}", at, None, why)
                     continue
                 if values:
                     yield self._located(f"line {number}", at, values)

@@ -137,13 +137,13 @@ def _projections(loaded: Loaded) -> Projections:
     """Traced once for models that differ in their weights alone: one process may open many."""
     model = loaded.model
     built = type(model), loaded.task.name, model.config.to_json_string(use_diff=False)
-    if built not in _found:
+    if built not in _known_projections:
         traced = capture(model, loaded.task, loaded.example_inputs(2, 8), {})
-        _found[built] = find_projections(traced, loaded.layers)
-    return _found[built]
+        _known_projections[built] = find_projections(traced, loaded.layers)
+    return _known_projections[built]
 
 
-_found: dict[tuple[type, str, str], Projections] = {}
+_known_projections: dict[tuple[type, str, str], Projections] = {}
 
 
 def _is_linear(module: nn.Module) -> bool:

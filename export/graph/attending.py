@@ -140,10 +140,10 @@ def _projected(turned: fx.Node, *, order: list[int]) -> _Projected | None:
     made = view.args[0]
     if not isinstance(made, fx.Node) or value_of(made).dim() != 3 or value_of(view).dim() != 4:
         return None
-    found = _tokens_of(made)
-    if found is None or len(turned.users) > 1 or len(view.users) > 1 or len(made.users) > 1:
+    tokens = _tokens_of(made)
+    if tokens is None or len(turned.users) > 1 or len(view.users) > 1 or len(made.users) > 1:
         return None
-    return _Projected(found, made, *value_of(view).shape[2:])
+    return _Projected(tokens, made, *value_of(view).shape[2:])
 
 
 def _is_turned(node: fx.Node, order: list[int]) -> bool:

@@ -24,9 +24,9 @@ _STALE = 10.0
 _ROOM = 32_000_000
 """Bytes of disk, with less of which a round may not be kept."""
 _NAMED = 3
+"""Devices that are named for one reason, of all that have it."""
 _JOB = "job "
 """Before its name, which may be any word."""
-"""Devices that are named for one reason, of all that have it."""
 
 
 def ends_about(connection: Connection, job: Job, now: float) -> float | None:

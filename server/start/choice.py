@@ -104,7 +104,7 @@ def model_for(task: str | None, asked: str | None) -> str:
 
 def chosen(name: str, survey: Survey, source: str, reader: Reading) -> Choice:
     length = _length(survey, reader)
-    few = has_fewcounted(survey)
+    few = has_few_rows(survey)
     speaks = survey.task == "causal-lm" and reader.family not in _NO_CACHE
     written = min(max(2 * length, _WRITTEN), reader.positions or _WRITTEN)
     options = _ROOM if few else ("--generate", str(written)) if speaks else ()
@@ -123,7 +123,7 @@ def chosen(name: str, survey: Survey, source: str, reader: Reading) -> Choice:
     return Choice(model, JobPart(name=name, preset=preset), why)
 
 
-def has_fewcounted(survey: Survey) -> bool:
+def has_few_rows(survey: Survey) -> bool:
     """Whether all that there is to learn classes from is soon gone through."""
     return task_named(survey.task).has_classes and len(survey.train.examples) <= _FEW_ROWS
 

@@ -115,6 +115,6 @@ class AdapterOptions(OptionGroup):
     def told(self) -> str:
         """The method, and its options where it has some."""
         where = told_blocks(self.method, self.last_blocks)
-        blocks = [f"last {where}{' of the' if where.endswith('%') else ''} blocks"] if where else []
+        blocks = [f"last {where} of the blocks"] if where else []
         chosen = [f"{name}={getattr(self, name):g}" for name in own_options(self.method)]
         return " ".join([self.method, *chosen, *self.targets, *blocks])

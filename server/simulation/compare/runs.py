@@ -70,7 +70,6 @@ class Config(msgspec.Struct, frozen=True):
     guided: int = 0
     able: float = 1.0
     speeds: float = 1.0
-    device: str | None = None
     settings: dict[str, Any] = {}
     """The job's."""
     numbers: Numbers = Numbers()
