@@ -33,12 +33,21 @@ _EPSILON = torch.finfo(torch.float32).eps
 
 def linear(edge: EdgeGraph, x: fx.Node, name: str, weight: Tensor | Quantized, bias: fx.Node | None) -> fx.Node:
     """A frozen product, x @ weight.T (+ bias)."""
-    added = [] if bias is None else [bias]
     if isinstance(weight, Tensor):
-        return edge.call(aten.linear.default, x, edge.constant(name, weight), *added)
+        return edge.call(aten.linear.default, x, edge.constant(name, weight), bias or _no_bias(edge, len(weight)))
+    added = [] if bias is None else [bias]
     what = "in 8 bits" if weight.rotation is None else "turned, in 8 bits"
     rows = edge.once(x, what, lambda: _rows_of_activations(edge, _turned(edge, x, weight.rotation)))
     return edge.call(aten.linear.default, rows, _rows_of_weight(edge, name, weight), *added)
+
+
+def _no_bias(edge: EdgeGraph, rows: int) -> fx.Node:
+    """Zeros, which tell a product from the same weight's the other way round, where no bias is added.
+
+    Before 1.5 ExecuTorch knows weights that XNNPACK has packed by their names and their biases' alone, whichever way
+    round they are: the second of two such products would be computed with what was packed for the first.
+    """
+    return edge.constant(f"no bias of {rows}", torch.zeros(rows))
 
 
 def _turned(edge: EdgeGraph, x: fx.Node, rotation: Tensor | None) -> fx.Node:

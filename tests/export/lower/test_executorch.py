@@ -182,6 +182,21 @@ def test_weights_act_as_dequantized_says_and_are_stored_once_for_each_kind_of_pr
     assert len(content) <= copies * weight.numel() * bits[precision] / 8 + 25_000
 
 
+def test_a_weight_that_is_multiplied_both_ways_is_told_apart_by_its_bias():
+    """Android's library keeps packed weights by the names of the two; `test_android_native` runs on it."""
+    weight = torch.empty(32, 32)
+    inputs = [(Slot(Role.STATE, "hidden"), torch.empty(BATCH, LENGTH, 32)), (Slot(Role.FROZEN, "weight"), weight)]
+    graph = trace(lambda x, weight: [ops.linear_t(ops.linear(x, weight), weight)], inputs)
+    stored = {"weight": torch.randn(32, 32)}
+    program = Program("block.0", VJP, 0, graph, ("gradient",))
+    made = translated(*rewritten(program, stored), StoredWeights(stored, "none"))
+    products = [node for node in made.graph.nodes if any(op in str(node.target) for op in ("aten.linear", "aten.mm"))]
+    assert len(products) == 2
+    biases = [made.state_dict[node.args[2].name] if len(node.args) > 2 else None for node in products]
+    assert biases[1] is None
+    assert not biases[0].any()
+
+
 def test_bytes_depend_on_the_programs_alone(product):
     programs, stored = product
     for precision in ("none", "int4"):
