@@ -60,6 +60,11 @@ def say(line: str) -> None:
     typer.echo(printable(line))
 
 
+def say_away() -> None:
+    """On standard error: what a script reads is the job's alone."""
+    typer.echo("the server does not answer; waiting for it", err=True)
+
+
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:

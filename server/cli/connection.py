@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,10 +31,27 @@ SERVER_VARIABLE = "SPRY_SERVER"
 DEFAULT_SERVER = "http://127.0.0.1:8000"
 _CHUNK = 1 << 20
 _TIMEOUT = httpx.Timeout(30.0, read=120.0)
+_AWAY = 600.0
+"""Seconds for which a server that was there is waited for."""
+_PAUSE = 2.0
+_PASSING = frozenset({502, 503, 504})
+"""What stands before a server answers while it is away."""
 
 
 class AdminError(SpryError):
     """The server did not do what was asked; says why and what to do."""
+
+
+class NoAnswer(AdminError):
+    """Nobody is there now; a server that starts again may be soon."""
+
+
+class Followed(NamedTuple):
+    """What a job's events tell at one time."""
+
+    text: str
+    """As it came."""
+    standing: dict[str, Any]
 
 
 class Access(NamedTuple):
@@ -137,8 +156,30 @@ class Administrator:
         self._call("PUT", f"/v1/held-out/{name}", content=data)
         return name
 
+    def followed(self, job: str, away: Callable[[], None]) -> Iterator[Followed]:
+        """How a job stands, whenever that changes, until it has ended.
+
+        A server that starts again is waited for; `away` is told once each time that it is not there.
+        """
+        state, since = "", 0.0
+        while state != "ended":
+            try:
+                with self._events(job) as events:
+                    for text in events:
+                        standing = json.loads(text)
+                        state, since = standing["state"], 0.0
+                        yield Followed(text, standing)
+            except NoAnswer:
+                if not state or (since and time.monotonic() > since + _AWAY):
+                    raise
+                if not since:
+                    since = time.monotonic()
+                    away()
+            if state != "ended":
+                time.sleep(_PAUSE)
+
     @contextmanager
-    def events(self, job: str) -> Generator[Iterator[str], None, None]:
+    def _events(self, job: str) -> Generator[Iterator[str], None, None]:
         """The data of a job's events, one JSON text each."""
         timeout = httpx.Timeout(30.0, read=60.0)
         try:
@@ -166,7 +207,7 @@ class Administrator:
                 f"{self.url} shows a certificate that is not trusted here ({reason}); give the file of the authority "
                 "that signed it with --ca"
             )
-        return AdminError(f"no answer from {self.url} ({reason}); is the server running, and is --server right?")
+        return NoAnswer(f"no answer from {self.url} ({reason}); is the server running, and is --server right?")
 
 
 def part(name: str) -> str:
@@ -198,4 +239,5 @@ def _problem(response: httpx.Response) -> AdminError:
     except (ValueError, KeyError, TypeError):
         pass
     answered = f"{response.url} answered {response.status_code} {response.reason_phrase}"
-    return AdminError(f"{answered}, not as a spry server does; is --server right?")
+    kind = NoAnswer if response.status_code in _PASSING else AdminError
+    return kind(f"{answered}, not as a spry server does; is --server right?")

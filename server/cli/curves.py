@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from server.cli.common import CaOption, JsonOption, NameArgument, ServerOption, TokenOption, connect, say, show_json
-from server.cli.connection import Administrator, part
+from server.cli.common import (
+    CaOption,
+    JsonOption,
+    NameArgument,
+    ServerOption,
+    TokenOption,
+    connect,
+    say,
+    say_away,
+    show_json,
+)
+from server.cli.connection import Administrator, NoAnswer, part
 from server.sinks.sink import SINKS, Curves, Point, Sink, open_sink, send
 
 _PAGE = 1000
@@ -45,13 +55,11 @@ def export(
         known = told(administrator, standing)
         sent = send(sink, known.points)
         if follow:
-            with administrator.events(job) as events:
-                for text in events:
-                    standing = json.loads(text)
+            for _, standing in administrator.followed(job, say_away):
+                with suppress(NoAnswer):  # what is asked for in vain comes with the next event
                     known = told(administrator, standing, after=known.settled)
                     sent += send(sink, known.points)
-            if standing["state"] == _ENDED:
-                sent += _late(administrator, sink, standing)
+            sent += _late(administrator, sink, standing)
         if standing["state"] == _ENDED:
             sink.end()
     if as_json:

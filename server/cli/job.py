@@ -24,6 +24,7 @@ from server.cli.common import (
     ago,
     connect,
     say,
+    say_away,
     show_json,
     show_table,
     transfer,
@@ -215,17 +216,15 @@ def show(
 
 def _follow(administrator: Administrator, job: str, *, as_json: bool) -> None:
     told, reason = "", ""
-    with administrator.events(job) as events:
-        for text in events:
-            standing = json.loads(text)
-            line, reason = text if as_json else job_line(standing), standing["reason"]
-            if not as_json and (lacks := (standing["progress"] or {}).get("lacks")):
-                line = f"{line}; {lacks}"
-            if line != told:
-                say(line)
-                told = line
+    for text, standing in administrator.followed(job, say_away):
+        line, reason = text if as_json else job_line(standing), standing["reason"]
+        if not as_json and (lacks := (standing["progress"] or {}).get("lacks")):
+            line = f"{line}; {lacks}"
+        if line != told:
+            say(line)
+            told = line
     if not as_json:
-        say(f"ended: {reason}" if reason else "the server closed the connection")
+        say(f"ended: {reason}")
 
 
 @app.command()
