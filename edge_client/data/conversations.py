@@ -5,64 +5,37 @@
 | `messages`: [{"role": ..., "content": ...}, ...] | each answer of the assistant, with what ends it |
 | `prompt`, `completion` | the completion, and that it ends there |
 | `text` | all of it |
+
+Rows of other programs are read as one of these (`shapes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any, Literal, cast
-
-import msgspec
+from typing import Any, cast
 
 from edge_client.errors import DataError
 
 from .examples import Example, text_of
+from .shapes import known_row
 from .sources import BadRow, Row
 from .templates import Message, Template
-
-Form = Literal["messages", "completion", "text"]
-
-FIELDS: dict[Form, tuple[str, ...]] = {
-    "messages": ("messages",),
-    "completion": ("prompt", "completion"),
-    "text": ("text",),
-}
-"""What a row of each form has; the first that fits counts."""
-
-
-def form_of(names: Collection[str]) -> Form | None:
-    """The form of a row with these fields; None where it has none."""
-    return next((form for form, fields in FIELDS.items() if all(field in names for field in fields)), None)
 
 
 def example_of(row: Row, template: Template) -> Example:
     """What a language model learns of a row; the template is of the job's tokenizer."""
-    form = form_of([name for name, value in row.items() if value is not None])
-    try:
-        if form == "messages":
-            chat = template.chat(_messages(row["messages"]))
-            return Example(chat.text, learnt=chat.answers, is_whole=True)
-    except DataError as error:
-        raise BadRow(str(error)) from None
-    if form == "completion":
-        prompt, completion = text_of(row, "prompt"), text_of(row, "completion")
+    known = known_row(row, has_template=bool(template.source))
+    if "messages" in known:
+        messages = cast("list[Any]", known["messages"])
+        try:
+            chat = template.chat([_message(number, one) for number, one in enumerate(messages, start=1)])
+        except DataError as error:
+            raise BadRow(str(error)) from None
+        return Example(chat.text, learnt=chat.answers, is_whole=True)
+    if "completion" in known:
+        prompt, completion = text_of(known, "prompt"), text_of(known, "completion")
         text = f"{prompt}{completion}{template.end}"
         return Example(text, learnt=((len(prompt), len(text)),))
-    if form is None and ("prompt" in row or "completion" in row):
-        raise BadRow("has one of prompt and completion: both belong together")
-    return Example(text_of(row, "text"))
-
-
-def _messages(value: Any) -> list[Message]:
-    if isinstance(value, str):
-        try:
-            value = msgspec.json.decode(value)
-        except msgspec.DecodeError as error:
-            raise BadRow(f"messages is not JSON: {error}") from None
-    if not isinstance(value, list) or not value:
-        shown = str(cast("object", value))[:80]
-        raise BadRow(f'messages must look like [{{"role": "user", "content": "..."}}], got {shown!r}')
-    return [_message(number, one) for number, one in enumerate(cast("list[Any]", value), start=1)]
+    return Example(text_of(known, "text"))
 
 
 def _message(number: int, value: Any) -> Message:

@@ -1,7 +1,7 @@
-"""Where rows of data come from: a JSONL, CSV or TSV file, or memory.
+"""Where rows of data come from: a JSONL, CSV or TSV file, a JSON list, or memory.
 
-A file is read line by line, and a row again by where it starts. A line has a bounded length, so that no file can fill
-the memory.
+A file is read line by line, and a row again by where it starts. A line has a bounded length, and so has a list's value,
+so that no file can fill the memory.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import BinaryIO, NamedTuple, cast
 import msgspec
 
 from edge_client.errors import DataError
+
+from . import lists
 
 Row = Mapping[str, object]
 
@@ -71,19 +73,28 @@ class Source:
         return None
 
 
-USUAL = "text", "question", "messages", "prompt"
+USUAL = "text", "question", "messages", "prompt", "conversations", "conversation", "instruction", "query"
 """Columns of which rows have one at least, by the names that tasks read."""
 
 
 def open_data(data: Path | str | Iterable[Row], known: Collection[str] = USUAL) -> Source:
-    """JSONL, CSV or TSV (by its name's end) with one of the known columns, or rows in memory."""
+    """JSONL, CSV, TSV or JSON (by its name's end), a table with one of the known columns, or rows in memory."""
     if not isinstance(data, Path | str):
         return RowSource(data)
     path = Path(data)
     if not path.is_file():
         what = "is not a file" if path.exists() else "does not exist"
         raise DataError(f"{path} {what}; give a .jsonl or .csv file with a row for each example")
-    return CsvSource(path, known) if path.suffix.lower() in TABLES else JsonlSource(path)
+    return CsvSource(path, known) if path.suffix.lower() in TABLES else json_source(path)
+
+
+def json_source(path: Path) -> Source:
+    """Of a list, where a .json file has one, and of lines else."""
+    if path.suffix.lower() == ".json":
+        with path.open("rb") as file:
+            if lists.is_list(file):
+                return ListSource(path)
+    return JsonlSource(path)
 
 
 def count_rows(source: Source, *, refuse: bool = False) -> int:
@@ -149,6 +160,26 @@ class JsonlSource(FileSource):
         with self.path.open("rb") as file:
             file.seek(at)
             return _object(_line(file), at)
+
+
+class ListSource(FileSource):
+    """A JSON list of objects."""
+
+    def rows(self) -> Iterator[Located]:
+        with self.path.open("rb") as file, self.path.open("rb") as values:
+            number = 0
+            for at, stop in lists.spans(file):
+                if value := _value(values, at, stop):
+                    number += 1
+                    try:
+                        yield Located(f"row {number}", at, _object(value, at))
+                    except BadRow as error:
+                        yield Located(f"row {number}", at, None, str(error))
+
+    def row(self, at: int, /) -> Row:
+        with self.path.open("rb") as file:
+            stop = next((stop for _, stop in lists.spans(file, at)), at)
+            return _object(_value(file, at, stop), at)
 
 
 class CsvSource(FileSource):
@@ -242,6 +273,12 @@ def _line(file: BinaryIO) -> bytes:
     while len(last) == LONGEST_LINE + 1 and not last.endswith(b"\n"):
         last = file.readline(LONGEST_LINE + 1)
     return line
+
+
+def _value(file: BinaryIO, at: int, stop: int) -> bytes:
+    """What stands there; of a value that is too long a part that shows it."""
+    file.seek(at)
+    return file.read(min(stop - at, LONGEST_LINE + 1)).strip()
 
 
 def _text(line: bytes, at: int) -> str:
