@@ -157,8 +157,7 @@ REFUSED_BY_BOTH = [
     ({"conversation": "[{"}, "conversation is not JSON"),
     (
         {"messages": [{"from": "Human", "value": "tea"}, {"from": "tool", "value": "hot"}]},
-        "message 2 is from 'tool', which is nobody known: expected one of human, user, gpt, assistant, chatgpt, bot, "
-        "model, system; leave the row out",
+        "message 2 is from 'tool', and known are human, user, gpt, assistant, chatgpt, bot, model, system alone",
     ),
 ]
 

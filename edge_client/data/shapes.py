@@ -118,10 +118,7 @@ def _message(number: int, value: Any) -> Any:
             raise BadRow(f"message {number} must have a {field} that is a text, got {got}")
     role = _ROLES.get(fields["from"].lower())
     if role is None:
-        raise BadRow(
-            f"message {number} is from {fields['from'][:80]!r}, which is nobody known: expected one of "
-            f"{', '.join(_ROLES)}; leave the row out, or write its messages with role and content"
-        )
+        raise BadRow(f"message {number} is from {fields['from'][:80]!r}, and known are {', '.join(_ROLES)} alone")
     return {"role": role, "content": fields["value"]}
 
 

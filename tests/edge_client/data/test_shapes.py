@@ -73,7 +73,7 @@ def test_the_first_shape_that_fits_counts(names, fields):
         ({"messages": [{"from": None, "value": "a"}]}, "message 1 must have a from that is a text, got NoneType"),
         (
             {"conversations": [{"from": "human", "value": "a"}, {"from": "observation", "value": "b"}]},
-            "message 2 is from 'observation', which is nobody known: expected one of human, user, gpt",
+            "message 2 is from 'observation', and known are human, user, gpt",
         ),
     ],
 )
@@ -107,7 +107,7 @@ def learnt(data) -> list:
 
 def test_a_device_reads_them_from_lines_lists_and_tables(tmp_path):
     rng = random.Random()
-    rows = [{"id": n, "input": "", **row} for n, (row, *_) in enumerate(instructions(rng, 40, answers=("output",)))]
+    rows = [{"id": n, "input": "", **row} for n, (row, *_) in enumerate(instructions(rng, 40, "output"))]
     expected = [example_of(row, CHATML) for row in rows]
     lines, table = tmp_path / "rows.jsonl", tmp_path / "rows.csv"
     lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -123,7 +123,7 @@ def test_a_device_reads_them_from_lines_lists_and_tables(tmp_path):
 
 def test_a_device_reads_conversations_from_lists_and_tables(tmp_path):
     rng = random.Random()
-    rows = [{"conversations": next(iter(row.values()))} for row, _ in talks(rng, 30, as_json=False)]
+    rows = [row for row, _ in talks(rng, 30, "conversations", as_json=False)]
     expected = [example_of(row, CHATML) for row in rows]
     (tmp_path / "rows.json").write_text(json.dumps(rows, indent=2))
     with (tmp_path / "rows.csv").open("w", newline="") as file:

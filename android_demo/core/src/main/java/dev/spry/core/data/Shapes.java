@@ -134,9 +134,8 @@ final class Shapes {
         String role = ROLES.get(from.toLowerCase(Locale.ROOT));
         if (role == null) {
             String shown = from.length() > 80 ? from.substring(0, 80) : from;
-            throw new BadRow("message " + number + " is from '" + shown + "', which is nobody known: expected one of "
-                    + String.join(", ", SPEAKERS)
-                    + "; leave the row out, or write its messages with role and content");
+            throw new BadRow("message " + number + " is from '" + shown + "', and known are "
+                    + String.join(", ", SPEAKERS) + " alone");
         }
         return message(role, content);
     }
