@@ -169,7 +169,7 @@ class ListSource(FileSource):
         with self.path.open("rb") as file, self.path.open("rb") as values:
             number = 0
             for at, stop in lists.spans(file):
-                if value := _value(values, at, stop):
+                if (value := _value(values, at, stop)).strip():
                     number += 1
                     try:
                         yield Located(f"row {number}", at, _object(value, at))
@@ -278,7 +278,7 @@ def _line(file: BinaryIO) -> bytes:
 def _value(file: BinaryIO, at: int, stop: int) -> bytes:
     """What stands there; of a value that is too long a part that shows it."""
     file.seek(at)
-    return file.read(min(stop - at, LONGEST_LINE + 1)).strip()
+    return file.read(min(stop - at, LONGEST_LINE + 1))
 
 
 def _text(line: bytes, at: int) -> str:

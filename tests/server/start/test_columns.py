@@ -64,7 +64,7 @@ def test_rows_of_language_models(made, columns):
         (rows(question=text, answer=one_of("yes", "no")), ("question", "answer")),
         (rows(question=text, answer=one_of("yes it is", "no it is not")), ("question", "answer")),
         (rows(question=text, label=one_of("a", "b")), ("question", "label")),
-        (rows(prompt=text, response=one_of(True, False), topic=one_of("a", "b")), ("prompt", "topic")),
+        (rows(prompt=text, response=one_of(True, False)), ("prompt", "response")),
         (rows(conversation=text, label=one_of("a", "b")), ("conversation", "label")),
         (rows(passage=text, question=text, answer=text, label=one_of("a", "b")), ("passage", "label")),
     ],

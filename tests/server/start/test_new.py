@@ -178,17 +178,24 @@ def test_what_cannot_be_learned_is_refused_before_anything_is_written(new, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("rows", "taken_for", "learned"),
+    ("rows", "field", "taken_for", "learned"),
     [
-        (shapes.instructions, "questions with their answers: instruction", "answers; what is asked is read alone"),
-        (shapes.talks, "conversations, from conversations", "the assistant's answers, each with what ends it"),
+        (
+            shapes.instructions,
+            "output",
+            "questions with their answers: instruction",
+            "answers; what is asked is read alone",
+        ),
+        (
+            shapes.talks,
+            "conversations",
+            "conversations, from conversations",
+            "the assistant's answers, each with what ends it",
+        ),
     ],
 )
-def test_rows_of_other_programs_are_known(new, tmp_path, talker_folder, rows, taken_for, learned):
-    made = [
-        row
-        for row, *_ in rows(random.Random(), 60, {"instructions": "output", "talks": "conversations"}[rows.__name__])
-    ]
+def test_rows_of_other_programs_are_known(new, tmp_path, talker_folder, rows, field, taken_for, learned):
+    made = [row for row, *_ in rows(random.Random(), 60, field)]
     path = tmp_path / "a.json"
     path.write_text(json.dumps(made, indent=2))
     done = new("--data", path, "--model", talker_folder)
@@ -199,10 +206,8 @@ def test_rows_of_other_programs_are_known(new, tmp_path, talker_folder, rows, ta
     assert (file.model.task, file.model.labels) == ("causal-lm", ())
     assert "--generate" in file.model.options
     check = task_named("causal-lm").check((), Template.beside(talker_folder))
-    written = [
-        examples_for(open_data(done.file.parent / "data" / name), check) for name in ("train.jsonl", "held-out.jsonl")
-    ]
-    assert sorted(one.text for part in written for one in part) == sorted(check(row).text for row in made)
+    parts = (examples_for(open_data(path), check) for path in (done.file.parent / "data").iterdir())
+    assert sorted(one.text for part in parts for one in part) == sorted(check(row).text for row in made)
 
 
 @pytest.mark.parametrize(("between", "name"), [(";", "a.csv"), ("\t", "a.csv"), ("\t", "a.tsv")])
