@@ -44,7 +44,10 @@ _IGNORED = "# All but spry.toml is made from it, or secret.\n*\n!.gitignore\n!sp
 def new(
     name: Annotated[str, typer.Argument(help="The project's name, and the folder that is made for it.")],
     data: Annotated[
-        str, typer.Option(help="Examples: a .jsonl, .csv or .tsv file, a folder, or the name of a dataset on the hub.")
+        str,
+        typer.Option(
+            help="Examples: a .jsonl, .json, .csv or .tsv file, a folder, or the name of a dataset on the hub."
+        ),
     ],
     text: Annotated[str, typer.Option(help="The column of the texts; several with + between them.")] = "",
     pair: Annotated[str, typer.Option(help="The column of the second texts, where texts come in pairs.")] = "",
