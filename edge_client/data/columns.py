@@ -8,7 +8,7 @@ from typing import NamedTuple, cast
 
 from edge_client.errors import DataError
 
-from .shapes import shape_of
+from .conversations import shape_of
 from .sources import USUAL, Located, Row, Source
 
 Fields = dict[str, tuple[str, ...]]

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from edge_client.data.columns import LABEL, LABELS, Columns, Fields, fields_of
-from edge_client.data.shapes import Shape, shape_of
+from edge_client.data.conversations import RowShape, shape_of
 from edge_client.data.sources import Row
 from edge_client.errors import DataError
 from edge_client.tasks.registry import task_named
@@ -73,7 +73,7 @@ def _task(names: Sequence[str], asked: Columns) -> str:
     return "causal-lm" if alone or {"messages"} <= set(names) or {"prompt", "completion"} <= set(names) else "seq-cls"
 
 
-def _told(rows: Sequence[Row], names: Sequence[str]) -> Shape | None:
+def _told(rows: Sequence[Row], names: Sequence[str]) -> RowShape | None:
     """The shape of other programs' rows that a language model learns from; None where they may be for classes."""
     shape = shape_of(names)
     if shape is None or shape.form not in ("messages", "pair"):

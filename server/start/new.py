@@ -16,7 +16,7 @@ from rich.console import Console
 from edge_client.bundle.manifest import TASKS
 from edge_client.commands.options.groups import words
 from edge_client.data.columns import Columns
-from edge_client.data.shapes import Shape, shape_of
+from edge_client.data.conversations import RowShape, shape_of
 from edge_client.store import files
 from edge_client.tasks.registry import task_named
 from server.errors import ProjectError
@@ -156,7 +156,7 @@ def _shown_fields(survey: Survey) -> list[tuple[str, tuple[str, ...]]]:
     return [(field, columns) for field, columns in survey.fields.items() if columns != (field,)]
 
 
-def _taken_for(shape: Shape, fields: Iterable[str]) -> str:
+def _taken_for(shape: RowShape, fields: Iterable[str]) -> str:
     if shape.form == "messages":
         return f"conversations, from {shape.fields[0]}"
     if shape.form == "completion":

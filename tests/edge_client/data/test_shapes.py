@@ -7,10 +7,9 @@ import random
 import pytest
 
 from edge_client.bundle.manifest import ModelSpec
-from edge_client.data.conversations import example_of
+from edge_client.data.conversations import example_of, shape_of
 from edge_client.data.examples import examples_for
 from edge_client.data.local import OwnData
-from edge_client.data.shapes import shape_of
 from edge_client.data.sources import BadRow, open_data
 from edge_client.data.templates import Template
 from edge_client.errors import DataError

@@ -20,7 +20,7 @@ import org.json.JSONObject;
  * </pre>
  *
  * <p>A question with its answer is two messages where the tokenizer has a chat template, else prompt and completion with
- * a blank line between them. The first shape that fits counts; Python's `edge_client/data/shapes.py` has the same.
+ * a blank line between them. The first shape that fits counts; Python's `edge_client/data/conversations.py` has the same.
  */
 final class Shapes {
     private enum Form { MESSAGES, COMPLETION, PAIR, TEXT }
