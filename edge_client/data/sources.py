@@ -16,13 +16,14 @@ import msgspec
 
 from edge_client.errors import DataError
 
-from . import lists
-
 Row = Mapping[str, object]
 
 LONGEST_LINE = 1 << 20
 """Bytes; a model reads a few thousand at most."""
 _BOM = b"\xef\xbb\xbf"
+_CHUNK = 1 << 16
+_MARKS = re.compile(rb'["\\{}\[\],]')
+"""What divides a list's values, and the texts in which nothing does."""
 _BETWEEN = ",", ";", "\t"
 """What tables have between values; spreadsheets of many countries write the second."""
 TABLES = ".csv", ".tsv"
@@ -92,7 +93,7 @@ def json_source(path: Path) -> Source:
     """Of a list, where a .json file has one, and of lines else."""
     if path.suffix.lower() == ".json":
         with path.open("rb") as file:
-            if lists.is_list(file):
+            if file.read(_CHUNK).removeprefix(_BOM).lstrip().startswith(b"["):
                 return ListSource(path)
     return JsonlSource(path)
 
@@ -168,7 +169,7 @@ class ListSource(FileSource):
     def rows(self) -> Iterator[Located]:
         with self.path.open("rb") as file, self.path.open("rb") as values:
             number = 0
-            for at, stop in lists.spans(file):
+            for at, stop in _spans(file):
                 if (value := _value(values, at, stop)).strip():
                     number += 1
                     try:
@@ -178,7 +179,7 @@ class ListSource(FileSource):
 
     def row(self, at: int, /) -> Row:
         with self.path.open("rb") as file:
-            stop = next((stop for _, stop in lists.spans(file, at)), at)
+            stop = next((stop for _, stop in _spans(file, at)), at)
             return _object(_value(file, at, stop), at)
 
 
@@ -273,6 +274,41 @@ def _line(file: BinaryIO) -> bytes:
     while len(last) == LONGEST_LINE + 1 and not last.endswith(b"\n"):
         last = file.readline(LONGEST_LINE + 1)
     return line
+
+
+def _spans(file: BinaryIO, start: int = 0) -> Iterator[tuple[int, int]]:
+    """Where each value begins, and ends: of the whole file, or from where a value of its list begins.
+
+    Only marks outside of texts are looked at; whether a value is JSON is for who reads it.
+    """
+    depth, begun = int(start > 0), start
+    for at, mark in _marks(file, start):
+        ends = depth == 1 and mark in b",]}"
+        if ends:
+            yield begun, at
+        depth += (mark in b"[{") - (mark in b"]}")
+        if ends or (depth == 1 and mark == b"["):
+            begun = at + 1
+    if depth > 0:
+        yield begun, file.tell()
+
+
+def _marks(file: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]:
+    """What opens, closes or divides, where it stands in no text."""
+    file.seek(start)
+    quoted, escaped, offset = False, -1, start
+    while chunk := file.read(_CHUNK):
+        for found in _MARKS.finditer(chunk):
+            at, mark = offset + found.start(), found[0]
+            if at == escaped:
+                continue
+            if mark == b"\\":
+                escaped = at + 1
+            elif mark == b'"':
+                quoted = not quoted
+            elif not quoted:
+                yield at, mark
+        offset += len(chunk)
 
 
 def _value(file: BinaryIO, at: int, stop: int) -> bytes:

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from edge_client.data import lists
+from edge_client.data import sources
 from edge_client.data.examples import examples_for
 from edge_client.data.sources import LONGEST_LINE, ListSource, open_data
 from edge_client.errors import DataError
@@ -23,9 +23,9 @@ def value(rng: random.Random, depth: int = 3):
     return {str(value(rng, 0)): value(rng, depth - 1) for _ in range(rng.randint(0, 3))}
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 7, 1 << 20])
+@pytest.mark.parametrize("chunk", [1, 2, 7, 1 << 16])
 def test_rows_are_those_of_the_list(tmp_path, monkeypatch, chunk):
-    monkeypatch.setattr(lists, "_CHUNK", chunk)
+    monkeypatch.setattr(sources, "_CHUNK", chunk)
     rng, path = random.Random(), tmp_path / "a.json"
     for _ in range(30):
         rows = [{"row": value(rng), "more": value(rng)} for _ in range(rng.randint(1, 6))]
