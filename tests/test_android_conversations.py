@@ -21,7 +21,7 @@ from edge_client.tasks.language import Language
 from edge_client.training.epoch import steps_in
 from edge_client.wire.protocol import Training
 from export.model.loading import template_of
-from tests import android, chats
+from tests import android, chats, shapes
 from tests.edge_client.data.test_turns import TEMPLATES, conversation
 
 LENGTH = 48
@@ -75,6 +75,8 @@ def rows_for(name: str, rng: random.Random) -> list[dict]:
     rows += [{"messages": [*messages, {"role": "user", "content": "more"}]} for messages in said[:2]]
     rows += [{"prompt": chats.words(rng, 40), "completion": chats.words(rng)} for _ in range(8)]
     rows += [{"prompt": "the tea is", "completion": " hot" * 80}, {"prompt": "ok. " * 80, "completion": "42"}]
+    rows += [row for row, *_ in (*shapes.instructions(rng, 10), *shapes.pairs(rng, 10))]
+    rows += [row for row, _ in shapes.talks(rng, 10, system=False)]
     return [*rows, {"text": chats.words(rng, 60)}, {"text": "the tea", "prompt": "alone"}]
 
 
@@ -92,6 +94,16 @@ def test_the_same_tokens_are_learnt(classes, tmp_path):
             cut += len(expected.ids) == LENGTH
     assert next(found, None) is None
     assert cut > 50
+
+
+def test_questions_are_prompts_where_there_is_no_template(classes, tmp_path):
+    rng = random.Random()
+    rows = [row for row, *_ in (*shapes.instructions(rng, 20), *shapes.pairs(rng, 20))]
+    template = template_of(chats.tokenizer(None))
+    found = read(classes, bundle(tmp_path / "bundle", template, rows))
+    encoder = TextEncoder(chats.trained(), MANIFEST, 1, LENGTH)
+    for row, one in zip(rows, found, strict=True):
+        assert one == sequence_of(example_of(row, template), encoder)._asdict(), row
 
 
 def short_rows(rng: random.Random) -> list[dict]:
@@ -138,6 +150,15 @@ REFUSED_BY_BOTH = [
     ({"messages": [turn("user"), {"role": "assistant"}]}, "message 2 must have a content that is a text, got none"),
     ({"prompt": "tea"}, "has one of prompt and completion: both belong together"),
     ({"prompt": " ", "completion": "hot"}, "prompt is empty"),
+    ({"instruction": "tea", "response": None}, "has one of instruction and response: both belong together"),
+    ({"question": "tea", "answer": "hot", "context": "hot tea"}, "has no text; its fields are"),
+    ({"instruction": "tea", "input": 7, "output": "hot"}, "input must be a text"),
+    ({"conversations": [{"from": "human"}]}, "message 1 must have a value that is a text, got none"),
+    ({"conversation": "[{"}, "conversation is not JSON"),
+    (
+        {"messages": [{"from": "Human", "value": "tea"}, {"from": "tool", "value": "hot"}]},
+        "message 2 is from 'tool', and known are human, user, gpt, assistant, chatgpt, bot, model, system alone",
+    ),
 ]
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, cast
 
 from edge_client.errors import DataError
 
-from .conversations import FIELDS, form_of
+from .conversations import shape_of
 from .sources import USUAL, Located, Row, Source
 
 Fields = dict[str, tuple[str, ...]]
@@ -33,12 +33,8 @@ _TEXTS = (
     ("content", ""),
     ("review", ""),
 )
-_LABELS = ("label", "labels", "class", "category", "topic", "intent", "coarse_label")
-_ELSEWHERE = {
-    ("conversations",): "write conversations as messages, each with role and content",
-    ("instruction", "output"): "write instruction and output as prompt and completion",
-}
-"""Rows that other programs teach language models, and what to make of them."""
+LABELS = ("label", "labels", "class", "category", "topic", "intent", "coarse_label")
+"""What columns of classes are commonly called."""
 _FIRST = 100
 """Rows whose fields tell the columns."""
 
@@ -58,12 +54,12 @@ def fields_of(
     wanted: Sequence[str], asked: Columns, names: Sequence[str], where: str, *, converses: bool = False
 ) -> Fields:
     """Where each field that a kind of task reads is found among a data set's columns; `converses`: as conversations."""
-    form = form_of(names) if converses and not asked.text else None
-    if form is not None and form != "text":
-        return {field: (field,) for field in FIELDS[form]}
+    shape = shape_of(names) if converses and not asked.text else None
+    if shape is not None and shape.form != "text":
+        return {field: (field,) for field in (*shape.fields, *shape.beside) if field in names}
     taken = _texts(asked, names, where) if "text" in wanted else {}
     if LABEL in wanted:
-        taken[LABEL] = asked.label or next((name for name in _LABELS if name in names), LABEL)
+        taken[LABEL] = asked.label or next((name for name in LABELS if name in names), LABEL)
     taken |= {name: given or name for name, given in zip(wanted, asked, strict=True) if name and name not in taken}
     fields = {field: tuple(columns.split("+")) for field, columns in taken.items() if columns}
     for field, columns in fields.items():
@@ -112,16 +108,8 @@ def _texts(asked: Columns, names: Sequence[str], where: str) -> dict[str, str]:
         text, second = next(known, ("", ""))
         pair = pair or second
     if not text:
-        refuse_elsewhere(names, where)
         raise DataError(f"{where} has no column of a name that texts commonly have; {_known(names)}")
     return {"text": text, "text_pair": pair}
-
-
-def refuse_elsewhere(names: Sequence[str], where: str) -> None:
-    """What other programs call conversations and instructions is named, and what to make of it."""
-    for known, told in _ELSEWHERE.items():
-        if set(known) <= set(names):
-            raise DataError(f"{where} has rows in the form of other programs: {told}")
 
 
 def _there(columns: str, names: Sequence[str]) -> bool:

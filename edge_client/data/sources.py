@@ -1,7 +1,7 @@
-"""Where rows of data come from: a JSONL, CSV or TSV file, or memory.
+"""Where rows of data come from: a JSONL, CSV or TSV file, a JSON list, or memory.
 
-A file is read line by line, and a row again by where it starts. A line has a bounded length, so that no file can fill
-the memory.
+A file is read line by line, and a row again by where it starts. A line has a bounded length, and so has a list's value,
+so that no file can fill the memory.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ Row = Mapping[str, object]
 LONGEST_LINE = 1 << 20
 """Bytes; a model reads a few thousand at most."""
 _BOM = b"\xef\xbb\xbf"
+_CHUNK = 1 << 16
+_MARKS = re.compile(rb'["\\{}\[\],]')
+"""What divides a list's values, and the texts in which nothing does."""
 _BETWEEN = ",", ";", "\t"
 """What tables have between values; spreadsheets of many countries write the second."""
 TABLES = ".csv", ".tsv"
@@ -71,19 +74,28 @@ class Source:
         return None
 
 
-USUAL = "text", "question", "messages", "prompt"
+USUAL = "text", "question", "messages", "prompt", "conversations", "conversation", "instruction", "query"
 """Columns of which rows have one at least, by the names that tasks read."""
 
 
 def open_data(data: Path | str | Iterable[Row], known: Collection[str] = USUAL) -> Source:
-    """JSONL, CSV or TSV (by its name's end) with one of the known columns, or rows in memory."""
+    """JSONL, CSV, TSV or JSON (by its name's end), a table with one of the known columns, or rows in memory."""
     if not isinstance(data, Path | str):
         return RowSource(data)
     path = Path(data)
     if not path.is_file():
         what = "is not a file" if path.exists() else "does not exist"
         raise DataError(f"{path} {what}; give a .jsonl or .csv file with a row for each example")
-    return CsvSource(path, known) if path.suffix.lower() in TABLES else JsonlSource(path)
+    return CsvSource(path, known) if path.suffix.lower() in TABLES else json_source(path)
+
+
+def json_source(path: Path) -> Source:
+    """Of a list, where a .json file has one, and of lines else."""
+    if path.suffix.lower() == ".json":
+        with path.open("rb") as file:
+            if file.read(_CHUNK).removeprefix(_BOM).lstrip().startswith(b"["):
+                return ListSource(path)
+    return JsonlSource(path)
 
 
 def count_rows(source: Source, *, refuse: bool = False) -> int:
@@ -149,6 +161,26 @@ class JsonlSource(FileSource):
         with self.path.open("rb") as file:
             file.seek(at)
             return _object(_line(file), at)
+
+
+class ListSource(FileSource):
+    """A JSON list of objects."""
+
+    def rows(self) -> Iterator[Located]:
+        with self.path.open("rb") as file, self.path.open("rb") as values:
+            number = 0
+            for at, stop in _spans(file):
+                if (value := _value(values, at, stop)).strip():
+                    number += 1
+                    try:
+                        yield Located(f"row {number}", at, _object(value, at))
+                    except BadRow as error:
+                        yield Located(f"row {number}", at, None, str(error))
+
+    def row(self, at: int, /) -> Row:
+        with self.path.open("rb") as file:
+            stop = next((stop for _, stop in _spans(file, at)), at)
+            return _object(_value(file, at, stop), at)
 
 
 class CsvSource(FileSource):
@@ -242,6 +274,47 @@ def _line(file: BinaryIO) -> bytes:
     while len(last) == LONGEST_LINE + 1 and not last.endswith(b"\n"):
         last = file.readline(LONGEST_LINE + 1)
     return line
+
+
+def _spans(file: BinaryIO, start: int = 0) -> Iterator[tuple[int, int]]:
+    """Where each value begins, and ends: of the whole file, or from where a value of its list begins.
+
+    Only marks outside of texts are looked at; whether a value is JSON is for who reads it.
+    """
+    depth, begun = int(start > 0), start
+    for at, mark in _marks(file, start):
+        ends = depth == 1 and mark in b",]}"
+        if ends:
+            yield begun, at
+        depth += (mark in b"[{") - (mark in b"]}")
+        if ends or (depth == 1 and mark == b"["):
+            begun = at + 1
+    if depth > 0:
+        yield begun, file.tell()
+
+
+def _marks(file: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]:
+    """What opens, closes or divides, where it stands in no text."""
+    file.seek(start)
+    quoted, escaped, offset = False, -1, start
+    while chunk := file.read(_CHUNK):
+        for found in _MARKS.finditer(chunk):
+            at, mark = offset + found.start(), found[0]
+            if at == escaped:
+                continue
+            if mark == b"\\":
+                escaped = at + 1
+            elif mark == b'"':
+                quoted = not quoted
+            elif not quoted:
+                yield at, mark
+        offset += len(chunk)
+
+
+def _value(file: BinaryIO, at: int, stop: int) -> bytes:
+    """What stands there; of a value that is too long a part that shows it."""
+    file.seek(at)
+    return file.read(min(stop - at, LONGEST_LINE + 1))
 
 
 def _text(line: bytes, at: int) -> str:

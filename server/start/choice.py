@@ -96,7 +96,10 @@ def model_for(task: str | None, asked: str | None) -> str:
     Of a folder by its whole path: the project is another folder.
     """
     if asked is None and task == "causal-lm":
-        raise ProjectError("a language model has to be named: give --model with a folder or a name on the hub")
+        raise ProjectError(
+            "these rows are for a language model, which has to be named: give --model with a folder or a name on the "
+            "hub; or name the column of their classes (--label)"
+        )
     if asked is not None and Path(asked).expanduser().is_dir():
         return str(Path(asked).expanduser().resolve())
     return asked or ENCODER

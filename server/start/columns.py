@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from edge_client.data.columns import LABEL, Columns, Fields, fields_of, refuse_elsewhere
+from edge_client.data.columns import LABEL, LABELS, Columns, Fields, fields_of
+from edge_client.data.conversations import RowShape, shape_of
 from edge_client.data.sources import Row
 from edge_client.errors import DataError
 from edge_client.tasks.registry import task_named
@@ -16,6 +17,10 @@ _MOST_CLASSES = 0.2
 _LONGEST_CLASS = 60
 _FEWEST_WORDS = 2.0
 """Of a text, as a mean; a column of names or numbers has fewer."""
+_MOST = 0.9
+"""Of the rows that have what their shape asks for; a few may lack it."""
+_SURE = "conversations", "conversation", "instruction"
+"""Columns of language models' rows alone, whatever stands in them."""
 
 
 class Found(NamedTuple):
@@ -30,7 +35,7 @@ class Found(NamedTuple):
 def columns_in(rows: Sequence[Row], asked: Columns, task: str | None, where: str) -> Found:
     """What can be learned from rows, and from which of their columns."""
     names = list(dict.fromkeys(str(name) for row in rows for name in row))
-    task = task or _task(names, asked)
+    asked_for, task = task, task or _task(names, asked)
     kind = task_named(task)
     if LABEL not in kind.fields:
         fields = fields_of(kind.fields, asked, names, where, converses=kind.converses)
@@ -41,8 +46,9 @@ def columns_in(rows: Sequence[Row], asked: Columns, task: str | None, where: str
     except DataError:
         if any(name and part not in names for name in asked for part in name.split("+")):
             raise
-    if not asked.text:
-        refuse_elsewhere(names, where)
+    if asked_for is None and not any(asked) and (shape := _told(rows, names)):
+        fields = fields_of(task_named("causal-lm").fields, asked, names, where, converses=True)
+        return Found("causal-lm", fields, guessed=shape.fields[0] not in _SURE)
     label = asked.label or _label(rows, names)
     text = asked.text or _text(rows, [name for name in names if name != label])
     if not label or not text:
@@ -65,6 +71,33 @@ def _task(names: Sequence[str], asked: Columns) -> str:
         return "qa"
     alone = len(names) == 1 and not asked.label
     return "causal-lm" if alone or {"messages"} <= set(names) or {"prompt", "completion"} <= set(names) else "seq-cls"
+
+
+def _told(rows: Sequence[Row], names: Sequence[str]) -> RowShape | None:
+    """The shape of other programs' rows that a language model learns from; None where they may be for classes."""
+    shape = shape_of(names)
+    if shape is None or shape.form not in ("messages", "pair"):
+        return None
+    fits = _is_talk if shape.form == "messages" else _is_text
+    if any(sum(fits(row.get(name)) for row in rows) < _MOST * len(rows) for name in shape.fields):
+        return None
+    if shape.fields[0] in _SURE:
+        return shape
+    return shape if not set(LABELS) & set(names) and _vary([str(row.get(shape.fields[1])) for row in rows]) else None
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_talk(value: object) -> bool:
+    """Messages, which a table has as JSON."""
+    return isinstance(value, list) or (isinstance(value, str) and value.lstrip().startswith("[{"))
+
+
+def _vary(answers: Sequence[str]) -> bool:
+    """As what is written does, and classes do not."""
+    return len(set(answers)) > len(answers) / 2 and fmean(len(one.split()) for one in answers) >= _FEWEST_WORDS
 
 
 def _label(rows: Sequence[Row], names: Iterable[str]) -> str:

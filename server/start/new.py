@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from rich.console import Console
 from edge_client.bundle.manifest import TASKS
 from edge_client.commands.options.groups import words
 from edge_client.data.columns import Columns
-from edge_client.data.conversations import form_of
+from edge_client.data.conversations import RowShape, shape_of
 from edge_client.store import files
 from edge_client.tasks.registry import task_named
 from server.errors import ProjectError
@@ -32,6 +33,7 @@ _SHOWN_CLASSES = 8
 _LEARNED = {
     "messages": "the assistant's answers, each with what ends it",
     "completion": "completions; prompts are read alone",
+    "pair": "answers; what is asked is read alone",
     "text": "all of each text",
 }
 _TRIAL = 4
@@ -42,7 +44,10 @@ _IGNORED = "# All but spry.toml is made from it, or secret.\n*\n!.gitignore\n!sp
 def new(
     name: Annotated[str, typer.Argument(help="The project's name, and the folder that is made for it.")],
     data: Annotated[
-        str, typer.Option(help="Examples: a .jsonl, .csv or .tsv file, a folder, or the name of a dataset on the hub.")
+        str,
+        typer.Option(
+            help="Examples: a .jsonl, .json, .csv or .tsv file, a folder, or the name of a dataset on the hub."
+        ),
     ],
     text: Annotated[str, typer.Option(help="The column of the texts; several with + between them.")] = "",
     pair: Annotated[str, typer.Option(help="The column of the second texts, where texts come in pairs.")] = "",
@@ -124,7 +129,10 @@ def _show(folder: Path, survey: Survey, choice: Choice, told: list[str]) -> None
         say(f"  {len(survey.classes)} classes: {_classes(survey)}")
         say(f"  always answering the most frequent one would be right in {survey.majority:.0%}")
     if survey.task == "causal-lm":
-        say(f"  learned: {_LEARNED[form_of(survey.fields) or 'text']}")
+        shape = shape_of(survey.fields)
+        if shape is not None and shape.form != "text":
+            say(f"  taken for: {_taken_for(shape, survey.fields)}")
+        say(f"  learned: {_LEARNED[shape.form if shape else 'text']}")
     if survey.tokens:
         middle = survey.tokens[len(survey.tokens) // 2]
         say(f"  tokens: {survey.tokens[0]} to {survey.tokens[-1]}, half of the rows have {middle} or fewer")
@@ -146,6 +154,16 @@ def _show(folder: Path, survey: Survey, choice: Choice, told: list[str]) -> None
 
 def _shown_fields(survey: Survey) -> list[tuple[str, tuple[str, ...]]]:
     return [(field, columns) for field, columns in survey.fields.items() if columns != (field,)]
+
+
+def _taken_for(shape: RowShape, fields: Iterable[str]) -> str:
+    if shape.form == "messages":
+        return f"conversations, from {shape.fields[0]}"
+    if shape.form == "completion":
+        return "prompts with their completions"
+    first, last = shape.fields
+    beside = [field for field in fields if field in shape.beside]
+    return f"questions with their answers: {' and '.join([first, *beside])}, answered by {last}"
 
 
 def _classes(survey: Survey) -> str:

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edge_client.data.columns import spread
-from edge_client.data.sources import TABLES, BadRow, CsvSource, JsonlSource, Located, Row, Source
+from edge_client.data.sources import TABLES, BadRow, CsvSource, Located, Row, Source, json_source
 from edge_client.errors import DataError
 from server.simulation.data import hub
 
 LOOKED_AT = 1000
 """Rows whose fields and contents tell the columns."""
 _TRAIN, _TEST = ("train",), ("test", "validation", "dev")
-_ENDS = {".jsonl": JsonlSource, ".ndjson": JsonlSource, **dict.fromkeys(TABLES, CsvSource)}
+_ENDS = ".jsonl", ".ndjson", ".json", *TABLES
 
 
 class RowSets(NamedTuple):
@@ -104,11 +104,12 @@ def _part(folder: Path, names: Sequence[str]) -> Source | None:
 
 
 def _file(path: Path) -> Source:
-    kind = _ENDS.get(path.suffix.lower())
-    if kind is None:
-        how = f", such as by jq -c '.[]' {path.name} > rows.jsonl" if path.suffix.lower() == ".json" else ""
-        raise DataError(f"{path} is neither .jsonl nor .csv; save it as one of these, with a row for each example{how}")
-    return CsvSource(path, known=()) if kind is CsvSource else JsonlSource(path)
+    end = path.suffix.lower()
+    if end not in _ENDS:
+        raise DataError(
+            f"{path} is neither .jsonl, .json nor .csv; save it as one of these, with a row for each example"
+        )
+    return CsvSource(path, known=()) if end in TABLES else json_source(path)
 
 
 def first_rows(source: Source) -> list[Row]:

@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from edge_client.data.conversations import example_of, form_of
+from edge_client.data.conversations import example_of
 from edge_client.data.examples import Example
 from edge_client.data.sources import BadRow
 from edge_client.data.templates import Template
@@ -32,19 +32,6 @@ def test_a_completion_is_learnt_with_its_end():
 
 def test_a_text_is_learnt_as_a_whole():
     assert example_of({"text": "a b", "prompt": None}, TEMPLATE) == Example("a b")
-
-
-@pytest.mark.parametrize(
-    ("names", "form"),
-    [
-        (("messages", "text"), "messages"),
-        (("text", "completion", "prompt"), "completion"),
-        (("text", "label"), "text"),
-        (("prompt", "label"), None),
-    ],
-)
-def test_forms(names, form):
-    assert form_of(names) == form
 
 
 @pytest.mark.parametrize(

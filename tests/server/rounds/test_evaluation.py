@@ -22,7 +22,7 @@ from edge_client.step.stepper import Stepper
 from edge_client.tasks.registry import TASK_TYPES
 from edge_client.wire.protocol import Report
 from server.rounds.evaluation import on_devices
-from tests import chats
+from tests import chats, shapes
 from tests.conftest import LABELS
 from tests.server.conftest import encode
 
@@ -163,7 +163,11 @@ def short(count):
 def test_a_language_model_is_scored_on_answers_alone(server, talker, talker_folder):
     conversations = short(7)
     device = server.device()
-    rows = [{"messages": messages} for messages in conversations]
+    rows = [
+        {"messages": conversations[0]},
+        *map(shapes.talk, conversations[1:4]),
+        *map(shapes.instruction, conversations[4:]),
+    ]
     server.create_job(
         server.upload(talker), per_round=1, over_selection=1, held_out=upload(server, rows),
         training={"batch": 2, "length": 32},

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from edge_client.commands.cli import run
-from tests import chats
+from tests import chats, shapes
 from tests.server.rounds.test_evaluation import losses_by_transformers
 
 STILL = "optimizers.units.learning_rate=1e-12"
@@ -20,12 +20,13 @@ def short(rng: random.Random, count: int) -> list[dict]:
     return fitting[:count]
 
 
-@pytest.mark.parametrize("packed", ["false", "true"])
-def test_conversations_are_learnt_and_scored_as_on_devices(packed, talker_folder, tmp_path):
+@pytest.mark.parametrize(("packed", "shape"), [("false", shapes.instruction), ("true", shapes.talk)])
+def test_conversations_are_learnt_and_scored_as_on_devices(packed, shape, talker_folder, tmp_path):
     rng = random.Random()
     rows = short(rng, 15)
     for name, part in (("train", rows[:10]), ("test", rows[10:])):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+        lines = (json.dumps(shape(row["messages"])) for row in part)
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{line}\n" for line in lines))
     arguments = [
         "simulate", "--model", str(talker_folder), "--data", str(tmp_path), "--task", "causal-lm", "--clients", "2",
         "--per-round", "2", "--rounds", "1", "--batch", "2", "--length", "64", "--set", f"training.pack={packed}",

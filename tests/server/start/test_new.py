@@ -2,15 +2,21 @@
 
 import csv
 import json
+import random
 from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from edge_client.commands import cli
+from edge_client.data.examples import examples_for
+from edge_client.data.sources import open_data
+from edge_client.data.templates import Template
+from edge_client.tasks.registry import task_named
 from server.project.file import read
 from server.start.choice import ENCODER, Reading, remarks
 from server.start.survey import Columns, surveyed
+from tests import shapes
 from tests.tickets import TOPICS, table, tickets
 
 
@@ -150,7 +156,9 @@ def test_a_models_folder_is_found_from_the_project_too(tmp_path, model_folder, m
 
 def test_what_is_learned_of_conversations_is_said(new, tmp_path):
     pairs = lines(tmp_path, [{"prompt": text, "completion": topic} for text, topic in tickets()])
-    assert "learned: completions; prompts are read alone" in new("--data", pairs).out
+    told = new("--data", pairs).out
+    assert "taken for: prompts with their completions" in told
+    assert "learned: completions; prompts are read alone" in told
 
 
 @pytest.mark.parametrize(
@@ -170,15 +178,36 @@ def test_what_cannot_be_learned_is_refused_before_anything_is_written(new, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("rows", "field", "taken_for", "learned"),
     [
-        ({"conversations": [{"from": "human", "value": "a"}]}, "messages, each with role and content"),
-        ({"instruction": "say a", "input": "", "output": "a"}, "write instruction and output as prompt and completion"),
+        (
+            shapes.instructions,
+            "output",
+            "questions with their answers: instruction",
+            "answers; what is asked is read alone",
+        ),
+        (
+            shapes.talks,
+            "conversations",
+            "conversations, from conversations",
+            "the assistant's answers, each with what ends it",
+        ),
     ],
 )
-def test_what_other_programs_call_conversations_is_known(new, tmp_path, row, told):
-    done = new("--data", lines(tmp_path, [row] * 20))
-    assert (done.code, told in done.err) == (2, True)
+def test_rows_of_other_programs_are_known(new, tmp_path, talker_folder, rows, field, taken_for, learned):
+    made = [row for row, *_ in rows(random.Random(), 60, field)]
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(made, indent=2))
+    done = new("--data", path, "--model", talker_folder)
+    assert done.code == 0, done.err
+    assert f"  taken for: {taken_for}" in done.out
+    assert f"  learned: {learned}" in done.out
+    file = read(done.file)
+    assert (file.model.task, file.model.labels) == ("causal-lm", ())
+    assert "--generate" in file.model.options
+    check = task_named("causal-lm").check((), Template.beside(talker_folder))
+    parts = (examples_for(open_data(path), check) for path in (done.file.parent / "data").iterdir())
+    assert sorted(one.text for part in parts for one in part) == sorted(check(row).text for row in made)
 
 
 @pytest.mark.parametrize(("between", "name"), [(";", "a.csv"), ("\t", "a.csv"), ("\t", "a.tsv")])
@@ -230,7 +259,7 @@ def test_conversations_without_a_model_are_told_that_one_has_to_be_named(tmp_pat
     said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     lines(tmp_path, [{"messages": said}] * 3)
     assert cli.run(["new", "mine", "--data", "a.jsonl"]) == 2
-    assert "a language model has to be named" in capsys.readouterr().err
+    assert "these rows are for a language model, which has to be named: give --model" in capsys.readouterr().err
 
 
 def lines(folder, rows):
@@ -269,8 +298,8 @@ def test_classes_that_are_lists(new, tmp_path):
     ("args", "problem"),
     [
         (("--data", "gone.csv"), "gone.csv does not exist"),
-        (("--data", "a.xlsx"), "a.xlsx is neither .jsonl nor .csv"),
-        (("--data", "a.json"), "jq -c '.[]' a.json > rows.jsonl"),
+        (("--data", "a.xlsx"), "a.xlsx is neither .jsonl, .json nor .csv"),
+        (("--data", "a.json"), "a.json has no row that can be read; give a row for each example"),
         (("--data", "a.csv", "--text", "nothing"), "has no column 'nothing'"),
         (("--data", "a.csv", "--task", "poetry"), "unknown task 'poetry'"),
         (("--data", "a.csv", "--model", "models/none"), "is not a folder"),

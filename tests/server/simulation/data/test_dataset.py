@@ -1,14 +1,19 @@
 import csv
 import json
+import random
 import sys
 
 import pytest
 
 from edge_client.data.columns import Columns
 from edge_client.data.examples import Example
+from edge_client.data.templates import Template
 from edge_client.distribution import install_command
 from edge_client.errors import DataError, RuntimeMissing
 from server.simulation.data.dataset import open_dataset
+from server.start.columns import columns_in
+from server.start.rows import first_rows, open_rows
+from tests import chats, shapes
 
 ROWS = [{"text": "ice", "label": "no"}, {"text": "a lake", "label": "yes"}, {"text": "on it", "label": "no"}]
 
@@ -256,6 +261,19 @@ def test_a_dataset_of_hugging_face(tmp_path, splits, kind):
     assert [dataset.groups.names[number] for number in dataset.groups.of] == [f"genre {i % 2}" for i in rows]
     assert list(dataset.test) == [Example(f"premise {i}", f"hypothesis {i}", 1) for i in range(6)]
     assert dataset.fingerprint == open_dataset(str(tmp_path), "seq-cls", by="genre").fingerprint
+
+
+@pytest.mark.parametrize("rows", [shapes.talk, shapes.instruction])
+def test_conversations_and_instructions_of_hugging_face(tmp_path, library, rows):
+    rng, template = random.Random(), Template("{% for m in messages %}{{ m.role }}: {{ m.content }};{% endfor %}")
+    said = [chats.conversation(rng, turns=1) for _ in range(9)]
+    for name, part in (("train", said[:6]), ("test", said[6:])):
+        library.Dataset.from_list([rows(messages) for messages in part]).to_parquet(tmp_path / f"{name}.parquet")
+    dataset = open_dataset(str(tmp_path), "causal-lm", template=template)
+    assert [one.text for one in dataset.train] == [template.render(messages) for messages in said[:6]]
+    assert [one.text for one in dataset.test] == [template.render(messages) for messages in said[6:]]
+    found = columns_in(first_rows(open_rows(str(tmp_path)).train), Columns(), None, "rows")
+    assert (found.task, found.guessed) == ("causal-lm", False)
 
 
 def test_questions_of_hugging_face(tmp_path, library):

@@ -17,7 +17,7 @@ import dev.spry.core.DataException;
  * <pre>
  * seq-cls      text, label (a name or its number), and text_pair where a text comes in pairs
  * qa           question, context, answers: SQuAD's {"text": [...], "answer_start": [...]}, empty where there is none
- * causal-lm    messages, or prompt and completion, of which answers alone are learnt; or text
+ * causal-lm    messages, or prompt and completion, of which answers alone are learnt; or text; or what Shapes knows
  * </pre>
  */
 final class Rows {
@@ -44,53 +44,32 @@ final class Rows {
     }
 
     private Example said(JSONObject row) throws BadRow {
-        if (!row.isNull("messages")) {
+        JSONObject known = Shapes.known(row, template.isThere);
+        JSONArray messages = known.optJSONArray("messages");
+        if (messages != null) {
+            List<Message> said = new ArrayList<>();
+            for (int i = 0; i < messages.length(); i++) {
+                said.add(message(i + 1, messages.optJSONObject(i)));
+            }
             try {
-                return template.example(messages(row.opt("messages")));
+                return template.example(said);
             } catch (DataException error) {
                 throw new BadRow(error.getMessage());
             }
         }
-        if (!row.isNull("prompt") && !row.isNull("completion")) {
-            String prompt = string(row, "prompt");
-            String text = prompt + string(row, "completion") + template.end;
+        if (known.has("completion")) {
+            String prompt = string(known, "prompt");
+            String text = prompt + string(known, "completion") + template.end;
             int stop = text.codePointCount(0, text.length());
             return Example.learning(text, new int[][] {{prompt.codePointCount(0, prompt.length()), stop}}, false);
         }
-        if (row.isNull("text") && (row.has("prompt") || row.has("completion"))) {
-            throw new BadRow("has one of prompt and completion: both belong together");
-        }
-        return new Example(string(row, "text"), null, 0);
-    }
-
-    private static List<Message> messages(Object value) throws BadRow {
-        Object found = value;
-        if (value instanceof String) {
-            try {
-                found = new JSONArray((String) value);
-            } catch (JSONException error) {
-                throw new BadRow("messages is not JSON: " + error.getMessage());
-            }
-        }
-        if (!(found instanceof JSONArray) || ((JSONArray) found).length() == 0) {
-            throw new BadRow("messages must look like [{\"role\": \"user\", \"content\": \"...\"}], got '" + found + "'");
-        }
-        List<Message> messages = new ArrayList<>();
-        for (int i = 0; i < ((JSONArray) found).length(); i++) {
-            messages.add(message(i + 1, ((JSONArray) found).optJSONObject(i)));
-        }
-        return messages;
+        return new Example(string(known, "text"), null, 0);
     }
 
     private static Message message(int number, JSONObject given) throws BadRow {
         JSONObject fields = given == null ? new JSONObject() : given;
         for (String field : new String[] {"role", "content"}) {
-            Object text = fields.opt(field);
-            if (!(text instanceof String)) {
-                throw new BadRow("message " + number + " must have a " + field + " that is a text, got "
-                        + (text == null ? "none" : text.getClass().getSimpleName()));
-            }
-            if (!((String) text).trim().isEmpty()) {
+            if (!said(number, fields, field).trim().isEmpty()) {
                 string(fields, field);
             }
         }
@@ -104,7 +83,18 @@ final class Rows {
         return new Message(fields.optString("role"), fields.optString("content"));
     }
 
-    private static String string(JSONObject row, String field) throws BadRow {
+    /** A message's field that must be a text. */
+    static String said(int number, JSONObject fields, String field) throws BadRow {
+        Object text = fields.opt(field);
+        if (!(text instanceof String)) {
+            throw new BadRow("message " + number + " must have a " + field + " that is a text, got "
+                    + (text == null ? "none" : text.getClass().getSimpleName()));
+        }
+        return (String) text;
+    }
+
+    /** A row's field that must be a text with something in it. */
+    static String string(JSONObject row, String field) throws BadRow {
         Object value = row.opt(field);
         if (value == null || value == JSONObject.NULL) {
             throw new BadRow("has no " + field + "; its fields are " + fields(row));

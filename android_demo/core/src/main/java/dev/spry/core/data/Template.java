@@ -28,11 +28,14 @@ public final class Template {
 
     /** What ends a text that is complete; empty where the tokenizer has no such token. */
     final String end;
+    /** Whether the tokenizer has one, known to this app or not. */
+    final boolean isThere;
     private final Turns turns;
     private final String missing;
 
     /** Where a bundle has none, or `turns` is null, `missing` says why. */
-    Template(Turns turns, String end, String missing) {
+    Template(boolean isThere, Turns turns, String end, String missing) {
+        this.isThere = isThere;
         this.turns = turns;
         this.end = end;
         this.missing = missing;
@@ -51,7 +54,8 @@ public final class Template {
                         path + " cannot be read as a chat template (" + error.getMessage() + "); copy the bundle again");
             }
         }
-        return new Template(manifest.turns, fields.optString("eos_token"), missing(manifest, fields));
+        boolean isThere = !fields.optString("chat_template").isEmpty();
+        return new Template(isThere, manifest.turns, fields.optString("eos_token"), missing(manifest, fields));
     }
 
     private static String missing(Manifest manifest, JSONObject fields) {
@@ -159,7 +163,7 @@ public final class Template {
     }
 
     /** Without white space at either end: what Python's `strip` takes. */
-    private static String stripped(String text) {
+    static String stripped(String text) {
         int start = 0;
         int stop = text.length();
         while (start < stop && isSpace(text.charAt(start))) {

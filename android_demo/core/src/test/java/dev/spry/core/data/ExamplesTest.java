@@ -35,7 +35,7 @@ class ExamplesTest {
     }
 
     private static Examples examples(Source source, String task, boolean skip) throws IOException {
-        return Examples.of(source, new Rows(task, LABELS, new Template(null, "", "no template")), skip);
+        return Examples.of(source, new Rows(task, LABELS, new Template(false, null, "", "no template")), skip);
     }
 
     private static String rows(int count) {
