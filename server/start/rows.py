@@ -16,6 +16,8 @@ LOOKED_AT = 1000
 """Rows whose fields and contents tell the columns."""
 _TRAIN, _TEST = ("train",), ("test", "validation", "dev")
 _ENDS = ".jsonl", ".ndjson", ".json", *TABLES
+_TABLE = ".parquet"
+"""Which the library of datasets reads."""
 
 
 class RowSets(NamedTuple):
@@ -52,7 +54,7 @@ def open_rows(data: str) -> RowSets:
     """A file; a folder with train.jsonl, or with a folder for each class; or a dataset of the hub."""
     path = Path(data)
     if path.is_file():
-        return RowSets(_file(path))
+        return _of_hub(data) if path.suffix.lower() == _TABLE else RowSets(_file(path))
     if path.is_dir():
         train, test = _part(path, _TRAIN), _part(path, _TEST)
         classes = [one for one in sorted(path.iterdir()) if one.is_dir() and next(one.glob("*.txt"), None)]
@@ -60,7 +62,7 @@ def open_rows(data: str) -> RowSets:
             return RowSets(train, test)
         if len(classes) > 1:
             return RowSets(ClassFolders(path, classes))
-    elif path.suffix.lower() in _ENDS or data.startswith((".", "/", "~")):
+    elif path.suffix.lower() in (*_ENDS, _TABLE) or data.startswith((".", "/", "~")):
         raise DataError(f"{data} does not exist; give a .jsonl or .csv file with a row for each example")
     return _of_hub(data)
 
@@ -73,7 +75,8 @@ def _of_hub(data: str) -> RowSets:
     try:
         train, test = hub.labelled(splits, data, label)
     except DataError:  # it has no part to test on: some of its rows will do
-        return RowSets(_Named(hub.HubSource(splits["train"], f"{data}, train"), label, names))
+        name = data if len(splits) == 1 else f"{data}, train"
+        return RowSets(_Named(hub.HubSource(splits["train"], name), label, names))
     return RowSets(_Named(train, label, names), _Named(test, label, names))
 
 
@@ -107,7 +110,7 @@ def _file(path: Path) -> Source:
     end = path.suffix.lower()
     if end not in _ENDS:
         raise DataError(
-            f"{path} is neither .jsonl, .json nor .csv; save it as one of these, with a row for each example"
+            f"{path} is neither .jsonl, .json, .csv nor .parquet; save it as one of these, with a row for each example"
         )
     return CsvSource(path, known=()) if end in TABLES else json_source(path)
 

@@ -32,8 +32,10 @@ class HubSource(Source):
 
 
 def open_splits(data: str) -> Splits:
-    """The splits of `NAME`, `NAME:CONFIGURATION`, or of a folder that the library has written."""
+    """The splits of `NAME`, `NAME:CONFIGURATION`, of a folder that the library has written, or of one .parquet file."""
     folder = Path(data)
+    if folder.is_file():
+        return {"train": _table(data)}
     saved = (folder / "dataset_dict.json").is_file()
     tables = any(True for pattern in ("*.parquet", "data/*.parquet") for _ in folder.glob(pattern))
     if folder.is_dir() and not saved and not tables:
@@ -54,6 +56,19 @@ def open_splits(data: str) -> Splits:
         raise DataError(
             f"{data!r} is neither a folder with train.jsonl or train.csv nor a dataset of Hugging Face: {reason}"
         ) from error
+
+
+def _table(data: str) -> Any:
+    try:
+        from datasets import Dataset
+        from datasets.exceptions import DatasetsError
+    except ImportError as error:
+        raise RuntimeMissing(data, "hub", str(error)) from error
+    try:
+        return Dataset.from_parquet(data)
+    except (OSError, ValueError, RuntimeError, DatasetsError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise DataError(f"{data} cannot be read as a table of Parquet: {reason}; write it again") from error
 
 
 def columns(splits: Splits, data: str) -> Sequence[str]:

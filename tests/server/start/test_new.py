@@ -298,7 +298,7 @@ def test_classes_that_are_lists(new, tmp_path):
     ("args", "problem"),
     [
         (("--data", "gone.csv"), "gone.csv does not exist"),
-        (("--data", "a.xlsx"), "a.xlsx is neither .jsonl, .json nor .csv"),
+        (("--data", "a.xlsx"), "a.xlsx is neither .jsonl, .json, .csv nor .parquet"),
         (("--data", "a.json"), "a.json has no row that can be read; give a row for each example"),
         (("--data", "a.csv", "--text", "nothing"), "has no column 'nothing'"),
         (("--data", "a.csv", "--task", "poetry"), "unknown task 'poetry'"),

@@ -263,6 +263,19 @@ def test_a_dataset_of_hugging_face(tmp_path, splits, kind):
     assert dataset.fingerprint == open_dataset(str(tmp_path), "seq-cls", by="genre").fingerprint
 
 
+def test_one_table(tmp_path, splits):
+    file = tmp_path / "reviews.parquet"
+    splits["test"].to_parquet(file)
+    splits["train"].to_parquet(file)
+    rows, test = open_rows(str(file))
+    assert test is None
+    assert [located.row["label"] for located in rows.rows()] == ["no", -1, "yes"] * 4
+    assert rows.row(3)["premise"] == "premise 3"
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(DataError, match=r"reviews.parquet cannot be read as a table of Parquet: .*; write it again"):
+        open_rows(str(file))
+
+
 @pytest.mark.parametrize("rows", [shapes.talk, shapes.instruction])
 def test_conversations_and_instructions_of_hugging_face(tmp_path, library, rows):
     rng, template = random.Random(), Template("{% for m in messages %}{{ m.role }}: {{ m.content }};{% endfor %}")
