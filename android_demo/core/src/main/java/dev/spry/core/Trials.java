@@ -37,10 +37,7 @@ final class Trials {
     private static void check(ProgramRunner runner, ProgramSpec program, Trial trial) throws IOException {
         Tensor[] results = runner.run(program, inputs(program));
         runner.release(program);
-        double least = 0;
-        for (OutputSummary expected : trial.outcomes) {
-            least = Math.max(least, expected.size * LEAST);
-        }
+        double least = least(trial);
         for (int i = 0; i < Math.min(results.length, trial.outcomes.size()); i++) {
             String output = program.outputs.get(i).name;
             double error = error(compared(program, output, results[i]), trial.outcomes.get(i), least);
@@ -107,6 +104,15 @@ final class Trials {
             }
         }
         return false;
+    }
+
+    /** The size that an output is held against at least. */
+    static double least(Trial trial) {
+        double largest = 0;
+        for (OutputSummary expected : trial.outcomes) {
+            largest = Math.max(largest, expected.size);
+        }
+        return largest * LEAST;
     }
 
     /** How far an output is off in its size, and in samples from the first to the last at equal distances. */
