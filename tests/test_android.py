@@ -68,10 +68,11 @@ class Desk:
             self.bundle = admin.upload_bundle(bundle)
             self.token = admin.post("/v1/tokens", {"uses": 100})["token"]
 
-    def job(self, name: str, **settings) -> str:
+    def job(self, name: str, bundle: Path | None = None, **settings) -> str:
         values = {"per_round": 1, "minimum": 1, "over_selection": 1, "rounds": 2, "seed": 1} | settings
         with self.server.administrator() as admin:
-            admin.post("/v1/jobs", {"name": name, "bundle": self.bundle, "settings": values})
+            used = self.bundle if bundle is None else admin.upload_bundle(bundle)
+            admin.post("/v1/jobs", {"name": name, "bundle": used, "settings": values})
         return name
 
     def shown(self, name: str) -> dict:

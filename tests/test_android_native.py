@@ -207,3 +207,26 @@ def test_the_apps_runner_and_androids_library_send_what_the_exporters_runtime_se
     ours, theirs = (phone.adapter(name) for name in twins)
     assert moved(theirs, start) > 0.1
     assert_same(ours, theirs, apart=phone.apart)
+
+
+@pytest.mark.parametrize("phone", ["none"], indirect=True)
+def test_a_library_that_takes_one_products_packed_weights_for_anothers_is_refused(
+    phone, exporting, tmp_path, monkeypatch
+):
+    """A classifier's last block as it was exported before `products._no_bias`: nothing but the gradients was wrong."""
+    from export.lower.executorch.graph import EdgeGraph
+
+    call = EdgeGraph.call
+
+    def without_none(edge, target, *arguments, **options):
+        return call(edge, target, *(one for one in arguments if one is not None), **options)
+
+    monkeypatch.setattr("export.lower.executorch.products._no_bias", lambda edge, rows: None)
+    monkeypatch.setattr(EdgeGraph, "call", without_none)
+    bundle = exporting(tmp_path / "bundle", runtimes=("executorch",), cache=tmp_path / "lowered")
+    name = phone.job("without-a-bias", bundle, **MODES["epoch"])
+    refused = phone.phone(name, "--rounds", "1")
+    ended(refused, 2)
+    told = (refused.folder / "client.log").read_text()
+    assert "the runtime executorch gives wrong results here: " in told
+    assert " of block.1.vjp [2x8] is off by " in told

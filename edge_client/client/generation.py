@@ -10,11 +10,9 @@ from edge_client.data.templates import ANSWERING, Message, Template
 from edge_client.errors import BundleError
 from edge_client.generation.decoder import Decoder
 from edge_client.generation.generator import Generator, Wish
-from edge_client.runtimes.runtime import available, require_publisher, unasked
 from edge_client.store.jobs import DeviceStore
-from edge_client.training.plan import Workbench
 
-from .predictions import find_job, kept_weights, open_bundle
+from .predictions import find_job, kept_weights, open_bench, open_bundle
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -35,14 +33,12 @@ class Writer:
                 "--generate 512, and make a job of that"
             )
         weights = kept_weights(kept, about, bundle, personal=personal)
-        runtime = about.runtime if about.runtime in available() else next(iter(unasked()), about.runtime)
-        require_publisher([runtime], store.publisher())
         self.name = about.name
         self.template = Template.of(bundle)
         self.length = bundle.manifest.generation.length
         """Tokens of prompt and answer together."""
-        self._bench = Workbench(bundle, runtime, threads=threads)
-        decoder = Decoder(bundle.manifest, self._bench.runtime, runtime, weights)
+        self._bench = open_bench(store, about, bundle, threads)
+        decoder = Decoder(bundle.manifest, self._bench.runtime, self._bench.runtime_name, weights)
         self._generator = Generator(decoder, bundle.tokenizer(), bundle.manifest.generation.ends)
 
     def write(self, prompt: str | Sequence[int], wish: Wish) -> Iterator[str]:

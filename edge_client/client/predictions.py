@@ -14,6 +14,7 @@ from edge_client.runtimes.runtime import available, require_publisher, unasked
 from edge_client.step.stepper import Stepper
 from edge_client.store.job import JobStore, KnownJob
 from edge_client.store.jobs import DeviceStore
+from edge_client.store.tried import try_once
 from edge_client.tasks.task import Prediction, Text
 from edge_client.training.plan import Workbench, fitting_shape
 
@@ -33,9 +34,7 @@ def predict(
     kept, about = find_job(store, job)
     bundle = open_bundle(store, about)
     weights = kept_weights(kept, about, bundle, personal=personal)
-    runtime = about.runtime if about.runtime in available() else next(iter(unasked()), about.runtime)
-    require_publisher([runtime], store.publisher())
-    bench = Workbench(bundle, runtime, threads=threads)
+    bench = open_bench(store, about, bundle, threads)
     try:
         return list(_predicted(bench, texts, weights, low_memory=low_memory))
     finally:
@@ -65,6 +64,19 @@ def open_bundle(store: DeviceStore, about: KnownJob) -> Bundle:
     if publisher is not None:
         check_folder(folder, publisher)
     return Bundle(folder, read(folder / FILE_NAME))
+
+
+def open_bench(store: DeviceStore, about: KnownJob, bundle: Bundle, threads: int) -> Workbench:
+    """With the job's runtime where it is installed; its library may be another one since the last round."""
+    runtime = about.runtime if about.runtime in available() else next(iter(unasked()), about.runtime)
+    require_publisher([runtime], store.publisher())
+    bench = Workbench(bundle, runtime, threads=threads)
+    try:
+        try_once(bundle.folder, bundle.manifest, runtime, bench.runtime)
+    except BaseException:
+        bench.close()
+        raise
+    return bench
 
 
 def kept_weights(kept: JobStore, about: KnownJob, bundle: Bundle, *, personal: bool) -> Weights:

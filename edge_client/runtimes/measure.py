@@ -105,7 +105,7 @@ def measure_one(first: Runtime, second: Runtime, program: ProgramSpec) -> Memory
     return Memory(max(loaded - before, 0), peak_above(anonymous, run))
 
 
-def _shape_of(program: ProgramSpec) -> tuple[Any, ...]:
+def shape_of(program: ProgramSpec) -> tuple[Any, ...]:
     """What decides a program's memory besides its weights' values."""
     inputs = tuple(spec.shape for spec in program.inputs)
     outputs = tuple(spec.shape for spec in program.outputs)
@@ -116,7 +116,7 @@ def _measured(folder: Path, name: str, programs: Sequence[ProgramSpec]) -> Itera
     known: dict[tuple[Any, ...], Memory] = {}
     with open_runtime(name, folder, threads=1) as first, open_runtime(name, folder, threads=1) as second:
         for program in programs:
-            shape = _shape_of(program)
+            shape = shape_of(program)
             if shape not in known:
                 known[shape] = Memory(*in_child(lambda p=program: measure_one(first, second, p)))
             yield program, known[shape]

@@ -1,14 +1,16 @@
 """Does a runtime compute here what it did where the bundle was written? A few programs on inputs that a seed gives.
 
-An export notes what came out of them (`noted`); a device compares before it trains (`check`). The smallest program of
-each kind is taken, in the first segment, one block and the head. Of an output its size is kept and a few numbers spread
-over it: kernels that compute wrongly do so everywhere.
+An export notes what came out of them (`noted`); a device compares before it trains (`check`), in Java by `Trials`. The
+smallest program of each kind is taken: in the first segment, the block where it does most, the last one where its
+programs are others, as a classifier's are, and the head. Of an output its size is kept and a few numbers spread over
+it: kernels that compute wrongly do so everywhere.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +19,7 @@ from edge_client.bundle.manifest import EMBED, HEAD, OutputSummary, Precision, P
 from edge_client.bundle.names import WEIGHT
 from edge_client.errors import WrongResults
 
-from .measure import random_input
+from .measure import random_input, shape_of
 from .runtime import RUNTIMES, Runtime
 
 BOUND: dict[Precision, float] = {"none": 1e-3, "int8": 0.05, "int4": 0.1}
@@ -57,12 +59,16 @@ def check(runtime: Runtime, name: str, spec: RuntimeSpec) -> None:
                 )
 
 
-def _tried(programs: Iterable[ProgramSpec]) -> list[ProgramSpec]:
+def _tried(programs: Sequence[ProgramSpec]) -> list[ProgramSpec]:
+    blocks = [program.segment for program in programs if program.segment not in (EMBED, HEAD)]
     smallest: dict[tuple[str, str], ProgramSpec] = {}
-    for program in sorted(programs, key=lambda p: p.batch * p.length * max(p.directions, 1)):
-        place = program.segment if program.segment in (EMBED, HEAD) else "block"
+    for program in sorted(programs, key=lambda p: (p.batch * p.length * max(p.directions, 1), -p.flops)):
+        place = program.segment if program.segment in (EMBED, HEAD, *blocks[-1:]) else "block"
         smallest.setdefault((place, program.kind), program)
-    return list(smallest.values())
+    unlike: dict[tuple[Any, ...], ProgramSpec] = {}
+    for program in smallest.values():
+        unlike.setdefault(shape_of(program), program)  # the others differ in their weights alone
+    return list(unlike.values())
 
 
 def _run(runtime: Runtime, program: ProgramSpec) -> list[Array]:

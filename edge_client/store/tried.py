@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -27,4 +28,5 @@ def try_once(folder: Path, manifest: Manifest, name: str, runtime: Runtime) -> N
     if known.get(name) == library:
         return
     trials.check(runtime, name, spec)
-    write(folder / TRIED, msgspec.json.encode(known | {name: library}))
+    with suppress(OSError):  # where nothing can be written it is tried again
+        write(folder / TRIED, msgspec.json.encode(known | {name: library}))

@@ -10,6 +10,7 @@
 
     plans         the programs that a task loads, and how they share some memory
     clipping      updates that go no further than so much
+    trials        what goes into a program that is tried, and how far results are off what was noted
 
 Seeds are strings, since not every JSON reader keeps 64-bit integers; bytes are base64; values are decimals that read
 back to exactly one float32.
@@ -34,11 +35,14 @@ from edge_client.bundle.manifest import (
     ProgramSpec,
     RuntimeSpec,
     Segment,
+    TensorSpec,
     Unit,
     write,
 )
 from edge_client.data.batches import shuffled
 from edge_client.errors import SpryError
+from edge_client.runtimes import trials
+from edge_client.runtimes.runtime import Runtime
 from edge_client.training.aggregations import AGGREGATIONS
 from edge_client.training.optimizers import local_step, server_step
 from edge_client.training.plan import plan_for, programs_of
@@ -136,6 +140,7 @@ def vectors():
         "replay": [replayed(settings, [*AGGREGATIONS][i % 4], random) for i, settings in enumerate(REPLAYS)],
         "plans": [planned(*case) for case in PLANS],
         "clipping": [shortened(random, times) for times in (0.25, 0.999, 2.0)],
+        "trials": tried(random),
     }
 
 
@@ -230,6 +235,54 @@ def shortened(random, times):
     most = times * length_of(changes_of(start, update))
     found = {"start": plain(start), "update": plain(update), "most": most}
     return found | {"clipped": plain(clipped(start, update, most))}
+
+
+class Given(Runtime):
+    """Computes what it is told, and keeps what it was given."""
+
+    def _load(self, program):
+        def run(arrays):
+            self.inputs = {spec.name: value for spec, value in zip(program.inputs, arrays, strict=True)}
+            return list(self.results.values())
+
+        return run
+
+
+def tried(random):
+    sizes = {"hidden": (2, 4, 3), "w:second.a": (1, 5)}
+    inputs = (
+        *(TensorSpec(name, "float32", shape) for name, shape in sizes.items()),
+        TensorSpec("labels", "int64", (2, 4)),
+    )
+    noted = {"loss": normal(random, 2), "logits": normal(random, 2, 4, 2), "g:second.a": normal(random, 1, 5)}
+    noted["moved"] = normal(random, 60) * np.float32(1e-5)
+    outputs = tuple(TensorSpec(name, "float32", value.shape) for name, value in noted.items())
+    program = ProgramSpec("head", "vjp", 2, 4, 0, "programs", "tried", inputs, outputs, 1, 1, 1)
+    runtime = Given(Path())
+    runtime.results = noted
+    (trial,) = trials.noted(runtime, RuntimeSpec("none", {}, (program,), 0))
+    found = {
+        "program": msgspec.to_builtins(program),
+        "trial": msgspec.to_builtins(trial),
+        "inputs": plain(runtime.inputs),
+    }
+    follower = noted["logits"] + np.float32([3, 0])  # another token, as likely
+    turned = noted["g:second.a"][:, ::-1]
+    cases = [
+        {},
+        {"logits": follower},
+        {"logits": noted["logits"] + 1},
+        {"g:second.a": turned},
+        {"moved": -noted["moved"]},
+    ]
+    cases += [{"loss": noted["loss"] * np.float32(1 + part)} for part in (5e-4, 5e-3)]
+    return found | {"cases": [off(runtime, program, trial, noted | changed) for changed in cases]}
+
+
+def off(runtime, program, trial, results):
+    runtime.results = results
+    errors = trials._errors(trials._run(runtime, program), trial.outcomes)
+    return {"results": plain(results), "errors": errors}
 
 
 def normal(random, *shape):

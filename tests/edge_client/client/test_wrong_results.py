@@ -17,19 +17,23 @@ def expecting_else(exported_once, tmp_path):
     def make(*runtimes):
         folder = exported_once("-".join(["tried", *runtimes]), runtimes=runtimes, batches=(4,))
         copy = shutil.copytree(folder, tmp_path / "bundle")
-        manifest = manifests.read(copy / FILE_NAME)
-        spec = manifest.runtimes["onnx"]
-        trials = [
-            msgspec.structs.replace(
-                trial, outcomes=tuple(msgspec.structs.replace(one, size=one.size + 1) for one in trial.outcomes)
-            )
-            for trial in spec.trials
-        ]
-        wrong = manifest.runtimes | {"onnx": msgspec.structs.replace(spec, trials=tuple(trials))}
-        (copy / FILE_NAME).write_bytes(manifests.write(msgspec.structs.replace(manifest, runtimes=wrong)))
+        expect_else(copy)
         return copy
 
     return make
+
+
+def expect_else(folder):
+    manifest = manifests.read(folder / FILE_NAME)
+    spec = manifest.runtimes["onnx"]
+    trials = [
+        msgspec.structs.replace(
+            trial, outcomes=tuple(msgspec.structs.replace(one, size=one.size + 1) for one in trial.outcomes)
+        )
+        for trial in spec.trials
+    ]
+    wrong = manifest.runtimes | {"onnx": msgspec.structs.replace(spec, trials=tuple(trials))}
+    (folder / FILE_NAME).write_bytes(manifests.write(msgspec.structs.replace(manifest, runtimes=wrong)))
 
 
 def test_the_next_runtime_is_taken(fleet, expecting_else):
@@ -51,8 +55,14 @@ def test_a_device_without_another_one_ends(fleet, expecting_else):
     assert len(fleet.told("failed")) == 1
 
 
-def test_a_right_one_is_tried_once(fleet, trainable):
+def test_a_right_one_is_tried_once_and_another_version_before_it_predicts(fleet, trainable):
     fleet.job(fleet.upload(trainable), rounds=1)
-    assert fleet.client().run(rounds=1).rounds == 1
+    client = fleet.client(runtime="onnx")
+    assert client.run(rounds=1).rounds == 1
     (kept,) = (fleet.folder / "home").glob("*/bundles/*/tried.json")
     assert "onnxruntime" in kept.read_text()
+    expect_else(kept.parent)
+    assert len(client.predict(["the ice"])) == 1
+    kept.write_text(kept.read_text().replace("onnxruntime of ", "onnxruntime of another day "))
+    with pytest.raises(WrongResults, match="wrong results here"):
+        client.predict(["the ice"])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from edge_client.bundle import manifest as manifests
-from edge_client.bundle.manifest import DUAL, EMBED, HEAD, PLAIN, VJP, ProgramSpec, TensorSpec
+from edge_client.bundle.manifest import DUAL, EMBED, ENTER, HEAD, PLAIN, VJP, ProgramSpec, TensorSpec
 from edge_client.errors import WrongResults
 from edge_client.runtimes import trials
 from edge_client.runtimes.onnx import OnnxRuntime
@@ -37,11 +37,22 @@ def kinds(spec):
 
 
 def test_an_export_notes_each_kind_of_program_once_in_each_part_of_the_chain(spec):
-    places = [(segment if segment in (EMBED, HEAD) else "block", kind) for segment, kind in kinds(spec)]
+    places = kinds(spec)
     assert len(set(places)) == len(places)
-    assert {(EMBED, PLAIN), ("block", PLAIN), ("block", DUAL), ("block", VJP), (HEAD, VJP)} <= set(places)
+    assert {(EMBED, PLAIN), ("block.0", PLAIN), ("block.0", VJP), (HEAD, VJP)} <= set(places)
+    assert {kind for segment, kind in places if segment == "block.1"} == {PLAIN, ENTER, DUAL, VJP}  # with one query
     assert {trial.bound for trial in spec.trials} == {1e-3}
     assert len(msgspec.json.encode(spec.trials)) < 20_000
+
+
+@pytest.mark.parametrize(("last", "tried"), [(4, ["block.1"]), (3, ["block.1", "block.3"])], ids=["alike", "another"])
+def test_of_blocks_that_are_alike_one_is_tried_and_it_goes_back_to_the_one_before(last, tried):
+    """The first one's exact gradient ends there, and a classifier's last block has one query."""
+    programs = [
+        ProgramSpec(f"block.{number}", VJP, 1, 4, 0, "file", "", (), (), flops=flops, load_bytes=0, peak_bytes=0)
+        for number, flops in enumerate([2, 4, 4, last])
+    ]
+    assert [program.segment for program in trials._tried(programs)] == tried
 
 
 def test_the_smallest_shape_is_tried(bundle):

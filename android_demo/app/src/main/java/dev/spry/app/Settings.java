@@ -4,6 +4,8 @@ import java.io.File;
 
 import android.content.Context;
 import android.content.SharedPreferences;
+import android.content.pm.PackageInfo;
+import android.content.pm.PackageManager;
 import android.os.Build;
 import dev.spry.core.Client;
 import dev.spry.core.Conditions;
@@ -87,7 +89,17 @@ final class Settings {
     Client.Builder client() {
         Conditions conditions = new Conditions(new Phone(context)).onlyCharging(isOn(CHARGING))
                 .unmeteredOnly(isOn(UNMETERED)).maxMemory(megabytes() * 1_000_000L);
-        return new Client.Builder(home(), server(), new ExecuTorch())
+        return new Client.Builder(home(), server(), new ExecuTorch(installed()))
                 .token(token()).name(name()).conditions(conditions).skipBadRows(true).patience(PATIENCE);
+    }
+
+    /** Another text once another build of this app is installed; empty where the system does not say. */
+    private String installed() {
+        try {
+            PackageInfo app = context.getPackageManager().getPackageInfo(context.getPackageName(), 0);
+            return "app of " + app.lastUpdateTime;
+        } catch (PackageManager.NameNotFoundException error) {
+            return "";
+        }
     }
 }

@@ -146,8 +146,8 @@ final class Attempts {
             boolean memory = error instanceof OutOfMemoryError;
             giveBack(job, task, memory ? "out of memory" : String.valueOf(error.getMessage()));
             failures++;
-            if (error instanceof StoreException) { // the next task would find the disk as full
-                throw (StoreException) error;
+            if (error instanceof StoreException || error instanceof WrongResultsException) {
+                throw (SpryException) error; // the next task would find the disk as full, the runtime as wrong
             }
             waits.afterFailure();
             return;

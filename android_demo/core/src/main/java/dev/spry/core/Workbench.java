@@ -8,7 +8,9 @@ import java.util.Set;
 import dev.spry.core.bundle.Bundle;
 import dev.spry.core.bundle.Manifest;
 import dev.spry.core.bundle.ProgramSpec;
+import dev.spry.core.bundle.RuntimeSpec;
 import dev.spry.core.data.Encoder;
+import dev.spry.core.store.Tried;
 import dev.spry.core.text.Tokenizer;
 import dev.spry.core.training.Passes;
 import dev.spry.core.training.Plan;
@@ -22,13 +24,35 @@ final class Workbench implements Closeable {
     final ProgramRunner runner;
     private final String name;
 
-    /** `name` is the bundle's: its manifest's sha256. */
+    /** `name` is the bundle's: its manifest's sha256. A runtime that gives wrong results for it is refused. */
     Workbench(Bundle bundle, String name, Engine engine) throws IOException {
         this.bundle = bundle;
         this.name = name;
         manifest = bundle.manifest;
         tokenizer = Tokenizer.read(bundle.tokenizer());
         runner = engine.open(bundle);
+        boolean right = false;
+        try {
+            tryOnce(engine.version());
+            right = true;
+        } finally {
+            if (!right) {
+                close();
+            }
+        }
+    }
+
+    /** By the bundle's own trials: once for each version of the library that is known. */
+    private void tryOnce(String version) throws IOException {
+        RuntimeSpec spec = manifest.runtime(runner.runtime());
+        Tried tried = new Tried(bundle.folder);
+        if (spec.trials.isEmpty() || !version.isEmpty() && tried.has(runner.runtime(), version)) {
+            return;
+        }
+        Trials.check(runner, spec);
+        if (!version.isEmpty()) {
+            tried.add(runner.runtime(), version);
+        }
     }
 
     boolean isFor(Task task) {

@@ -4,6 +4,7 @@ import java.io.File;
 import java.io.IOException;
 
 import dev.spry.core.bundle.Bundle;
+import dev.spry.core.store.Refused;
 import dev.spry.core.store.Store;
 import dev.spry.core.wire.Download;
 import dev.spry.core.wire.Server;
@@ -35,11 +36,25 @@ final class Workshop {
                 throw new SpryException("the task is for the runtime " + task.runtime + ", this device offers "
                         + engine.name() + ": it goes back to the server, and another comes with the next look");
             }
-            File folder = store.bundle(task.bundle);
-            Bundle bundle = new Download(server, task.bundle, folder, tell).signedBy(publisher).fetch(task.runtime);
-            open = new Workbench(bundle, task.bundle, engine);
+            open = opened(task);
         }
         return open;
+    }
+
+    private Workbench opened(Task task) throws IOException {
+        Refused refused = new Refused(store);
+        String known = refused.why(task.bundle, engine.version());
+        if (known != null) {
+            throw new WrongResultsException(known);
+        }
+        File folder = store.bundle(task.bundle);
+        Bundle bundle = new Download(server, task.bundle, folder, tell).signedBy(publisher).fetch(task.runtime);
+        try {
+            return new Workbench(bundle, task.bundle, engine);
+        } catch (WrongResultsException error) {
+            refused.add(task.bundle, engine.version(), error.getMessage());
+            throw error;
+        }
     }
 
     /** Give back the memory of runtime, programs and tokenizer. */

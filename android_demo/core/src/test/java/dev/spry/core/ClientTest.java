@@ -15,6 +15,7 @@ import java.util.Calendar;
 import java.util.Collections;
 import java.util.GregorianCalendar;
 import java.util.List;
+import java.util.Map;
 
 import org.json.JSONObject;
 import org.junit.jupiter.api.AfterEach;
@@ -24,6 +25,7 @@ import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 
 import dev.spry.core.bundle.Bundle;
+import dev.spry.core.bundle.ProgramSpec;
 import dev.spry.core.data.Example;
 import dev.spry.core.data.JsonlSource;
 import dev.spry.core.store.Disk;
@@ -235,6 +237,107 @@ class ClientTest {
         assertThrows(LinkageError.class, () -> client(missing).open().run(Client.ENDLESS));
         assertTrue(last("failed").endsWith("the runtime executorch cannot be loaded: libexecutorch.so"), last("failed"));
         assertEquals("/v1/tasks/t1/failure", stage.seen.get(stage.seen.size() - 1).path);
+    }
+
+    /** A runtime that gives ones, whatever it runs, of a version that can be named. */
+    private static final class Ones implements Engine, ProgramRunner {
+        String version = "";
+        int runs;
+
+        @Override
+        public String name() {
+            return "executorch";
+        }
+
+        @Override
+        public String version() {
+            return version;
+        }
+
+        @Override
+        public ProgramRunner open(Bundle bundle) {
+            return this;
+        }
+
+        @Override
+        public String runtime() {
+            return name();
+        }
+
+        @Override
+        public Tensor[] run(ProgramSpec program, Tensor[] inputs) {
+            runs++;
+            return new Tensor[] {Tensor.of(new float[] {1, 1}, 2)};
+        }
+
+        @Override
+        public void release(ProgramSpec program) {}
+
+        @Override
+        public void close() {}
+    }
+
+    /** A server whose one bundle expects a loss of this size; its name. */
+    private String expecting(double size) throws Exception {
+        byte[] manifest = new TinyBundle().tried(size).manifest();
+        Map<String, byte[]> files = new TinyBundle().files;
+        stage.otherwise((request, to) -> {
+            String path = request.path.split("/", 5)[4];
+            Stage.send(to, 200, path.equals("manifest.json") ? manifest : files.get(path));
+        });
+        return Disk.hex(Disk.sha256().digest(manifest));
+    }
+
+    private void offer(String bundle) {
+        stage.then(request -> request.path.endsWith("/check-in"), 200, task("executorch", bundle));
+        stage.then(request -> request.path.endsWith("/failure"), 200, "{\"wait\": 1}");
+    }
+
+    @Test
+    void aRuntimeWithWrongResultsEndsTheRunAndItsBundleIsDownloadedOnce() throws Exception {
+        Ones engine = new Ones();
+        String bundle = expecting(2);
+        stage.then(201, ENROLLED);
+        for (String version : new String[] {"one", "one", "two", "", ""}) {
+            engine.version = version;
+            offer(bundle);
+            String told = assertThrows(
+                    WrongResultsException.class, () -> client(engine).open().run(Client.ENDLESS)).getMessage();
+            assertTrue(told.startsWith("the runtime executorch gives wrong results here: loss of head.plain [2x4] is off "
+                    + "by 0.5 of its size, at most 0.001 was expected; update the app"), told);
+            assertTrue(last("failed").endsWith(told), last("failed"));
+            Stage.Request failure = stage.seen.get(stage.seen.size() - 1);
+            assertEquals(told, new JSONObject(failure.text()).getString("reason"));
+        }
+        assertEquals(4, engine.runs);
+        assertEquals(4, Collections.frequency(paths(), "/v1/bundles/" + bundle + "/tokenizer.json"));
+    }
+
+    @Test
+    void aRuntimeWithRightResultsIsTriedOnceForEachVersion() throws Exception {
+        Ones engine = new Ones();
+        String bundle = expecting(1);
+        stage.then(201, ENROLLED);
+        for (String version : new String[] {"one", "one", "two", "", ""}) {
+            engine.version = version;
+            offer(bundle); // given back, since the bundle has no shape that fits
+            assertEquals(1, client(engine).open().run(Client.ONCE).failures);
+            assertFalse(last("failed").contains("wrong results"), last("failed"));
+        }
+        assertEquals(4, engine.runs);
+    }
+
+    @Test
+    void aRuntimeWithWrongResultsPredictsNothing() throws Exception {
+        Ones engine = new Ones();
+        stage.then(201, ENROLLED);
+        String bundle = expecting(1);
+        offer(bundle);
+        client(engine).open().run(Client.ONCE);
+        List<Example> texts = Collections.singletonList(new Example("the ice", null, 0));
+        File kept = new Store(new File(home, "home"), stage.address(), Tell.SILENT).bundle(bundle);
+        Files.write(new File(kept, "manifest.json").toPath(), new TinyBundle().tried(2).manifest());
+        assertThrows(WrongResultsException.class, () -> client(engine).open().predict(texts, false));
     }
 
     @Test

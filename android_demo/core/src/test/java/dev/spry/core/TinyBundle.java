@@ -46,6 +46,24 @@ public final class TinyBundle {
                 .put("runtimes", runtimes).put("verification", none);
     }
 
+    /** The same with a program for ExecuTorch, and what came of it: a loss for each of two examples, all of this size. */
+    public TinyBundle tried(double size) throws JSONException {
+        JSONArray shape = new JSONArray().put(2);
+        JSONObject loss = new JSONObject().put("name", "loss").put("dtype", "float32").put("shape", shape);
+        JSONObject program = new JSONObject()
+                .put("kind", "plain").put("segment", "head").put("batch", 2).put("length", 4).put("directions", 0)
+                .put("file", "executorch/head.pte").put("method", "").put("inputs", new JSONArray())
+                .put("outputs", new JSONArray().put(loss))
+                .put("flops", 1).put("load_bytes", 1).put("peak_bytes", 1);
+        JSONObject outcome = new JSONObject()
+                .put("size", size).put("samples", new JSONArray().put(size).put(size));
+        JSONObject trial = new JSONObject()
+                .put("program", "head.plain [2x4]").put("bound", 1e-3).put("outcomes", new JSONArray().put(outcome));
+        manifest.getJSONObject("runtimes").getJSONObject("executorch")
+                .put("programs", new JSONArray().put(program)).put("trials", new JSONArray().put(trial));
+        return this;
+    }
+
     private static JSONObject segment(String name) throws JSONException {
         return new JSONObject().put("name", name).put("first_block", 0).put("last_block", 0);
     }

@@ -32,6 +32,14 @@ final class Json {
         return Collections.unmodifiableList(found);
     }
 
+    static double[] doubles(JSONArray json) throws JSONException {
+        double[] found = new double[json.length()];
+        for (int i = 0; i < found.length; i++) {
+            found[i] = json.getDouble(i);
+        }
+        return found;
+    }
+
     static int[] ints(JSONArray json) throws JSONException {
         int[] found = new int[json.length()];
         for (int i = 0; i < found.length; i++) {

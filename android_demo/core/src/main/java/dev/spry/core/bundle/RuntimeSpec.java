@@ -16,6 +16,8 @@ public final class RuntimeSpec {
     public final List<ProgramSpec> generation;
     /** What its programs need beside their own files: weights that several share. */
     public final List<String> files;
+    /** By which a device finds out whether its runtime computes as the exporter's did. */
+    public final List<Trial> trials;
 
     RuntimeSpec(JSONObject json) throws JSONException {
         precision = json.getString("precision");
@@ -24,6 +26,9 @@ public final class RuntimeSpec {
                 ? Json.list(json.getJSONArray("generation"), ProgramSpec::new)
                 : Collections.<ProgramSpec>emptyList();
         files = json.has("files") ? Json.strings(json.getJSONArray("files")) : Collections.<String>emptyList();
+        trials = json.has("trials")
+                ? Json.list(json.getJSONArray("trials"), Trial::new)
+                : Collections.<Trial>emptyList();
     }
 
     /** Of both kinds. */

@@ -33,7 +33,9 @@ import dev.spry.core.wire.Task;
  * HOME/SERVER/identity.json                 the device's id, for its user's eyes only
  *             device.key                    the key that it signs requests with, never sent
  *             publisher.key                 whose bundles alone are taken, where that is pinned
- *             bundles/SHA256/               a bundle's files, and what is there of those being downloaded
+ *             refused.json                  bundles for which this device's runtime gave wrong results
+ *             bundles/SHA256/               a bundle's files, and what is there of those being downloaded;
+ *                                           which runtimes gave right results (`Tried`)
  *             jobs/JOB/job.json             which bundle and runtime the job uses
  *                      task.json            the task under way
  *                      progress.safetensors where its training stands

@@ -29,7 +29,7 @@ import dev.spry.core.bundle.Unit;
  */
 public final class Stepper {
     /** What stands before a parameter's name in the names of inputs and outputs. */
-    static final String WEIGHT = "w:";
+    public static final String WEIGHT = "w:";
     static final String DIRECTION = "v:";
     static final String GRADIENT = "g:";
     static final String MOVED = "x:";
