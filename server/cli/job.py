@@ -184,13 +184,13 @@ def show(
             _follow(administrator, job, as_json=as_json)
             return
         standing = administrator.get(f"/v1/jobs/{part(job)}")
+        if as_json:
+            show_json(standing)
+            return
         rounds = administrator.get(f"/v1/jobs/{part(job)}/rounds", limit=10)
         refusals = administrator.get(f"/v1/jobs/{part(job)}/refusals", limit=_REFUSALS)
         assignment = administrator.get(f"/v1/jobs/{part(job)}/assignment")
         advice = administrator.get(f"/v1/jobs/{part(job)}/advice")
-    if as_json:
-        show_json(standing)
-        return
     say(job_line(standing))
     if standing["state"] == "ended":
         say(f"ended: {standing['reason']}")
