@@ -7,7 +7,7 @@ from edge_client.events import Tell
 from edge_client.memory import trim_memory
 from edge_client.store.download import fetch
 from edge_client.store.jobs import DeviceStore
-from edge_client.store.tried import try_once
+from edge_client.store.tried import refuse, refused, try_once
 from edge_client.training.plan import Workbench
 from edge_client.wire.protocol import Task
 from edge_client.wire.server import Server
@@ -58,22 +58,29 @@ class Workshop:
                     f"the task is for the runtime {task.runtime}, this device offers {', '.join(self.runtimes)}: "
                     "it goes back to the server, and another comes with the next look"
                 )
+            if why := refused(self._store.folder, task.bundle, task.runtime):
+                self._take_out(task.runtime)
+                raise WrongResults(why)
             folder = self._store.bundle(task.bundle)
             whose, tell = self._publisher, self._tell
             bundle = fetch(self._server, task.bundle, task.runtime, folder, publisher=whose, tell=tell)
             self.has_opened = True
             bench = Workbench(bundle, task.runtime, threads=self._threads, device=self._device)
             self._open = wanted, bench
-            self._try(bench)
+            self._try(bench, task.bundle)
         return self._open[1]
 
-    def _try(self, bench: Workbench) -> None:
+    def _try(self, bench: Workbench, name: str) -> None:
         """A runtime that gives wrong results is offered no more; what took it on is given back."""
         try:
             try_once(bench.bundle.folder, bench.manifest, bench.runtime_name, bench.runtime)
-        except WrongResults:
-            self.runtimes = [name for name in self.runtimes if name != bench.runtime_name]
+        except WrongResults as error:
+            refuse(self._store.folder, name, bench.runtime_name, str(error))
+            self._take_out(bench.runtime_name)
             raise
+
+    def _take_out(self, runtime: str) -> None:
+        self.runtimes = [name for name in self.runtimes if name != runtime]
 
     def close(self) -> None:
         """Give back the memory of runtime, programs and tokenizer."""

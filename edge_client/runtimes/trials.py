@@ -34,7 +34,7 @@ _LEAST = 1e-3
 def noted(runtime: Runtime, spec: RuntimeSpec) -> tuple[Trial, ...]:
     """What comes out here; a program whose results are no numbers on such inputs says nothing."""
     trials: list[Trial] = []
-    for program in _tried(spec.programs):
+    for program in _tried(spec.all_programs):
         outcomes = tuple(_outcome(value) for value in _run(runtime, program))
         if all(math.isfinite(outcome.size) for outcome in outcomes):
             trials.append(Trial(program.name, BOUND[spec.precision], outcomes))
@@ -43,7 +43,7 @@ def noted(runtime: Runtime, spec: RuntimeSpec) -> tuple[Trial, ...]:
 
 def check(runtime: Runtime, name: str, spec: RuntimeSpec) -> None:
     """Refuse a runtime whose results are not those that were noted."""
-    programs = {program.name: program for program in spec.programs}
+    programs = {program.name: program for program in spec.all_programs}
     for trial in spec.trials:
         if trial.program not in programs:
             continue

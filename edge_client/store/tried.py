@@ -1,4 +1,4 @@
-"""That a runtime was tried on a bundle's own trials: once for each bundle and version of the runtime's library."""
+"""What came of trying a runtime on a bundle's own trials: once for each bundle and version of the runtime's library."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ from .files import read_json, write
 
 TRIED = "tried.json"
 """Beside the bundle's manifest: the libraries that gave right results, by runtime."""
+REFUSED = "refused.json"
+"""In the store: what was said of libraries that gave wrong ones, by bundle and library.
+
+Such a bundle is deleted as no job's, and would be downloaded again whenever a service starts the client again.
+"""
 
 
 def try_once(folder: Path, manifest: Manifest, name: str, runtime: Runtime) -> None:
@@ -30,3 +35,21 @@ def try_once(folder: Path, manifest: Manifest, name: str, runtime: Runtime) -> N
     trials.check(runtime, name, spec)
     with suppress(OSError):  # where nothing can be written it is tried again
         write(folder / TRIED, msgspec.json.encode(known | {name: library}))
+
+
+def refused(store: Path, bundle: str, name: str) -> str:
+    """What was said of the runtime's library on this bundle; empty where nothing was."""
+    return _refusals(store).get(_of(bundle, name), "")
+
+
+def refuse(store: Path, bundle: str, name: str, why: str) -> None:
+    with suppress(OSError):  # where nothing can be written the bundle is downloaded again
+        write(store / REFUSED, msgspec.json.encode(_refusals(store) | {_of(bundle, name): why}))
+
+
+def _refusals(store: Path) -> dict[str, str]:
+    return read_json(store / REFUSED, dict[str, str], silent) or {}
+
+
+def _of(bundle: str, name: str) -> str:
+    return f"{bundle} {RUNTIMES[name].used.mark}"

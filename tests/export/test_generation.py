@@ -10,10 +10,12 @@ import transformers
 from peft import PeftModel, set_peft_model_state_dict
 
 from edge_client.bundle.folder import Bundle
+from edge_client.bundle.manifest import DECODE, EMBED, HEAD, PREFILL
 from edge_client.commands import cli
 from edge_client.errors import SpryError
 from edge_client.generation.decoder import Decoder
 from edge_client.generation.generator import Generator, Wish
+from edge_client.runtimes import trials
 from edge_client.runtimes.runtime import open_runtime
 from export.errors import ExportError
 from tests.export.models import CONFIGS
@@ -120,6 +122,17 @@ def test_weights_are_stored_once_for_training_and_generation(exported, precision
     assert all(check.passed for check in manifest.verification)
     assert cli.run(["inspect", str(folder), "--no-verify"]) == 0
     assert f"{LENGTH} tokens of prompt and answer" in capsys.readouterr().out
+
+
+def test_a_device_tries_what_writes_too(llama):
+    folder = llama[1]
+    spec = Bundle.open(folder).manifest.runtimes["onnx"]
+    tried = {trial.program for trial in spec.trials}
+    assert {(one.segment, one.kind) for one in spec.generation if one.name in tried} >= {
+        (segment, kind) for segment in (EMBED, HEAD) for kind in (PREFILL, DECODE)
+    }
+    with open_runtime("onnx", folder, threads=1) as opened:
+        trials.check(opened, "onnx", spec)
 
 
 def test_a_bundle_without_generation_is_as_it_was(exported):

@@ -53,6 +53,16 @@ def test_a_device_without_another_one_ends(fleet, expecting_else):
     with pytest.raises(WrongResults, match="wrong results here"):
         client.run(rounds=1)
     assert len(fleet.told("failed")) == 1
+    fetched = len(fleet.told("download"))
+    assert fetched
+    with pytest.raises(WrongResults, match="wrong results here"):  # a service starts it again
+        fleet.client(runtime="onnx").run(rounds=1)
+    assert len(fleet.told("download")) == fetched
+    (kept,) = (fleet.folder / "home").glob("*/refused.json")
+    kept.write_text(kept.read_text().replace("onnxruntime of ", "onnxruntime of another day "))
+    with pytest.raises(WrongResults, match="wrong results here"):
+        fleet.client(runtime="onnx").run(rounds=1)
+    assert len(fleet.told("download")) > fetched
 
 
 def test_a_right_one_is_tried_once_and_another_version_before_it_predicts(fleet, trainable):

@@ -26,7 +26,7 @@ final class Trials {
     /** Refuse a runtime whose results are not those that were noted. */
     static void check(ProgramRunner runner, RuntimeSpec spec) throws IOException {
         for (Trial trial : spec.trials) {
-            for (ProgramSpec program : spec.programs) {
+            for (ProgramSpec program : spec.allPrograms()) {
                 if (program.name().equals(trial.program)) {
                     check(runner, program, trial);
                 }
