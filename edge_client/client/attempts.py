@@ -70,7 +70,8 @@ class Attempts:
             raise TrainingError(f"{task.job_name} shows updates to its server, and this device joined with --only-sums")
         job.begin(task)
         if job.update() is None:
-            bench = self.workshop.bench_for(task)
+            conditions = self.check_ins.conditions
+            bench = self.workshop.bench_for(task, conditions.memory())
             job.save_about(KnownJob(task.job, task.job_name, task.bundle, task.runtime))
             examples, held_back = self.data.fitting(
                 bench.manifest.model, bench.kind.fields, bench.check(), bench.template, converses=bench.kind.converses
@@ -78,7 +79,6 @@ class Attempts:
             self.check_ins.fitness.tell_of_long(bench, task, examples)
             from edge_client.training.round import Participation
 
-            conditions = self.check_ins.conditions
             part = Participation(
                 task, self.server, job, bench, examples, held_back, self.tell, conditions.memory(),
                 conditions.low_memory,

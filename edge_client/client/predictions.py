@@ -18,6 +18,8 @@ from edge_client.store.tried import try_once
 from edge_client.tasks.task import Prediction, Text
 from edge_client.training.plan import Workbench, fitting_shape
 
+from .conditions import Machine
+
 
 def predict(
     store: DeviceStore,
@@ -72,7 +74,7 @@ def open_bench(store: DeviceStore, about: KnownJob, bundle: Bundle, threads: int
     require_publisher([runtime], store.publisher())
     bench = Workbench(bundle, runtime, threads=threads)
     try:
-        try_once(bundle.folder, bundle.manifest, runtime, bench.runtime)
+        try_once(bundle.folder, bundle.manifest, runtime, bench.runtime, Machine().free_memory())
     except BaseException:
         bench.close()
         raise

@@ -48,8 +48,8 @@ class Workshop:
         self._tell = tell
         self._open: tuple[tuple[str, str], Workbench] | None = None
 
-    def bench_for(self, task: Task) -> Workbench:
-        """The task's bundle with its runtime."""
+    def bench_for(self, task: Task, memory: int | None = None) -> Workbench:
+        """The task's bundle with its runtime, which is tried in that much memory."""
         wanted = task.bundle, task.runtime
         if self._open is None or self._open[0] != wanted:
             self.close()
@@ -67,13 +67,13 @@ class Workshop:
             self.has_opened = True
             bench = Workbench(bundle, task.runtime, threads=self._threads, device=self._device)
             self._open = wanted, bench
-            self._try(bench, task.bundle)
+            self._try(bench, task.bundle, memory)
         return self._open[1]
 
-    def _try(self, bench: Workbench, name: str) -> None:
+    def _try(self, bench: Workbench, name: str, memory: int | None) -> None:
         """A runtime that gives wrong results is offered no more; what took it on is given back."""
         try:
-            try_once(bench.bundle.folder, bench.manifest, bench.runtime_name, bench.runtime)
+            try_once(bench.bundle.folder, bench.manifest, bench.runtime_name, bench.runtime, memory)
         except WrongResults as error:
             refuse(self._store.folder, name, bench.runtime_name, str(error))
             self._take_out(bench.runtime_name)

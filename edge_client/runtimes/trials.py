@@ -41,12 +41,16 @@ def noted(runtime: Runtime, spec: RuntimeSpec) -> tuple[Trial, ...]:
     return tuple(trials)
 
 
-def check(runtime: Runtime, name: str, spec: RuntimeSpec) -> None:
-    """Refuse a runtime whose results are not those that were noted."""
+def check(runtime: Runtime, name: str, spec: RuntimeSpec, memory: int | None = None) -> bool:
+    """Refuse a runtime whose results are not those that were noted.
+
+    Returns:
+        Whether all were tried: not those that take more memory than there is, which no task will run either.
+    """
     programs = {program.name: program for program in spec.all_programs}
-    for trial in spec.trials:
-        if trial.program not in programs:
-            continue
+    tried = [trial for trial in spec.trials if trial.program in programs]
+    fitting = [trial for trial in tried if _fits(programs[trial.program], memory)]
+    for trial in fitting:
         program = programs[trial.program]
         errors = _errors(_run(runtime, program), trial.outcomes)
         for output, error in zip(program.outputs, errors, strict=False):
@@ -57,6 +61,11 @@ def check(runtime: Runtime, name: str, spec: RuntimeSpec) -> None:
                     f"{error:.2g} of its size, at most {trial.bound:g} was expected; install another version of "
                     f"{library}, or take another --runtime (`spry doctor` lists them)"
                 )
+    return len(fitting) == len(tried)
+
+
+def _fits(program: ProgramSpec, memory: int | None) -> bool:
+    return memory is None or program.load_bytes + program.peak_bytes <= memory
 
 
 def _tried(programs: Sequence[ProgramSpec]) -> list[ProgramSpec]:

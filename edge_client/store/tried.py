@@ -23,8 +23,8 @@ Such a bundle is deleted as no job's, and would be downloaded again whenever a s
 """
 
 
-def try_once(folder: Path, manifest: Manifest, name: str, runtime: Runtime) -> None:
-    """Refuse a runtime that gives wrong results for the bundle in `folder`."""
+def try_once(folder: Path, manifest: Manifest, name: str, runtime: Runtime, memory: int | None = None) -> None:
+    """Refuse a runtime that gives wrong results for the bundle in `folder`, in as much memory as there is."""
     spec = manifest.runtimes[name]
     if not spec.trials:
         return
@@ -32,7 +32,8 @@ def try_once(folder: Path, manifest: Manifest, name: str, runtime: Runtime) -> N
     library = RUNTIMES[name].used.mark
     if known.get(name) == library:
         return
-    trials.check(runtime, name, spec)
+    if not trials.check(runtime, name, spec, memory):
+        return  # the others may be wanted when there is more
     with suppress(OSError):  # where nothing can be written it is tried again
         write(folder / TRIED, msgspec.json.encode(known | {name: library}))
 

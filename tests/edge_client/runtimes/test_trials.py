@@ -69,6 +69,18 @@ def test_what_was_noted_comes_again_and_no_program_stays_loaded(tiny, spec):
         assert not runtime._loaded
 
 
+def test_what_takes_more_memory_than_there_is_is_not_run(bundle):
+    spec = manifests.read(bundle / manifests.FILE_NAME).runtimes["onnx"]
+    needs = {program.name: program.load_bytes + program.peak_bytes for program in spec.programs}
+    most = max(needs[trial.program] for trial in spec.trials)
+    with Wrong(bundle, threads=1) as runtime:
+        runtime.kind, runtime.spoil = PLAIN, lambda value: value
+        assert trials.check(runtime, "onnx", spec, most)
+        assert not trials.check(runtime, "onnx", spec, most - 1)
+        runtime.spoil = lambda value: -value
+        assert not trials.check(runtime, "onnx", spec, 0)  # nothing was run
+
+
 @pytest.mark.parametrize("kind", [PLAIN, DUAL, VJP])
 @pytest.mark.parametrize(
     "spoil",

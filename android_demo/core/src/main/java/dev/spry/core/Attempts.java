@@ -83,7 +83,7 @@ final class Attempts {
         }
         job.begin(task);
         if (job.update() == null) {
-            Workbench open = workshop.benchFor(task);
+            Workbench open = workshop.benchFor(task, checkIns.conditions.memory());
             job.saveAbout(new Job(task));
             OwnData.Parts parts = data.of(open.bundle);
             Round round = new Round(task, server, job, open, tell, waits::checkStopped);

@@ -253,13 +253,13 @@ public final class Client implements Closeable {
 
     /** Predictions by the newest global weights that this device has, or by those that it trained itself. */
     public List<Prediction> predict(List<Example> texts, boolean personal) throws IOException {
-        return new Predictor(store, chosen.engine).predict(chosen.job, texts, personal);
+        return new Predictor(store, chosen.engine, chosen.conditions.memory()).predict(chosen.job, texts, personal);
     }
 
     /** What a language model goes on with, piece by piece as it comes, by the weights that `predict` takes. */
     public void generate(String prompt, Wish wish, boolean personal, Generator.Pieces pieces) throws IOException {
         Trained trained = writing(personal);
-        try (Workbench bench = new Workbench(trained.bundle, trained.about.bundle, chosen.engine)) {
+        try (Workbench bench = bench(trained)) {
             new Generator(bench.manifest, bench.tokenizer, bench.runner, trained.weights).text(prompt, wish, pieces);
         }
     }
@@ -269,7 +269,7 @@ public final class Client implements Closeable {
         Trained trained = writing(personal);
         Template template = Template.of(trained.bundle);
         template.require();
-        Workbench bench = new Workbench(trained.bundle, trained.about.bundle, chosen.engine);
+        Workbench bench = bench(trained);
         try {
             Generator generator = new Generator(bench.manifest, bench.tokenizer, bench.runner, trained.weights);
             return new Conversation(generator, template, system, bench);
@@ -277,6 +277,10 @@ public final class Client implements Closeable {
             bench.close();
             throw error;
         }
+    }
+
+    private Workbench bench(Trained trained) throws IOException {
+        return new Workbench(trained.bundle, trained.about.bundle, chosen.engine, chosen.conditions.memory());
     }
 
     private Trained writing(boolean personal) throws IOException {

@@ -19,10 +19,13 @@ import dev.spry.core.training.Stepper;
 final class Predictor {
     private final Store store;
     private final Engine engine;
+    private final Long memory;
 
-    Predictor(Store store, Engine engine) {
+    /** `memory` is what there is for it, in bytes; null where nobody says. */
+    Predictor(Store store, Engine engine, Long memory) {
         this.store = store;
         this.engine = engine;
+        this.memory = memory;
     }
 
     /** For texts, pairs, or questions with their contexts; `wanted` is a job's id or name; null: the last one. */
@@ -31,7 +34,7 @@ final class Predictor {
             return Collections.emptyList();
         }
         Trained trained = new Trained(store, wanted, personal);
-        try (Workbench bench = new Workbench(trained.bundle, trained.about.bundle, engine)) {
+        try (Workbench bench = new Workbench(trained.bundle, trained.about.bundle, engine, memory)) {
             return predicted(bench, texts, trained.weights);
         }
     }

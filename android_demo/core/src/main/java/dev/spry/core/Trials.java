@@ -23,15 +23,25 @@ final class Trials {
 
     private Trials() {}
 
-    /** Refuse a runtime whose results are not those that were noted. */
-    static void check(ProgramRunner runner, RuntimeSpec spec) throws IOException {
+    /**
+     * Refuse a runtime whose results are not those that were noted. Gives whether all were tried: not those that take
+     * more than `memory` bytes, which no task will run either; null where nothing is known of it.
+     */
+    static boolean check(ProgramRunner runner, RuntimeSpec spec, Long memory) throws IOException {
+        boolean all = true;
         for (Trial trial : spec.trials) {
             for (ProgramSpec program : spec.allPrograms()) {
-                if (program.name().equals(trial.program)) {
+                if (!program.name().equals(trial.program)) {
+                    continue;
+                }
+                if (memory == null || program.loadBytes + program.peakBytes <= memory) {
                     check(runner, program, trial);
+                } else {
+                    all = false;
                 }
             }
         }
+        return all;
     }
 
     private static void check(ProgramRunner runner, ProgramSpec program, Trial trial) throws IOException {

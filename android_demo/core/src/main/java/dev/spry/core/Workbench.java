@@ -24,8 +24,11 @@ final class Workbench implements Closeable {
     final ProgramRunner runner;
     private final String name;
 
-    /** `name` is the bundle's: its manifest's sha256. A runtime that gives wrong results for it is refused. */
-    Workbench(Bundle bundle, String name, Engine engine) throws IOException {
+    /**
+     * `name` is the bundle's: its manifest's sha256. A runtime that gives wrong results for it is refused, as far as
+     * `memory` lets it be tried; null: wholly.
+     */
+    Workbench(Bundle bundle, String name, Engine engine, Long memory) throws IOException {
         this.bundle = bundle;
         this.name = name;
         manifest = bundle.manifest;
@@ -33,7 +36,7 @@ final class Workbench implements Closeable {
         runner = engine.open(bundle);
         boolean right = false;
         try {
-            tryOnce(engine.version());
+            tryOnce(engine.version(), memory);
             right = true;
         } finally {
             if (!right) {
@@ -43,14 +46,13 @@ final class Workbench implements Closeable {
     }
 
     /** By the bundle's own trials: once for each version of the library that is known. */
-    private void tryOnce(String version) throws IOException {
+    private void tryOnce(String version, Long memory) throws IOException {
         RuntimeSpec spec = manifest.runtime(runner.runtime());
         Tried tried = new Tried(bundle.folder);
         if (spec.trials.isEmpty() || !version.isEmpty() && tried.has(runner.runtime(), version)) {
             return;
         }
-        Trials.check(runner, spec);
-        if (!version.isEmpty()) {
+        if (Trials.check(runner, spec, memory) && !version.isEmpty()) {
             tried.add(runner.runtime(), version);
         }
     }

@@ -28,20 +28,20 @@ final class Workshop {
         this.tell = tell;
     }
 
-    /** The task's bundle with its runtime. */
-    Workbench benchFor(Task task) throws IOException {
+    /** The task's bundle with its runtime, which is tried in that much memory; null: however much it takes. */
+    Workbench benchFor(Task task, Long memory) throws IOException {
         if (open == null || !open.isFor(task)) {
             close();
             if (!task.runtime.equals(engine.name())) {
                 throw new SpryException("the task is for the runtime " + task.runtime + ", this device offers "
                         + engine.name() + ": it goes back to the server, and another comes with the next look");
             }
-            open = opened(task);
+            open = opened(task, memory);
         }
         return open;
     }
 
-    private Workbench opened(Task task) throws IOException {
+    private Workbench opened(Task task, Long memory) throws IOException {
         Refused refused = new Refused(store);
         String known = refused.why(task.bundle, engine.version());
         if (known != null) {
@@ -50,7 +50,7 @@ final class Workshop {
         File folder = store.bundle(task.bundle);
         Bundle bundle = new Download(server, task.bundle, folder, tell).signedBy(publisher).fetch(task.runtime);
         try {
-            return new Workbench(bundle, task.bundle, engine);
+            return new Workbench(bundle, task.bundle, engine, memory);
         } catch (WrongResultsException error) {
             refused.add(task.bundle, engine.version(), error.getMessage());
             throw error;

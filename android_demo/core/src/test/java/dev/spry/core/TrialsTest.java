@@ -3,6 +3,7 @@ package dev.spry.core;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -84,7 +85,7 @@ class TrialsTest {
     @Test
     void whatGoesInIsWhatPythonDrew() throws Exception {
         take(vectors.getJSONArray("cases").getJSONObject(0));
-        Trials.check(runner, spec);
+        Trials.check(runner, spec, null);
         assertArrayEquals(new long[] {1, 1, 1, 1, 1, 1, 1, 1}, runner.given.remove("labels").longs());
         Map<String, Tensor> expected = Vectors.tensors(vectors.getJSONObject("inputs"));
         expected.remove("labels");
@@ -97,11 +98,11 @@ class TrialsTest {
         int refused = 0;
         for (int i = 0; i < vectors.getJSONArray("cases").length(); i++) {
             if (take(vectors.getJSONArray("cases").getJSONObject(i))) {
-                Trials.check(runner, spec);
+                Trials.check(runner, spec, null);
                 continue;
             }
             refused++;
-            String told = assertThrows(WrongResultsException.class, () -> Trials.check(runner, spec)).getMessage();
+            String told = assertThrows(WrongResultsException.class, () -> Trials.check(runner, spec, null)).getMessage();
             assertTrue(told.startsWith("the runtime onnx gives wrong results here: "), told);
             assertTrue(told.contains(" of head.vjp [2x4] is off by "), told);
             assertTrue(told.contains(" of its size, at most 0.001 was expected; update the app"), told);
@@ -126,10 +127,21 @@ class TrialsTest {
     }
 
     @Test
+    void whatTakesMoreMemoryThanThereIsIsNotRun() throws Exception {
+        take(vectors.getJSONArray("cases").getJSONObject(0));
+        ProgramSpec program = spec.programs.get(0);
+        long least = program.loadBytes + program.peakBytes;
+        assertTrue(Trials.check(runner, spec, least));
+        runner.given = null;
+        assertFalse(Trials.check(runner, spec, least - 1));
+        assertNull(runner.given);
+    }
+
+    @Test
     void whatIsNoNumberIsRefused() throws Exception {
         take(vectors.getJSONArray("cases").getJSONObject(0));
         runner.results[2].floats()[3] = Float.NaN;
-        String told = assertThrows(WrongResultsException.class, () -> Trials.check(runner, spec)).getMessage();
+        String told = assertThrows(WrongResultsException.class, () -> Trials.check(runner, spec, null)).getMessage();
         assertTrue(told.contains("g:second.a of head.vjp [2x4] is off by Infinity"), told);
     }
 
