@@ -5,7 +5,7 @@
                 publisher.key                 whose bundles alone are taken, where that is pinned
                 bundles/SHA256/               a bundle's files, and what is there of those being downloaded;
                                               which runtimes gave right results (`tried`)
-                refused.json              which gave wrong ones for a bundle
+                refused.json                  which gave wrong ones for a bundle
                 jobs/JOB/job.json             which bundle and runtime the job uses
                          task.json            the task under way
                          progress.safetensors where its training stands

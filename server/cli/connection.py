@@ -46,14 +46,6 @@ class NoAnswer(AdminError):
     """Nobody is there now; a server that starts again may be soon."""
 
 
-class Followed(NamedTuple):
-    """What a job's events tell at one time."""
-
-    text: str
-    """As it came."""
-    standing: dict[str, Any]
-
-
 class Access(NamedTuple):
     """Which server, and as whom."""
 
@@ -156,7 +148,7 @@ class Administrator:
         self._call("PUT", f"/v1/held-out/{name}", content=data)
         return name
 
-    def followed(self, job: str, away: Callable[[], None]) -> Iterator[Followed]:
+    def followed(self, job: str, away: Callable[[], None]) -> Iterator[dict[str, Any]]:
         """How a job stands, whenever that changes, until it has ended.
 
         A server that starts again is waited for; `away` is told once each time that it is not there.
@@ -166,9 +158,9 @@ class Administrator:
             try:
                 with self._events(job) as events:
                     for text in events:
-                        standing = json.loads(text)
+                        standing: dict[str, Any] = json.loads(text)
                         state, since = standing["state"], 0.0
-                        yield Followed(text, standing)
+                        yield standing
             except NoAnswer:
                 if not state or (since and time.monotonic() > since + _AWAY):
                     raise

@@ -55,7 +55,7 @@ def export(
         known = told(administrator, standing)
         sent = send(sink, known.points)
         if follow:
-            for _, standing in administrator.followed(job, say_away):
+            for standing in administrator.followed(job, say_away):
                 with suppress(NoAnswer):  # what is asked for in vain comes with the next event
                     known = told(administrator, standing, after=known.settled)
                     sent += send(sink, known.points)

@@ -216,8 +216,8 @@ def show(
 
 def _follow(administrator: Administrator, job: str, *, as_json: bool) -> None:
     told, reason = "", ""
-    for text, standing in administrator.followed(job, say_away):
-        line, reason = text if as_json else job_line(standing), standing["reason"]
+    for standing in administrator.followed(job, say_away):
+        line, reason = json.dumps(standing) if as_json else job_line(standing), standing["reason"]
         if not as_json and (lacks := (standing["progress"] or {}).get("lacks")):
             line = f"{line}; {lacks}"
         if line != told:

@@ -46,7 +46,7 @@ def new(
     data: Annotated[
         str,
         typer.Option(
-            help="Examples: a .jsonl, .json, .csv or .tsv file, a folder, or the name of a dataset on the hub."
+            help="Examples: a .jsonl, .json, .csv, .tsv or .parquet file, a folder, or a dataset's name on the hub."
         ),
     ],
     text: Annotated[str, typer.Option(help="The column of the texts; several with + between them.")] = "",

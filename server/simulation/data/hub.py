@@ -34,9 +34,7 @@ class HubSource(Source):
 def open_splits(data: str) -> Splits:
     """The splits of `NAME`, `NAME:CONFIGURATION`, of a folder that the library has written, or of one .parquet file."""
     folder = Path(data)
-    if folder.is_file():
-        return {"train": _table(data)}
-    saved = (folder / "dataset_dict.json").is_file()
+    table, saved = folder.is_file(), (folder / "dataset_dict.json").is_file()
     tables = any(True for pattern in ("*.parquet", "data/*.parquet") for _ in folder.glob(pattern))
     if folder.is_dir() and not saved and not tables:
         raise DataError(f"{data} has no train.jsonl or train.csv with a row for each example; put your data there")
@@ -45,30 +43,21 @@ def open_splits(data: str) -> Splits:
         from datasets.exceptions import DatasetsError
     except ImportError as error:
         what = f"{data!r} is no folder with train.jsonl or train.csv; a dataset of Hugging Face"
-        raise RuntimeMissing(what, "hub", str(error)) from error
+        raise RuntimeMissing(data if table else what, "hub", str(error)) from error
     name, _, configuration = (data, "", "") if tables else data.partition(":")
     try:
+        if table:
+            return {"train": datasets.Dataset.from_parquet(data)}
         if saved:
             return cast("Splits", datasets.load_from_disk(data))
         return cast("Splits", datasets.load_dataset(name, configuration or None))
     except (OSError, ValueError, RuntimeError, DatasetsError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
+        if table:
+            raise DataError(f"{data} is no table of Parquet: {reason}") from error
         raise DataError(
             f"{data!r} is neither a folder with train.jsonl or train.csv nor a dataset of Hugging Face: {reason}"
         ) from error
-
-
-def _table(data: str) -> Any:
-    try:
-        from datasets import Dataset
-        from datasets.exceptions import DatasetsError
-    except ImportError as error:
-        raise RuntimeMissing(data, "hub", str(error)) from error
-    try:
-        return Dataset.from_parquet(data)
-    except (OSError, ValueError, RuntimeError, DatasetsError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise DataError(f"{data} cannot be read as a table of Parquet: {reason}; write it again") from error
 
 
 def columns(splits: Splits, data: str) -> Sequence[str]:

@@ -38,7 +38,7 @@ def administrator(*answers) -> Administrator:
 
 
 def states(follower: Administrator, away: list) -> list[str]:
-    return [standing["state"] for _, standing in follower.followed("news", lambda: away.append(None))]
+    return [standing["state"] for standing in follower.followed("news", lambda: away.append(None))]
 
 
 @pytest.fixture(autouse=True)

@@ -272,7 +272,7 @@ def test_one_table(tmp_path, splits):
     assert [located.row["label"] for located in rows.rows()] == ["no", -1, "yes"] * 4
     assert rows.row(3)["premise"] == "premise 3"
     file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(DataError, match=r"reviews.parquet cannot be read as a table of Parquet: .*; write it again"):
+    with pytest.raises(DataError, match=r"reviews.parquet is no table of Parquet: "):
         open_rows(str(file))
 
 
