@@ -41,6 +41,7 @@ from edge_client.training.epoch import TrainingState, report, train, update
 from edge_client.training.features import NOTHING, measured
 from edge_client.training.plan import Workbench
 from edge_client.wire.protocol import Task
+from server.cli.connection import NoAnswer
 from server.jobs.job import Job
 from server.rounds.fleet import is_to_measure
 from server.rounds.outcomes import Contribution, late_one, mean_of_updates
@@ -109,7 +110,11 @@ def interrupted(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def finished(server: Server) -> bool:
     with server.administrator() as admin:
-        return admin.get("/v1/jobs/crash")["state"] == "ended"
+        try:
+            return admin.get("/v1/jobs/crash")["state"] == "ended"
+        except NoAnswer:  # a line that broke, unless the server ended by itself
+            server.process.check("the server")
+            return False
 
 
 def closing(folder: Path) -> tuple[int, int] | None:

@@ -141,7 +141,8 @@ def taken(rows: Path, folder: Path, number: int, take: int) -> Path:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    with path.open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
 
 
 class OnePlace:

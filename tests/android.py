@@ -1,10 +1,12 @@
 """The Android library on this machine's JVM, with programs that run in a worker process of the Python package."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,3 +37,8 @@ def environment() -> dict[str, str]:
     """Where a JVM finds what runs the programs."""
     worker = CORE / "src" / "test" / "python" / "program_worker.py"
     return os.environ | {"SPRY_PYTHON": sys.executable, "SPRY_WORKER": str(worker)}
+
+
+def said(printed: str) -> list[Any]:
+    """A program's lines of JSON; what Unicode counts as a line's end besides may stand in an answer."""
+    return [json.loads(line) for line in printed.split("\n") if line]

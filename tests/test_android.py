@@ -107,7 +107,7 @@ class Desk:
             command, capture_output=True, text=True, timeout=60, env=android.environment(), check=False
         )
         assert done.returncode == 0, done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()]
+        return android.said(done.stdout)
 
     def home(self, kind: str, name: str) -> Path:
         return self.folder / f"{kind}-{name}"

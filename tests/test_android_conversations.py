@@ -65,7 +65,7 @@ def read(classes: str, *folders: Path) -> list[dict]:
     command = android.java(classes, "dev.spry.core.data.ConversationsMain", LENGTH, *folders)
     done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return android.said(done.stdout)
 
 
 def rows_for(name: str, rng: random.Random) -> list[dict]:
@@ -127,7 +127,7 @@ def test_the_same_batches_are_packed(classes, tmp_path, pack):
     encoder = TextEncoder(chats.trained(), MANIFEST, training.batch, training.length)
     examples = [example_of(row, template) for row in rows]
     batches = Batches(taken(examples, encoder, training), encoder, Language().encode, seed)
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    found = android.said(done.stdout)
     assert len(found) == steps_in(training, len(batches))
     for step, one in enumerate(found):
         expected = batches.at(step)

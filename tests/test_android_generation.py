@@ -121,7 +121,7 @@ def test_the_same_conversation_as_python_has(home, classes, options, wish, syste
     said = [drawn.choice(["the ice", "no train", "is it on the lake", "größer", " 氷 "]) for _ in range(6)]
     done = chatted(classes, home, said, *options)
     assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    found = android.said(done.stdout)
     with Writer(DeviceStore(home, SERVER), threads=1) as writer:
         conversation = Conversation(writer, system)
         for text, ours in zip(said, found, strict=True):

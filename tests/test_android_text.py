@@ -22,6 +22,7 @@ from tokenizers import (
 )
 
 from server.demo.intents import slice_of
+from tests import android
 
 ROOT = Path(__file__).parents[1]
 CORE = ROOT / "android_demo/core/src"
@@ -58,7 +59,7 @@ def cut(tmp_path_factory):
         given = "".join(json.dumps(row) + "\n" for row in rows)
         done = subprocess.run(command, input=given, capture_output=True, encoding="utf-8", timeout=120, check=False)
         assert done.returncode == 0, done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()]
+        return android.said(done.stdout)
 
     return cut
 

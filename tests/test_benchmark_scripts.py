@@ -45,12 +45,17 @@ def test_nothing_is_lost_in_crashes(tiny, data):
 
 
 def test_nothing_is_lost_in_crashes_where_late_updates_count(tiny, data):
-    options = "--kills", 3, "--rounds", 6, "--steps", 1, "--pause", 1, "--buffer", 2
-    told = ran("crash", "--bundle", tiny, "--data", data, *options)
-    assert "3 kills of the server" in told
-    assert "bit for bit: True" in told
-    (late,) = [line for line in told.splitlines() if "of them late" in line]
-    assert int(late.split()[-1]) > 0
+    """Which updates are late is up to the machine, so a run without any is followed by another."""
+    options = "--kills", 3, "--rounds", 8, "--steps", 1, "--pause", 1, "--buffer", 2
+    late = 0
+    for _ in range(4):
+        told = ran("crash", "--bundle", tiny, "--data", data, *options)
+        assert "3 kills of the server" in told
+        assert "bit for bit: True" in told
+        (line,) = [line for line in told.splitlines() if "of them late" in line]
+        if late := int(line.split()[-1]):
+            break
+    assert late > 0
 
 
 def test_servers_of_the_same_process_number_take_each_others_rounds_over(tiny, data):
