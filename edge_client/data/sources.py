@@ -79,7 +79,7 @@ USUAL = "text", "question", "messages", "prompt", "conversations", "conversation
 
 
 def open_data(data: Path | str | Iterable[Row], known: Collection[str] = USUAL) -> Source:
-    """JSONL, CSV, TSV or JSON (by its name's end), a table with one of the known columns, or rows in memory."""
+    """A table with one of the known columns (by its name's end), JSON lines or a JSON list, or rows in memory."""
     if not isinstance(data, Path | str):
         return RowSource(data)
     path = Path(data)
@@ -90,12 +90,10 @@ def open_data(data: Path | str | Iterable[Row], known: Collection[str] = USUAL) 
 
 
 def json_source(path: Path) -> Source:
-    """Of a list, where a .json file has one, and of lines else."""
-    if path.suffix.lower() == ".json":
-        with path.open("rb") as file:
-            if file.read(_CHUNK).removeprefix(_BOM).lstrip().startswith(b"["):
-                return ListSource(path)
-    return JsonlSource(path)
+    """Of a list, where the file begins one, and of lines else."""
+    with path.open("rb") as file:
+        begins_list = file.read(_CHUNK).removeprefix(_BOM).lstrip().startswith(b"[")
+    return ListSource(path) if begins_list else JsonlSource(path)
 
 
 def count_rows(source: Source, *, refuse: bool = False) -> int:
@@ -168,7 +166,7 @@ class ListSource(FileSource):
 
     def rows(self) -> Iterator[Located]:
         with self.path.open("rb") as file, self.path.open("rb") as values:
-            number = 0
+            number, end = 0, self.path.stat().st_size
             for at, stop in _spans(file):
                 if (value := _value(values, at, stop)).strip():
                     number += 1
@@ -176,6 +174,8 @@ class ListSource(FileSource):
                         yield Located(f"row {number}", at, _object(value, at))
                     except BadRow as error:
                         yield Located(f"row {number}", at, None, str(error))
+                if stop == end:
+                    yield Located("the end", at, None, "nothing closes the list: the file may be cut off")
 
     def row(self, at: int, /) -> Row:
         with self.path.open("rb") as file:

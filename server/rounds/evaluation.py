@@ -11,7 +11,7 @@ from edge_client.arrays import Weights
 from edge_client.data.batches import Batch
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import examples_for
-from edge_client.data.sources import JsonlSource
+from edge_client.data.sources import json_source
 from edge_client.data.templates import Template
 from edge_client.generation.answers import asked_by, scores_of
 from edge_client.generation.decoder import Decoder
@@ -183,6 +183,6 @@ def _require_answers(store: Store, bundle: str, examples: Examples) -> None:
 def _held_out(store: Store, bundle: str, held_out: str) -> Examples:
     opened = store.bundles.open(bundle)
     model = opened.manifest.model
-    source = JsonlSource(store.blobs.whole(held_out))
+    source = json_source(store.blobs.whole(held_out))
     source.name = "the held-out examples"
     return examples_for(source, task_named(model.task).check(model.labels, Template.of(opened)))

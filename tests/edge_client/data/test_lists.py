@@ -44,12 +44,28 @@ def test_values_that_are_no_rows_are_told_with_their_number(tmp_path):
         '[{"text": "a"}, 7, {"text": b}, {"text": "' + "c" * LONGEST_LINE + '"}, {"text": "d"}, {"text": "e'
     )
     told = [(one.place, one.problem) for one in open_data(path).rows() if one.row is None]
-    assert [place for place, _ in told] == ["row 2", "row 3", "row 4", "row 6"]
-    for (_, problem), why in zip(told, ("got int", "is not JSON", "is longer than", "is not JSON"), strict=True):
-        assert why in problem
+    assert [place for place, _ in told] == ["row 2", "row 3", "row 4", "row 6", "the end"]
+    why = "got int", "is not JSON", "is longer than", "is not JSON", "closes"
+    for (_, problem), words in zip(told, why, strict=True):
+        assert words in problem
     with pytest.raises(DataError, match=r"a\.json, row 2: expected an object"):
         examples_for(open_data(path), CHECK)
     assert [one.text for one in examples_for(open_data(path), CHECK, bad_rows="skip")] == ["a", "d"]
+
+
+@pytest.mark.parametrize("rest", ["", " \n", '{"text": "b"}', '{"text": "b'])
+def test_a_list_that_ends_early_is_told(tmp_path, rest):
+    path = tmp_path / "a.json"
+    path.write_text('[{"text": "a"},' + rest)
+    told = [(one.place, one.problem) for one in open_data(path).rows() if one.row is None]
+    assert told[-1] == ("the end", "nothing closes the list: the file may be cut off")
+    assert len(told) == 1 + rest.endswith("b")
+
+
+def test_a_list_is_one_whatever_its_file_is_called(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('[{"text": "a"},\n{"text": "b"}]')
+    assert [one.text for one in examples_for(open_data(path), CHECK)] == ["a", "b"]
 
 
 def test_a_json_file_may_have_lines_too(tmp_path):

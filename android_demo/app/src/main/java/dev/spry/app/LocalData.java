@@ -5,6 +5,8 @@ import java.io.FileOutputStream;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.OutputStream;
+import java.io.OutputStreamWriter;
+import java.io.PrintWriter;
 import java.nio.charset.StandardCharsets;
 
 import org.json.JSONException;
@@ -14,7 +16,9 @@ import android.content.Context;
 import android.net.Uri;
 import dev.spry.core.DataException;
 import dev.spry.core.data.Examples;
+import dev.spry.core.data.FileSource;
 import dev.spry.core.data.JsonlSource;
+import dev.spry.core.data.ListSource;
 import dev.spry.core.data.Source;
 
 /** The examples on this phone: a JSON object on each line of a file that only this app can read. */
@@ -68,14 +72,35 @@ final class LocalData {
                 out.write(part, 0, count);
             }
         }
-        if (Examples.count(new JsonlSource(beside), true) == 0) {
+        Source given = FileSource.of(beside);
+        if (Examples.count(given, true) == 0) {
             throw new DataException("the file has no example: it must have a JSON object on each line, "
                     + "such as {\"text\": \"...\", \"label\": \"...\"}");
+        }
+        if (given instanceof ListSource) {
+            File lines = inLines(given);
+            if (!lines.renameTo(beside)) {
+                throw new IOException("the rows cannot be moved to their place");
+            }
         }
         synchronized (WRITING) {
             if (!beside.renameTo(file)) {
                 throw new IOException("the file cannot be moved to its place");
             }
         }
+    }
+
+    /** A list's rows as lines, to which others may be added. */
+    private File inLines(Source list) throws IOException {
+        File written = new File(file.getPath() + ".lines");
+        try (FileOutputStream out = new FileOutputStream(written);
+                PrintWriter lines = new PrintWriter(new OutputStreamWriter(out, StandardCharsets.UTF_8))) {
+            list.rows((place, at, row, problem) -> lines.append(row.toString()).append('\n'));
+            if (lines.checkError()) {
+                throw new IOException("the rows cannot be written; is there room?");
+            }
+            out.getFD().sync();
+        }
+        return written;
     }
 }

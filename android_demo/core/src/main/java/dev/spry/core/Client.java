@@ -24,7 +24,7 @@ import dev.spry.core.wire.Server;
  *
  * <pre>
  * Client client = new Client.Builder(home, "https://spry.example.org", engine)
- *         .token("…").data(new JsonlSource(file)).tell(event -> …).open();
+ *         .token("…").data(FileSource.of(file)).tell(event -> …).open();
  * client.run(Client.ONCE);
  * client.predict(examples, true);
  * </pre>

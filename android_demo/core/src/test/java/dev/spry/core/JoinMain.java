@@ -14,7 +14,7 @@ import org.json.JSONObject;
 
 import dev.spry.core.bundle.Bundle;
 import dev.spry.core.data.Example;
-import dev.spry.core.data.JsonlSource;
+import dev.spry.core.data.FileSource;
 import dev.spry.core.generation.Conversation;
 import dev.spry.core.generation.Wish;
 import dev.spry.core.wire.Trust;
@@ -90,7 +90,7 @@ public final class JoinMain {
                         .onlySums(options.containsKey("--only-sums"))
                         .tell(JoinMain::print);
         if (options.containsKey("--data")) {
-            client.data(new JsonlSource(new File(options.get("--data"))));
+            client.data(FileSource.of(new File(options.get("--data"))));
         }
         if (options.containsKey("--ca")) {
             client.trust(Trust.in(new File(options.get("--ca"))));

@@ -32,7 +32,7 @@ final class ConversationsMain {
             File folder = new File(name);
             Bundle bundle = new Bundle(folder, Manifest.read(new File(folder, Manifest.FILE_NAME)));
             Encoder encoder = new Encoder(Tokenizer.read(bundle.tokenizer()), bundle.manifest, 1, length);
-            JsonlSource source = new JsonlSource(new File(folder, "rows.jsonl"));
+            FileSource source = FileSource.of(new File(folder, "rows.jsonl"));
             for (long at : places(source)) {
                 out.println(read(new Only(source, at), bundle, encoder));
             }

@@ -31,7 +31,7 @@ class ExamplesTest {
     private Source file(String content) throws IOException {
         Path path = folder.resolve("data.jsonl");
         Files.write(path, content.getBytes(StandardCharsets.UTF_8));
-        return new JsonlSource(path.toFile());
+        return FileSource.of(path.toFile());
     }
 
     private static Examples examples(Source source, String task, boolean skip) throws IOException {
@@ -73,7 +73,7 @@ class ExamplesTest {
     @ParameterizedTest
     @ValueSource(strings = {"{\"text\": \"a\"}", "{\"text\": \" \", \"label\": 1}", "{\"text\": \"a\", \"label\": \"maybe\"}",
         "{\"text\": \"a\", \"label\": 2}", "{\"text\": \"a\", \"label\": 0.5}", "{\"text\": \"a\", \"label\": true}",
-        "{\"text\": 7, \"label\": 1}", "{\"label\": 1}", "[1]", "text", "{\"text\": \"a\"", "{\"text\": \"\\ud800\", \"label\": 1}"})
+        "{\"text\": 7, \"label\": 1}", "{\"label\": 1}", "text", "{\"text\": \"a\"", "{\"text\": \"\\ud800\", \"label\": 1}"})
     void aBadRowIsNamedOrLeftOut(String row) throws IOException {
         Source source = file("{\"text\": \"good\", \"label\": 1}\n" + row + "\n");
         DataException error = assertThrows(DataException.class, () -> examples(source, "seq-cls", false));
@@ -81,6 +81,41 @@ class ExamplesTest {
         Examples kept = examples(source, "seq-cls", true);
         assertEquals(1, kept.size());
         assertTrue(kept.skipped.startsWith("line 2: "), kept.skipped);
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"", "\uFEFF", " \n"})
+    void aListHasItsRows(String before) throws IOException {
+        String first = "{\"text\": \"a, [b] {\\\\\\\"}\", \"label\": 1, \"more\": [[{\"x\": [2]}], \"]\"]}";
+        Source source = file(before + "[" + first + ",\n 7,{\"text\": \"l\u00e4st\", \"label\": 0}\n]\n");
+        DataException error = assertThrows(DataException.class, () -> examples(source, "seq-cls", false));
+        assertTrue(error.getMessage().contains(", row 2: "), error.getMessage());
+        Examples kept = examples(source, "seq-cls", true);
+        assertEquals(2, kept.size());
+        assertEquals("a, [b] {\\\"}", kept.get(0).text);
+        assertEquals("l\u00e4st", kept.get(1).text);
+        assertTrue(kept.skipped.startsWith("row 2: "), kept.skipped);
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"[{\"text\": \"a\", \"label\": 1},", "[{\"text\": \"a\", \"label\": 1}", "[{\"text\": \"a\", \"label\": 1}, \n "})
+    void aListThatEndsEarlyIsTold(String content) throws IOException {
+        Source source = file(content);
+        DataException error = assertThrows(DataException.class, () -> examples(source, "seq-cls", false));
+        assertTrue(error.getMessage().contains(", the end: nothing closes the list"), error.getMessage());
+        assertEquals(1, examples(source, "seq-cls", true).size());
+    }
+
+    @Test
+    void aListsValueWithoutEndFillsNoMemory() throws IOException {
+        StringBuilder text = new StringBuilder("[{\"text\": \"");
+        for (int i = 0; i < FileSource.LONGEST; i++) {
+            text.append('x');
+        }
+        Source source = file(text + "\"}, {\"text\": \"good\", \"label\": 0}]");
+        DataException error = assertThrows(DataException.class, () -> examples(source, "seq-cls", false));
+        assertTrue(error.getMessage().contains("row 1: is longer than 1,048,576 bytes"), error.getMessage());
+        assertEquals("good", examples(source, "seq-cls", true).get(0).text);
     }
 
     @Test
@@ -94,7 +129,7 @@ class ExamplesTest {
     @Test
     void aLineWithoutEndFillsNoMemory() throws IOException {
         StringBuilder line = new StringBuilder("{\"text\": \"");
-        for (int i = 0; i < JsonlSource.LONGEST_LINE; i++) {
+        for (int i = 0; i < FileSource.LONGEST; i++) {
             line.append('x');
         }
         Source source = file(line + "\"}\n" + rows(1));
