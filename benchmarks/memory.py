@@ -100,11 +100,10 @@ def require_fitting(bundle: Path, data: Path, examples: int) -> None:
     with Bundle.open(bundle, verify=False) as opened:
         model = opened.manifest.model
     kind = task_named(model.task)
-    if kind.has_classes:
-        own = OwnData(read_rows(data, examples))
-        own.count()
-        if why := own.misfit(kind.fields, kind.check(model.labels)):
-            sys.exit(f"error: {data} does not fit {bundle}: {why}; its labels are {', '.join(model.labels)}")
+    own = OwnData(read_rows(data, examples))
+    own.count()
+    if why := own.misfit(kind.fields, kind.first_check(model.labels), converses=kind.converses):
+        sys.exit(f"error: {data} does not fit {bundle}: {why}; its labels are {', '.join(model.labels) or 'none'}")
 
 
 def around_training(options: argparse.Namespace, folder: Path) -> bool:

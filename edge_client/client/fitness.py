@@ -45,14 +45,15 @@ class Fitness:
         return self._unfit
 
     def _misfit(self, job: OpenJob) -> str:
-        """Why rows do not fit a job that has classes: what others ask is in their bundles."""
+        """Why rows do not fit a job, as far as it can be told without the bundle."""
         kind = TASK_TYPES.get(job.task)
-        if kind is None or not kind.has_classes:
+        if kind is None:
             return ""
-        why = _in_one_line(self._data.misfit(kind.fields, kind.check(job.labels)))
+        check = kind.first_check(job.labels)
+        why = _in_one_line(self._data.misfit(kind.fields, check, converses=kind.converses))
         if why:
-            known = ", ".join(job.labels)
-            self._tell(Event("warning", f"these rows do not fit {job.job_name}: {why}; its labels are {known[:300]}"))
+            known = f"; its labels are {', '.join(job.labels)[:300]}" if kind.has_classes else ""
+            self._tell(Event("warning", f"these rows do not fit {job.job_name}: {why}{known}"))
         return why
 
     def tell_of_long(self, bench: Workbench, task: Task, examples: Examples) -> None:

@@ -92,6 +92,17 @@ def example_of(row: Row, template: Template) -> Example:
     return Example(text_of(known, "text"))
 
 
+def require_known(row: Row) -> None:
+    """Refuse a row of which no template could make an example."""
+    known = known_row(row, has_template=False)
+    if "messages" in known:
+        for number, one in enumerate(cast("list[Any]", known["messages"]), start=1):
+            _checked(number, one)
+    else:
+        for field in ("prompt", "completion") if "completion" in known else ("text",):
+            text_of(known, field)
+
+
 def known_row(row: Row, *, has_template: bool) -> Row:
     """The row as `messages`, `prompt` and `completion`, or `text`; one of no shape as it is."""
     given = {name: value for name, value in row.items() if value is not None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from edge_client.bundle.manifest import ModelSpec
@@ -60,16 +60,17 @@ class OwnData:
         """Another value when the rows may have changed."""
         return None if self._source is None else self._source.stamp()
 
-    def misfit(self, fields: Sequence[str], check: Check) -> str:
+    def misfit(self, fields: Sequence[str], check: Callable[[Row], object], *, converses: bool) -> str:
         """How many rows are no examples of a job, and why; empty where it can train on these rows.
 
         Args:
             fields: what a row of its task calls its parts.
-            check: what makes an example of a row.
+            check: refuses a row that is no example.
+            converses: whether rows may be conversations.
         """
         assert self._source is not None  # it was counted
         labels, others, count = Counter[str](), Counter[str](), 0
-        for _, _, row, broken in for_device(self._source, fields, self._columns, converses=False).rows():
+        for _, _, row, broken in for_device(self._source, fields, self._columns, converses=converses).rows():
             count += 1
             try:
                 if row is None:

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from edge_client.arrays import Array
 from edge_client.bundle.manifest import IGNORED, ModelSpec
 from edge_client.data.batches import Labelled
-from edge_client.data.conversations import example_of
+from edge_client.data.conversations import example_of, require_known
 from edge_client.data.examples import Check, Example
 from edge_client.data.sequences import sequence_of
+from edge_client.data.sources import Row
 from edge_client.data.templates import Template
 
 from .task import ACCURACY, Prediction, Score, ScoreKind, TaskType
@@ -48,6 +49,10 @@ class Language(TaskType):
     def check(self, labels: Sequence[str], template: Template | None = None) -> Check:
         known = template or Template()
         return lambda row: example_of(row, known)
+
+    def first_check(self, labels: Sequence[str]) -> Callable[[Row], object]:
+        """What the template makes of messages is in the bundle."""
+        return require_known
 
     def encode(self, encoder: TextEncoder, examples: Sequence[Example]) -> tuple[Encoded, Array]:
         sequences = [sequence_of(example, encoder) for example in examples]

@@ -18,6 +18,7 @@ from edge_client.arrays import Array
 from edge_client.bundle.manifest import ModelSpec, TaskName
 from edge_client.data.batches import Labelled
 from edge_client.data.examples import Check, Example
+from edge_client.data.sources import Row
 
 if TYPE_CHECKING:
     from edge_client.data.encoder import Encoded, TextEncoder
@@ -103,6 +104,10 @@ class TaskType(ABC):
 
         The template makes texts of conversations; None where there is none.
         """
+
+    def first_check(self, labels: Sequence[str]) -> Callable[[Row], object]:
+        """Refuses rows that cannot be examples, as far as that is known before the job's bundle is there."""
+        return self.check(labels)
 
     def asked(self, text: Text) -> Example:
         """What is to be predicted for a text, or for a pair."""

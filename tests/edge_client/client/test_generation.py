@@ -39,6 +39,17 @@ def taught(fleet, speaking):
     return client
 
 
+def test_conversations_that_nobody_can_read_take_no_place(fleet, speaking):
+    """And no bundle is fetched for them."""
+    fleet.job(fleet.upload(speaking), rounds=1)
+    done = fleet.client([{"conversations": [{"from": "stranger", "value": "the ice"}]}]).run(once=True)
+    assert (done.rounds, done.failures) == (0, 1)
+    (told,) = (event.message for event in fleet.told("warning") if "do not fit" in event.message)
+    assert "1 of 1 rows: message 1 is from 'stranger'" in told
+    assert "labels" not in told
+    assert not list((fleet.folder / "home").rglob("manifest.json"))
+
+
 def of_peft(speaking, weights, count: int, prompt: str = PROMPT) -> str:
     """What transformers and PEFT go on with, from the same weights."""
     from peft import PeftModel, set_peft_model_state_dict

@@ -66,12 +66,54 @@ def test_a_row_that_lacks_its_text_is_told_with_its_place(fitting):
 
 def test_rows_that_are_no_examples_are_counted_by_label():
     rows = [{"text": "a", "label": label} for label in ("no", "so", "so", "maybe", "yes", "a", "b")] + [{"label": "no"}]
-    check = TASK_TYPES["seq-cls"].check(NAMES)
-    misfit = OwnData(rows).misfit(TASK_TYPES["seq-cls"].fields, check)
     named = "5 of 8 rows have a label that it does not know: 'so' (2), 'maybe' (1), 'a' (1) and 1 more"
-    assert misfit == f"{named}; 1 of 8 rows: has no text; its fields are label"
-    assert OwnData(rows, bad_rows="skip").misfit(TASK_TYPES["seq-cls"].fields, check) == ""
-    assert OwnData(rows[:1]).misfit(TASK_TYPES["seq-cls"].fields, check) == ""
+    assert misfit("seq-cls", rows) == f"{named}; 1 of 8 rows: has no text; its fields are label"
+    assert misfit("seq-cls", rows, bad_rows="skip") == ""
+    assert misfit("seq-cls", rows[:1]) == ""
+
+
+def misfit(task: str, rows, **options) -> str:
+    kind = TASK_TYPES[task]
+    return OwnData(rows, **options).misfit(kind.fields, kind.first_check(NAMES), converses=kind.converses)
+
+
+TURNS = [{"from": "human", "value": "is there ice?"}, {"from": "gpt", "value": "there is."}]
+
+
+@pytest.mark.parametrize(
+    ("task", "good", "bad", "why"),
+    [
+        ("causal-lm", {"text": "a"}, {"text": 7}, "text must be a text, got int"),
+        ("causal-lm", {"text": "a"}, {"body": "a"}, "has no text; its fields are body"),
+        ("causal-lm", {"prompt": "a", "completion": "b"}, {"prompt": "a"}, "both belong together"),
+        ("causal-lm", {"prompt": "a", "completion": "b"}, {"prompt": "a", "completion": ""}, "completion is empty"),
+        ("causal-lm", {"conversations": TURNS}, {"conversations": []}, "conversations must look like"),
+        (
+            "causal-lm",
+            {"conversations": TURNS},
+            {"conversations": [*TURNS, {"from": "moderator", "value": "closed"}]},
+            "message 3 is from 'moderator', and known are human",
+        ),
+        (
+            "causal-lm",
+            {"messages": [{"role": "user", "content": "a"}]},
+            {"messages": [{"role": "user"}]},
+            "message 1 must have a content that is a text, got none",
+        ),
+        (
+            "qa",
+            {"question": "who?", "context": "a man", "answers": {"text": ["man"], "answer_start": [2]}},
+            {"question": "who?", "context": "a man", "answers": {"text": ["man"], "answer_start": [1]}},
+            "the answer 'man' is not at position 1 of its context",
+        ),
+    ],
+)
+def test_rows_that_are_no_examples_are_told_before_the_bundle_is_there(task, good, bad, why):
+    assert misfit(task, [good, good]) == ""
+    told = misfit(task, [good, bad, good])
+    assert told.startswith("1 of 3 rows: ")
+    assert why in told
+    assert misfit(task, [good, bad, good], bad_rows="skip") == ""
 
 
 def test_a_table_of_prompts_and_completions_is_no_table_without_a_header(tmp_path):
