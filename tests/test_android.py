@@ -79,6 +79,10 @@ class Desk:
         with self.server.administrator() as admin:
             return admin.get(f"/v1/jobs/{name}")
 
+    def advice(self, name: str) -> list[str]:
+        with self.server.administrator() as admin:
+            return admin.get(f"/v1/jobs/{name}/advice")
+
     def adapter(self, name: str) -> dict[str, np.ndarray]:
         with self.server.administrator() as admin:
             archive = zipfile.ZipFile(io.BytesIO(admin.bytes(f"/v1/jobs/{name}/adapter")))
@@ -161,6 +165,13 @@ def told(process, condition, seconds: float = 40) -> dict:
         assert process.running, (process.folder / "client.log").read_text()
         assert time.monotonic() < until, events(process)[-1:]
         time.sleep(0.02)
+
+
+def until(holds, seconds: float = 40) -> None:
+    limit = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < limit
+        time.sleep(0.05)
 
 
 def assert_same(found: dict, expected: dict, apart: float = 1e-5) -> None:
@@ -313,6 +324,24 @@ def test_a_round_survives_a_stop_and_a_kill(desk):
     ended(twin)
     assert desk.shown(names[0])["refused"] == {}
     assert_same(desk.adapter(names[0]), desk.adapter(names[1]))
+
+
+def test_rows_that_fit_no_job_take_no_place(desk):
+    """Before a bundle is fetched, and the operator hears why."""
+    name = desk.job("unfit", **MODES["epoch"])
+    folder = desk.home("jvm", name)
+    folder.mkdir()
+    given = fleet.write_rows(folder / "given.jsonl", [*rows(4), {"text": "the ice", "label": "perhaps"}])
+    jvm = desk.jvm(name, "--data", str(given), "--once", "yes")
+    ended(jvm)
+    assert not [event for event in events(jvm) if event["event"] == "task"]
+    assert not list(folder.rglob("manifest.json"))
+    why = "1 of 5 rows have a label that it does not know: 'perhaps' (1)"
+    (told,) = [event["message"] for event in events(jvm) if event["event"] == "warning" and "fit" in event["message"]]
+    assert told == f"these rows do not fit unfit: {why}; its labels are no, maybe, yes"
+    until(lambda: any(why in line for line in desk.advice(name)))
+    fleet.write_rows(given, rows(4))
+    ended(desk.jvm(name, "--data", str(given), "--rounds", "1", "--low-memory", "yes"))
 
 
 def test_a_wrong_token_is_told_in_a_line(desk):

@@ -138,7 +138,7 @@ def vectors():
         "safetensors": safetensors(random),
         "manifest": json.loads(write(MANIFEST)),
         "replay": [replayed(settings, [*AGGREGATIONS][i % 4], random) for i, settings in enumerate(REPLAYS)],
-        "plans": [planned(*case) for case in PLANS],
+        "plans": [planned(*case, alone) for case in PLANS for alone in (False, True)],
         "clipping": [shortened(random, times) for times in (0.25, 0.999, 2.0)],
         "trials": tried(random),
     }
@@ -216,13 +216,13 @@ def replayed(settings, kind, random):
     return found | {"records": base64.b64encode(log).decode(), "after": plain(weights), "state": plain(state)}
 
 
-def planned(fields, settings, memory):
+def planned(fields, settings, memory, alone):
     given = {"batch": 2, "bundle": "", "runtime": "onnx", "version": 0, "iteration": 0, "seconds": 1.0} | fields
     training = Training(**({"batch": 2, "length": 4} | settings))
     task = Task("t", "j", "job", 1, 1, **given, training=training, optimizers=ServerOptimizers())
-    found = {"task": asdict(task), "memory": memory}
+    found = {"task": asdict(task), "memory": memory, "alone": alone}
     try:
-        plan = plan_for(MANIFEST, task, memory)
+        plan = plan_for(MANIFEST, task, memory, low_memory=alone)
         names = [program.method for program in programs_of(MANIFEST, task)]
         return found | {"programs": names, "low_memory": plan.low_memory, "cache_bytes": plan.cache_bytes}
     except SpryError as error:

@@ -45,6 +45,11 @@ final class Attempts {
         return new Done(rounds, failures, late, stopped);
     }
 
+    /** Of a turn that could take none on. */
+    void countFailure() {
+        failures++;
+    }
+
     int rounds() {
         return rounds;
     }
@@ -87,7 +92,7 @@ final class Attempts {
             job.saveAbout(new Job(task));
             OwnData.Parts parts = data.of(open.bundle);
             Round round = new Round(task, server, job, open, tell, waits::checkStopped);
-            Double found = round.run(parts.training, parts.heldBack, checkIns.conditions.memory());
+            Double found = round.run(parts.training, parts.heldBack, checkIns.conditions);
             checkIns.stepSeconds = found == null ? checkIns.stepSeconds : found;
         }
         if (task.training.mode.equals("iteration")) {

@@ -1,5 +1,6 @@
 package dev.spry.core;
 
+import java.io.IOException;
 import java.util.Collections;
 
 import dev.spry.core.store.Store;
@@ -20,24 +21,28 @@ final class CheckIns {
     private final Server server;
     private final Store store;
     private final Engine engine;
+    private final Fitness fitness;
     private final String job;
 
     /** `job` is the only one to take part in, by id or name; null for any. */
-    CheckIns(Server server, Store store, Engine engine, Conditions conditions, String job, boolean onlySums) {
+    CheckIns(
+            Server server, Store store, Engine engine, Conditions conditions, Fitness fitness, String job,
+            boolean onlySums) {
         this.server = server;
         this.store = store;
         this.engine = engine;
         this.conditions = conditions;
+        this.fitness = fitness;
         this.job = job;
         this.onlySums = onlySums;
     }
 
     /** A task, or how long to wait and why. */
-    CheckedIn look() {
+    CheckedIn look() throws IOException {
         return server.checkIn(message());
     }
 
-    private CheckIn message() {
+    private CheckIn message() throws IOException {
         CheckIn message = new CheckIn();
         message.runtimes = Collections.singletonList(engine.name());
         message.examples = rows;
@@ -49,7 +54,14 @@ final class CheckIns {
         message.residentBytes = Memory.peak() == 0 ? null : (Long) Memory.peak();
         message.sums = signs();
         message.onlySums = onlySums;
+        message.unfit = fitness.look(server);
+        message.lowMemory = conditions.lowMemory();
         return message;
+    }
+
+    /** Whether there are jobs, and the device's rows fit none of them. */
+    boolean fitNone() {
+        return fitness.fitsNone();
     }
 
     /** Whether it has a key of its own; a server of an earlier version takes none. */

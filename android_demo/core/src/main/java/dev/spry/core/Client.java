@@ -59,7 +59,9 @@ public final class Client implements Closeable {
         server = new Server.Builder(chosen.server)
                 .pause(waits::pause).tell(tell).trust(chosen.trust).patience(chosen.patience).open();
         workshop = new Workshop(server, store, chosen.engine, publisher, tell);
-        checkIns = new CheckIns(server, store, chosen.engine, chosen.conditions, chosen.job, chosen.onlySums);
+        Fitness fitness = new Fitness(data, chosen.job, tell);
+        checkIns = new CheckIns(
+                server, store, chosen.engine, chosen.conditions, fitness, chosen.job, chosen.onlySums);
         attempts = new Attempts(server, store, data, workshop, checkIns, waits, tell);
     }
 
@@ -228,7 +230,7 @@ public final class Client implements Closeable {
     }
 
     /** One check-in and what comes of it; false when there was nothing to do. */
-    private boolean turn() {
+    private boolean turn() throws IOException {
         waits.checkStopped();
         Conditions.Refusal refusal = chosen.conditions.refusal(Calendar.getInstance());
         if (refusal != null) {
@@ -237,6 +239,9 @@ public final class Client implements Closeable {
         }
         CheckedIn answer = checkIns.look();
         if (answer.task == null) {
+            if (checkIns.fitNone()) {
+                attempts.countFailure();
+            }
             waits.await(answer.wait, answer.reason);
             return false;
         }
@@ -253,7 +258,7 @@ public final class Client implements Closeable {
 
     /** Predictions by the newest global weights that this device has, or by those that it trained itself. */
     public List<Prediction> predict(List<Example> texts, boolean personal) throws IOException {
-        return new Predictor(store, chosen.engine, chosen.conditions.memory()).predict(chosen.job, texts, personal);
+        return new Predictor(store, chosen.engine, chosen.conditions).predict(chosen.job, texts, personal);
     }
 
     /** What a language model goes on with, piece by piece as it comes, by the weights that `predict` takes. */

@@ -10,6 +10,7 @@ public final class Conditions {
     private boolean onlyCharging;
     private boolean unmeteredOnly;
     private long maxMemory = Long.MAX_VALUE;
+    private boolean lowMemory;
     private Hours hours;
 
     public Conditions(Machine machine) {
@@ -29,6 +30,12 @@ public final class Conditions {
     /** Bytes that training may take. */
     public Conditions maxMemory(long bytes) {
         maxMemory = bytes;
+        return this;
+    }
+
+    /** Hold one program at a time, which is slower; so it is anyway where there is no room for all. */
+    public Conditions lowMemory(boolean wanted) {
+        lowMemory = wanted;
         return this;
     }
 
@@ -74,6 +81,10 @@ public final class Conditions {
     boolean metered() {
         Boolean found = machine.metered();
         return found == null ? unmeteredOnly : found;
+    }
+
+    boolean lowMemory() {
+        return lowMemory;
     }
 
     /** The bytes that training may take now; null where neither user nor system says. */

@@ -2,9 +2,11 @@ package dev.spry.core;
 
 import java.io.IOException;
 import java.util.Arrays;
+import java.util.List;
 
 import dev.spry.core.bundle.Bundle;
 import dev.spry.core.data.Examples;
+import dev.spry.core.data.Misfit;
 import dev.spry.core.data.Source;
 
 /** This device's data, read as the examples of a job. */
@@ -48,6 +50,16 @@ final class OwnData {
             throw new DataException(source.name() + " has no example; it is empty");
         }
         return found;
+    }
+
+    /** Another value when the rows may have changed. */
+    Object stamp() {
+        return source.stamp();
+    }
+
+    /** How many rows are no examples of a job, and why; empty where it can train on these rows. */
+    String misfit(String task, List<String> labels) throws IOException {
+        return Misfit.of(source, task, labels, skipBadRows);
     }
 
     /** As a bundle's model wants them; read again when the file has changed. */

@@ -19,13 +19,13 @@ import dev.spry.core.training.Stepper;
 final class Predictor {
     private final Store store;
     private final Engine engine;
-    private final Long memory;
+    private final Conditions conditions;
 
     /** `memory` is what there is for it, in bytes; null where nobody says. */
-    Predictor(Store store, Engine engine, Long memory) {
+    Predictor(Store store, Engine engine, Conditions conditions) {
         this.store = store;
         this.engine = engine;
-        this.memory = memory;
+        this.conditions = conditions;
     }
 
     /** For texts, pairs, or questions with their contexts; `wanted` is a job's id or name; null: the last one. */
@@ -34,18 +34,18 @@ final class Predictor {
             return Collections.emptyList();
         }
         Trained trained = new Trained(store, wanted, personal);
-        try (Workbench bench = new Workbench(trained.bundle, trained.about.bundle, engine, memory)) {
-            return predicted(bench, texts, trained.weights);
+        try (Workbench bench = new Workbench(trained.bundle, trained.about.bundle, engine, conditions.memory())) {
+            return predicted(bench, texts, trained.weights, conditions.lowMemory());
         }
     }
 
-    private static List<Prediction> predicted(Workbench bench, List<Example> texts, Map<String, Tensor> weights)
-            throws IOException {
+    private static List<Prediction> predicted(
+            Workbench bench, List<Example> texts, Map<String, Tensor> weights, boolean lowMemory) throws IOException {
         Manifest manifest = bench.manifest;
         Shape shape = fittingShape(manifest, texts.size());
         int directions = manifest.directions.isEmpty() ? 1 : manifest.directions.get(0);
         Chain chain = new Chain(manifest, bench.runner.runtime(), shape.batch, shape.length, directions);
-        Stepper stepper = new Stepper(chain, bench.runner, false);
+        Stepper stepper = new Stepper(chain, bench.runner, lowMemory);
         Encoder encoder = bench.encoder(shape.batch, shape.length);
         List<Prediction> found = new ArrayList<>();
         for (int start = 0; start < texts.size(); start += shape.batch) {

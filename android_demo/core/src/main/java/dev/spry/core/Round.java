@@ -56,15 +56,17 @@ final class Round {
     /**
      * Train until there is a result to send (mode epoch), or until the round is over (mode iteration).
      *
-     * @param memory bytes that training may take; null where nobody says
+     * @param conditions how much memory training may take
      * @return the seconds that a step took; null if the round was over before the first
      */
-    Double run(Examples examples, Examples heldBack, Long memory) throws IOException {
+    Double run(Examples examples, Examples heldBack, Conditions conditions) throws IOException {
         TrainingSettings settings = task.training;
         Encoder encoder = bench.encoder(settings.batch, settings.length);
         Batches batches = new Batches(PackedRows.taken(examples, encoder, settings), task.seed);
         boolean again = Training.stepsIn(settings, batches.count()) > batches.count();
-        Plan plan = new Plan(bench.manifest, task, memory == null ? Plan.NO_LIMIT : memory);
+        Long memory = conditions.memory();
+        Plan plan = new Plan(
+                bench.manifest, task, memory == null ? Plan.NO_LIMIT : memory, conditions.lowMemory());
         Passes passes = bench.passes(plan, task, again);
         Estimator estimator = Estimator.of(bench.manifest, task, passes);
         try {

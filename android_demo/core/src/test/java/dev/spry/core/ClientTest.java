@@ -103,6 +103,34 @@ class ClientTest {
         return "nothing of the kind " + kind;
     }
 
+    // --- what jobs ask of rows ---
+
+    @Test
+    void rowsThatFitNoJobTakeNoPlace() throws Exception {
+        stage.openJobs = "[{\"job\": \"j\", \"job_name\": \"news\", \"task\": \"seq-cls\", \"labels\": [\"good\", \"bad\"]}]";
+        stage.then(201, ENROLLED).then(200, NOTHING);
+        assertEquals(1, client().conditions(new Conditions(Machine.UNKNOWN).lowMemory(true)).open().run(Client.ONCE).failures);
+        String why = "1 of 1 rows have a label that it does not know: 'no' (1)";
+        assertEquals("these rows do not fit news: " + why + "; its labels are good, bad", last("warning"));
+        JSONObject said = new JSONObject(stage.seen.get(1).text());
+        assertEquals(why, said.getJSONObject("unfit").getString("j"));
+        assertTrue(said.getBoolean("low_memory"));
+    }
+
+    @Test
+    void rowsAreLookedAtAgainWhenTheyHaveChanged() throws Exception {
+        stage.openJobs = "[{\"job\": \"j\", \"job_name\": \"news\", \"task\": \"seq-cls\", \"labels\": [\"no\"]},"
+                + "{\"job\": \"k\", \"job_name\": \"later\", \"task\": \"of-a-later-version\", \"labels\": []}]";
+        stage.then(201, ENROLLED).then(200, NOTHING).then(200, NOTHING);
+        Client client = client().open();
+        assertEquals(0, client.run(Client.ONCE).failures);
+        assertEquals(0, new JSONObject(stage.seen.get(1).text()).getJSONObject("unfit").length());
+        Files.write(rows.toPath(), Collections.singletonList("{\"text\": \"the ice\", \"label\": \"may\\nbe\"}"));
+        assertEquals(0, client.run(Client.ONCE).failures); // the other job may take them
+        assertEquals("1 of 1 rows have a label that it does not know: 'may?be' (1)",
+                new JSONObject(stage.seen.get(2).text()).getJSONObject("unfit").getString("j"));
+    }
+
     // --- who takes part ---
 
     @Test

@@ -79,6 +79,7 @@ public final class JoinMain {
         if (options.containsKey("--max-memory")) {
             conditions.maxMemory(Long.parseLong(options.get("--max-memory")));
         }
+        conditions.lowMemory(options.containsKey("--low-memory"));
         Client.Builder client =
                 new Client.Builder(new File(options.get("--home")), options.get("--server"), engine())
                         .token(options.get("--token"))

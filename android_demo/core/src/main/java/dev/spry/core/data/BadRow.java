@@ -1,7 +1,7 @@
 package dev.spry.core.data;
 
 /** Why a row cannot be used. */
-final class BadRow extends Exception {
+class BadRow extends Exception {
     private static final long serialVersionUID = 1L;
 
     BadRow(String problem) {

@@ -43,6 +43,25 @@ final class Rows {
         }
     }
 
+    /** Refuses a row that is no example, as far as that is known without the bundle's template. */
+    void require(JSONObject row) throws BadRow {
+        if (!task.equals("causal-lm")) {
+            example(row);
+            return;
+        }
+        JSONObject known = Shapes.known(row, false);
+        JSONArray messages = known.optJSONArray("messages");
+        for (int i = 0; messages != null && i < messages.length(); i++) {
+            message(i + 1, messages.optJSONObject(i));
+        }
+        if (messages == null && known.has("completion")) {
+            string(known, "prompt");
+            string(known, "completion");
+        } else if (messages == null) {
+            string(known, "text");
+        }
+    }
+
     private Example said(JSONObject row) throws BadRow {
         JSONObject known = Shapes.known(row, template.isThere);
         JSONArray messages = known.optJSONArray("messages");
@@ -133,7 +152,7 @@ final class Rows {
             return Integer.parseInt(written);
         }
         String shown = written.length() > 80 ? written.substring(0, 80) : written;
-        throw new BadRow("unknown label '" + shown + "'; the job's labels are "
+        throw new UnknownLabel(shown, "unknown label '" + shown + "'; the job's labels are "
                 + (labels.isEmpty() ? "none" : String.join(", ", labels)) + " (or 0 to " + (labels.size() - 1) + ")");
     }
 

@@ -25,27 +25,30 @@ public final class Plan {
     /** For hidden states that enter the cut. */
     public final long cacheBytes;
 
-    /** Programs side by side where they fit into `memory` bytes, else one at a time; the rest may keep prefixes. */
-    public Plan(Manifest manifest, Task task, long memory) {
+    /**
+     * Programs side by side where they fit into `memory` bytes, one at a time where not or where `alone`; the rest may
+     * keep prefixes.
+     */
+    public Plan(Manifest manifest, Task task, long memory, boolean alone) {
         int batch = rowsAtOnce(manifest, task);
         int directions = directionsAtOnce(manifest, task.training.directions);
         chain = new Chain(manifest, task.runtime, batch, task.training.length, directions);
         programs = Estimator.programs(chain, task);
         long loaded = 0;
         long peak = 0;
-        long alone = 0;
+        long largest = 0;
         for (ProgramSpec program : programs) {
             loaded += program.loadBytes;
             peak = Math.max(peak, program.peakBytes);
-            alone = Math.max(alone, program.loadBytes + program.peakBytes);
+            largest = Math.max(largest, program.loadBytes + program.peakBytes);
         }
-        if (memory != NO_LIMIT && alone > memory) {
-            throw new TrainingException("the task needs " + Math.round(alone / MEGABYTE)
+        if (memory != NO_LIMIT && largest > memory) {
+            throw new TrainingException("the task needs " + Math.round(largest / MEGABYTE)
                     + " MB for its largest program, training may take " + Math.round(memory / MEGABYTE)
                     + " MB: raise the limit, or close other apps");
         }
-        lowMemory = memory != NO_LIMIT && loaded + peak > memory;
-        long left = memory == NO_LIMIT ? CACHE_WITHOUT_LIMIT : memory - (lowMemory ? alone : loaded + peak);
+        lowMemory = alone || (memory != NO_LIMIT && loaded + peak > memory);
+        long left = memory == NO_LIMIT ? CACHE_WITHOUT_LIMIT : memory - (lowMemory ? largest : loaded + peak);
         cacheBytes = Math.min(left, CACHE_WITHOUT_LIMIT);
     }
 

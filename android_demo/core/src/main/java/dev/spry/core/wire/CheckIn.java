@@ -1,6 +1,8 @@
 package dev.spry.core.wire;
 
+import java.util.Collections;
 import java.util.List;
+import java.util.Map;
 
 import org.json.JSONArray;
 import org.json.JSONException;
@@ -26,6 +28,11 @@ public final class CheckIn {
     /** Whether it takes no other tasks. */
     public boolean onlySums;
 
+    /** By the id of a job that its rows do not fit, why. */
+    public Map<String, String> unfit = Collections.emptyMap();
+    /** Whether it holds one program at a time. */
+    public boolean lowMemory;
+
     public JSONObject toJson() throws JSONException {
         return new JSONObject()
                 .put("runtimes", new JSONArray(runtimes))
@@ -38,6 +45,8 @@ public final class CheckIn {
                 .putOpt("resident_bytes", residentBytes)
                 .put("sums", sums)
                 .put("only_sums", onlySums)
+                .put("unfit", new JSONObject(unfit))
+                .put("low_memory", lowMemory)
                 .put("adds_noise", true);
     }
 }

@@ -1,5 +1,6 @@
 package dev.spry.core.wire;
 
+import org.json.JSONArray;
 import org.json.JSONException;
 import org.json.JSONObject;
 
@@ -10,6 +11,10 @@ public final class Json {
 
     public static JSONObject parse(byte[] data) throws JSONException {
         return new JSONObject(new String(data, java.nio.charset.StandardCharsets.UTF_8));
+    }
+
+    static JSONArray parseList(byte[] data) throws JSONException {
+        return new JSONArray(new String(data, java.nio.charset.StandardCharsets.UTF_8));
     }
 
     public static byte[] bytes(JSONObject json) {

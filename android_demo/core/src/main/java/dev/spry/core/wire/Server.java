@@ -2,17 +2,21 @@ package dev.spry.core.wire;
 
 import java.io.Closeable;
 import java.io.IOException;
+import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import java.util.Locale;
 
 import javax.net.ssl.SSLSocketFactory;
 
+import org.json.JSONArray;
 import org.json.JSONException;
 import org.json.JSONObject;
 
 import dev.spry.core.BadAnswerException;
 import dev.spry.core.Event;
 import dev.spry.core.Pause;
+import dev.spry.core.ServerException;
 import dev.spry.core.SpryException;
 import dev.spry.core.Tell;
 import dev.spry.core.sums.View;
@@ -125,6 +129,18 @@ public final class Server implements Closeable {
 
     public CheckedIn checkIn(CheckIn message) {
         return message("POST", "/check-in", json(message::toJson), CheckedIn::new);
+    }
+
+    /** The jobs that run; none where the server is of an earlier version. */
+    public List<OpenJob> openJobs() {
+        try {
+            return request("GET", "/open-jobs", null, "", LARGE, 0, answer -> answer.parseAll(OpenJob::new));
+        } catch (ServerException error) {
+            if (error.status != 404) {
+                throw error;
+            }
+            return Collections.emptyList();
+        }
     }
 
     /** What changed after a version; null when nothing did. */
@@ -253,9 +269,26 @@ public final class Server implements Closeable {
             try {
                 return parse.from(Json.parse(body));
             } catch (JSONException error) {
-                throw new BadAnswerException(url + " gives no answer of this version of spry (" + error.getMessage()
-                        + "); check the server's address, and that app and server are of one version");
+                throw noAnswer(error);
             }
+        }
+
+        <T> List<T> parseAll(Parse<T> parse) {
+            try {
+                JSONArray given = Json.parseList(body);
+                List<T> found = new ArrayList<>();
+                for (int i = 0; i < given.length(); i++) {
+                    found.add(parse.from(given.getJSONObject(i)));
+                }
+                return found;
+            } catch (JSONException error) {
+                throw noAnswer(error);
+            }
+        }
+
+        private BadAnswerException noAnswer(JSONException error) {
+            return new BadAnswerException(url + " gives no answer of this version of spry (" + error.getMessage()
+                    + "); check the server's address, and that app and server are of one version");
         }
     }
 

@@ -23,17 +23,18 @@ class PlanTest {
         JSONObject all = Vectors.read("training.json");
         Manifest manifest = Vectors.parsed(Vectors.manifest());
         JSONArray vectors = all.getJSONArray("plans");
-        assertEquals(13, vectors.length());
+        assertEquals(26, vectors.length());
         for (int i = 0; i < vectors.length(); i++) {
             JSONObject vector = vectors.getJSONObject(i);
             Task task = new Task(vector.getJSONObject("task"));
             long memory = vector.isNull("memory") ? Plan.NO_LIMIT : vector.getLong("memory");
+            boolean alone = vector.getBoolean("alone");
             if (vector.has("error")) {
-                String told = assertThrows(SpryException.class, () -> new Plan(manifest, task, memory)).getMessage();
+                String told = assertThrows(SpryException.class, () -> new Plan(manifest, task, memory, alone)).getMessage();
                 assertTrue(told.startsWith(vector.getString("error")), told);
                 continue;
             }
-            Plan plan = new Plan(manifest, task, memory);
+            Plan plan = new Plan(manifest, task, memory, alone);
             List<String> names = new ArrayList<>();
             for (ProgramSpec program : plan.programs) {
                 names.add(program.method);

@@ -66,7 +66,7 @@ final class TrainMain {
     private void train(JSONObject given) throws Exception {
         String name = given.getString("name");
         Task task = new Task(given.getJSONObject("task"));
-        Plan plan = new Plan(bundle.manifest, task, given.optLong("memory", Plan.NO_LIMIT));
+        Plan plan = new Plan(bundle.manifest, task, given.optLong("memory", Plan.NO_LIMIT), false);
         Passes passes = new Passes(plan, runner, task, true);
         Estimator estimator = Estimator.of(bundle.manifest, task, passes);
         Encoder encoder = new Encoder(tokenizer, bundle.manifest, task.training.batch, task.training.length);

@@ -48,6 +48,8 @@ public final class Stage implements Closeable {
     public final List<Request> seen = Collections.synchronizedList(new ArrayList<>());
     public final List<Double> pauses = Collections.synchronizedList(new ArrayList<>());
     public final List<Event> told = Collections.synchronizedList(new ArrayList<>());
+    /** What the jobs that run ask of rows: answered apart from the script, and not written down. */
+    public volatile String openJobs = "[]";
     private final Deque<Answer> script = new ArrayDeque<>();
     private final ServerSocket socket = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
     private volatile Answer otherwise = (request, to) -> to.close();
@@ -165,6 +167,10 @@ public final class Stage implements Closeable {
         try (Socket open = connection) {
             for (Request request = read(open.getInputStream()); request != null && !open.isClosed();
                     request = open.isClosed() ? null : read(open.getInputStream())) {
+                if (request.path.equals("/v1/open-jobs")) {
+                    send(open, 200, openJobs.getBytes(StandardCharsets.UTF_8));
+                    continue;
+                }
                 seen.add(request);
                 next().to(request, open);
             }
