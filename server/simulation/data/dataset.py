@@ -1,7 +1,7 @@
 """A data set to simulate with: a folder, or one of Hugging Face; its rows are read and checked as a device does it.
 
-    FOLDER/train.jsonl or train.csv     what the clients have
-    FOLDER/test.jsonl or test.csv       what the global model is tested on
+    FOLDER/train.jsonl, .json or .csv   what the clients have
+    FOLDER/test.jsonl, .json or .csv    what the global model is tested on
     FOLDER/labels.json                  the classes' names, a JSON list; else those that train has, sorted
     NAME or NAME:CONFIGURATION          of Hugging Face, by its library `datasets` (extra `hub`)
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from edge_client.data.columns import GROUP, LABEL, Columns, MappedSource, fields_of
 from edge_client.data.examples import BadRows, Examples, examples_for
-from edge_client.data.sources import BadRow, CsvSource, JsonlSource, Located, Row, Source
+from edge_client.data.sources import BadRow, CsvSource, Located, Row, Source, json_source
 from edge_client.data.templates import Template
 from edge_client.errors import DataError
 from edge_client.tasks.classification import class_name, class_number
@@ -141,8 +141,9 @@ def _name(data: str) -> str:
 
 
 def _file(folder: Path, part: str) -> Source | None:
-    if (path := folder / f"{part}.jsonl").is_file():
-        return JsonlSource(path)
+    for end in (".jsonl", ".json"):
+        if (path := folder / f"{part}{end}").is_file():
+            return json_source(path)
     return CsvSource(path, known=()) if (path := folder / f"{part}.csv").is_file() else None
 
 

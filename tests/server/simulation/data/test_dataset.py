@@ -134,11 +134,17 @@ def test_questions(write):
         ),
     ],
 )
-@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+@pytest.mark.parametrize("kind", ["jsonl", "json", "csv"])
 def test_columns(tmp_path, row, columns, expected, kind):
     for part in ("train", "test"):
         path = tmp_path / f"{part}.{kind}"
-        path.write_text(json.dumps(row) + "\n") if kind == "jsonl" else write_csv(path, [row])
+        match kind:
+            case "jsonl":
+                path.write_text(json.dumps(row) + "\n")
+            case "json":
+                path.write_text(json.dumps([row], indent=1))
+            case "csv":
+                write_csv(path, [row])
     dataset = open_dataset(str(tmp_path), "seq-cls", columns=columns, labels=("no", "yes"))
     assert list(dataset.train) == list(dataset.test) == [expected]
 
