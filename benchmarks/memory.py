@@ -103,7 +103,8 @@ def require_fitting(bundle: Path, data: Path, examples: int) -> None:
     own = OwnData(read_rows(data, examples))
     own.count()
     if why := own.misfit(kind.fields, kind.first_check(model.labels), converses=kind.converses):
-        sys.exit(f"error: {data} does not fit {bundle}: {why}; its labels are {', '.join(model.labels) or 'none'}")
+        known = f"; its labels are {', '.join(model.labels)}" if kind.has_classes else ""
+        sys.exit(f"error: {data} does not fit {bundle}: {why}{known}")
 
 
 def around_training(options: argparse.Namespace, folder: Path) -> bool:

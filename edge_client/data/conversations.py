@@ -79,9 +79,9 @@ def example_of(row: Row, template: Template) -> Example:
     """What a language model learns of a row; the template is of the job's tokenizer."""
     known = known_row(row, has_template=bool(template.source))
     if "messages" in known:
-        messages = cast("list[Any]", known["messages"])
+        messages = _conversation(known)
         try:
-            chat = template.chat([_checked(number, one) for number, one in enumerate(messages, start=1)])
+            chat = template.chat(messages)
         except DataError as error:
             raise BadRow(str(error)) from None
         return Example(chat.text, learnt=chat.answers, is_whole=True)
@@ -96,8 +96,7 @@ def require_known(row: Row) -> None:
     """Refuse a row of which no template could make an example."""
     known = known_row(row, has_template=False)
     if "messages" in known:
-        for number, one in enumerate(cast("list[Any]", known["messages"]), start=1):
-            _checked(number, one)
+        _conversation(known)
     else:
         for field in ("prompt", "completion") if "completion" in known else ("text",):
             text_of(known, field)
@@ -162,6 +161,11 @@ def _refuse_half(row: Row) -> None:
     nearest = max(pairs, key=lambda shape: sum(field in row for field in shape.fields))
     if any(field in row for field in nearest.fields):
         raise BadRow(f"has one of {' and '.join(nearest.fields)}: both belong together")
+
+
+def _conversation(known: Row) -> list[Message]:
+    messages = cast("list[Any]", known["messages"])
+    return [_checked(number, one) for number, one in enumerate(messages, start=1)]
 
 
 def _checked(number: int, value: Any) -> Message:

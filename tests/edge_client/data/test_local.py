@@ -85,6 +85,7 @@ TURNS = [{"from": "human", "value": "is there ice?"}, {"from": "gpt", "value": "
     [
         ("causal-lm", {"text": "a"}, {"text": 7}, "text must be a text, got int"),
         ("causal-lm", {"text": "a"}, {"body": "a"}, "has no text; its fields are body"),
+        ("causal-lm", {"text": "a", "messages": None}, {"messages": None, "body": "a"}, "has no text; its fields are "),
         ("causal-lm", {"prompt": "a", "completion": "b"}, {"prompt": "a"}, "both belong together"),
         ("causal-lm", {"prompt": "a", "completion": "b"}, {"prompt": "a", "completion": ""}, "completion is empty"),
         ("causal-lm", {"conversations": TURNS}, {"conversations": []}, "conversations must look like"),

@@ -92,6 +92,7 @@ final class LocalData {
 
     /** A list's rows as lines, to which others may be added. */
     private File inLines(Source list) throws IOException {
+        Examples.count(list, false); // what of it cannot be read is told, with its place
         File written = new File(file.getPath() + ".lines");
         try (FileOutputStream out = new FileOutputStream(written);
                 PrintWriter lines = new PrintWriter(new OutputStreamWriter(out, StandardCharsets.UTF_8))) {

@@ -22,8 +22,9 @@ public final class JsonlSource extends FileSource {
             Line line = new Line();
             long at = 0;
             for (int number = 1; line.read(file); number++) {
-                if (!isBlank(line.bytes())) {
-                    tell(rows, "line " + number, at, line.bytes());
+                byte[] value = line.bytes();
+                if (!isBlank(value)) {
+                    tell(rows, "line " + number, at, value);
                 }
                 at += line.length;
             }

@@ -21,9 +21,10 @@ public final class ListSource extends FileSource {
             Values values = new Values(file, 0, 0);
             int number = 0;
             while (values.next()) {
-                if (!isBlank(values.bytes())) {
+                byte[] value = values.bytes();
+                if (!isBlank(value)) {
                     number++;
-                    tell(rows, "row " + number, values.begun, values.bytes());
+                    tell(rows, "row " + number, values.begun, value);
                 }
             }
             if (!values.closed) {

@@ -50,26 +50,29 @@ final class Rows {
             return;
         }
         JSONObject known = Shapes.known(row, false);
-        JSONArray messages = known.optJSONArray("messages");
-        for (int i = 0; messages != null && i < messages.length(); i++) {
-            message(i + 1, messages.optJSONObject(i));
-        }
-        if (messages == null && known.has("completion")) {
+        if (!known.isNull("messages")) {
+            messages(known);
+        } else if (known.has("completion")) {
             string(known, "prompt");
             string(known, "completion");
-        } else if (messages == null) {
+        } else {
             string(known, "text");
         }
     }
 
+    private static List<Message> messages(JSONObject known) throws BadRow {
+        JSONArray given = known.optJSONArray("messages");
+        List<Message> said = new ArrayList<>();
+        for (int i = 0; i < given.length(); i++) {
+            said.add(message(i + 1, given.optJSONObject(i)));
+        }
+        return said;
+    }
+
     private Example said(JSONObject row) throws BadRow {
         JSONObject known = Shapes.known(row, template.isThere);
-        JSONArray messages = known.optJSONArray("messages");
-        if (messages != null) {
-            List<Message> said = new ArrayList<>();
-            for (int i = 0; i < messages.length(); i++) {
-                said.add(message(i + 1, messages.optJSONObject(i)));
-            }
+        if (!known.isNull("messages")) {
+            List<Message> said = messages(known);
             try {
                 return template.example(said);
             } catch (DataException error) {

@@ -46,6 +46,7 @@ class MisfitTest {
     @CsvSource(delimiter = '|', quoteCharacter = '`', value = {
         "causal-lm | {'text': 'a'} | {'text': 7} | text must be a text",
         "causal-lm | {'text': 'a'} | {'body': 'a'} | has no text; its fields are body",
+        "causal-lm | {'text': 'a', 'messages': null} | {'messages': null, 'body': 'a'} | has no text; its fields are ",
         "causal-lm | {'prompt': 'a', 'completion': 'b'} | {'prompt': 'a'} | both belong together",
         "causal-lm | {'prompt': 'a', 'completion': 'b'} | {'prompt': 'a', 'completion': ''} | completion is empty",
         "causal-lm | {'conversations': [{'from': 'human', 'value': 'a'}]}"
