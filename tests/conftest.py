@@ -53,10 +53,35 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.quick)
 
 
+class _Kept:
+    """What libraries made when they were imported stays: clients that tidy up after work pass it by.
+
+    They collect garbage each time they have nothing to do. With torch and transformers beside them, which no device
+    has, looking at all that is there took half of the time of all their tests.
+    """
+
+    MODULES = 20
+    """So many new ones are worth another look."""
+
+    def __init__(self) -> None:
+        self._modules = 0
+
+    def look(self) -> None:
+        if len(sys.modules) >= self._modules + self.MODULES:
+            self._modules = len(sys.modules)
+            gc.collect()
+            gc.freeze()
+
+
+_kept = _Kept()
+
+
 def pytest_collection_finish():
-    """What libraries made when they were imported stays: clients that tidy up after work pass it by."""
-    gc.collect()
-    gc.freeze()
+    _kept.look()
+
+
+def pytest_runtest_setup():
+    _kept.look()
 
 
 @pytest.fixture(scope="session", autouse=True)
