@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edge_client import __version__
@@ -31,6 +31,11 @@ from server.web.services import Services
 from server.web.signals import hear_signals
 
 log = logging.getLogger("uvicorn.error")  # where uvicorn's own start-up lines go
+
+_API = APIRouter(responses=problems.DOCUMENTED)
+"""Every application's: what its routes take and give is worked out once."""
+for _module in (devices, tasks, bundles, jobs, events, operations, access, dashboard):
+    _API.include_router(_module.router)
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -59,7 +64,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         title="spry",
         version=__version__,
         lifespan=lifespan,
-        responses=problems.DOCUMENTED,
+        routes=list(_API.routes),
         docs_url=None,
         redoc_url=None,
         separate_input_output_schemas=False,  # one name for each message in the reference
@@ -70,8 +75,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(logs.RequestLog)
     app.add_middleware(TrueClient)
     problems.install(app)
-    for module in (devices, tasks, bundles, jobs, events, operations, access, dashboard):
-        app.include_router(module.router)
     app.mount("/dashboard", Pages(dashboard.FOLDER, dashboard.HEADERS))
     problems.describe(app)
     reference.install(app)
