@@ -73,11 +73,13 @@ def accuracy(options: argparse.Namespace, kind: str) -> dict[str, Any]:
 
 
 def texts(options: argparse.Namespace) -> tuple[list[list[dict[str, Any]]], list[dict[str, Any]]]:
-    """Those of each client, and as many that nobody has, with labels that say nothing."""
+    """Those of each client, and as many that nobody has."""
     drawn = random.Random(options.seed)
     rows = read_rows(options.data / "train.jsonl", 2 * options.members * options.texts)
-    names = sorted({str(row["label"]) for row in rows})
-    rows = [row | {"label": drawn.choice(names)} for row in drawn.sample(rows, len(rows))]
+    rows = [row | {"label": str(row["label"])} for row in drawn.sample(rows, len(rows))]
+    names = sorted({row["label"] for row in rows})
+    if options.labels == "drawn":
+        rows = [row | {"label": drawn.choice(names)} for row in rows]
     parts = [rows[client :: 2 * options.members] for client in range(2 * options.members)]
     return parts[: options.members], [row for part in parts[options.members :] for row in part]
 
@@ -89,7 +91,8 @@ def membership(options: argparse.Namespace, kind: str) -> dict[str, Any]:
     write_rows(folder / "train.jsonl", [row | {"client": f"{n:03}"} for n, part in enumerate(own) for row in part])
     write_rows(folder / "test.jsonl", foreign)
     (folder / "labels.json").write_text(json.dumps(sorted({row["label"] for part in [*own, foreign] for row in part})))
-    settings = {"rounds": options.member_rounds, "per_round": options.members, "evaluate_every": options.member_rounds}
+    a_round = options.members_per_round or options.members
+    settings = {"rounds": options.member_rounds, "per_round": a_round, "evaluate_every": options.member_rounds}
     plan = planned(
         options, folder, settings_of(options, kind, **settings), clients=options.members, alpha=None, by="client"
     )
@@ -153,7 +156,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--evaluate-every", type=int, default=5)
     parser.add_argument("--test-examples", type=int, default=0)
+    parser.add_argument("--labels", choices=["drawn", "own"], default="drawn", help="of the small fleet's texts")
     parser.add_argument("--members", type=int, default=16, help="clients of the small fleet")
+    parser.add_argument("--members-per-round", type=int, help="how many of them take part in a round (all)")
     parser.add_argument("--texts", type=int, default=5, help="texts of each")
     parser.add_argument("--member-rounds", type=int, default=20)
     parser.add_argument("--batch", type=int, default=8)
