@@ -1,6 +1,7 @@
 """Benchmarks' own arithmetic: what their figures are made of, on small models; seconds are nobody's business here."""
 
 import json
+from argparse import Namespace
 
 import numpy as np
 import pytest
@@ -76,3 +77,21 @@ def test_other_users_have_other_rows_and_a_mean_has_an_error(tmp_path):
     users = [module.Result(2, 1, 1, 1, 1, accuracy, 0.8, 5, 2) for accuracy in (0.9, 0.7, 0.8)]
     assert module.behind(users) == (pytest.approx(0), pytest.approx(0.1 / 3**0.5))
     assert module.behind(users[:1]) == (pytest.approx(0.1), None)
+
+
+def test_members_and_others_share_no_text_and_labels_say_nothing_unless_asked(tmp_path):
+    script("fleet")
+    module = script("privacy")
+    rows = [{"text": f"text {number}", "label": number % 2} for number in range(400)]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    true = {row["text"]: str(row["label"]) for row in rows}
+    wrong = {}
+    for labels in ("own", "drawn"):
+        own, foreign = module.texts(Namespace(data=tmp_path, seed=3, members=40, texts=5, labels=labels))
+        assert [len(part) for part in own] == [5] * 40
+        assert len(foreign) == 200
+        everything = [row for part in [*own, foreign] for row in part]
+        assert len({row["text"] for row in everything}) == 400
+        wrong[labels] = sum(row["label"] != true[row["text"]] for row in everything)
+    assert wrong["own"] == 0
+    assert 120 < wrong["drawn"] < 280
