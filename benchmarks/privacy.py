@@ -4,10 +4,11 @@
     python benchmarks/privacy.py --data DATA/sst2 --out runs/privacy --part membership
 
 `accuracy`: the same simulated job twice, without a budget and with one; all other settings are the same but those of
-`--private`. `membership`: a small fleet learns texts with labels drawn at random, which nothing but memory can tell;
+`--private`. `membership`: a small fleet learns texts with labels drawn at random, which nothing but memory can tell, or
+with their own (`--labels own`);
 an attacker who has the final weights says of a text that it was there where its loss is low. Beside them as many texts
 that no client had. The area under the attacker's curve is 0.5 by chance, with two standard errors beside it. The same
-command goes on where it stopped.
+command goes on where it stopped; another one, such as another epsilon, needs an `--out` of its own.
 """
 
 from __future__ import annotations
@@ -156,8 +157,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--evaluate-every", type=int, default=5)
     parser.add_argument("--test-examples", type=int, default=0)
-    parser.add_argument("--labels", choices=["drawn", "own"], default="drawn", help="of the small fleet's texts")
-    parser.add_argument("--members", type=int, default=16, help="clients of the small fleet")
+    parser.add_argument("--labels", choices=["drawn", "own"], default="drawn", help="of the texts that are attacked")
+    parser.add_argument("--members", type=int, default=16, help="clients whose texts are attacked")
     parser.add_argument("--members-per-round", type=int, help="how many of them take part in a round (all)")
     parser.add_argument("--texts", type=int, default=5, help="texts of each")
     parser.add_argument("--member-rounds", type=int, default=20)

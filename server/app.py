@@ -32,10 +32,16 @@ from server.web.signals import hear_signals
 
 log = logging.getLogger("uvicorn.error")  # where uvicorn's own start-up lines go
 
-_API = APIRouter(responses=problems.DOCUMENTED)
-"""Every application's: what its routes take and give is worked out once."""
-for _module in (devices, tasks, bundles, jobs, events, operations, access, dashboard):
-    _API.include_router(_module.router)
+
+def _every_route() -> APIRouter:
+    router = APIRouter(responses=problems.DOCUMENTED)
+    for module in (devices, tasks, bundles, jobs, events, operations, access, dashboard):
+        router.include_router(module.router)
+    return router
+
+
+_ROUTES = _every_route().routes
+"""Of all applications of a process: what they take and give is worked out once, at the first request."""
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -64,7 +70,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         title="spry",
         version=__version__,
         lifespan=lifespan,
-        routes=list(_API.routes),
+        routes=list(_ROUTES),
         docs_url=None,
         redoc_url=None,
         separate_input_output_schemas=False,  # one name for each message in the reference

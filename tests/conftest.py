@@ -57,7 +57,7 @@ class _Kept:
     """What libraries made when they were imported stays: clients that tidy up after work pass it by.
 
     They collect garbage each time they have nothing to do. With torch and transformers beside them, which no device
-    has, looking at all that is there took half of the time of all their tests.
+    has, to look at all that is there takes longer than most of what is tested.
     """
 
     MODULES = 20
