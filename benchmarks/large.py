@@ -8,8 +8,9 @@ Verification runs the first, the middle and the last block, so that four blocks 
 
 The checkpoint is written in bfloat16, a file for each block. The export leaves its weights in files (`--low-memory`);
 told is the highest resident memory of its process, mapped files included, and what of it lies above one block and the
-embedding in float32. Then a process each takes one dual and one exact step from the first cut that trains, with all programs
-loaded and with one at a time. Seconds are wall time of the step alone, on one thread; `load` is what came before it.
+embedding in float32. Then a process each takes one dual and one exact step from the first cut that trains, with all
+programs loaded and with one at a time. Seconds are wall time of the step alone, on one thread; `load` is what came
+before it.
 """
 
 from __future__ import annotations
