@@ -46,10 +46,10 @@ from server.jobs.job import Job
 from server.rounds.fleet import is_to_measure
 from server.rounds.outcomes import Contribution, late_one, mean_of_updates
 from server.settings import Settings
+from server.storage.files.models import Model
 from server.storage.jobs import find_job
-from server.storage.models import Model
+from server.storage.schema.tables import devices, rounds, tasks
 from server.storage.store import Store
-from server.storage.tables import devices, rounds, tasks
 
 CLIENTS = 4
 

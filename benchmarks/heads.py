@@ -35,7 +35,7 @@ from server.simulation.compute.together import run_together
 from server.simulation.compute.work import Worker
 from server.simulation.plan import plan_for
 from server.simulation.run.fleet import task_of
-from server.storage.models import Model
+from server.storage.files.models import Model
 
 TRAINED = 0.8
 """Of a device's rows, as in a simulation."""

@@ -33,7 +33,7 @@ from server.simulation.data.split import Kinds, by_mix
 from server.simulation.plan import plan_for
 from server.simulation.run.fleet import Fleet
 from server.simulation.run.state import RunState
-from server.storage.models import Model
+from server.storage.files.models import Model
 
 FACTOR = -5.0
 FLEETS = "honest", "negated", "flipped"

@@ -1,6 +1,6 @@
 """A bundle as a server has it once all its files have come.
 
-How they come over HTTP, are verified and are safe on the disk is tried in tests/server/storage/test_bundles.py,
+How they come over HTTP, are verified and are safe on the disk is tried in tests/server/storage/files/test_bundles.py,
 tests/server/cli and by the commands; tests that only need a bundle there would spend half of their time on forty files.
 """
 

@@ -12,8 +12,8 @@ import secrets
 from edge_client.keys import KEY_BYTES, decoded
 from edge_client.wire.protocol import Enrolled, Enrolment
 from server.errors import Refusal, not_found
-from server.storage import audit, devices
-from server.storage.rows import Device, Token
+from server.storage.identities import audit, devices
+from server.storage.schema.rows import Device, Token
 from server.storage.store import Store
 
 _MINUTE = 60.0

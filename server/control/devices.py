@@ -10,10 +10,11 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.wire.protocol import Training
 from server.jobs.job import Job
 from server.rounds.fleet import away_before
-from server.storage import devices, parts, rounds, traffic
-from server.storage.parts import NamedPart
-from server.storage.rows import Device, Volume
+from server.storage.identities import devices
+from server.storage.schema.rows import Device, Volume
 from server.storage.store import Store
+from server.storage.work import parts, rounds, traffic
+from server.storage.work.parts import NamedPart
 
 DeviceState = Literal["training", "waiting", "away", "revoked"]
 Totals = dict[str, Volume]

@@ -11,9 +11,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from edge_client import __version__
 from server.control import views
 from server.jobs.job import ENDED
-from server.storage import devices, jobs, parts, refusals, rounds, traffic
+from server.storage import jobs
+from server.storage.identities import devices, refusals
 from server.storage.jobs import list_jobs
 from server.storage.store import Store
+from server.storage.work import parts, rounds, traffic
 
 _RECENT = 300.0
 

@@ -8,10 +8,11 @@ from server.control.devices import DeviceView, device_view, step_in_words
 from server.control.outlook import waits
 from server.errors import not_found
 from server.rounds.fleet import away_before
-from server.storage import devices, traffic
 from server.storage import history as past
 from server.storage.history import PastPart
+from server.storage.identities import devices
 from server.storage.store import Store
+from server.storage.work import traffic
 
 
 class PastPartView(BaseModel):

@@ -12,9 +12,11 @@ from server.jobs.settings import JobSettings
 from server.privacy.budget import settled
 from server.privacy.shares import check_rounding
 from server.rounds.evaluation import check_held_out
-from server.storage import catalog, jobs, metrics
+from server.storage import jobs
+from server.storage.files import catalog
 from server.storage.jobs import find_job
 from server.storage.store import Store
+from server.storage.work import metrics
 
 
 def require_whole(store: Store, bundle: str) -> None:

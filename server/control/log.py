@@ -8,9 +8,10 @@ from pydantic import BaseModel
 
 from server.jobs.job import Job
 from server.rounds.late import in_words
-from server.storage import audit, devices, refusals, rounds
-from server.storage.rows import Deed, Refused, Round
+from server.storage.identities import audit, devices, refusals
+from server.storage.schema.rows import Deed, Refused, Round
 from server.storage.store import Store
+from server.storage.work import rounds
 
 _DEEDS = {
     "job-created": "made the job",

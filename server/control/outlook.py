@@ -12,10 +12,10 @@ from edge_client.format import size
 from server.control.depth import shallow
 from server.jobs.job import ENDED, PAUSED, RUNNING, SET_ASIDE, Job
 from server.rounds import fleet
-from server.storage import rounds
 from server.storage.jobs import list_jobs
-from server.storage.rows import Device, Round
+from server.storage.schema.rows import Device, Round
 from server.storage.store import Store
+from server.storage.work import rounds
 
 _NEWEST = 6
 """Rounds that say how long one takes."""

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from server.control.credentials import digest
 from server.errors import Refusal, not_found
-from server.storage import people
-from server.storage.rows import Person, Role
+from server.storage.identities import people
+from server.storage.schema.rows import Person, Role
 from server.storage.store import Store
 
 ADMIN = "admin"

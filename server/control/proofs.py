@@ -7,8 +7,8 @@ from typing import NamedTuple
 from edge_client import keys
 from edge_client.wire.proofs import SKEW, signed_text
 from server.errors import Refusal
-from server.storage import devices
-from server.storage.rows import Device
+from server.storage.identities import devices
+from server.storage.schema.rows import Device
 from server.storage.store import Store
 
 _DIGITS = 15

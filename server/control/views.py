@@ -15,9 +15,10 @@ from server.rounds import fleet, late
 from server.rounds.evaluation import task_of
 from server.rounds.privacy import spent
 from server.rounds.rounds import wanted
-from server.storage import audit, metrics, parts, refusals, rounds, scalars, sums, traffic
-from server.storage.rows import Round
+from server.storage.identities import audit, refusals
+from server.storage.schema.rows import Round
 from server.storage.store import Store
+from server.storage.work import metrics, parts, rounds, scalars, sums, traffic
 
 
 class NewestRoundView(BaseModel):

@@ -30,7 +30,7 @@ from server.names import ADMIN_TOKEN
 from server.ops.archive import DUMP, FORMAT, Advance, Entry, Index, write
 from server.ops.contents import File, contents
 from server.settings import Settings
-from server.storage.database import Database, database_file
+from server.storage.schema.database import Database, database_file
 
 PG_DUMP = "pg_dump --format=custom"
 _HELD = ".backup"

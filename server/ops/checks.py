@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from server.settings import Settings
-    from server.storage.database import Database
+    from server.storage.schema.database import Database
 
 _LIBRARIES = "fastapi", "sqlalchemy", "pydantic_settings", "uvicorn"
 _FEW_FILES = 4096
@@ -89,7 +89,7 @@ def _admin_token(folder: Path, settings: Settings) -> Finding:
 def _kept(folder: Path, settings: Settings) -> Iterator[Finding]:
     from sqlalchemy.exc import DatabaseError
 
-    from server.storage.database import Database, database_file
+    from server.storage.schema.database import Database, database_file
 
     if not settings.database_url and not database_file(folder).is_file():
         yield Finding("database", "ok", "made at the first start")
@@ -111,8 +111,9 @@ def _kept(folder: Path, settings: Settings) -> Iterator[Finding]:
 
 
 def _database(database: Database, connection: Connection) -> Finding:
-    from server.storage import devices, jobs
-    from server.storage.tables import SCHEMA
+    from server.storage import jobs
+    from server.storage.identities import devices
+    from server.storage.schema.tables import SCHEMA
 
     if damage := database.damage(connection):
         return Finding("database", "problem", f"damaged: {damage}", "restore a backup (spry restore)")

@@ -11,8 +11,8 @@ from sqlalchemy import Connection
 
 from edge_client.bundle import manifest as manifests
 from edge_client.bundle.manifest import FILE_NAME
-from server.storage import references
-from server.storage.blobs import Blobs
+from server.storage.files import references
+from server.storage.files.blobs import Blobs
 
 BLOBS, BUNDLES = "blobs", "bundles"
 

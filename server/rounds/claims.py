@@ -17,9 +17,9 @@ from types import TracebackType
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from server.storage import rounds
-from server.storage.rows import Round
+from server.storage.schema.rows import Round
 from server.storage.store import Store
+from server.storage.work import rounds
 
 log = logging.getLogger("spry.server")
 

@@ -17,9 +17,10 @@ from server.jobs.demands import is_wanted, unsuited
 from server.jobs.job import Job
 from server.rounds.features import is_asked
 from server.rounds.privacy import has_paid_all
-from server.storage import devices, parts, sums
-from server.storage.rows import Device, Round
+from server.storage.identities import devices
+from server.storage.schema.rows import Device, Round
 from server.storage.store import Store
+from server.storage.work import parts, sums
 
 GATHERS = 2.0
 """How many retry times a round stays open for devices to join, unless as many have reported as in the round before."""

@@ -22,9 +22,9 @@ from edge_client.arrays import Weights
 from server.errors import Refusal
 from server.jobs.assignment import RoundSlot
 from server.jobs.job import Job
-from server.storage import inflight, parts, rounds
-from server.storage.rows import Part, Round
+from server.storage.schema.rows import Part, Round
 from server.storage.store import Store
+from server.storage.work import inflight, parts, rounds
 
 BUSY = 503
 """A device repeats what it is answered with this: its finished update waits while a round is being closed."""

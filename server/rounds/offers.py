@@ -23,10 +23,11 @@ from server.rounds.pace import most_passes
 from server.rounds.privacy import clip_for, has_paid_all
 from server.rounds.standing import OpenRound, Reason, Standings, between, has_done, is_full
 from server.rounds.summing import sum_of
-from server.storage import devices, parts, rounds, sums
+from server.storage.identities import devices
 from server.storage.jobs import find_job
-from server.storage.rows import Device, Part, Round
+from server.storage.schema.rows import Device, Part, Round
 from server.storage.store import Store
+from server.storage.work import parts, rounds, sums
 
 _SITS_OUT = 2.0
 """How many retry times a device waits that gave a task of this job back, or was refused: others come first."""

@@ -36,8 +36,8 @@ from server.rounds.counts import scalars_held_to
 from server.rounds.late import aged
 from server.rounds.outliers import Norms, beyond, sizes, usual_in, usual_sizes
 from server.rounds.voices import compared_heads, is_whole_head, voices
-from server.storage.models import Model, moved, repeated
-from server.storage.rows import Part, Reported, Round
+from server.storage.files.models import Model, moved, repeated
+from server.storage.schema.rows import Part, Reported, Round
 from server.storage.store import Store
 
 _EARLIER_STEPS = 8

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Unit
 from edge_client.wire.scalars import Participant
-from server.storage import parts
-from server.storage.database import Database
+from server.storage.schema.database import Database
+from server.storage.work import parts
 
 Norms = dict[str, float]
 """Root mean square of a change: of all units ("units"), of the head ("head"), of each unit ("unit " and its name)."""

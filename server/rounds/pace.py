@@ -6,8 +6,8 @@ from edge_client.estimators.registry import kind_of
 from server.jobs.job import Job
 from server.jobs.passes import passes
 from server.rounds.fleet import needs_of
-from server.storage import parts
 from server.storage.store import Store
+from server.storage.work import parts
 
 SHARE_OF_DEADLINE = 0.5
 """Of a round's time, what training is planned to take: the rest is for bytes on their way and for what else runs."""

@@ -15,9 +15,10 @@ from sqlalchemy import Connection
 from server.jobs.job import Job
 from server.privacy.accountant import epsilon_of
 from server.privacy.budget import mechanism_of
-from server.storage import devices, participations, parts, sums
-from server.storage.rows import Round
+from server.storage.identities import devices, participations
+from server.storage.schema.rows import Round
 from server.storage.store import Store
+from server.storage.work import parts, sums
 
 FLEET_SECONDS = 86_400.0
 """A device that was not heard of for so long is none of the fleet."""

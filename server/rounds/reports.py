@@ -21,10 +21,11 @@ from server.rounds.features import unlikely
 from server.rounds.fleet import is_to_measure
 from server.rounds.outliers import beyond, norms, usual_in
 from server.rounds.updates import largest, read_update
-from server.storage import metrics, parts, refusals, rounds, scalars
+from server.storage.identities import refusals
 from server.storage.jobs import find_job
-from server.storage.rows import Part, Round, Sent
+from server.storage.schema.rows import Part, Round, Sent
 from server.storage.store import Store
+from server.storage.work import metrics, parts, rounds, scalars
 
 
 class Reports:

@@ -29,10 +29,13 @@ from server.rounds.evaluation import evaluate, is_compared, on_devices, task_of
 from server.rounds.fleet import all_have_reported, present
 from server.rounds.outcomes import Outcome, aggregate
 from server.rounds.privacy import FLEET_SECONDS, spend, why_spent
-from server.storage import devices, jobs, metrics, parts, references, refusals, rounds, scalars, sums
+from server.storage import jobs
+from server.storage.files import references
+from server.storage.identities import devices, refusals
 from server.storage.jobs import find_job
-from server.storage.rows import Reported, Round, RoundState
+from server.storage.schema.rows import Reported, Round, RoundState
 from server.storage.store import Store
+from server.storage.work import metrics, parts, rounds, scalars, sums
 from server.sums.opening import Unopened
 
 log = logging.getLogger("spry.server")

@@ -12,9 +12,9 @@ from server.jobs.job import PAUSED, RUNNING, Job
 from server.jobs.teams import team_in_turn
 from server.rounds import late
 from server.rounds.fleet import free_slots
-from server.storage import parts, rounds, sums
 from server.storage.jobs import list_jobs
 from server.storage.store import Store
+from server.storage.work import parts, rounds, sums
 
 Reason = str
 """Why a device is given nothing, in words that stay the same while it waits: it tells each once."""

@@ -25,10 +25,11 @@ from server.jobs.job import Job
 from server.rounds.reports import Reports
 from server.rounds.summing import arrangement_of, carried, scores_of
 from server.rounds.totals import sizes_of, tags_size, update_size
-from server.storage import devices, parts, rounds, sums
+from server.storage.identities import devices
 from server.storage.jobs import find_job
-from server.storage.rows import Part, Round
-from server.storage.sums import Summand, SumStanding
+from server.storage.schema.rows import Part, Round
+from server.storage.work import parts, rounds, sums
+from server.storage.work.sums import Summand, SumStanding
 from server.sums.arrangement import Arrangement
 from server.sums.opening import opening_size
 

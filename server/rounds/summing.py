@@ -26,10 +26,10 @@ from server.jobs.job import Job
 from server.privacy.shares import share_of
 from server.rounds.evaluation import task_of
 from server.rounds.privacy import pay_for_sum
-from server.storage import rounds, sums
-from server.storage.rows import Part, Round
+from server.storage.schema.rows import Part, Round
 from server.storage.store import Store
-from server.storage.sums import Summand, SumStanding
+from server.storage.work import rounds, sums
+from server.storage.work.sums import Summand, SumStanding
 from server.sums.arrangement import Arrangement, Entrant, arranged, teams
 from server.sums.opening import is_enough
 

@@ -21,10 +21,10 @@ from server.privacy.shares import share_of, wanted_in_sum
 from server.rounds.outcomes import Outcome
 from server.rounds.outliers import beyond, norms, usual_in
 from server.rounds.summing import arrangement_of, carried, dealt_in, openings_in, scores_of
-from server.storage import sums
-from server.storage.models import Model, moved
-from server.storage.rows import Round
+from server.storage.files.models import Model, moved
+from server.storage.schema.rows import Round
 from server.storage.store import Store
+from server.storage.work import sums
 from server.sums.arrangement import Arrangement
 from server.sums.opening import Total, Unopened, unmask
 

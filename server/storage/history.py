@@ -9,9 +9,9 @@ from sqlalchemy import Connection, func, select
 
 from server.jobs.job import Job
 from server.storage.jobs import job_in
-from server.storage.parts import part_in
-from server.storage.rows import Part, Refused
-from server.storage.tables import jobs, refusals, tasks
+from server.storage.schema.rows import Part, Refused
+from server.storage.schema.tables import jobs, refusals, tasks
+from server.storage.work.parts import part_in
 
 
 class PastPart(NamedTuple):

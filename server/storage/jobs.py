@@ -9,8 +9,8 @@ from sqlalchemy import Connection, RowMapping, Select, func, insert, or_, select
 from server.errors import not_found
 from server.jobs.job import ENDED, SET_ASIDE, Job, JobState
 from server.jobs.settings import JobSettings
+from server.storage.schema.tables import bundles, jobs, rounds, tasks
 from server.storage.store import Store
-from server.storage.tables import bundles, jobs, rounds, tasks
 
 # --- in a transaction of their own -----------------------------------------------------------------------------------
 

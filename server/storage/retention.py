@@ -10,9 +10,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, delete, func, insert, or_, select, update
 
-from server.storage import references
-from server.storage.store import Store
-from server.storage.tables import (
+from server.storage.files import references
+from server.storage.schema.tables import (
     audit,
     jobs,
     refusals,
@@ -25,6 +24,7 @@ from server.storage.tables import (
     traffic,
     versions,
 )
+from server.storage.store import Store
 
 NEWEST = 10
 """Rounds of each job that stay, however old they are."""

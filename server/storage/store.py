@@ -15,13 +15,13 @@ from server.errors import ServerConfigError
 from server.jobs.assignment import Needs
 from server.names import ADMIN_TOKEN
 from server.settings import Settings
-from server.storage import audit
-from server.storage.blobs import Blobs
-from server.storage.bundles import BundleFiles
-from server.storage.database import Database
-from server.storage.models import Models
-from server.storage.roster import KnownDevices
-from server.storage.traffic import Traffic
+from server.storage.files.blobs import Blobs
+from server.storage.files.bundles import BundleFiles
+from server.storage.files.models import Models
+from server.storage.identities import audit
+from server.storage.identities.roster import KnownDevices
+from server.storage.schema.database import Database
+from server.storage.work.traffic import Traffic
 
 
 class Store:

@@ -17,7 +17,7 @@ from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
 from server.errors import Refusal
-from server.storage.blobs import Blobs
+from server.storage.files.blobs import Blobs
 from server.text import CONTROLS, spaced
 
 _DEEPEST = 32

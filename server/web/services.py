@@ -17,7 +17,7 @@ from server.control.people import Known, known, require, require_scraper
 from server.control.proofs import Signed, authenticate_signed, require_digest
 from server.rounds.offers import Offers
 from server.rounds.summands import Summands
-from server.storage import rows
+from server.storage.schema import rows
 from server.storage.store import Store
 from server.web.admission import once
 from server.web.bodies import Uploads

@@ -46,7 +46,7 @@ from server.simulation.run.state import RunState
 from server.simulation.run.sums import summed
 from server.simulation.run.tasks import task_of
 from server.simulation.run.traffic import RoundTraffic
-from server.storage.models import Model
+from server.storage.files.models import Model
 
 SCORED_TOGETHER = 256
 """Test examples of one call to a worker."""

@@ -19,7 +19,7 @@ from server.rounds.outcomes import Outcome
 from server.rounds.totals import mean_of_sum
 from server.simulation.compute.work import ClientPart, Trained
 from server.simulation.plan import Plan
-from server.storage.models import Model, moved
+from server.storage.files.models import Model, moved
 from server.sums.opening import Total
 
 

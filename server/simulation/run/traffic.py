@@ -1,9 +1,9 @@
 """What a round moves between server and clients: in bytes as they go over the wire, and in numbers as papers count.
 
-Bytes are those of the bodies that a server counts too (`server.storage.traffic`), without HTTP's headers and the few
-hundred bytes of a check-in. Weights are safetensors: four bytes for each number, 120 to 170 for each tensor's name and
-shape, and in an update some 150 for the client's report. Numbers are weights, derivatives and seeds; losses and counts
-of examples, a few for each message, are left out, and so are moments of features, which few clients send. Every
+Bytes are those of the bodies that a server counts too (`server.storage.work.traffic`), without HTTP's headers and the
+few hundred bytes of a check-in. Weights are safetensors: four bytes for each number, 120 to 170 for each tensor's name
+and shape, and in an update some 150 for the client's report. Numbers are weights, derivatives and seeds; losses and
+counts of examples, a few for each message, are left out, and so are moments of features, which few clients send. Every
 client of a round is taken to hold no earlier version: it gets all weights that move. In mode iteration it gets them
 once, with the server optimizer's state, and then each step's record. A real client that took part in the round before
 has less to fetch in mode iteration, the records alone; in mode epoch all weights move in a round, so that only the
@@ -26,7 +26,7 @@ from edge_client.wire.scalars import encode_record
 from server.rounds.outcomes import Outcome
 from server.simulation.compute.work import Trained
 from server.simulation.methods.guided import guide_in, in_state
-from server.storage.models import Model
+from server.storage.files.models import Model
 
 _SEED = 1
 """A number that a client's directions are drawn from."""

@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from server.control import people
-from server.storage.rows import Role
+from server.storage.schema.rows import Role
 from server.web.admission import Route
 from server.web.services import ByAdmin, UseServices, Viewer
 

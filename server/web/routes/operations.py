@@ -13,7 +13,7 @@ from server.control import views
 from server.control.exposition import exposition
 from server.control.views import AuditView
 from server.errors import Refusal
-from server.storage.rows import Role
+from server.storage.schema.rows import Role
 from server.web.services import Asking, Scraper, UseServices, Viewer
 
 router = APIRouter(tags=["operations"])

@@ -29,8 +29,8 @@ from edge_client.tasks.registry import task_named
 from edge_client.training.epoch import TrainingState, train, update
 from edge_client.wire.clipping import changes_of, length_of
 from edge_client.wire.protocol import Enrolled
-from server.storage import parts, rounds
 from server.storage.jobs import find_job
+from server.storage.work import parts, rounds
 from tests.edge_client.conftest import ROWS
 
 

@@ -116,7 +116,7 @@ def newest(settings: Settings) -> int:
 
 
 def look(settings: Settings, question):
-    from server.storage.database import Database
+    from server.storage.schema.database import Database
 
     database = Database(settings.database_url, settings.data_dir)
     with database.read() as connection:

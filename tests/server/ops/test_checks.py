@@ -7,7 +7,7 @@ import pytest
 
 from edge_client.commands.doctor.machine import Scope
 from server.ops.checks import server
-from server.storage.tables import SCHEMA
+from server.storage.schema.tables import SCHEMA
 from tests.test_journeys import certificates
 
 

@@ -8,7 +8,7 @@ from server.rounds import claims, rounds
 from server.rounds.claims import PROCESS, claim
 from server.rounds.rounds import advance
 from server.storage.jobs import find_job
-from server.storage.rounds import newest
+from server.storage.work.rounds import newest
 from tests.server.rounds.test_rounds import AVERAGE
 
 _SHORT = 0.4

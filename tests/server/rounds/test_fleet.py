@@ -7,7 +7,7 @@ from sqlalchemy.exc import IntegrityError
 
 from server.rounds.fleet import GATHERS
 from server.rounds.standing import in_turn
-from server.storage.tables import tasks
+from server.storage.schema.tables import tasks
 from tests.server.rounds.test_iterations import SHAPE, scalars, send
 from tests.server.rounds.test_rounds import AVERAGE, play
 

@@ -90,7 +90,7 @@ def test_a_hostile_update_is_refused(server, victim, kind):
 def close_early(server):
     from sqlalchemy import update
 
-    from server.storage.tables import jobs, rounds
+    from server.storage.schema.tables import jobs, rounds
 
     with server.store.database.write() as connection:
         connection.execute(update(rounds).values(deadline=server.store.now() - 1))

@@ -7,8 +7,8 @@ from safetensors.numpy import load
 from edge_client.training.replay import replay
 from edge_client.wire.protocol import SAFETENSORS, STEPS, ServerOptimizers, Training
 from edge_client.wire.scalars import ScalarReport, decode_records, encode_report
-from server.storage import parts
-from server.storage import scalars as stored
+from server.storage.work import parts
+from server.storage.work import scalars as stored
 
 SHAPE = {"batch": 2, "length": 8}
 

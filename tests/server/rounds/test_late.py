@@ -167,7 +167,7 @@ def test_a_device_counts_once_in_a_round(server, bundle_name):
 def test_an_update_that_comes_while_a_round_is_closed_waits_for_the_next(server, bundle_name):
     """It is told to come again, not refused, and counts as nothing that was refused."""
     from server.rounds import claims
-    from server.storage import rounds
+    from server.storage.work import rounds
 
     fast, slow = begin(server, bundle_name, 2, per_round=2, buffer=1)
     start, slow_task = newest(server), slow.task()

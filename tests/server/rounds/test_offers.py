@@ -64,7 +64,7 @@ def test_a_round_that_closes_is_no_lack_of_jobs(server, bundle_name):
     server.advance()
     from sqlalchemy import update
 
-    from server.storage.tables import rounds
+    from server.storage.schema.tables import rounds
 
     with server.store.database.write() as connection:
         connection.execute(update(rounds).values(state="closing"))

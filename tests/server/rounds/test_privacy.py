@@ -9,8 +9,9 @@ from edge_client.bundle.names import CLIP
 from server.privacy.accountant import epsilon_of, noise_for
 from server.rounds import claims, rounds
 from server.rounds.outcomes import aggregate
-from server.storage import participations, parts
+from server.storage.identities import participations
 from server.storage.jobs import find_job
+from server.storage.work import parts
 from tests.server.rounds.test_rounds import AVERAGE, play
 
 FAINT = 1e-3

@@ -11,9 +11,9 @@ from edge_client.training.optimizers import server_step
 from edge_client.wire.protocol import ServerOptimizer, ServerOptimizers
 from server.jobs.settings import JobSettings
 from server.rounds.claims import claim
-from server.storage import rounds
+from server.storage.files.models import NEWEST, Model, moved
 from server.storage.jobs import find_job
-from server.storage.models import NEWEST, Model, moved
+from server.storage.work import rounds
 
 AVERAGE = {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}}
 

@@ -11,9 +11,9 @@ from edge_client.errors import TrainingError
 from edge_client.sums.member import Kept
 from edge_client.sums.noise import ROOM
 from edge_client.wire.protocol import CheckIn
-from server.storage import participations
+from server.storage.identities import participations
 from server.storage.jobs import find_job
-from server.storage.tables import summands
+from server.storage.schema.tables import summands
 from tests.server.rounds.test_summing import AVERAGE, play, rounds_of, stage_of
 
 NOISE, CLIP, LEAST = 2.0, 0.05, 4

@@ -103,7 +103,7 @@ def play(server, devices, *, until="over"):
 
 
 def stage_of(server):
-    from server.storage import rounds, sums
+    from server.storage.work import rounds, sums
 
     with server.store.database.read() as connection:
         newest = [one for one in rounds.newest_first(connection, server.job()["id"], None, 5) if one.started]
@@ -142,7 +142,7 @@ def test_a_sum_is_the_mean_by_examples_and_all_else_is_gone(server, job, devices
     assert server.job()["sees"] == "sums of at least 3 devices"
     from sqlalchemy import func, select
 
-    from server.storage.tables import summands, sums, tasks
+    from server.storage.schema.tables import summands, sums, tasks
 
     with server.store.database.read() as connection:
         for table in (summands, sums):
@@ -220,7 +220,7 @@ def test_who_could_still_join_a_sum_is_waited_for(server, job, devices):
 def test_an_opening_that_comes_while_the_sum_is_being_opened_is_no_failure(server, job, devices):
     """The others' were enough."""
     from server.rounds.claims import claim
-    from server.storage import rounds
+    from server.storage.work import rounds
 
     job()
     four = devices(4)

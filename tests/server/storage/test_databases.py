@@ -11,7 +11,7 @@ from sqlalchemy import func, inspect, select
 from server.errors import ServerConfigError
 from server.rounds.offers import Offers
 from server.rounds.rounds import advance
-from server.storage.tables import SCHEMA, about, rounds, tasks, versions
+from server.storage.schema.tables import SCHEMA, about, rounds, tasks, versions
 from server.web.routes.events import Feed
 from tests.server.rounds.test_iterations import SHAPE, scalars, send
 from tests.server.rounds.test_rounds import AVERAGE
@@ -131,8 +131,8 @@ def test_a_database_of_a_newer_server_is_refused(serving, tmp_path):
 
     from server.errors import ServerConfigError
     from server.settings import Settings
+    from server.storage.schema.tables import about
     from server.storage.store import Store
-    from server.storage.tables import about
 
     with serving() as server, server.store.database.write() as connection:
         connection.execute(update(about).values(value="99"))

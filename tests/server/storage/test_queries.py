@@ -18,12 +18,12 @@ def queries(source: str) -> Iterator[str]:
         match node:
             case ast.ImportFrom(module=str(module), names=names) if module.partition(".")[0] == "sqlalchemy":
                 yield from (name.name for name in names if name.name in QUERIES)
-            case ast.ImportFrom(module="server.storage.tables", names=names):
+            case ast.ImportFrom(module="server.storage.schema.tables", names=names):
                 yield from (name.name for name in names if name.name != "SCHEMA")
-            case ast.ImportFrom(module="server.storage", names=names):
+            case ast.ImportFrom(module="server.storage.schema", names=names):
                 yield from (name.name for name in names if name.name == "tables")
             case ast.Import(names=names):
-                yield from (name.name for name in names if name.name in ("sqlalchemy", "server.storage.tables"))
+                yield from (name.name for name in names if name.name in ("sqlalchemy", "server.storage.schema.tables"))
             case _:
                 pass
 
@@ -41,9 +41,9 @@ def test_queries_stand_in_storage_alone():
         "def lazy():\n    from sqlalchemy import update",
         "from sqlalchemy.dialects.sqlite import insert",
         "import sqlalchemy as sa",
-        "from server.storage.tables import jobs",
-        "from server.storage import parts, tables",
-        "import server.storage.tables",
+        "from server.storage.schema.tables import jobs",
+        "from server.storage.schema import rows, tables",
+        "import server.storage.schema.tables",
     ],
 )
 def test_the_scan_sees_every_form_of_import(source):
@@ -51,5 +51,7 @@ def test_the_scan_sees_every_form_of_import(source):
 
 
 def test_the_scan_lets_the_rest_pass():
-    source = "from sqlalchemy import Connection, text\nfrom server.storage.tables import SCHEMA\nimport sqlite3\n"
+    source = (
+        "from sqlalchemy import Connection, text\nfrom server.storage.schema.tables import SCHEMA\nimport sqlite3\n"
+    )
     assert not list(queries(source))

@@ -147,7 +147,7 @@ def test_what_a_crash_says_is_taken_without_what_steers_a_terminal(server, bundl
     task = device.task()
     device.call("POST", f"/v1/tasks/{task['id']}/failure", json={"reason": "line one\nline \x1b[31mtwo\0"})
     with server.store.database.read() as connection:
-        from server.storage import parts
+        from server.storage.work import parts
 
         assert parts.find(connection, task["id"]).reason == "line one line  [31mtwo "
 

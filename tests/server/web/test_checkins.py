@@ -6,7 +6,7 @@ import pytest
 
 from edge_client import keys
 from server.rounds.standing import Standing
-from server.storage import roster
+from server.storage.identities import roster
 from tests.server.conftest import Device
 from tests.server.control.test_proofs import HOUR, Signer
 from tests.server.rounds.test_rounds import play

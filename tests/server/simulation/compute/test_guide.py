@@ -16,7 +16,7 @@ from server.simulation.methods.guided import drawing_along
 from server.simulation.plan import plan_for
 from server.simulation.run.fleet import Fleet
 from server.simulation.run.state import RunState
-from server.storage.models import Model
+from server.storage.files.models import Model
 from tests.server.simulation.runs import SMALL_LORA
 
 DIRECTIONS = 5

@@ -10,7 +10,7 @@ from server.simulation.compute.work import Worker
 from server.simulation.run.clock import slowness
 from server.simulation.run.fleet import Fleet
 from server.simulation.run.state import RunState
-from server.storage.models import Model
+from server.storage.files.models import Model
 from tests.server.simulation.runs import lines, small, write_data
 
 ROUNDS = 12

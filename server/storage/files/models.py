@@ -22,11 +22,11 @@ from edge_client.wire.scalars import StepRecord, decode_records
 from server.errors import Refusal
 from server.jobs.job import Job
 from server.jobs.settings import JobSettings
-from server.storage import references
-from server.storage.blobs import Blobs
-from server.storage.bundles import BundleFiles
-from server.storage.database import Database
-from server.storage.tables import steps, versions
+from server.storage.files import references
+from server.storage.files.blobs import Blobs
+from server.storage.files.bundles import BundleFiles
+from server.storage.schema.database import Database
+from server.storage.schema.tables import steps, versions
 
 NEWEST = 3
 """While versions are few, one weighs in the running average by about this power of its number: the average is then a

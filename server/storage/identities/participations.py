@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection, func, insert, select, update
 
-from server.storage.tables import participations
+from server.storage.schema.tables import participations
 
 
 def add(connection: Connection, job: str, devices: Iterable[str]) -> None:

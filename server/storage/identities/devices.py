@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, and_, bindparam, case, func, insert, select, update
 
 from edge_client.wire.protocol import CheckIn
-from server.storage.rows import Device, Token
-from server.storage.tables import devices, jobs, tasks, tokens
+from server.storage.schema.rows import Device, Token
+from server.storage.schema.tables import devices, jobs, tasks, tokens
 
 # --- tokens ----------------------------------------------------------------------------------------------------------
 

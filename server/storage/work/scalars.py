@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, and_, delete, func, insert, select
 
-from server.storage.parts import part_in
-from server.storage.rows import Part, Reported, Round
-from server.storage.tables import scalars, tasks
+from server.storage.schema.rows import Part, Reported, Round
+from server.storage.schema.tables import scalars, tasks
+from server.storage.work.parts import part_in
 
 
 def find(connection: Connection, part: Part, iteration: int) -> bytes | None:

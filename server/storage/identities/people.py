@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 from sqlalchemy import Connection, and_, insert, select, update
 
-from server.storage.rows import Person
-from server.storage.tables import people
+from server.storage.schema.rows import Person
+from server.storage.schema.tables import people
 
 
 def add(connection: Connection, person: Person, digest: str) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, func, insert, select
 
-from server.storage.rows import Deed
-from server.storage.tables import audit
+from server.storage.schema.rows import Deed
+from server.storage.schema.tables import audit
 
 
 def add(connection: Connection, now: float, actor: str, action: str, subject: str, detail: str) -> None:

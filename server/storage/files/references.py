@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, and_, or_, select
 
-from server.storage.rows import Round
-from server.storage.tables import bundles, jobs, rounds, summands, tasks, versions
+from server.storage.schema.rows import Round
+from server.storage.schema.tables import bundles, jobs, rounds, summands, tasks, versions
 
 _OF_ROUNDS = and_(rounds.c.job == tasks.c.job, rounds.c.number == tasks.c.round)
 

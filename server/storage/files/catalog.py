@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, insert, select, update
 
-from server.storage.tables import bundles
+from server.storage.schema.tables import bundles
 
 
 def names(connection: Connection) -> dict[str, str]:

@@ -6,8 +6,8 @@ from collections import Counter
 
 from sqlalchemy import Connection, func, insert, select
 
-from server.storage.rows import Part, Refused
-from server.storage.tables import refusals, refused_before
+from server.storage.schema.rows import Part, Refused
+from server.storage.schema.tables import refusals, refused_before
 
 
 def add(connection: Connection, part: Part, device: str, code: str, detail: str, now: float) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import Connection, and_, delete, func, insert, select, update
 
 from edge_client.sums.messages import Message, Stage
-from server.storage.rows import Part, Round
-from server.storage.tables import devices, summands, sums, tasks
+from server.storage.schema.rows import Part, Round
+from server.storage.schema.tables import devices, summands, sums, tasks
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from sqlalchemy import Connection, and_, delete, func, insert, select
 
-from server.storage.rows import Metric, Round
-from server.storage.tables import metrics
+from server.storage.schema.rows import Metric, Round
+from server.storage.schema.tables import metrics
 
 
 def add(connection: Connection, round_: Round, values: Mapping[str, float]) -> None:

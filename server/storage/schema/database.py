@@ -19,7 +19,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import CreateColumn
 
 from server.errors import ServerConfigError
-from server.storage.tables import SCHEMA, about, schema
+from server.storage.schema.tables import SCHEMA, about, schema
 
 _WRITES = "spry_writes"
 _LASTING = "spry_lasting"

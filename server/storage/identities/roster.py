@@ -11,9 +11,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from server.storage import devices
-from server.storage.database import Database
-from server.storage.rows import Device
+from server.storage.identities import devices
+from server.storage.schema.database import Database
+from server.storage.schema.rows import Device
 
 FRESH = 1.0
 """Seconds in which a revocation is heard of by all workers."""

@@ -17,10 +17,10 @@ from typing import Any
 from sqlalchemy import Connection, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from server.storage import parts
-from server.storage.database import Database
-from server.storage.rows import Volume
-from server.storage.tables import traffic
+from server.storage.schema.database import Database
+from server.storage.schema.rows import Volume
+from server.storage.schema.tables import traffic
+from server.storage.work import parts
 
 Where = tuple[str, int]
 """A job and a round of it."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, func, select, update
 
-from server.storage.rows import Round
-from server.storage.tables import tasks
+from server.storage.schema.rows import Round
+from server.storage.schema.tables import tasks
 
 
 def carry_over(connection: Connection, job: str, number: int) -> None:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, insert, or_, select, union_all, update
 
 from edge_client.wire.protocol import Mode, Report
-from server.storage.rows import Part, PartState, Reported, Round, Sent
-from server.storage.tables import devices, rounds, scalars, tasks
+from server.storage.schema.rows import Part, PartState, Reported, Round, Sent
+from server.storage.schema.tables import devices, rounds, scalars, tasks
 
 _MOST_NORMS = 300
 """Whose median says as much as that of all."""

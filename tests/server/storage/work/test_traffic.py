@@ -9,7 +9,7 @@ import pytest
 
 from edge_client.bundle.manifest import FILE_NAME
 from edge_client.wire.scalars import encode_report
-from server.storage.traffic import Traffic
+from server.storage.work.traffic import Traffic
 from tests.server.rounds.test_iterations import SHAPE, scalars, send
 from tests.server.rounds.test_rounds import AVERAGE
 
@@ -112,7 +112,7 @@ def test_workers_add_to_one_another(serving, database):
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(count, range(8)))
         with servers[0].store.database.read() as connection:
-            from server.storage.tables import traffic as table
+            from server.storage.schema.tables import traffic as table
 
             rows = connection.execute(table.select()).all()
     assert (sum(row.up for row in rows), sum(row.down for row in rows)) == (8 * 20, 8 * 200)

@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, func, insert, or_, select, update
 
 from server.jobs.job import Job
-from server.storage.rows import Round, RoundState
-from server.storage.tables import rounds, tasks
+from server.storage.schema.rows import Round, RoundState
+from server.storage.schema.tables import rounds, tasks
 
 # --- looked up -------------------------------------------------------------------------------------------------------
 
