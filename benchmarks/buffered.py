@@ -29,7 +29,7 @@ from pydantic import SecretStr
 from sqlalchemy import select
 
 from edge_client.commands.options.adapter import AdapterOptions
-from server.rounds.evaluation import evaluate
+from server.rounds.outcome.evaluation import evaluate
 from server.settings import Settings
 from server.simulation.compute.crews import Alone
 from server.simulation.compute.work import Worker

@@ -43,8 +43,8 @@ from edge_client.training.plan import Workbench
 from edge_client.wire.protocol import Task
 from server.cli.connection import NoAnswer
 from server.jobs.job import Job
-from server.rounds.fleet import is_to_measure
-from server.rounds.outcomes import Contribution, late_one, mean_of_updates
+from server.rounds.outcome.outcomes import Contribution, late_one, mean_of_updates
+from server.rounds.places.fleet import is_to_measure
 from server.settings import Settings
 from server.storage.files.models import Model
 from server.storage.jobs import find_job

@@ -28,9 +28,9 @@ from edge_client.training.features import moments_of, rows_of
 from edge_client.wire.protocol import Report
 from server.jobs.completion import complete
 from server.jobs.settings import JobSettings
-from server.rounds.features import is_asked
-from server.rounds.outcomes import Contribution, mean_of_updates
-from server.rounds.outliers import norms, usual
+from server.rounds.outcome.features import is_asked
+from server.rounds.outcome.outcomes import Contribution, mean_of_updates
+from server.rounds.outcome.outliers import norms, usual
 from server.simulation.compute.together import run_together
 from server.simulation.compute.work import Worker
 from server.simulation.plan import plan_for

@@ -42,7 +42,7 @@ from export.model.loading import load
 from export.rows import ARITHMETIC
 from export.tasks.registry import MODEL_TASKS
 from server.jobs.assignment import slots
-from server.rounds.offers import seed_of
+from server.rounds.places.offers import seed_of
 from server.simulation.compute.crews import Alone
 from server.simulation.compute.work import Worker
 from server.simulation.data.population import sampled

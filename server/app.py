@@ -15,8 +15,8 @@ from server import logs
 from server.addresses import TrueClient
 from server.errors import ServerConfigError
 from server.names import ADMIN_TOKEN
-from server.rounds.offers import Offers
-from server.rounds.summands import Summands
+from server.rounds.arrivals.summands import Summands
+from server.rounds.places.offers import Offers
 from server.rounds.ticker import Ticker
 from server.settings import Settings, read_settings
 from server.storage.jobs import list_jobs

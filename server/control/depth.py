@@ -6,7 +6,7 @@ from edge_client.estimators.registry import kind_of
 from edge_client.wire.protocol import CheckIn
 from server.jobs.assignment import Fit, RoundSlot
 from server.jobs.job import Job
-from server.rounds.fleet import away_before, needs_of, said_by
+from server.rounds.places.fleet import away_before, needs_of, said_by
 from server.storage.identities import devices
 from server.storage.schema.rows import Device
 from server.storage.store import Store

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from edge_client.bundle.manifest import Manifest
 from edge_client.wire.protocol import Training
 from server.jobs.job import Job
-from server.rounds.fleet import away_before
+from server.rounds.places.fleet import away_before
 from server.storage.identities import devices
 from server.storage.schema.rows import Device, Volume
 from server.storage.store import Store

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from server.control.devices import DeviceView, device_view, step_in_words
 from server.control.outlook import waits
 from server.errors import not_found
-from server.rounds.fleet import away_before
+from server.rounds.places.fleet import away_before
 from server.storage import history as past
 from server.storage.history import PastPart
 from server.storage.identities import devices

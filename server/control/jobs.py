@@ -11,7 +11,7 @@ from server.jobs.job import ENDED, RUNNING, Job, JobState
 from server.jobs.settings import JobSettings
 from server.privacy.budget import settled
 from server.privacy.shares import check_rounding
-from server.rounds.evaluation import check_held_out
+from server.rounds.outcome.evaluation import check_held_out
 from server.storage import jobs
 from server.storage.files import catalog
 from server.storage.jobs import find_job

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from server.jobs.job import Job
-from server.rounds.late import in_words
+from server.rounds.outcome.late import in_words
 from server.storage.identities import audit, devices, refusals
 from server.storage.schema.rows import Deed, Refused, Round
 from server.storage.store import Store

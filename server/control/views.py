@@ -11,10 +11,11 @@ from server.control.outlook import ends_about
 from server.jobs.job import RUNNING, Job
 from server.jobs.settings import JobSettings
 from server.privacy.accountant import epsilon_of
-from server.rounds import fleet, late
-from server.rounds.evaluation import task_of
-from server.rounds.privacy import spent
+from server.rounds.outcome import late
+from server.rounds.outcome.evaluation import task_of
+from server.rounds.places import fleet
 from server.rounds.rounds import wanted
+from server.rounds.secrecy.privacy import spent
 from server.storage.identities import audit, refusals
 from server.storage.schema.rows import Round
 from server.storage.store import Store

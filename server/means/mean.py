@@ -1,7 +1,7 @@
 """The weighted mean: every holder counts, however far it goes.
 
-A round takes it update by update (`server.rounds.aggregation.Mean`), so that one sum is all that is held; this is the
-same of a stack.
+A round takes it update by update (`server.rounds.outcome.aggregation.Mean`), so that one sum is all that is held; this
+is the same of a stack.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     select → assign → train → collect → validate → aggregate → evaluate → publish
 
-Devices select themselves by checking in, are assigned a slot (`server.rounds.offers`), train, and report
-(`server.rounds.reports`, which validates what arrives). `advance` carries on from there whenever a round is complete or
-its time is up. Every stage leaves its result in the database, so a process that is killed loses nothing: the next one,
-or another worker, claims the round and goes on.
+Devices select themselves by checking in, are assigned a slot (`server.rounds.places.offers`), train, and report
+(`server.rounds.arrivals.reports`, which validates what arrives). `advance` carries on from there whenever a round is
+complete or its time is up. Every stage leaves its result in the database, so a process that is killed loses nothing:
+the next one, or another worker, claims the round and goes on.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ from edge_client.wire.protocol import Report
 from edge_client.wire.scalars import encode_record
 from server.jobs.job import PAUSED, RUNNING, Job
 from server.means.registry import PLAIN
-from server.rounds import claims, late, summing, totals
-from server.rounds.aggregation import bounded
+from server.rounds import claims
 from server.rounds.claims import Claim
-from server.rounds.evaluation import evaluate, is_compared, on_devices, task_of
-from server.rounds.fleet import all_have_reported, present
-from server.rounds.outcomes import Outcome, aggregate
-from server.rounds.privacy import FLEET_SECONDS, spend, why_spent
+from server.rounds.outcome import late
+from server.rounds.outcome.aggregation import bounded
+from server.rounds.outcome.evaluation import evaluate, is_compared, on_devices, task_of
+from server.rounds.outcome.outcomes import Outcome, aggregate
+from server.rounds.places.fleet import all_have_reported, present
+from server.rounds.secrecy import summing, totals
+from server.rounds.secrecy.privacy import FLEET_SECONDS, spend, why_spent
 from server.storage import jobs
 from server.storage.files import references
 from server.storage.identities import devices, refusals

@@ -10,8 +10,8 @@ import time
 from sqlalchemy.exc import SQLAlchemyError
 
 from edge_client.errors import SpryError
-from server.rounds.offers import Offers
-from server.rounds.outliers import FIRST_ROUNDS
+from server.rounds.outcome.outliers import FIRST_ROUNDS
+from server.rounds.places.offers import Offers
 from server.rounds.rounds import advance
 from server.storage import jobs, retention
 from server.storage.store import Store

@@ -15,8 +15,8 @@ from edge_client.wire.proofs import DIGEST_HEADER, SCHEME, digest_of
 from server.control.credentials import authenticate
 from server.control.people import Known, known, require, require_scraper
 from server.control.proofs import Signed, authenticate_signed, require_digest
-from server.rounds.offers import Offers
-from server.rounds.summands import Summands
+from server.rounds.arrivals.summands import Summands
+from server.rounds.places.offers import Offers
 from server.storage.schema import rows
 from server.storage.store import Store
 from server.web.admission import once

@@ -2,9 +2,9 @@
 
     select → assign → train → aggregate → evaluate
 
-Selection apart, these are the server's own rules (`server.jobs.assignment`, `server.rounds.outcomes`) and the devices'
-own training (`edge_client.training.epoch`); what a real round also does, waiting and validating, has nothing to do
-here.
+Selection apart, these are the server's own rules (`server.jobs.assignment`, `server.rounds.outcome.outcomes`) and the
+devices' own training (`edge_client.training.epoch`); what a real round also does, waiting and validating, has nothing
+to do here.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from server.jobs.settings import JobSettings
 from server.means.registry import PLAIN
 from server.privacy.budget import may_go_on, sampled_spent, settled_by_chance
 from server.privacy.noise import Noise
-from server.rounds import late
-from server.rounds.features import is_asked
-from server.rounds.outcomes import Contribution, Outcome, late_one, mean_of_updates, step_of_scalars
-from server.rounds.outliers import norms, usual
+from server.rounds.outcome import late
+from server.rounds.outcome.features import is_asked
+from server.rounds.outcome.outcomes import Contribution, Outcome, late_one, mean_of_updates, step_of_scalars
+from server.rounds.outcome.outliers import norms, usual
 from server.simulation.compute.crews import Crew
 from server.simulation.compute.work import ClientPart, Trained, rows_together
 from server.simulation.data.population import sampled, taken

@@ -1,7 +1,7 @@
 """Schedule buffered: who has reported when enough have, by a simulated clock; the others go on in the next round.
 
-As on a server (`server.rounds.late`), with two simplifications: it is counted over all rounds, not the last ones, which
-units were given out, and the next client is drawn among all that are free.
+As on a server (`server.rounds.outcome.late`), with two simplifications: it is counted over all rounds, not the last
+ones, which units were given out, and the next client is drawn among all that are free.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.wire.protocol import Task, Training
 from server.jobs.assignment import RoundSlot
 from server.jobs.settings import JobSettings
-from server.rounds import late
-from server.rounds.features import is_asked
+from server.rounds.outcome import late
+from server.rounds.outcome.features import is_asked
 from server.simulation.compute.work import ClientPart
 from server.simulation.data.draws import Purpose, order
 from server.simulation.run.clock import Clock

@@ -15,8 +15,8 @@ from edge_client.wire.protocol import Report
 from server.jobs.settings import JobSettings
 from server.privacy.noise import key_of
 from server.privacy.shares import share_of
-from server.rounds.outcomes import Outcome
-from server.rounds.totals import mean_of_sum
+from server.rounds.outcome.outcomes import Outcome
+from server.rounds.secrecy.totals import mean_of_sum
 from server.simulation.compute.work import ClientPart, Trained
 from server.simulation.plan import Plan
 from server.storage.files.models import Model, moved

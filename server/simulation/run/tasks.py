@@ -8,7 +8,7 @@ from edge_client.estimators.registry import kind_of
 from edge_client.wire.protocol import Task, Training
 from server.jobs.assignment import RoundSlot
 from server.jobs.settings import JobSettings
-from server.rounds.offers import seed_of
+from server.rounds.places.offers import seed_of
 
 JOB = "simulation"
 

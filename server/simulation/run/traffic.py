@@ -23,7 +23,7 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.training.features import without_moments
 from edge_client.wire.protocol import REPORT, Task, Training
 from edge_client.wire.scalars import encode_record
-from server.rounds.outcomes import Outcome
+from server.rounds.outcome.outcomes import Outcome
 from server.simulation.compute.work import Trained
 from server.simulation.methods.guided import guide_in, in_state
 from server.storage.files.models import Model

@@ -22,8 +22,8 @@ from server.control.views import JobView, MetricView, RefusalView, RoundView, Tr
 from server.errors import Refusal
 from server.jobs.job import ENDED, PAUSED, RUNNING, Job
 from server.jobs.settings import JobSettings
-from server.rounds.late import as_begun
-from server.rounds.weights import steps_since, weights_since
+from server.rounds.outcome.late import as_begun
+from server.rounds.outcome.weights import steps_since, weights_since
 from server.storage.jobs import find_job, list_jobs
 from server.storage.store import Store
 from server.web.admission import Route

@@ -12,7 +12,7 @@ from edge_client.wire.proofs import digest_header, digest_of
 from edge_client.wire.protocol import SAFETENSORS, Failure, Judgement, Receipt
 from server.control.proofs import require_digest
 from server.errors import Refusal
-from server.rounds.summands import LARGEST
+from server.rounds.arrivals.summands import LARGEST
 from server.web.admission import Route
 from server.web.bodies import binary, read, received, takes
 from server.web.services import Device, SignedBody, UseServices, signed

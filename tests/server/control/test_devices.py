@@ -1,6 +1,6 @@
 """What people see of one device, and write about it."""
 
-from tests.server.rounds.test_fleet import here
+from tests.server.rounds.places.test_fleet import here
 from tests.server.rounds.test_rounds import AVERAGE
 
 

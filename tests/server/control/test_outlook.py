@@ -6,9 +6,9 @@ import pytest
 
 from server.control.jobs import find_job
 from server.jobs.assignment import RoundSlot
-from server.rounds.fleet import needs_of
+from server.rounds.places.fleet import needs_of
 from server.storage import jobs
-from tests.server.rounds.test_fleet import WAITS, here, later
+from tests.server.rounds.places.test_fleet import WAITS, here, later
 from tests.server.rounds.test_rounds import AVERAGE, play
 
 START = 1_800_000_000.0

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from tests.server.rounds.test_summing import Device
+from tests.server.rounds.secrecy.test_summing import Device
 
 
 @pytest.fixture

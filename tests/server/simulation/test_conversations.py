@@ -8,7 +8,7 @@ import pytest
 
 from edge_client.commands.cli import run
 from tests import chats, shapes
-from tests.server.rounds.test_evaluation import losses_by_transformers
+from tests.server.rounds.outcome.test_evaluation import losses_by_transformers
 
 STILL = "optimizers.units.learning_rate=1e-12"
 

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import func, inspect, select
 
 from server.errors import ServerConfigError
-from server.rounds.offers import Offers
+from server.rounds.places.offers import Offers
 from server.rounds.rounds import advance
 from server.storage.schema.tables import SCHEMA, about, rounds, tasks, versions
 from server.web.routes.events import Feed

@@ -6,7 +6,7 @@ import time
 import pytest
 from sqlalchemy import func, select
 
-from server.rounds.outliers import FIRST_ROUNDS
+from server.rounds.outcome.outliers import FIRST_ROUNDS
 from server.storage import retention
 from server.storage.jobs import find_job
 from server.storage.retention import sweep

@@ -9,7 +9,7 @@ from safetensors.numpy import load
 
 from server.jobs.assignment import RoundSlot
 from server.jobs.settings import JobSettings
-from server.rounds import late
+from server.rounds.outcome import late
 from server.rounds.rounds import advance
 from server.storage.jobs import find_job
 

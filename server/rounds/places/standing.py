@@ -10,8 +10,8 @@ from server.jobs.assignment import RoundSlot
 from server.jobs.demands import is_wanted
 from server.jobs.job import PAUSED, RUNNING, Job
 from server.jobs.teams import team_in_turn
-from server.rounds import late
-from server.rounds.fleet import free_slots
+from server.rounds.outcome import late
+from server.rounds.places.fleet import free_slots
 from server.storage.jobs import list_jobs
 from server.storage.store import Store
 from server.storage.work import parts, rounds, sums

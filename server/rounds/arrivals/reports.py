@@ -14,13 +14,13 @@ from edge_client.wire.protocol import Judgement, Receipt, Report
 from edge_client.wire.scalars import ScalarError, decode_report, largest_report
 from server.errors import Overtaken, Refusal, not_found
 from server.jobs.job import Job
-from server.rounds import late
-from server.rounds.counts import check_derivatives, check_held_back, held_to
-from server.rounds.evaluation import on_devices, task_of
-from server.rounds.features import unlikely
-from server.rounds.fleet import is_to_measure
-from server.rounds.outliers import beyond, norms, usual_in
-from server.rounds.updates import largest, read_update
+from server.rounds.arrivals.updates import largest, read_update
+from server.rounds.outcome import late
+from server.rounds.outcome.counts import check_derivatives, check_held_back, held_to
+from server.rounds.outcome.evaluation import on_devices, task_of
+from server.rounds.outcome.features import unlikely
+from server.rounds.outcome.outliers import beyond, norms, usual_in
+from server.rounds.places.fleet import is_to_measure
 from server.storage.identities import refusals
 from server.storage.jobs import find_job
 from server.storage.schema.rows import Part, Round, Sent

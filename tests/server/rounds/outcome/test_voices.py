@@ -7,8 +7,8 @@ import pytest
 from edge_client.bundle import manifest as manifests
 from edge_client.bundle.manifest import FILE_NAME
 from edge_client.training.features import moments_of
-from server.rounds import features
-from server.rounds.voices import compared_heads, is_whole_head, voices
+from server.rounds.outcome import features
+from server.rounds.outcome.voices import compared_heads, is_whole_head, voices
 
 
 @pytest.fixture

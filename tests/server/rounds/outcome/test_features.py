@@ -6,7 +6,7 @@ import pytest
 from edge_client.bundle.manifest import FeatureSpec
 from edge_client.training.features import MEAN, PRODUCTS, Moments, moments_of
 from edge_client.wire.protocol import Training
-from server.rounds.features import COUNT, KEPT, RIDGE, SHARE_OF_STEP, is_asked, joined, stepped, unlikely
+from server.rounds.outcome.features import COUNT, KEPT, RIDGE, SHARE_OF_STEP, is_asked, joined, stepped, unlikely
 from server.storage.jobs import find_job
 from tests.server.conftest import encode
 

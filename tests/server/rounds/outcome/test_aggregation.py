@@ -12,7 +12,7 @@ from edge_client.bundle.manifest import FILE_NAME
 from edge_client.estimators.registry import kind_of
 from edge_client.wire.protocol import Training
 from edge_client.wire.scalars import Participant, ScalarReport
-from server.rounds.aggregation import Holder, Mean, bounded, bounded_scalars, weights_of
+from server.rounds.outcome.aggregation import Holder, Mean, bounded, bounded_scalars, weights_of
 
 START = {"a": np.zeros(2, np.float32), "b": np.ones(1, np.float32), "head": np.zeros(1, np.float32)}
 

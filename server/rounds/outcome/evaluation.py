@@ -25,7 +25,7 @@ from edge_client.wire.protocol import Report
 from server.errors import Refusal
 from server.jobs.job import Job
 from server.jobs.settings import JobSettings
-from server.rounds.aggregation import bounded
+from server.rounds.outcome.aggregation import bounded
 from server.storage.store import Store
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from edge_client.wire.protocol import Training
 from server.control.devices import assignment
 from server.jobs.assignment import Needs, RoundSlot
 from server.storage.jobs import find_job
-from tests.server.rounds.test_fleet import later
+from tests.server.rounds.places.test_fleet import later
 
 
 def failed(device, task, reason="label 'x' is unknown"):

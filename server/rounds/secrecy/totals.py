@@ -18,9 +18,9 @@ from edge_client.wire.scalars import shaped
 from server.jobs.job import Job
 from server.jobs.settings import JobSettings
 from server.privacy.shares import share_of, wanted_in_sum
-from server.rounds.outcomes import Outcome
-from server.rounds.outliers import beyond, norms, usual_in
-from server.rounds.summing import arrangement_of, carried, dealt_in, openings_in, scores_of
+from server.rounds.outcome.outcomes import Outcome
+from server.rounds.outcome.outliers import beyond, norms, usual_in
+from server.rounds.secrecy.summing import arrangement_of, carried, dealt_in, openings_in, scores_of
 from server.storage.files.models import Model, moved
 from server.storage.schema.rows import Round
 from server.storage.store import Store

@@ -15,8 +15,8 @@ from edge_client.wire.protocol import CheckIn
 from server.jobs.assignment import Needs, RoundSlot
 from server.jobs.demands import is_wanted, unsuited
 from server.jobs.job import Job
-from server.rounds.features import is_asked
-from server.rounds.privacy import has_paid_all
+from server.rounds.outcome.features import is_asked
+from server.rounds.secrecy.privacy import has_paid_all
 from server.storage.identities import devices
 from server.storage.schema.rows import Device, Round
 from server.storage.store import Store

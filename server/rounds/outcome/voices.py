@@ -19,7 +19,7 @@ from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import FeatureSpec, Manifest, Parameter
 from server.means.memory import Voices, shortened
 from server.means.rule import Numbers, middle, sizes_of
-from server.rounds.features import freedom_of, whitened
+from server.rounds.outcome.features import freedom_of, whitened
 
 FREEDOM_OF_PART = 32
 """Of a unit's changes: they are products of few vectors, and go along few of them."""

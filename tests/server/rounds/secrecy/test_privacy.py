@@ -8,7 +8,7 @@ import pytest
 from edge_client.bundle.names import CLIP
 from server.privacy.accountant import epsilon_of, noise_for
 from server.rounds import claims, rounds
-from server.rounds.outcomes import aggregate
+from server.rounds.outcome.outcomes import aggregate
 from server.storage.identities import participations
 from server.storage.jobs import find_job
 from server.storage.work import parts

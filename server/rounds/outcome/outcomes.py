@@ -30,12 +30,12 @@ from server.means.scalars import shortened_reports
 from server.means.units import WEIGHT_BOUND, against_in_words, combined, in_words
 from server.privacy.budget import mechanism_of, wanted_in
 from server.privacy.noise import Noise
-from server.rounds import features
-from server.rounds.aggregation import Holder, Mean, bounded_scalars, weights_of
-from server.rounds.counts import scalars_held_to
-from server.rounds.late import aged
-from server.rounds.outliers import Norms, beyond, sizes, usual_in, usual_sizes
-from server.rounds.voices import compared_heads, is_whole_head, voices
+from server.rounds.outcome import features
+from server.rounds.outcome.aggregation import Holder, Mean, bounded_scalars, weights_of
+from server.rounds.outcome.counts import scalars_held_to
+from server.rounds.outcome.late import aged
+from server.rounds.outcome.outliers import Norms, beyond, sizes, usual_in, usual_sizes
+from server.rounds.outcome.voices import compared_heads, is_whole_head, voices
 from server.storage.files.models import Model, moved, repeated
 from server.storage.schema.rows import Part, Reported, Round
 from server.storage.store import Store

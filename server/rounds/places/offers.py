@@ -17,12 +17,12 @@ from server.errors import Refusal
 from server.jobs.assignment import Fit, RoundSlot, choose
 from server.jobs.demands import is_wanted, unsuited
 from server.jobs.job import Job
-from server.rounds import late
-from server.rounds.fleet import is_to_measure, needs_of
-from server.rounds.pace import most_passes
-from server.rounds.privacy import clip_for, has_paid_all
-from server.rounds.standing import OpenRound, Reason, Standings, between, has_done, is_full
-from server.rounds.summing import sum_of
+from server.rounds.outcome import late
+from server.rounds.places.fleet import is_to_measure, needs_of
+from server.rounds.places.pace import most_passes
+from server.rounds.places.standing import OpenRound, Reason, Standings, between, has_done, is_full
+from server.rounds.secrecy.privacy import clip_for, has_paid_all
+from server.rounds.secrecy.summing import sum_of
 from server.storage.identities import devices
 from server.storage.jobs import find_job
 from server.storage.schema.rows import Device, Part, Round

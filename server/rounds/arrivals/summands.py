@@ -22,9 +22,9 @@ from edge_client.sums.streams import TAG
 from edge_client.wire.protocol import Receipt
 from server.errors import Overtaken, Refusal
 from server.jobs.job import Job
-from server.rounds.reports import Reports
-from server.rounds.summing import arrangement_of, carried, scores_of
-from server.rounds.totals import sizes_of, tags_size, update_size
+from server.rounds.arrivals.reports import Reports
+from server.rounds.secrecy.summing import arrangement_of, carried, scores_of
+from server.rounds.secrecy.totals import sizes_of, tags_size, update_size
 from server.storage.identities import devices
 from server.storage.jobs import find_job
 from server.storage.schema.rows import Part, Round

@@ -24,8 +24,8 @@ from edge_client.sums.streams import KEY
 from edge_client.wire.protocol import Sum, Training
 from server.jobs.job import Job
 from server.privacy.shares import share_of
-from server.rounds.evaluation import task_of
-from server.rounds.privacy import pay_for_sum
+from server.rounds.outcome.evaluation import task_of
+from server.rounds.secrecy.privacy import pay_for_sum
 from server.storage.schema.rows import Part, Round
 from server.storage.store import Store
 from server.storage.work import rounds, sums

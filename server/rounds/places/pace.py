@@ -5,7 +5,7 @@ from __future__ import annotations
 from edge_client.estimators.registry import kind_of
 from server.jobs.job import Job
 from server.jobs.passes import passes
-from server.rounds.fleet import needs_of
+from server.rounds.places.fleet import needs_of
 from server.storage.store import Store
 from server.storage.work import parts
 

@@ -5,8 +5,8 @@ import pytest
 from sqlalchemy import insert, select
 from sqlalchemy.exc import IntegrityError
 
-from server.rounds.fleet import GATHERS
-from server.rounds.standing import in_turn
+from server.rounds.places.fleet import GATHERS
+from server.rounds.places.standing import in_turn
 from server.storage.schema.tables import tasks
 from tests.server.rounds.test_iterations import SHAPE, scalars, send
 from tests.server.rounds.test_rounds import AVERAGE, play

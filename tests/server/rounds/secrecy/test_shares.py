@@ -14,7 +14,7 @@ from edge_client.wire.protocol import CheckIn
 from server.storage.identities import participations
 from server.storage.jobs import find_job
 from server.storage.schema.tables import summands
-from tests.server.rounds.test_summing import AVERAGE, play, rounds_of, stage_of
+from tests.server.rounds.secrecy.test_summing import AVERAGE, play, rounds_of, stage_of
 
 NOISE, CLIP, LEAST = 2.0, 0.05, 4
 PRIVATE = {
@@ -199,7 +199,7 @@ def test_a_device_that_would_add_no_noise_is_given_nothing(server, job, devices)
 
 
 def test_a_device_refuses_to_weigh_less_than_another(server, job, devices, monkeypatch):
-    from server.rounds import summing
+    from server.rounds.secrecy import summing
 
     monkeypatch.setattr(summing, "_cap", lambda *_: 7)
     job(per_round=4)
