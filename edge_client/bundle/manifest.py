@@ -317,6 +317,13 @@ class Manifest(_Record, frozen=True, kw_only=True):
         return frozenset(parameter.name for parameter in self.head)
 
     @property
+    def before_logits(self) -> frozenset[str]:
+        """The head's parameters before the layer that gives the logits, where that layer's features are known."""
+        if self.features is None:
+            return frozenset()
+        return self.head_names - {self.features.weight, self.features.bias}
+
+    @property
     def head_size(self) -> int:
         return sum(parameter.size for parameter in self.head)
 

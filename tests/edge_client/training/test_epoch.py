@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
+from edge_client.bundle.manifest import FeatureSpec
 from edge_client.data.batches import shuffled
 from edge_client.errors import TrainingError
 from edge_client.estimators.estimator import trained
@@ -82,6 +84,23 @@ def test_a_head_with_a_rate_of_its_own(bench, changed):
         moved = np.abs(slow.weights[name] - bench.weights[name]).max()
         assert (moved < 1e-6) == (name in head)
         assert np.abs(plain.weights[name] - bench.weights[name]).max() > 1e-6
+
+
+def test_what_stands_before_the_logits_moves_by_the_smaller_rate(bench, changed):
+    """Here the bias is taken for a layer of its own; the other's rate is found from what reaches it."""
+    weight, bias = (next(p.name for p in bench.manifest.head if p.name.endswith(end)) for end in (".weight", ".bias"))
+    known = FeatureSpec(weight, "", 1.0)
+    manifest = msgspec.structs.replace(bench.manifest, features=known)
+    assert manifest.before_logits == {bias}
+    assert msgspec.structs.replace(bench.manifest, features=None).before_logits == set()
+    for units, head, expected in ((0.01, 0.5, 0.01), (0.5, 0.01, 0.01)):
+        task = changed(epochs=1, learning_rate=units, head_learning_rate=head, optimizer="sgd")
+        passes = bench.passes(task)
+        estimator = estimator_for(manifest, task, passes)
+        gradients = estimator.gradient(bench.batches(task).at(0), bench.weights, 0).gradients
+        after = next(train(task, manifest, estimator, bench.batches(task), TrainingState(bench.weights))).weights
+        for name, rate in ((weight, head), (bias, expected)):
+            np.testing.assert_allclose(after[name], bench.weights[name] - rate * gradients[name], rtol=1e-6)
 
 
 def test_numbers_out_of_range_end_the_round(bench, changed):

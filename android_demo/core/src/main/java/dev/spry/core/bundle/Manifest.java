@@ -65,6 +65,8 @@ public final class Manifest {
     public final List<FileSpec> files;
     /** What programs that generate text can hold; null where there are none. */
     public final Generation generation;
+    /** The layer that gives the logits, whose features are known: its parameters; none where they are not. */
+    private final Set<String> logits;
 
     private Manifest(JSONObject json) throws JSONException {
         madeBy = json.getString("made_by");
@@ -84,6 +86,12 @@ public final class Manifest {
         runtimes = runtimes(json.getJSONObject("runtimes"));
         files = Json.list(json.getJSONArray("files"), FileSpec::new);
         generation = json.isNull("generation") ? null : new Generation(json.getJSONObject("generation"));
+        logits = new LinkedHashSet<>();
+        if (!json.isNull("features")) {
+            JSONObject features = json.getJSONObject("features");
+            logits.add(features.getString("weight"));
+            logits.add(features.getString("bias"));
+        }
     }
 
     /** The manifest in a file. */
@@ -159,6 +167,13 @@ public final class Manifest {
         for (Parameter parameter : head) {
             names.add(parameter.name);
         }
+        return names;
+    }
+
+    /** The head's parameters before the layer that gives the logits, where that layer's features are known. */
+    public Set<String> beforeLogits() {
+        Set<String> names = headNames();
+        names.removeAll(logits.isEmpty() ? names : logits);
         return names;
     }
 

@@ -50,17 +50,32 @@ public final class Training {
         checkFinite(found.loss, found.gradients, state.step);
         Map<String, Tensor> weights = new LinkedHashMap<>(state.weights);
         Map<String, Tensor> optimizer = new LinkedHashMap<>(state.optimizer);
-        Map<String, Tensor> units = new LinkedHashMap<>(found.gradients);
-        Map<String, Tensor> head = new LinkedHashMap<>(found.gradients);
-        Set<String> headNames = manifest.headNames();
-        units.keySet().removeAll(headNames);
-        head.keySet().retainAll(headNames);
-        Optimizers.localStep(weights, units, optimizer, task.training, task.training.learningRate);
-        Optimizers.localStep(weights, head, optimizer, task.training, task.training.headLearningRate);
+        step(weights, found.gradients, optimizer);
         int examples = state.step < batches.count() ? batch.examples : 0;
         double seconds = (System.nanoTime() - started) * NANOSECOND;
         return new State(weights, optimizer, state.step + 1, state.loss + found.loss, state.examples + examples,
                 state.seconds + seconds);
+    }
+
+    /**
+     * The head's rate is found from what reaches its last layer. A layer before that one, such as DistilBERT's, feeds
+     * a layer that learns fast, and at the same rate its steps soon are too long.
+     */
+    private void step(Map<String, Tensor> weights, Map<String, Tensor> gradients, Map<String, Tensor> optimizer) {
+        TrainingSettings training = task.training;
+        Set<String> headNames = manifest.headNames();
+        Set<String> beforeNames = manifest.beforeLogits();
+        Map<String, Tensor> units = new LinkedHashMap<>(gradients);
+        Map<String, Tensor> head = new LinkedHashMap<>(gradients);
+        Map<String, Tensor> before = new LinkedHashMap<>(gradients);
+        units.keySet().removeAll(headNames);
+        head.keySet().retainAll(headNames);
+        head.keySet().removeAll(beforeNames);
+        before.keySet().retainAll(beforeNames);
+        double slower = Math.min(training.learningRate, training.headLearningRate);
+        Optimizers.localStep(weights, units, optimizer, training, training.learningRate);
+        Optimizers.localStep(weights, head, optimizer, training, training.headLearningRate);
+        Optimizers.localStep(weights, before, optimizer, training, slower);
     }
 
     static void checkFinite(double loss, Map<String, Tensor> values, int step) {

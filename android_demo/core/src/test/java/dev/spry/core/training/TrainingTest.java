@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.util.Collections;
+import java.util.LinkedHashMap;
 import java.util.Map;
 
 import org.json.JSONArray;
@@ -85,6 +86,30 @@ class TrainingTest {
         assertEquals(6.0, state.loss);
         assertEquals(-2f, state.weights.get("second.b").floats()[0]);
         assertEquals(0f, first.weights.get("second.b").floats()[0]);
+    }
+
+    @Test
+    void movesWhatStandsBeforeTheLogitsByTheSmallerRate() throws Exception {
+        JSONObject known = Vectors.manifest().put(
+                "features", new JSONObject().put("weight", "head.weight").put("bias", "").put("square", 1.0));
+        Manifest manifest = Vectors.parsed(known);
+        assertEquals(Collections.singleton("head.bias"), manifest.beforeLogits());
+        assertTrue(Vectors.parsed(Vectors.manifest().put("features", JSONObject.NULL)).beforeLogits().isEmpty());
+        Task task = task(new JSONObject("{\"learning_rate\": 0.25, \"head_learning_rate\": 0.5}"));
+        Map<String, Tensor> ones = new LinkedHashMap<>();
+        for (String name : new String[] {"second.b", "head.weight", "head.bias"}) {
+            ones.put(name, Tensor.of(new float[] {1}, 1));
+        }
+        Estimator estimator = new Estimator(manifest, task, null) {
+            @Override
+            public Estimate gradient(Batch batch, Map<String, Tensor> weights, int iteration) {
+                return new Estimate(1.5, ones);
+            }
+        };
+        State after = new Training(task, manifest, estimator, new Batches(ROWS, task.seed)).next(new State(ones));
+        assertEquals(0.75f, after.weights.get("second.b").floats()[0]);
+        assertEquals(0.5f, after.weights.get("head.weight").floats()[0]);
+        assertEquals(0.75f, after.weights.get("head.bias").floats()[0]);
     }
 
     @Test
