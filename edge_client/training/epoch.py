@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -61,10 +61,11 @@ def train(
     task: Task, manifest: Manifest, estimator: Gradients, batches: Batches, state: TrainingState
 ) -> Iterator[TrainingState]:
     """The states after each step that is left of the round."""
+    rates = _rates(task.training, manifest)
     for step in range(state.step, steps_in(task.training, len(batches))):
         started = time.monotonic()
         batch = batches.at(step)
-        state = _next(task.training, estimator, batch, state, manifest)
+        state = _next(task.training, estimator, batch, state, rates)
         first_pass = step < len(batches)
         state = replace(
             state,
@@ -75,27 +76,26 @@ def train(
 
 
 def _next(
-    training: Training, estimator: Gradients, batch: Batch, state: TrainingState, manifest: Manifest
+    training: Training, estimator: Gradients, batch: Batch, state: TrainingState, rates: Mapping[str, float]
 ) -> TrainingState:
     estimate = estimator.gradient(batch, state.weights, state.step)
     check_finite(estimate.loss, estimate.gradients, state.step)
     weights, optimizer = dict(state.weights), dict(state.optimizer)
-    for names, rate in _rates(training, manifest, estimate.gradients):
-        local_step(weights, {name: estimate.gradients[name] for name in names}, optimizer, training, rate)
+    for name, gradient in estimate.gradients.items():
+        local_step(weights, {name: gradient}, optimizer, training, rates[name])
     return replace(state, weights=weights, optimizer=optimizer, step=state.step + 1, loss=state.loss + estimate.loss)
 
 
-def _rates(training: Training, manifest: Manifest, names: Iterable[str]) -> Iterator[tuple[list[str], float]]:
-    """The rate of the units, the head's, and that of a head's layers before the one which gives the logits.
+def _rates(training: Training, manifest: Manifest) -> dict[str, float]:
+    """Of each parameter: the units' rate, the head's, and the smaller one before the layer that gives the logits.
 
     The head's rate is found from what reaches that last layer. A layer before it, such as DistilBERT's, feeds a layer
     that learns fast, so that at the same rate its steps soon are too long, and the loss runs away.
     """
-    head, before = manifest.head_names, manifest.before_logits
-    head_rate = training.head_learning_rate or training.learning_rate
-    yield [name for name in names if name not in head], training.learning_rate
-    yield [name for name in names if name in head - before], head_rate
-    yield [name for name in names if name in before], min(training.learning_rate, head_rate)
+    units = training.learning_rate
+    head = training.head_learning_rate or units
+    rates = {parameter.name: units for parameter in manifest.trained}
+    return rates | dict.fromkeys(manifest.head_names, head) | dict.fromkeys(manifest.before_logits, min(units, head))
 
 
 def check_finite(loss: float, values: Weights, step: int) -> None:

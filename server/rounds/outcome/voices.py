@@ -49,8 +49,7 @@ def compared_heads(
 
 def is_whole_head(manifest: Manifest) -> bool:
     """Whether the task layer has no more than what is measured."""
-    spec = manifest.features
-    return spec is not None and set(manifest.head_names) <= {spec.weight, spec.bias}
+    return manifest.features is not None and not manifest.before_logits
 
 
 def _of_head(start: Weights, moments: Weights, updates: Sequence[Mapping[str, Array]], spec: FeatureSpec) -> Numbers:

@@ -1,9 +1,9 @@
 package dev.spry.core.training;
 
 import java.io.IOException;
+import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.Map;
-import java.util.Set;
 
 import dev.spry.core.Tensor;
 import dev.spry.core.TrainingException;
@@ -50,7 +50,10 @@ public final class Training {
         checkFinite(found.loss, found.gradients, state.step);
         Map<String, Tensor> weights = new LinkedHashMap<>(state.weights);
         Map<String, Tensor> optimizer = new LinkedHashMap<>(state.optimizer);
-        step(weights, found.gradients, optimizer);
+        for (String name : found.gradients.keySet()) {
+            Map<String, Tensor> own = Collections.singletonMap(name, found.gradients.get(name));
+            Optimizers.localStep(weights, own, optimizer, task.training, rate(name));
+        }
         int examples = state.step < batches.count() ? batch.examples : 0;
         double seconds = (System.nanoTime() - started) * NANOSECOND;
         return new State(weights, optimizer, state.step + 1, state.loss + found.loss, state.examples + examples,
@@ -61,21 +64,13 @@ public final class Training {
      * The head's rate is found from what reaches its last layer. A layer before that one, such as DistilBERT's, feeds
      * a layer that learns fast, and at the same rate its steps soon are too long.
      */
-    private void step(Map<String, Tensor> weights, Map<String, Tensor> gradients, Map<String, Tensor> optimizer) {
-        TrainingSettings training = task.training;
-        Set<String> headNames = manifest.headNames();
-        Set<String> beforeNames = manifest.beforeLogits();
-        Map<String, Tensor> units = new LinkedHashMap<>(gradients);
-        Map<String, Tensor> head = new LinkedHashMap<>(gradients);
-        Map<String, Tensor> before = new LinkedHashMap<>(gradients);
-        units.keySet().removeAll(headNames);
-        head.keySet().retainAll(headNames);
-        head.keySet().removeAll(beforeNames);
-        before.keySet().retainAll(beforeNames);
-        double slower = Math.min(training.learningRate, training.headLearningRate);
-        Optimizers.localStep(weights, units, optimizer, training, training.learningRate);
-        Optimizers.localStep(weights, head, optimizer, training, training.headLearningRate);
-        Optimizers.localStep(weights, before, optimizer, training, slower);
+    private double rate(String name) {
+        double units = task.training.learningRate;
+        double head = task.training.headLearningRate;
+        if (manifest.beforeLogits().contains(name)) {
+            return Math.min(units, head);
+        }
+        return manifest.headNames().contains(name) ? head : units;
     }
 
     static void checkFinite(double loss, Map<String, Tensor> values, int step) {
