@@ -47,12 +47,12 @@ def aggregate(blobs: Blobs, names: list[str], weights: Weights, head: frozenset[
     process = psutil.Process()
     before = process.memory_info().rss
     started = time.perf_counter()
-    mean, highest = Mean(), before
+    mean, highest = Mean(weights), before
     for name in names:
         mean.add(blobs.tensors(name), 8)
         highest = max(highest, process.memory_info().rss)
     moved = dict(weights)
-    server_step(moved, mean.changes(weights), {}, ServerOptimizers(), head)
+    server_step(moved, mean.changes(), {}, ServerOptimizers(), head)
     return time.perf_counter() - started, (highest - before) / 1e6
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from edge_client import plugins
 from edge_client.arrays import Array, Weights
-from edge_client.bundle.names import FIRST, SECOND
+from edge_client.bundle.names import ERROR, FIRST, SECOND
 from edge_client.wire.protocol import ServerOptimizer
 
 
@@ -27,7 +27,8 @@ class Aggregation(Protocol):
 
         What is to be known at the parameter's next step is put into `state` under `FIRST` and `SECOND`
         (`edge_client.bundle.names`) and the name, in 32 bits and the weight's shape. Devices take no other slots: more
-        is for mode epoch alone.
+        is for mode epoch alone. There the server knows what each device changed, and for this step `state` has the
+        change's standard error under `ERROR` and the name.
         """
         ...
 
@@ -73,8 +74,29 @@ def fedadagrad(second: Array, square: Array, optimizer: ServerOptimizer) -> Arra
     return second + square
 
 
+SUREST = 4.0
+"""Standard errors beyond which a change is as sure as it can be."""
+
+
+def fedsnr(name: str, weight: Array, change: Array, state: Weights, optimizer: ServerOptimizer) -> Array:
+    """Momentum of the change in standard errors: a number moves as far as devices agree on it.
+
+    What one wants and another does not is noise, or what their data differ in; there the step is as long as the rate
+    says. Where all want the same it is as many times longer as the root of their number. How long changes were before
+    is forgotten, so that one that grows fast is no longer a step. A change that is known as one alone, as of a sum in
+    secret or in mode iteration, takes FedYogi's step.
+    """
+    error = state.pop(ERROR + name, None)
+    if error is None:
+        return fedyogi(name, weight, change, state, optimizer)
+    sure = np.divide(change, error, out=np.zeros_like(weight), where=error > 0)
+    first = blend(optimizer.beta1, state.get(FIRST + name, np.zeros_like(weight)), np.clip(sure, -SUREST, SUREST))
+    state[FIRST + name] = first
+    return weight + optimizer.learning_rate * first
+
+
 AGGREGATIONS = plugins.Registry[Aggregation](
     plugins.AGGREGATIONS,
     callable,
-    {"fedyogi": fedyogi, "fedadam": fedadam, "fedadagrad": fedadagrad, "fedavg": fedavg},
+    {"fedyogi": fedyogi, "fedadam": fedadam, "fedadagrad": fedadagrad, "fedavg": fedavg, "fedsnr": fedsnr},
 )

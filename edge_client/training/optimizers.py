@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from edge_client.arrays import Array, Weights
-from edge_client.bundle.names import COUNT, FIRST, SECOND
+from edge_client.bundle.names import COUNT, ERROR, FIRST, SECOND
 from edge_client.wire.protocol import ServerOptimizers, Training
 
 from .aggregations import AGGREGATIONS, blend
@@ -54,6 +54,7 @@ def server_step(
     for name, change in changes.items():
         optimizer = optimizers.head if name in head else optimizers.units
         weights[name] = AGGREGATIONS.find(optimizer.kind)(name, weights[name], change, state, optimizer)
+        state.pop(ERROR + name, None)  # of this change alone
 
 
 def check_aggregations(optimizers: ServerOptimizers) -> None:

@@ -14,15 +14,16 @@ Preset = Literal["auto", "alike", "default", "paper", "bottleneck", "aligned", "
 _PAPER_SERVER = {"kind": "fedyogi", "learning_rate": 0.01}
 _ALIGNED_TRAINING = {"directions": 16, "kind": "orthogonal", "learning_rate": 0.001, "head_learning_rate": 0.1}
 _ALIGNED_SERVER = {"units": {"learning_rate": 0.01, "tau": 1e-6}, "head": {"kind": "fedavg"}}
+_AGREED_SERVER = {"units": {"kind": "fedsnr", "learning_rate": 0.01, "tau": 1e-6}, "head": {"kind": "fedavg"}}
 
 _STEP_BY_STEP = {**_ALIGNED_TRAINING, "mode": "iteration", "iterations": 4, "head": "exact"}
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     # Each device goes back through as many blocks as its memory allows, and takes forward gradients before them. It
-    # hardly moves its units, as with `aligned`, below.
+    # hardly moves its units, as with `aligned`, below; the server moves each number as far as devices agree on it.
     "auto": {
         "training": {"estimator": "auto", "learning_rate": 0.001},
-        "optimizers": _ALIGNED_SERVER,
+        "optimizers": _AGREED_SERVER,
         "average": 0.9,
     },
     # For few devices with few examples, more or less alike, and few rounds: a step of the server's a round would be too

@@ -45,6 +45,11 @@ def weighted_mean(changes: Numbers, weights: Numbers) -> Numbers:
     return total / max(float(weights.sum()), np.finfo(np.float64).tiny)
 
 
+def standard_errors(changes: Numbers, weights: Numbers) -> Numbers:
+    """Of the mean of changes, as they are where holders agree in nothing."""
+    return np.sqrt(weighted_mean(np.square(changes), weights) * np.square(weights).sum()) / weights.sum()
+
+
 def sizes_of(changes: Numbers) -> Numbers:
     """How long each holder's change is."""
     return np.sqrt(np.square(changes).sum(1))

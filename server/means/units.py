@@ -18,7 +18,18 @@ from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import Manifest, Parameter
 from edge_client.bundle.names import SIZES, within
 from edge_client.wire.scalars import shaped
-from server.means.rule import FAR, FEWEST, Numbers, Rule, mean_within, middle, no_longer, sizes_of, weighted_mean
+from server.means.rule import (
+    FAR,
+    FEWEST,
+    Numbers,
+    Rule,
+    mean_within,
+    middle,
+    no_longer,
+    sizes_of,
+    standard_errors,
+    weighted_mean,
+)
 
 WEIGHT_BOUND = 1.0
 """Times the median of a unit's holders: what a device says of its examples is not believed beyond what others have."""
@@ -43,6 +54,8 @@ class Combined(NamedTuple):
     """What holders come to."""
 
     change: Weights
+    errors: Weights
+    """The change's standard errors."""
     sizes: Weights
     """What is usual, as the state keeps it."""
     odd: Mapping[int, Sequence[Odd]]
@@ -67,6 +80,7 @@ def combined(
     parts = [part if part.name != HEAD else part.by(heads) for part in parts]
     out = _far(parts, len(updates))
     change: Weights = {}
+    errors: Weights = {}
     known, odd = within(state, SIZES), dict[int, list[Odd]]()
     for part in parts:
         if not part.holders:
@@ -81,7 +95,9 @@ def combined(
         known[part.name] = np.concatenate([part.before, part.sizes.astype(np.float32)])[-KEPT_SIZES:]
         if inside.any():
             change |= shaped(centre.astype(np.float32), part.parameters)
-    return Combined(change, {SIZES + part: sizes for part, sizes in known.items()}, odd)
+            error = standard_errors(changes[inside], part.weights[inside])
+            errors |= shaped(error.astype(np.float32), part.parameters)
+    return Combined(change, errors, {SIZES + part: sizes for part, sizes in known.items()}, odd)
 
 
 class _Part(NamedTuple):

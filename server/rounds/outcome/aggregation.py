@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,33 +16,55 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.wire.scalars import Participant
 
 
+@dataclass
+class _Sums:
+    """Of one parameter, over the updates that hold it."""
+
+    values: NDArray[np.float64]
+    squares: NDArray[np.float64]
+    """Of how far they go."""
+    examples: float = 0.0
+    examples_squared: float = 0.0
+
+    def add(self, value: NDArray[Any], far: NDArray[Any], examples: float) -> None:
+        self.values += np.multiply(value, examples, dtype=np.float64)
+        self.squares += far * far * examples
+        self.examples += examples
+        self.examples_squared += examples * examples
+
+    @property
+    def error(self) -> NDArray[np.float64]:
+        return np.sqrt(self.squares * self.examples_squared / self.examples**3)
+
+
 class Mean:
     """The mean of updates weighted by examples, apart for every parameter over those that hold it.
 
-    Holds one sum of the model's trainable parameters, however many updates there are.
+    Holds two sums of the model's trainable parameters, however many updates there are.
     """
 
-    def __init__(self) -> None:
-        self._sums: dict[str, NDArray[np.float64]] = {}
-        self._examples: dict[str, float] = {}
+    def __init__(self, start: Weights) -> None:
+        self._start = start
+        self._sums: dict[str, _Sums] = {}
 
     def add(self, update: Mapping[str, NDArray[Any]], examples: float | Mapping[str, float]) -> None:
         """Take one update into the sum, with one weight or one for each parameter; the update itself is not kept."""
         for name, value in update.items():
+            if name not in self._sums:
+                self._sums[name] = _Sums(np.zeros(value.shape), np.zeros(value.shape))
             weight = examples[name] if isinstance(examples, Mapping) else examples
-            if name in self._sums:
-                self._sums[name] += np.multiply(value, weight, dtype=np.float64)
-                self._examples[name] += weight
-            else:
-                self._sums[name] = np.multiply(value, weight, dtype=np.float64)
-                self._examples[name] = weight
+            self._sums[name].add(value, np.subtract(value, self._start[name], dtype=np.float64), weight)
 
-    def changes(self, weights: Weights) -> Weights:
+    def changes(self) -> Weights:
         """What the mean moves; parameters that no update holds are not in it."""
         return {
-            name: (total / self._examples[name] - weights[name]).astype(np.float32)
-            for name, total in self._sums.items()
+            name: (sums.values / sums.examples - self._start[name]).astype(np.float32)
+            for name, sums in self._sums.items()
         }
+
+    def errors(self) -> Weights:
+        """The standard error of each change, as it is where devices agree in nothing."""
+        return {name: sums.error.astype(np.float32) for name, sums in self._sums.items()}
 
 
 def bounded(counts: Sequence[int], bound: float) -> list[float]:

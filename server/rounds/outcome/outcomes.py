@@ -173,7 +173,7 @@ def mean_of_updates(
     start, change = _by_features(come.start, come.change, come.told, reports, settings, manifest)
     staleness = tuple(update.staleness for update in taken if update.staleness is not None)
     return Outcome(
-        moved(start, change, settings, manifest),
+        moved(start, change, settings, manifest, come.errors),
         change,
         reports,
         refused=tuple(refused),
@@ -188,6 +188,8 @@ class _Come(NamedTuple):
     start: Model
     """With what is to be known in the next round."""
     change: Weights
+    errors: Weights
+    """The change's standard errors."""
     told: list[Moments]
     odd: tuple[tuple[str, str], ...] = ()
 
@@ -196,12 +198,12 @@ def _plain(
     start: Model, taken: Sequence[Contribution], holders: Sequence[Holder], settings: JobSettings, manifest: Manifest
 ) -> _Come:
     """One update at a time."""
-    mean, told = Mean(), list[Moments]()
+    mean, told = Mean(start.weights), list[Moments]()
     for update, weights in zip(taken, weights_of(holders, settings.weight_bound, manifest), strict=True):
         tensors = update.tensors()
         mean.add({name: tensors[name] for name in weights}, weights)
         told.append(moments_in(tensors, update.report.measured))
-    return _Come(start, mean.changes(start.weights), told)
+    return _Come(start, mean.changes(), mean.errors(), told)
 
 
 def _robust(
@@ -223,7 +225,7 @@ def _robust(
     words |= {place: against_in_words(cosine) for place, cosine in away.items()}
     odd = tuple((taken[place].part, why) for place, why in sorted(words.items()))
     state = start.optimizer | mean.sizes
-    return _Come(replace(start, optimizer=state), mean.change, [told[place] for place in inside], odd)
+    return _Come(replace(start, optimizer=state), mean.change, mean.errors, [told[place] for place in inside], odd)
 
 
 def _heard(
@@ -301,8 +303,8 @@ def step_of_scalars(
 def _mean_head_gradient(reports: list[ScalarReport]) -> Any:
     if not reports or reports[0].head_gradient is None:
         return None
-    mean = Mean()
+    mean = Mean({"head": 0 * reports[0].head_gradient})
     for report in reports:
         assert report.head_gradient is not None
         mean.add({"head": report.head_gradient}, report.examples)
-    return mean.changes({"head": 0 * reports[0].head_gradient})["head"]
+    return mean.changes()["head"]

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest
-from edge_client.bundle.names import AVERAGE, REPEATED, prefix_of
+from edge_client.bundle.names import AVERAGE, ERROR, REPEATED, prefix_of, under
 from edge_client.gradient.drawing import Draw, step_directions
 from edge_client.training.optimizers import server_step
 from edge_client.training.replay import replay
@@ -52,9 +52,11 @@ class Model:
         return self.weights | {n: value for n, value in self.optimizer.items() if prefix_of(n, REPEATED)}
 
 
-def moved(model: Model, change: Weights, settings: JobSettings, manifest: Manifest) -> Model:
-    """The next version."""
-    weights, optimizer = dict(model.weights), dict(model.optimizer)
+def moved(
+    model: Model, change: Weights, settings: JobSettings, manifest: Manifest, errors: Weights | None = None
+) -> Model:
+    """The next version, by a change, and its standard errors where devices' changes are known apart."""
+    weights, optimizer = dict(model.weights), model.optimizer | under(ERROR, errors or {})
     server_step(weights, change, optimizer, settings.optimizers, manifest.head_names)
     return _averaged(Model(model.version + 1, weights, optimizer), settings.average)
 

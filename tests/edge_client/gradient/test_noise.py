@@ -336,13 +336,14 @@ def test_a_derivative_apart_keeps_the_heads_noise_out(rng, kind):
 
 def by_epoch(clients, training, seeds, iteration):
     """Each client takes a step of its own and sends its weights; the server averages them."""
-    manifest, mean = clients[0].manifest, Mean()
+    manifest = clients[0].manifest
     start = {p.name: np.zeros(p.shape, np.float32) for p in manifest.units[0].parameters}
+    mean = Mean(start)
     for one, seed in zip(clients, seeds, strict=True):
         update = dict(start)
         local_step(update, one.gradient(training, (0,), seed, iteration), {}, training, training.learning_rate)
         mean.add(update, one.examples)
-    return mean.changes(start)
+    return mean.changes()
 
 
 def by_iteration(clients, training, seeds, iteration):

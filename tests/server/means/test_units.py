@@ -53,12 +53,14 @@ def test_the_mean_of_a_stack_is_that_of_one_update_after_the_other(manifest, sta
     rng = np.random.default_rng(2)
     updates = [update(manifest, start, [0, 1], *rng.uniform(0.1, 0.2, 2)) for _ in range(5)]
     weights = [dict.fromkeys(sent, float(count)) for count, sent in enumerate(updates, 1)]
-    mean = Mean()
+    mean = Mean(start)
     for sent, own in zip(updates, weights, strict=True):
         mean.add(sent, own)
-    found = come(manifest, start, "mean", updates, weights=weights).change
-    for name, value in mean.changes(start).items():
-        np.testing.assert_allclose(found[name], value, atol=1e-6)
+    found = come(manifest, start, "mean", updates, weights=weights)
+    for name, value in mean.changes().items():
+        np.testing.assert_allclose(found.change[name], value, atol=1e-6)
+    for name, value in mean.errors().items():
+        np.testing.assert_allclose(found.errors[name], value, atol=1e-6)
 
 
 @pytest.mark.parametrize("rule", ["clipped", "trimmed", "median"])

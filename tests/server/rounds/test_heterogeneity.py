@@ -71,10 +71,10 @@ def test_the_estimate_is_off_by_what_the_holders_data_differ(bench, trained, by_
     }
     rounds: dict[str, list[np.ndarray]] = {name: [] for name in names}
     for _ in range(ROUNDS):
-        mean = Mean()
+        mean = Mean(bench.weights)
         for count, holding in zip(mixes, HOLDINGS, strict=True):
             mean.add(trained(mixed(count), seed=int(random.integers(2**62)), **holding), BATCH)
-        change = mean.changes(bench.weights)
+        change = mean.changes()
         for name in names:
             rounds[name].append(-change[name])
         for parameter in bench.manifest.head:  # held by both: its gradient is over everybody's data

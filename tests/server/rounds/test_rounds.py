@@ -7,13 +7,17 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
+from edge_client.bundle.names import ERROR
+from edge_client.training.aggregations import SUREST
 from edge_client.training.optimizers import server_step
 from edge_client.wire.protocol import ServerOptimizer, ServerOptimizers
 from server.jobs.settings import JobSettings
 from server.rounds.claims import claim
+from server.rounds.outcome.aggregation import Mean
 from server.storage.files.models import NEWEST, Model, moved
 from server.storage.jobs import find_job
 from server.storage.work import rounds
+from tests.server.conftest import encode
 
 AVERAGE = {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}}
 
@@ -67,6 +71,63 @@ def test_the_adaptive_optimizer_is_that_of_the_library(server, bundle_name):
         for name, value in weights.items():
             np.testing.assert_allclose(found[name], value, atol=1e-6)
         weights = found
+
+
+@pytest.mark.parametrize("aggregation", ["mean", "agreeing"])
+def test_a_number_moves_as_far_as_devices_agree_on_it(server, bundle_name, aggregation):
+    """Four devices want the same of the first numbers and, one by one, another thing of all others."""
+    units = {"kind": "fedsnr", "learning_rate": 0.02}
+    optimizers = {"units": units, "head": {"kind": "fedavg"}}
+    server.create_job(
+        bundle_name, per_round=4, over_selection=1, assignment="all", optimizers=optimizers, aggregation=aggregation
+    )
+    server.advance()
+    devices = [server.device() for _ in range(4)]
+    before = devices[0].weights("job")
+    tasks = [device.task() for device in devices]
+    random = np.random.default_rng(3)
+    sent = []
+    for device, task in zip(devices, tasks, strict=True):
+        update = {
+            name: value + random.choice([-0.1, 0.1], value.shape).astype(np.float32) for name, value in before.items()
+        }
+        for value, start in zip(update.values(), before.values(), strict=True):
+            value.reshape(-1)[:1] = start.reshape(-1)[:1] + 0.1
+        sent.append(update)
+        device.send(task, encode(update))
+    server.advance()
+    after = devices[0].weights("job")
+    for name in names_of(server, bundle_name, range(len(server.store.bundles.manifest(bundle_name).units))):
+        far = np.stack([update[name] - before[name] for update in sent]).astype(np.float64)
+        sure = far.mean(0) / np.sqrt(np.square(far).mean(0) / 4)
+        np.testing.assert_allclose(after[name] - before[name], 0.02 * 0.1 * sure, atol=1e-6)
+        assert (after[name] - before[name]).reshape(-1)[0] == pytest.approx(0.02 * 0.1 * 2, rel=1e-3)
+    kept = server.store.models.load(find_job(server.store, "job"), 1).optimizer
+    assert not [name for name in kept if name.startswith(ERROR)]
+
+
+def test_a_change_that_is_known_as_one_takes_fedyogis_step():
+    random = np.random.default_rng(4)
+    moved, states = [{"w": np.zeros(5, np.float32)}, {"w": np.zeros(5, np.float32)}], ({}, {})
+    for _ in range(3):
+        change = {"w": random.normal(size=5).astype(np.float32)}
+        for kind, weights, state in zip(("fedsnr", "fedyogi"), moved, states, strict=True):
+            server_step(weights, change, state, ServerOptimizers(ServerOptimizer(kind, 0.01)), frozenset())
+    np.testing.assert_array_equal(moved[0]["w"], moved[1]["w"])
+    assert states[0].keys() == states[1].keys()
+    assert np.abs(moved[0]["w"]).min() > 0
+
+
+@pytest.mark.parametrize(("holders", "times"), [(1, 1), (9, 3), (400, SUREST)])
+def test_what_all_want_is_a_step_as_many_times_longer_as_the_root_of_their_number(holders, times):
+    weights, state = {"w": np.zeros(3, np.float32)}, {}
+    mean = Mean(weights)
+    for _ in range(holders):
+        mean.add({"w": np.array([1e-7, -3.0, 0.0], np.float32)}, 8)
+    state |= {ERROR + name: error for name, error in mean.errors().items()}
+    optimizers = ServerOptimizers(ServerOptimizer("fedsnr", 0.01, beta1=0.0))
+    server_step(weights, mean.changes(), state, optimizers, frozenset())
+    np.testing.assert_allclose(weights["w"], [0.01 * times, -0.01 * times, 0.0], rtol=1e-5)
 
 
 def test_the_result_is_a_running_average(server, bundle_name):

@@ -18,28 +18,39 @@ START = {"a": np.zeros(2, np.float32), "b": np.ones(1, np.float32), "head": np.z
 
 
 def test_a_parameter_is_averaged_over_its_own_holders():
-    mean = Mean()
+    mean = Mean(START)
     mean.add({"a": np.array([1, 2], np.float32), "head": np.array([4], np.float32)}, 1)
     mean.add({"a": np.array([3, 6], np.float32), "head": np.array([0], np.float32)}, 3)
-    changes = mean.changes(START)
+    changes = mean.changes()
     np.testing.assert_array_equal(changes["a"], [2.5, 5.0])  # (1·1 + 3·3) / 4, (1·2 + 3·6) / 4
     np.testing.assert_array_equal(changes["head"], [1.0])
     assert "b" not in changes  # all its holders vanished
 
 
 def test_a_change_is_counted_from_the_weights_before():
-    mean = Mean()
+    mean = Mean(START)
     mean.add({"b": np.array([1.5], np.float32)}, 7)
-    np.testing.assert_allclose(mean.changes(START)["b"], 0.5)
+    np.testing.assert_allclose(mean.changes()["b"], 0.5)
+
+
+def test_an_error_is_that_of_a_mean_of_which_devices_agree_in_nothing():
+    mean = Mean(START)
+    mean.add({"a": np.array([1, 0], np.float32), "b": np.array([2], np.float32)}, 1)
+    mean.add({"a": np.array([3, 0], np.float32)}, 3)
+    errors = mean.errors()
+    # (1·1² + 3·3²) / 4 is the mean square, and 4² / (1² + 3²) is how many equal devices these two are worth
+    np.testing.assert_allclose(errors["a"], [np.sqrt(7 * 10 / 16), 0], rtol=1e-6)
+    np.testing.assert_allclose(errors["b"], [1.0])  # of one: as far as it goes
+    assert set(errors) == {"a", "b"}
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.floats(-10, 10, width=32)), min_size=1, max_size=20))
 def test_the_mean_is_the_weighted_mean(reports):
-    mean = Mean()
+    mean = Mean(START)
     for examples, value in reports:
         mean.add({"b": np.array([value], np.float32)}, examples)
     weights, values = zip(*reports, strict=True)
-    np.testing.assert_allclose(mean.changes(START)["b"] + 1, np.average(values, weights=weights), atol=1e-5)
+    np.testing.assert_allclose(mean.changes()["b"] + 1, np.average(values, weights=weights), atol=1e-5)
 
 
 @pytest.mark.parametrize(

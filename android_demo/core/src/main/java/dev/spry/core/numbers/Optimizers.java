@@ -112,6 +112,7 @@ public final class Optimizers {
     private static float seconds(ServerOptimizer optimizer, float second, float square) {
         switch (optimizer.kind) {
             case "fedyogi":
+            case "fedsnr": // of a change that is known as one, not device by device
                 return second - (float) (1 - optimizer.beta2) * square * Math.signum(second - square);
             case "fedadam":
                 return blend(optimizer.beta2, second, square);
@@ -119,7 +120,7 @@ public final class Optimizers {
                 return second + square;
             default:
                 throw new TrainingException("the job aggregates by " + optimizer.kind
-                        + "; this version of spry knows fedyogi, fedadam, fedadagrad, fedavg: upgrade the app");
+                        + "; this version of spry knows fedyogi, fedadam, fedadagrad, fedavg, fedsnr: upgrade the app");
         }
     }
 
