@@ -190,7 +190,7 @@ def fleet_round() -> None:
     picture = Picture(
         1000, 470, "A round of a fleet",
         "Twelve units, two per block, are dealt to four clients in turn. Every client also trains the head. The server "
-        "averages each unit over its holders, moves the weights by FedYogi, and publishes the next version.",
+        "averages each unit over its holders, moves the weights as far as devices agree, and publishes the next version.",
     )  # fmt: skip
     units, clients = 12, 4
     left, top, wide, high = 190, 92, 104, 22
@@ -221,7 +221,7 @@ def fleet_round() -> None:
     x = left + clients * wide + 30
     steps = [
         ("the server", "averages each unit over its holders,", "weighted by their examples"),
-        ("then moves it", "by FedYogi on the mean change;", "the head's mean is taken as it is"),
+        ("then moves it", "each number as far as they agree;", "the head's mean is taken as it is"),
         ("and publishes", "the units that changed, or in mode", "iteration all seeds and numbers"),
     ]
     for i, (what, first, second) in enumerate(steps):
