@@ -26,9 +26,12 @@ class _Sums:
     examples: float = 0.0
     examples_squared: float = 0.0
 
-    def add(self, value: NDArray[Any], far: NDArray[Any], examples: float) -> None:
+    def add(self, value: NDArray[Any], start: NDArray[Any], examples: float) -> None:
         self.values += np.multiply(value, examples, dtype=np.float64)
-        self.squares += far * far * examples
+        far = np.subtract(value, start, dtype=np.float64)
+        far *= far
+        far *= examples
+        self.squares += far
         self.examples += examples
         self.examples_squared += examples * examples
 
@@ -53,7 +56,7 @@ class Mean:
             if name not in self._sums:
                 self._sums[name] = _Sums(np.zeros(value.shape), np.zeros(value.shape))
             weight = examples[name] if isinstance(examples, Mapping) else examples
-            self._sums[name].add(value, np.subtract(value, self._start[name], dtype=np.float64), weight)
+            self._sums[name].add(value, self._start[name], weight)
 
     def changes(self) -> Weights:
         """What the mean moves; parameters that no update holds are not in it."""
