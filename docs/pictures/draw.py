@@ -190,7 +190,7 @@ def fleet_round() -> None:
     picture = Picture(
         1000, 470, "A round of a fleet",
         "Twelve units, two per block, are dealt to four clients in turn. Every client also trains the head. The server "
-        "averages each unit over its holders, moves the weights as far as devices agree, and publishes the next version.",
+        "averages each unit over its holders, moves the weights as far as they agree, and publishes the next version.",
     )  # fmt: skip
     units, clients = 12, 4
     left, top, wide, high = 190, 92, 104, 22
