@@ -120,7 +120,7 @@ public final class Optimizers {
                 return second + square;
             default:
                 throw new TrainingException("the job aggregates by " + optimizer.kind
-                        + "; this version of spry knows fedyogi, fedadam, fedadagrad, fedavg, fedsnr: upgrade the app");
+                        + ", which this version of spry does not know: upgrade the app");
         }
     }
 

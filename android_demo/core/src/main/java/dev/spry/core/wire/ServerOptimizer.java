@@ -5,7 +5,7 @@ import org.json.JSONObject;
 
 /** How the server moves weights by the mean change that clients report; in mode iteration clients repeat it. */
 public final class ServerOptimizer {
-    /** fedyogi, fedadam, fedadagrad, fedavg or fedsnr. */
+    /** A `case` of `Optimizers`, or fedavg. */
     public final String kind;
     public final double learningRate;
     public final double beta1;
