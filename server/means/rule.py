@@ -47,7 +47,7 @@ def weighted_mean(changes: Numbers, weights: Numbers) -> Numbers:
 
 def standard_errors(changes: Numbers, weights: Numbers) -> Numbers:
     """Of the mean of changes, as they are where holders agree in nothing."""
-    return np.sqrt(weighted_mean(np.square(changes), weights) * np.square(weights).sum()) / weights.sum()
+    return np.sqrt(np.square(changes * weights[:, None]).sum(0)) / weights.sum()
 
 
 def sizes_of(changes: Numbers) -> Numbers:

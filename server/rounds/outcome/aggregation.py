@@ -22,22 +22,16 @@ class _Sums:
 
     values: NDArray[np.float64]
     squares: NDArray[np.float64]
-    """Of how far they go."""
+    """Of how far each moves the sum."""
     examples: float = 0.0
-    examples_squared: float = 0.0
 
     def add(self, value: NDArray[Any], start: NDArray[Any], examples: float) -> None:
         self.values += np.multiply(value, examples, dtype=np.float64)
         far = np.subtract(value, start, dtype=np.float64)
-        far *= far
         far *= examples
+        far *= far
         self.squares += far
         self.examples += examples
-        self.examples_squared += examples * examples
-
-    @property
-    def error(self) -> NDArray[np.float64]:
-        return np.sqrt(self.squares * self.examples_squared / self.examples**3)
 
 
 class Mean:
@@ -67,7 +61,7 @@ class Mean:
 
     def errors(self) -> Weights:
         """The standard error of each change, as it is where devices agree in nothing."""
-        return {name: sums.error.astype(np.float32) for name, sums in self._sums.items()}
+        return {name: (np.sqrt(sums.squares) / sums.examples).astype(np.float32) for name, sums in self._sums.items()}
 
 
 def bounded(counts: Sequence[int], bound: float) -> list[float]:

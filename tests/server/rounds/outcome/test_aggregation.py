@@ -38,8 +38,7 @@ def test_an_error_is_that_of_a_mean_of_which_devices_agree_in_nothing():
     mean.add({"a": np.array([1, 0], np.float32), "b": np.array([2], np.float32)}, 1)
     mean.add({"a": np.array([3, 0], np.float32)}, 3)
     errors = mean.errors()
-    # (1·1² + 3·3²) / 4 is the mean square, and 4² / (1² + 3²) is how many equal devices these two are worth
-    np.testing.assert_allclose(errors["a"], [np.sqrt(7 * 10 / 16), 0], rtol=1e-6)
+    np.testing.assert_allclose(errors["a"], [np.sqrt((1 * 1) ** 2 + (3 * 3) ** 2) / 4, 0], rtol=1e-6)
     np.testing.assert_allclose(errors["b"], [1.0])  # of one: as far as it goes
     assert set(errors) == {"a", "b"}
 
