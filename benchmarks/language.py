@@ -331,7 +331,7 @@ def main() -> None:
     parser.add_argument("--topic", default="3", help="the label of the texts that the model has not seen")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--examples", type=int, default=60, help="of each device, a fifth held back; 0: all there are")
-    parser.add_argument("--passes", type=int, default=40, help="rounds of the fleet, and in one place at most")
+    parser.add_argument("--passes", type=int, default=20, help="rounds of the fleet, and in one place at most")
     parser.add_argument("--batch", type=int, default=8, help="texts of a step, in one place too")
     parser.add_argument("--length", type=int, default=64, help="tokens of a text")
     parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="to choose from in one place")
