@@ -86,7 +86,7 @@ def fedsnr(name: str, weight: Array, change: Array, state: Weights, optimizer: S
     is forgotten, so that one that grows fast is no longer a step. A change that is known as one alone, as of a sum in
     secret or in mode iteration, takes FedYogi's step.
     """
-    error = state.pop(ERROR + name, None)
+    error = state.get(ERROR + name)
     if error is None:
         return fedyogi(name, weight, change, state, optimizer)
     sure = np.divide(change, error, out=np.zeros_like(weight), where=error > 0)

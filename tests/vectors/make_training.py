@@ -20,7 +20,6 @@ import base64
 import itertools
 import json
 from dataclasses import asdict
-from itertools import cycle
 from pathlib import Path
 
 import msgspec
@@ -138,7 +137,7 @@ def vectors():
         "server": [server(kind, random) for kind in AGGREGATIONS],
         "safetensors": safetensors(random),
         "manifest": json.loads(write(MANIFEST)),
-        "replay": [replayed(settings, kind, random) for settings, kind in zip(REPLAYS, cycle(AGGREGATIONS))],
+        "replay": [replayed(settings, kind, random) for settings, kind in zip(REPLAYS, itertools.cycle(AGGREGATIONS))],
         "plans": [planned(*case, alone) for case in PLANS for alone in (False, True)],
         "clipping": [shortened(random, times) for times in (0.25, 0.999, 2.0)],
         "trials": tried(random),

@@ -20,15 +20,16 @@ from edge_client.wire.scalars import Participant
 class _Sums:
     """Of one parameter, over the updates that hold it."""
 
-    values: NDArray[np.float64]
+    far: NDArray[np.float64]
+    """From the start, times their examples."""
     squares: NDArray[np.float64]
-    """Of how far each moves the sum."""
+    """Of each one's part of that."""
     examples: float = 0.0
 
     def add(self, value: NDArray[Any], start: NDArray[Any], examples: float) -> None:
-        self.values += np.multiply(value, examples, dtype=np.float64)
         far = np.subtract(value, start, dtype=np.float64)
         far *= examples
+        self.far += far
         far *= far
         self.squares += far
         self.examples += examples
@@ -54,10 +55,7 @@ class Mean:
 
     def changes(self) -> Weights:
         """What the mean moves; parameters that no update holds are not in it."""
-        return {
-            name: (sums.values / sums.examples - self._start[name]).astype(np.float32)
-            for name, sums in self._sums.items()
-        }
+        return {name: (sums.far / sums.examples).astype(np.float32) for name, sums in self._sums.items()}
 
     def errors(self) -> Weights:
         """The standard error of each change, as it is where devices agree in nothing."""

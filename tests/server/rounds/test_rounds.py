@@ -8,12 +8,10 @@ import pytest
 from safetensors.numpy import load
 
 from edge_client.bundle.names import ERROR
-from edge_client.training.aggregations import SUREST
 from edge_client.training.optimizers import server_step
 from edge_client.wire.protocol import ServerOptimizer, ServerOptimizers
 from server.jobs.settings import JobSettings
 from server.rounds.claims import claim
-from server.rounds.outcome.aggregation import Mean
 from server.storage.files.models import NEWEST, Model, moved
 from server.storage.jobs import find_job
 from server.storage.work import rounds
@@ -104,30 +102,6 @@ def test_a_number_moves_as_far_as_devices_agree_on_it(server, bundle_name, aggre
         assert (after[name] - before[name]).reshape(-1)[0] == pytest.approx(0.02 * 0.1 * 2, rel=1e-3)
     kept = server.store.models.load(find_job(server.store, "job"), 1).optimizer
     assert not [name for name in kept if name.startswith(ERROR)]
-
-
-def test_a_change_that_is_known_as_one_takes_fedyogis_step():
-    random = np.random.default_rng(4)
-    moved, states = [{"w": np.zeros(5, np.float32)}, {"w": np.zeros(5, np.float32)}], ({}, {})
-    for _ in range(3):
-        change = {"w": random.normal(size=5).astype(np.float32)}
-        for kind, weights, state in zip(("fedsnr", "fedyogi"), moved, states, strict=True):
-            server_step(weights, change, state, ServerOptimizers(ServerOptimizer(kind, 0.01)), frozenset())
-    np.testing.assert_array_equal(moved[0]["w"], moved[1]["w"])
-    assert states[0].keys() == states[1].keys()
-    assert np.abs(moved[0]["w"]).min() > 0
-
-
-@pytest.mark.parametrize(("holders", "times"), [(1, 1), (9, 3), (400, SUREST)])
-def test_what_all_want_is_a_step_as_many_times_longer_as_the_root_of_their_number(holders, times):
-    weights, state = {"w": np.zeros(3, np.float32)}, {}
-    mean = Mean(weights)
-    for _ in range(holders):
-        mean.add({"w": np.array([1e-7, -3.0, 0.0], np.float32)}, 8)
-    state |= {ERROR + name: error for name, error in mean.errors().items()}
-    optimizers = ServerOptimizers(ServerOptimizer("fedsnr", 0.01, beta1=0.0))
-    server_step(weights, mean.changes(), state, optimizers, frozenset())
-    np.testing.assert_allclose(weights["w"], [0.01 * times, -0.01 * times, 0.0], rtol=1e-5)
 
 
 def test_the_result_is_a_running_average(server, bundle_name):

@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.Map;
+import java.util.Set;
 
 import dev.spry.core.Tensor;
 import dev.spry.core.TrainingException;
@@ -21,10 +22,14 @@ public final class Training {
     private final Manifest manifest;
     private final Estimator estimator;
     private final Batches batches;
+    private final Set<String> head;
+    private final Set<String> beforeLogits;
 
     public Training(Task task, Manifest manifest, Estimator estimator, Batches batches) {
         this.task = task;
         this.manifest = manifest;
+        this.head = manifest.headNames();
+        this.beforeLogits = manifest.beforeLogits();
         this.estimator = estimator;
         this.batches = batches;
     }
@@ -66,11 +71,11 @@ public final class Training {
      */
     private double rate(String name) {
         double units = task.training.learningRate;
-        double head = task.training.headLearningRate;
-        if (manifest.beforeLogits().contains(name)) {
-            return Math.min(units, head);
+        double ofHead = task.training.headLearningRate;
+        if (beforeLogits.contains(name)) {
+            return Math.min(units, ofHead);
         }
-        return manifest.headNames().contains(name) ? head : units;
+        return head.contains(name) ? ofHead : units;
     }
 
     static void checkFinite(double loss, Map<String, Tensor> values, int step) {
