@@ -40,9 +40,14 @@ class Connection:
     def __init__(self, port: int) -> None:
         self._port = port
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._turn = asyncio.Lock()
 
     async def request(self, method: str, path: str, headers: str, body: bytes) -> tuple[int, bytes]:
-        """Once more, on a new connection, where the server closed the kept one in the meantime."""
+        """In its turn; once more, on a new connection, where the server closed the kept one in the meantime."""
+        async with self._turn:
+            return await self._answered(method, path, headers, body)
+
+    async def _answered(self, method: str, path: str, headers: str, body: bytes) -> tuple[int, bytes]:
         reused = self._streams is not None
         try:
             return await self._request(method, path, headers, body)
@@ -134,7 +139,7 @@ async def in_groups(work: Sequence[Awaitable[None]], size: int) -> None:
 
 
 async def steady(devices: list[Device], rate: float, seconds: float) -> list[float]:
-    """Latencies in ms of check-ins that are due at a rate; a device has one at a time."""
+    """Latencies in ms of check-ins that are due at a rate; what waits for a device's last one counts."""
     latencies: list[float] = []
     started = time.perf_counter()
 

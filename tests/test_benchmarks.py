@@ -1,5 +1,6 @@
 """Benchmarks' own arithmetic: what their figures are made of, on small models; seconds are nobody's business here."""
 
+import asyncio
 import json
 from argparse import Namespace
 
@@ -95,3 +96,27 @@ def test_members_and_others_share_no_text_and_labels_say_nothing_unless_asked(tm
         wrong[labels] = sum(row["label"] != true[row["text"]] for row in everything)
     assert wrong["own"] == 0
     assert 120 < wrong["drawn"] < 280
+
+
+def test_a_device_asks_once_it_was_answered():
+    script("fleet")
+    connection_of = script("load").Connection
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(2):
+            asked = await reader.readuntil(b"\r\n\r\n")
+            await asyncio.sleep(0.05)
+            path = asked.split(b" ", 2)[1]
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(path), path))
+        writer.close()
+
+    async def both() -> list[tuple[int, bytes]]:
+        server = await asyncio.start_server(slow, "127.0.0.1", 0)
+        async with server:
+            connection = connection_of(server.sockets[0].getsockname()[1])
+            try:
+                return await asyncio.gather(*(connection.request("GET", path, "", b"") for path in ("/one", "/other")))
+            finally:
+                connection.close()
+
+    assert asyncio.run(both()) == [(200, b"/one"), (200, b"/other")]
