@@ -9,7 +9,7 @@ from statistics import median
 from sqlalchemy import Connection
 
 from edge_client.format import size
-from server.control.depth import shallow
+from server.control.shallow import shallow
 from server.jobs.job import ENDED, PAUSED, RUNNING, SET_ASIDE, Job
 from server.rounds.places import fleet
 from server.storage.jobs import list_jobs
