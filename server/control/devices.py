@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
 from edge_client.bundle.manifest import Manifest
+from edge_client.estimators.registry import kind_of
 from edge_client.wire.protocol import Training
 from server.jobs.job import Job
 from server.rounds.places.fleet import away_before
@@ -116,20 +118,22 @@ def assignment(store: Store, job: Job) -> AssignmentView | None:
         round_ = rounds.newest_joined(connection, job.id)
         if round_ is None:
             return None
-        given = [_part(named, job.settings.training) for named in parts.named(connection, round_)]
-    units = _units(store.bundles.manifest(job.bundle))
+        named = parts.named(connection, round_)
+    manifest = store.bundles.manifest(job.bundle)
+    given, units = [_part(one, job.settings.training, manifest) for one in named], _units(manifest)
     return AssignmentView(round=round_.number, state=round_.state, iteration=round_.iteration, units=units, parts=given)
 
 
-def step_in_words(training: Training) -> str:
-    """How a client finds its gradients, in words."""
+def step_in_words(training: Training, units: Sequence[int], manifest: Manifest) -> str:
+    """How a client finds its gradients of some units, in words."""
     if training.estimator != "mixed":
         return training.estimator
     blocks = training.exact_blocks
-    return f"exact through {blocks} block{'' if blocks == 1 else 's'}, forward before"
+    before = ", forward before" if kind_of(training).directed(manifest, training, units) else ""
+    return f"exact through {blocks} block{'' if blocks == 1 else 's'}{before}"
 
 
-def _part(named: NamedPart, of_job: Training) -> PartView:
+def _part(named: NamedPart, of_job: Training, manifest: Manifest) -> PartView:
     part = named.part
     return PartView(
         task=part.id,
@@ -139,7 +143,7 @@ def _part(named: NamedPart, of_job: Training) -> PartView:
         cut=part.cut,
         batch=part.batch,
         runtime=part.runtime,
-        step=step_in_words(part.training(of_job)),
+        step=step_in_words(part.training(of_job), part.units, manifest),
         state=part.state,
         reason=part.reason,
         reported=part.state == "accepted" or named.has_scalars,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
+from edge_client.bundle.manifest import Manifest
 from server.control.devices import DeviceView, device_view, step_in_words
 from server.control.outlook import waits
 from server.errors import not_found
@@ -81,7 +82,7 @@ def history_of(store: Store, device: str, limit: int) -> DeviceHistory:
         signs=found.key is not None,
         waits=waits(store, found) if shown.state == "waiting" else [],
         counts=counts,
-        parts=[_past_part(one) for one in had],
+        parts=[_past_part(one, store.bundles.manifest(one.job.bundle)) for one in had],
         refusals=[
             PastRefusalView(time=one.time, job=name, round=one.round, code=one.code, detail=one.detail)
             for one, name in refused
@@ -89,7 +90,7 @@ def history_of(store: Store, device: str, limit: int) -> DeviceHistory:
     )
 
 
-def _past_part(one: PastPart) -> PastPartView:
+def _past_part(one: PastPart, manifest: Manifest) -> PastPartView:
     part, report = one.part, one.part.sent and one.part.sent.report
     return PastPartView(
         job=one.job.name,
@@ -101,7 +102,7 @@ def _past_part(one: PastPart) -> PastPartView:
         units=len(part.units),
         batch=part.batch,
         runtime=part.runtime,
-        step=step_in_words(part.training(one.job.settings.training)),
+        step=step_in_words(part.training(one.job.settings.training), part.units, manifest),
         seconds=report.seconds if report else None,
         peak_bytes=report.peak_bytes if report else None,
         examples=report.examples if report else None,

@@ -47,5 +47,5 @@ def _estimates(store: Store, job: Job, device: Device) -> bool:
     whole = fit(RoundSlot(0, tuple(range(len(manifest.units)))))
     if whole is not None:
         return bool(kind_of(whole.training).directed(manifest, whole.training, whole.units, whole.cut))
-    places = {slot.units: slot for slot in job.settings.slots(len(manifest.units), job.settings.places)}
+    places = {slot.units: slot for slot in job.settings.slots(manifest, job.settings.places)}
     return any(fit(slot) is not None for slot in places.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Literal
 
@@ -13,6 +14,7 @@ from edge_client.errors import BundleError
 from edge_client.estimators.registry import kind_of
 from edge_client.step.turns import directions_at_once
 from edge_client.wire.protocol import Training
+from server.jobs.depths import Depth
 from server.jobs.passes import passes
 
 Assignment = Literal["cyclic", "memory", "all"]
@@ -105,14 +107,19 @@ class Needs:
         most_passes: float | None = None,
         *,
         low_memory: bool = False,
+        depth: Depth | None = None,
     ) -> Fit | None:
         """The best way in which a device can hold a slot, with its first runtime and the largest batch; or None.
 
         A smaller batch than the job's is run several times for each step. Where every way takes more forward passes
         than a device has time for, it is the one with the fewest. With `low_memory` it holds one program at a time.
         """
-        ways = (self._fit(way, slot, runtimes, memory, low_memory=low_memory) for way in self._ways)
-        fits = (fit for fit in ways if fit is not None)
+        ways = self._ways
+        if depth is not None and self.has_choice:
+            ways = [way for way in ways if way.exact_blocks <= depth.blocks]
+            slot = RoundSlot(slot.number, depth.directed(slot.units))
+        fitted = (self._fit(way, slot, runtimes, memory, low_memory=low_memory) for way in ways)
+        fits = (fit for fit in fitted if fit is not None)
         if most_passes is None:
             return next(fits, None)
         slow: list[Fit] = []
@@ -121,6 +128,11 @@ class Needs:
                 return fit
             slow.append(fit)
         return min(slow, key=self.passes, default=None)
+
+    def limit(self, runtimes: Sequence[str], memory: int | None, *, low_memory: bool = False) -> int | None:
+        """Through how many of the last blocks a device can go back; None where it can hold no step at all."""
+        fit = self.fit(RoundSlot(0, ()), runtimes, memory, low_memory=low_memory)
+        return None if fit is None else fit.training.exact_blocks
 
     def passes(self, fit: Fit) -> float:
         """What a step takes."""
@@ -166,9 +178,11 @@ def choose(
     most_passes: float | None = None,
     *,
     low_memory: bool = False,
+    depth: Depth | None = None,
 ) -> tuple[RoundSlot, Fit] | None:
     """A free slot for a device: the first it can hold; by memory, the most demanding it can hold at full batch."""
-    tried = ((slot, needs.fit(slot, runtimes, memory, most_passes, low_memory=low_memory)) for slot in free)
+    fit = partial(needs.fit, low_memory=low_memory, depth=depth)
+    tried = ((slot, fit(slot, runtimes, memory, most_passes)) for slot in free)
     fits = ((slot, fit) for slot, fit in tried if fit is not None)
     if assignment == "memory":
         return max(fits, key=lambda pair: (pair[1].batch, pair[1].needs, -pair[0].number), default=None)

@@ -31,7 +31,7 @@ def complete(settings: JobSettings, manifest: Manifest) -> JobSettings:
     check_names(settings)
     kind = kind_of(settings.training)
     training = kind.settled(settings.training)
-    places = settings.slots(len(manifest.units), settings.places)
+    places = settings.slots(manifest, settings.places)
     training = counted(training, manifest, [kind.directed(manifest, training, slot.units) for slot in places])
     if training.pack and not task_named(manifest.model.task).per_token:
         what = f"training.pack puts texts of language models into one sequence, and the job is {manifest.model.task}"

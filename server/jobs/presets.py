@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from edge_client.bundle.manifest import Manifest
 from edge_client.estimators.estimator import TANGENT
+from server.jobs.depths import half_way
 from server.jobs.passes import behind
 
 Preset = Literal["auto", "alike", "default", "paper", "bottleneck", "aligned", "aligned-iteration", "pairs"]
@@ -129,7 +130,9 @@ def start_of(manifest: Manifest, preset: str) -> dict[str, Any]:
     """What a job on a bundle starts from: the preset, over the bundle's first shape and what directions it affords."""
     batch, length = manifest.shapes[0]
     directions = {"directions": _affordable(manifest)} if manifest.directions else {}
-    return merged({"training": {"batch": batch, "length": length, **directions}}, PRESETS[preset])
+    # A model without a task layer learns by its units alone: their devices go back as far as they can.
+    budget = {"passes": half_way(manifest)} if preset == "auto" and manifest.head else {}
+    return merged({"training": {"batch": batch, "length": length, **directions}, **budget}, PRESETS[preset])
 
 
 def _affordable(manifest: Manifest) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Len, Lt
@@ -15,6 +16,7 @@ from edge_client.sums.fixed import FEWEST
 from edge_client.training.epoch import steps_in
 from edge_client.wire.protocol import ServerOptimizers, Training
 from server.jobs.assignment import Assignment, RoundSlot, slots
+from server.jobs.depths import Depth, common_units, common_way, depth_for
 from server.jobs.teams import check_sums, team_slots, teams_of
 from server.means.registry import MEANS, PLAIN
 
@@ -26,6 +28,10 @@ class JobSettings(BaseModel):
 
     training: Training = Field(default=Training(), description="What clients do.")
     optimizers: ServerOptimizers = Field(default=ServerOptimizers(), description="How the server moves weights.")
+    passes: Annotated[float, Ge(1), Le(1000)] | None = Field(
+        default=None,
+        description="Estimator auto: forward passes of a step at most, in the mean of the devices; no limit.",
+    )
     assignment: Assignment = Field(default="cyclic", description="Which units a client trains.")
     units_per_client: Annotated[int, Ge(0)] = Field(
         default=1, description="Units of a client at least, 0 for all: with more, more clients share each unit."
@@ -225,11 +231,26 @@ class JobSettings(BaseModel):
             return self.per_round + self.complete
         return math.ceil(self.per_round * self.over_selection)
 
-    def slots(self, units: int, places: int) -> list[RoundSlot]:
+    def slots(self, manifest: Manifest, places: int) -> list[RoundSlot]:
         """So many places of a round, and who trains what there."""
+        common = common_units(manifest, self.training, self.passes)
+        units = len(common)
+        least = self.units_per_client or units
         if self.secure_aggregation:
-            return team_slots(self.assignment, units, self.teams, places, self.units_per_client or units)
-        return slots(self.assignment, units, self.per_round, places, self.units_per_client or units)
+            dealt = team_slots(self.assignment, units, self.teams, places, least)
+        else:
+            dealt = slots(self.assignment, units, self.per_round, places, least)
+        return [RoundSlot(slot.number, tuple(common[unit] for unit in slot.units)) for slot in dealt]
+
+    def depth(self, manifest: Manifest, limits: Sequence[int]) -> Depth:
+        """How far devices go back of which each can go through so many blocks.
+
+        What is added in secret or has a privacy budget takes no part in it: who trains what must not hang on what
+        devices can hold.
+        """
+        if self.secure_aggregation or self.is_private:
+            return Depth(common_way(manifest, self.training, self.passes).exact_blocks)
+        return depth_for(manifest, self.training, self.passes, limits)
 
     @property
     def teams(self) -> int:

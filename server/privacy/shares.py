@@ -43,11 +43,11 @@ def check_rounding(settings: JobSettings, manifest: Manifest) -> None:
 def _most_numbers(settings: JobSettings, manifest: Manifest) -> int:
     """That one device adds."""
     head = sum(parameter.size for parameter in manifest.head)
-    slots = settings.slots(len(manifest.units), settings.places)
+    slots = settings.slots(manifest, settings.places)
     return head + max(sum(manifest.units[unit].size for unit in slot.units) for slot in slots)
 
 
 def wanted_in_sum(settings: JobSettings, manifest: Manifest) -> Mapping[int, int]:
     """How many devices a round wants for each part of a sum; as with the server's noise, its mean is by them."""
-    slots = settings.slots(len(manifest.units), settings.per_round)
+    slots = settings.slots(manifest, settings.per_round)
     return Counter({HEAD: len(slots)}) + Counter(UNITS + unit for slot in slots for unit in slot.units)

@@ -11,9 +11,11 @@ from dataclasses import fields
 
 from sqlalchemy import Connection
 
+from edge_client.bundle.manifest import Manifest
 from edge_client.wire.protocol import CheckIn
 from server.jobs.assignment import Needs, RoundSlot
 from server.jobs.demands import is_wanted, unsuited
+from server.jobs.depths import Depth
 from server.jobs.job import Job
 from server.rounds.outcome.features import is_asked
 from server.rounds.secrecy.privacy import has_paid_all
@@ -30,6 +32,8 @@ _AWAY_AT_LEAST = 60.0
 """Seconds; one that still works on a task that the round was closed without is silent too."""
 _REMEMBERED = 2.0
 """Seconds."""
+_LOOKED_AT = 500
+"""Devices at most, whose limits stand for the fleet's."""
 _SAID = frozenset(field.name for field in fields(CheckIn))
 
 
@@ -48,6 +52,36 @@ def said_by(device: Device) -> CheckIn | None:
 def needs_of(store: Store, job: Job) -> Needs:
     manifest = store.bundles.manifest(job.bundle)
     return store.needs.setdefault(job.id, Needs(manifest, job.settings.training))
+
+
+def depth_of(store: Store, job: Job) -> Depth | None:
+    """How far back a job's devices are to go, as of a moment ago; None where there is no choice.
+
+    By what devices can hold that are here and said it; who has a place already keeps to what it was told.
+    """
+    needs = needs_of(store, job)
+    if not needs.has_choice:
+        return None
+    looked, depth = store.depths.get(job.id, (0.0, None))
+    if depth is None or not looked <= store.now() < looked + _REMEMBERED:
+        depth = job.settings.depth(store.bundles.manifest(job.bundle), _limits(store, job, needs))
+        store.depths[job.id] = store.now(), depth
+    return depth
+
+
+def _limits(store: Store, job: Job, needs: Needs) -> list[int]:
+    """Through how many of the last blocks devices can go back that are here; of a large fleet some say enough."""
+    manifest = store.bundles.manifest(job.bundle)
+    with store.database.read() as connection:
+        here = devices.heard_since(connection, away_before(store))[:_LOOKED_AT]
+    said = (said_by(device) for device in here)
+    fitting = [one for one in said if one is not None and is_wanted(job, one) and unsuited(job, manifest, one) is None]
+    limits = (needs.limit(_runtimes(manifest, one), one.memory_bytes, low_memory=one.low_memory) for one in fitting)
+    return [limit for limit in limits if limit is not None]
+
+
+def _runtimes(manifest: Manifest, said: CheckIn) -> list[str]:
+    return [name for name in said.runtimes if name in manifest.runtimes]
 
 
 def is_to_measure(store: Store, job: Job, slot: int, version: int) -> bool:
@@ -152,7 +186,7 @@ def free_slots(store: Store, job: Job, places: list[parts.Place]) -> list[RoundS
     settings = job.settings
     if settings.is_buffered and sum(place.state == "open" for place in places) >= settings.per_round:
         return []
-    slots = settings.slots(len(store.bundles.manifest(job.bundle).units), settings.places)
+    slots = settings.slots(store.bundles.manifest(job.bundle), settings.places)
     return [slot for slot in slots if slot.number not in taken]
 
 
@@ -167,8 +201,7 @@ def _obstacle(store: Store, job: Job, free: list[RoundSlot], device: Device) -> 
         return f"it asks for tasks of {said.job} alone (--job)"
     if (why := unsuited(job, manifest, said)) is not None:
         return why
-    runtimes = [name for name in said.runtimes if name in manifest.runtimes]
-    needs = needs_of(store, job)
+    runtimes, needs = _runtimes(manifest, said), needs_of(store, job)
     if any(needs.fit(slot, runtimes, said.memory_bytes, low_memory=said.low_memory) for slot in free):
         return None
     return f"no place that is left fits its memory ({(said.memory_bytes or 0) / 1e6:.0f} MB)"

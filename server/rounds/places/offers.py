@@ -16,9 +16,10 @@ from edge_client.wire.protocol import CheckedIn, CheckIn, Task, Training
 from server.errors import Refusal
 from server.jobs.assignment import Fit, RoundSlot, choose
 from server.jobs.demands import is_wanted, unsuited
+from server.jobs.depths import Depth
 from server.jobs.job import Job
 from server.rounds.outcome import late
-from server.rounds.places.fleet import is_to_measure, needs_of
+from server.rounds.places.fleet import depth_of, is_to_measure, needs_of
 from server.rounds.places.pace import most_passes
 from server.rounds.places.standing import OpenRound, Reason, Standings, between, has_done, is_full
 from server.rounds.secrecy.privacy import clip_for, has_paid_all
@@ -120,8 +121,8 @@ class Offers:
         job = open_round.job
         if (why := self._is_closed_to(open_round, device.id, check_in)) is not None:
             return why
-        most = most_passes(self._store, job, device.id)
-        while (reserved := self._reserve(open_round, check_in, most)) is not None:
+        most, depth = most_passes(self._store, job, device.id), depth_of(self._store, job)
+        while (reserved := self._reserve(open_round, check_in, most, depth)) is not None:
             slot, fit = reserved
             part = Part(
                 id=secrets.token_hex(12), job=job.id, round=open_round.number, slot=slot.number,
@@ -154,16 +155,18 @@ class Offers:
             return why
         return None if open_round.free else is_full(open_round)
 
-    def _reserve(self, open_round: OpenRound, check_in: CheckIn, most: float | None) -> tuple[RoundSlot, Fit] | None:
+    def _reserve(
+        self, open_round: OpenRound, check_in: CheckIn, most: float | None, depth: Depth | None
+    ) -> tuple[RoundSlot, Fit] | None:
         """Take a place out of those that this process takes for free."""
         with self._lock:
-            chosen = self._choose(open_round, check_in, most)
+            chosen = self._choose(open_round, check_in, most, depth)
             if chosen is not None:
                 open_round.free.remove(chosen[0])
         return chosen
 
     def _choose(
-        self, open_round: OpenRound, check_in: CheckIn, most: float | None = None
+        self, open_round: OpenRound, check_in: CheckIn, most: float | None = None, depth: Depth | None = None
     ) -> tuple[RoundSlot, Fit] | None:
         job, needs = open_round.job, needs_of(self._store, open_round.job)
         runtimes = [name for name in check_in.runtimes if name in self._store.bundles.manifest(job.bundle).runtimes]
@@ -171,7 +174,7 @@ class Offers:
         for free in (first, open_round.free):
             chosen = choose(
                 job.settings.assignment, free, needs, runtimes, check_in.memory_bytes, most,
-                low_memory=check_in.low_memory,
+                low_memory=check_in.low_memory, depth=depth,
             )  # fmt: skip
             if chosen is not None:
                 return chosen

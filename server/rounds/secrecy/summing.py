@@ -41,7 +41,7 @@ _NEXT: dict[Stage, Stage] = {"shares": "update", "update": "vow", "vow": "openin
 def carried(store: Store, job: Job, slot: int) -> tuple[int, ...]:
     """The units of a place that are added up; its device may train more."""
     settings = job.settings
-    return settings.slots(len(store.bundles.manifest(job.bundle).units), settings.places)[slot].units
+    return settings.slots(store.bundles.manifest(job.bundle), settings.places)[slot].units
 
 
 def scores_of(store: Store, job: Job) -> list[str]:

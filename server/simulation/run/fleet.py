@@ -21,7 +21,7 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.tasks.registry import task_named
 from edge_client.tasks.task import combined
 from edge_client.training.features import without_moments
-from edge_client.wire.protocol import Report, Task, Training
+from edge_client.wire.protocol import Report, Task
 from edge_client.wire.scalars import Participant, decode_report
 from server.errors import SimulationError
 from server.jobs.completion import complete
@@ -46,6 +46,7 @@ from server.simulation.run.state import RunState
 from server.simulation.run.sums import summed
 from server.simulation.run.tasks import task_of
 from server.simulation.run.traffic import RoundTraffic
+from server.simulation.run.ways import ways_in
 from server.storage.files.models import Model
 
 SCORED_TOGETHER = 256
@@ -65,14 +66,14 @@ class Fleet:
         self.test_examples = test_examples
         self._crew = crew
         self._head = manifest.head_names
-        self._ways = _ways(plan, self.settings, manifest)
+        self._ways = ways_in(plan, self.settings, manifest, clients)
         if plan.guided:
-            _check_shares(self.settings, len(manifest.units))
+            _check_shares(self.settings, manifest)
         self._memory = DeviceMemory(costs, manifest, self.settings.training) if costs else None
         slow = slowness(clients, plan.speeds, plan.seed)
         self._clock = Clock(crew, manifest, plan.kind.estimator_of, slow) if plan.is_timed else None
         self._overlap = (
-            Overlap(self.settings, manifest, clients, plan.seed, self._clock, self._way)
+            Overlap(self.settings, manifest, clients, plan.seed, self._clock, self._ways)
             if self._clock is not None and self.settings.is_buffered
             else None
         )
@@ -133,19 +134,14 @@ class Fleet:
         settings = self.settings
         among = taken if settings.is_private else sampled
         chosen = among(self.plan.seed, number, self.clients, settings.per_round)
-        places = settings.slots(len(self.manifest.units), len(chosen))
+        places = settings.slots(self.manifest, len(chosen))
         measures = settings.measures(self.manifest)
         asked = [measures and is_asked(number - 1, slot.number, settings.per_round) for slot in places]
         more = [{"evaluate": evaluate, "measure": measure} for measure in asked]
         return [
-            ClientPart(client, task_of(settings, self.manifest, number, slot, self._way(client), **own))
-            for client, slot, own in zip(chosen, places, more, strict=True)
+            ClientPart(client, task_of(settings, self.manifest, number, slot, self._ways.of(client), **own))
+            for client, slot, own in zip(chosen, map(self._ways.place, places), more, strict=True)
         ]
-
-    def _way(self, client: int) -> Training:
-        """How a client trains: the first ones can hold whatever step there is."""
-        best, least = self._ways
-        return best if client < round(self.plan.able * self.clients) else least
 
     def _groups(self, members: Sequence[ClientPart]) -> list[list[ClientPart]]:
         """Who computes together: the same whatever the number of workers, and so are the last bits."""
@@ -276,20 +272,15 @@ class Fleet:
         return task_named(self.plan.task).told(combined(parts))
 
 
-def _check_shares(settings: JobSettings, units: int) -> None:
+def _check_shares(settings: JobSettings, manifest: Manifest) -> None:
     """Directions that are orthonormal unit by unit would mix the units of a client that has several."""
-    several = any(len(slot.units) > 1 for slot in settings.slots(units, settings.per_round))
+    several = any(len(slot.units) > 1 for slot in settings.slots(manifest, settings.per_round))
+    units = len(manifest.units)
     if several and settings.assignment != "all":
         raise SimulationError(
             f"guided directions are of one unit or of all, and {settings.per_round} clients a round hold several of "
             f"{units} units: raise --per-round to {units}, leave out --units-per-client, or give --assignment all"
         )
-
-
-def _ways(plan: Plan, settings: JobSettings, manifest: Manifest) -> tuple[Training, Training]:
-    """How clients train that can hold whatever step there is, and those that can hold next to none: a block's."""
-    ways = plan.kind.estimator_of(settings.training).ways(settings.training, manifest)
-    return ways[0], ways[-2:][0]
 
 
 def _told(outcome: Outcome) -> dict[str, Any]:

@@ -7,11 +7,11 @@ ones, which units were given out, and the next client is drawn among all that ar
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from edge_client.bundle.manifest import Manifest
-from edge_client.wire.protocol import Task, Training
+from edge_client.wire.protocol import Task
 from server.jobs.assignment import RoundSlot
 from server.jobs.settings import JobSettings
 from server.rounds.outcome import late
@@ -21,6 +21,7 @@ from server.simulation.data.draws import Purpose, order
 from server.simulation.run.clock import Clock
 from server.simulation.run.state import RunState, Underway
 from server.simulation.run.tasks import task_of
+from server.simulation.run.ways import Ways
 
 _ENDED = -1
 """The place of a client whose part has ended for the age of its weights, which it hears when it is done."""
@@ -36,15 +37,15 @@ class Overlap:
         clients: int,
         seed: int,
         clock: Clock,
-        way: Callable[[int], Training],
+        ways: Ways,
     ) -> None:
         self._settings = settings
         self._manifest = manifest
         self._clients = clients
         self._seed = seed
         self._clock = clock
-        self._way = way
-        self._slots = settings.slots(len(manifest.units), settings.places)
+        self._ways = ways
+        self._slots = settings.slots(manifest, settings.places)
 
     def gathered(self, state: RunState, *, evaluate: bool) -> tuple[list[ClientPart], RunState]:
         """The clients whose updates complete a round, in the order of their places, and how the others stand then."""
@@ -76,7 +77,7 @@ class Overlap:
     def _task(self, one: Underway, *, evaluate: bool) -> Task:
         settings = self._settings
         measure = settings.measures(self._manifest) and is_asked(one.base, one.slot, settings.per_round)
-        slot, way = self._slots[one.slot], self._way(one.client)
+        slot, way = self._ways.place(self._slots[one.slot]), self._ways.of(one.client)
         return task_of(settings, self._manifest, one.base + 1, slot, way, evaluate=evaluate, measure=measure)
 
 

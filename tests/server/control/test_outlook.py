@@ -148,7 +148,7 @@ def test_devices_that_walk_by_estimates_are_told(serving, bundle, database):
         assert not [line for line in advice(server) if "too little memory" in line]
         here(server, devices[2:], memory_bytes=least - 1)
         assert [line for line in advice(server) if "whole model: pi 2, 1 of 3 devices here" in line]
-        places = job.settings.slots(len(manifest.units), job.settings.places)
+        places = job.settings.slots(manifest, job.settings.places)
         smallest = min(fit.needs for slot in places if (fit := needs.fit(slot, ["onnx"], least - 1)) is not None)
         here(server, devices[2:], memory_bytes=smallest)
         assert [line for line in advice(server) if "whole model: pi 2, 1 of 3 devices here" in line]

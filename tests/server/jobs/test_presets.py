@@ -72,8 +72,8 @@ def test_the_aligned_preset_from_step_to_step():
 def test_the_preset_for_pairs_gives_every_client_the_whole_gradient(bundle):
     manifest = Bundle.open(bundle).manifest
     settings = started("pairs", training={"batch": 2, "length": 8})
-    for slot in settings.slots(6, settings.places):
-        assert slot.units == (0, 1, 2, 3, 4, 5)
+    for slot in settings.slots(manifest, settings.places):
+        assert slot.units == tuple(range(len(manifest.units)))
     training = complete(settings, manifest).training
     (size,) = {unit.size for unit in manifest.units}
     assert (training.directions, training.kind, training.units_apart) == (

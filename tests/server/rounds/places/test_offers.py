@@ -7,7 +7,7 @@ from edge_client.wire.protocol import Training
 from server.control.devices import assignment
 from server.jobs.assignment import Needs, RoundSlot
 from server.storage.jobs import find_job
-from tests.server.rounds.places.test_fleet import later
+from tests.server.rounds.places.test_fleet import here, later
 
 
 def failed(device, task, reason="label 'x' is unknown"):
@@ -228,7 +228,7 @@ def test_each_device_takes_the_step_that_it_can_hold(server, bundle_name):
     assert depths == [2, fit.training.exact_blocks]
     found = assignment(server.store, find_job(server.store, "job"))
     assert {part.step for part in found.parts} == {
-        "exact through 2 blocks, forward before",
+        "exact through 2 blocks",
         f"exact through {depths[1]} block{'' if depths[1] == 1 else 's'}, forward before",
     }
     for device, change in ((large, 0.1), (small, 0.3)):
@@ -241,3 +241,32 @@ def test_each_device_takes_the_step_that_it_can_hold(server, bundle_name):
     np.testing.assert_allclose(after[first.parameters[0].name] - start[first.parameters[0].name], wanted, atol=1e-6)
     head = manifest.head[0].name
     np.testing.assert_allclose(after[head] - start[head], 0.2, atol=1e-6)
+
+
+def test_who_can_goes_deeper_the_less_others_can(server, bundle_name):
+    """Two blocks: for two passes all devices go back through one, or half of them through both."""
+    training = {"estimator": "auto", "batch": 2, "length": 8}
+    needs = Needs(server.store.bundles.manifest(bundle_name), Training(**training))
+    little = needs.fit(RoundSlot(0, ()), ["onnx"], None).needs
+    while needs.limit(["onnx"], little):
+        little -= 1
+    memory = {server.device(f"pi {number}"): (None, None, little, little)[number] for number in range(4)}
+    for device, size in memory.items():
+        here(server, [device], memory_bytes=size)
+    server.create_job(bundle_name, training=training, passes=2.0, per_round=4, over_selection=1)
+    server.create_job(bundle_name, "alike", training=training, passes=2.0, per_round=4, over_selection=1)
+    server.advance()
+    tasks = [device.task(memory_bytes=size, job="job") for device, size in memory.items()]
+    assert [task["training"]["exact_blocks"] for task in tasks] == [2, 2, 0, 0]
+    assert [task["units"] for task in tasks] == [[0, 1, 2, 3], [0, 1, 2, 3], [], []]
+    given = assignment(server.store, find_job(server.store, "job"))
+    assert {part.step for part in given.parts} == {"exact through 2 blocks", "exact through 0 blocks"}
+    for device, task in zip(memory, tasks, strict=True):
+        device.send(task, device.update(task))
+    server.advance()
+    assert server.job()["done"] == 1
+    later(server, 10)
+    for device in memory:
+        here(server, [device], memory_bytes=None, job="nothing")
+    tasks = [device.task(job="alike") for device in memory]
+    assert [(task["training"]["exact_blocks"], task["units"]) for task in tasks] == [(1, [2, 3])] * 4

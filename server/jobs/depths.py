@@ -1,0 +1,83 @@
+"""How far back through a model a fleet's devices go, where a step may cost so many forward passes in their mean.
+
+The way back through more of the last blocks costs more and tells more. What devices that hold little leave over, others
+go deeper for: half a fleet that tells all blocks is worth a whole one that tells half of them. A unit that enough
+devices tell without noise is not estimated by the others: beside a true gradient an estimate weighs next to nothing,
+and costs its passes all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from statistics import fmean
+
+from edge_client.bundle.manifest import Manifest
+from edge_client.estimators.estimator import REVERSE
+from edge_client.estimators.registry import kind_of
+from edge_client.wire.protocol import Training
+from server.jobs.passes import passes
+
+ENOUGH = 0.25
+"""Of the devices: where as many go back to a unit, the others leave it to them."""
+_ROUNDED = 0.005
+"""Of a pass: budgets are written with two decimals."""
+
+
+@dataclass(frozen=True)
+class Depth:
+    """How far a round's devices go back."""
+
+    blocks: int
+    """At most, through so many of the last ones."""
+    estimates: bool = True
+    """Whether who does not reach a unit estimates its gradient."""
+
+    def directed(self, units: tuple[int, ...]) -> tuple[int, ...]:
+        """Those of a place's units that its device trains however far it goes back."""
+        return units if self.estimates else ()
+
+
+def half_way(manifest: Manifest) -> float:
+    """What a step costs that goes back through the last half of the blocks."""
+    blocks = manifest.model.blocks
+    return round(1 + REVERSE * ceil(blocks / 2) / blocks, 2)
+
+
+def common_way(manifest: Manifest, training: Training, most: float | None) -> Training:
+    """How all of a fleet's devices train that can hold whatever there is, for at most so many passes a step."""
+    ways = kind_of(training).ways(training, manifest)
+    if most is None:
+        return ways[0]
+    return next((way for way in ways if _cost(manifest, way) <= most + _ROUNDED), ways[-1])
+
+
+def common_units(manifest: Manifest, training: Training, most: float | None) -> tuple[int, ...]:
+    """Those that a job splits among devices: as many as all of them together may reach for so many passes."""
+    if most is None or len(kind_of(training).ways(training, manifest)) == 1:
+        return tuple(range(len(manifest.units)))
+    return _reached(manifest, common_way(manifest, training, most))
+
+
+def depth_for(manifest: Manifest, training: Training, most: float | None, limits: Sequence[int]) -> Depth:
+    """How far devices go back of which each can go through so many blocks."""
+    costs = {way.exact_blocks: _cost(manifest, way) for way in kind_of(training).ways(training, manifest)}
+    if most is None:
+        return Depth(max(costs))
+    common = common_way(manifest, training, most).exact_blocks
+    if sum(limit >= common for limit in limits) < ENOUGH * len(limits) or not limits:
+        return Depth(common)
+    deeper = (blocks for blocks in sorted(costs, reverse=True) if blocks > common)
+    fitting = (blocks for blocks in deeper if fmean(costs[min(limit, blocks)] for limit in limits) <= most + _ROUNDED)
+    return Depth(next(fitting, common), estimates=False)
+
+
+def _reached(manifest: Manifest, way: Training) -> tuple[int, ...]:
+    """The units that a step goes back through."""
+    return kind_of(way).joined(manifest, way, ())
+
+
+def _cost(manifest: Manifest, way: Training) -> float:
+    """What a step costs that estimates nothing."""
+    return passes(kind_of(way), way, manifest, _reached(manifest, way))
