@@ -137,6 +137,10 @@ def defaults_table() -> Iterator[Run]:
 
 EVERYWHERE = ("--rank", "8", "--lora-alpha", "16", "--last-blocks", "0")
 """LoRA as it is usually taken."""
+DEEP = ("--last-blocks", "0", "--set", "passes=3")
+"""Back through all blocks, as LoRA in all of them takes it."""
+HALF_ABLE = ("--last-blocks", "0", "--able", "0.5")
+"""Half of the clients can go back through one block; for the default's passes the others go the deeper."""
 ALIKE = ("--set", "average=0.9")
 """Every method is measured by the same running average of its versions, which is Spry's by default."""
 
@@ -144,9 +148,9 @@ ALIKE = ("--set", "average=0.9")
 def _by_default(data: str, alpha: float) -> Iterator[Run]:
     yield Run("defaults", data, "classifier", alpha, options=ALIKE, plain=True)
     yield Run("defaults", data, "spry", alpha, plain=True)
-    yield Run("defaults", data, "spry", alpha, name="all-blocks", options=("--last-blocks", "0"), plain=True)
+    yield Run("defaults", data, "spry", alpha, name="all-blocks", options=DEEP, plain=True)
     yield Run("defaults", data, "fedavg", alpha, options=(*EVERYWHERE, *ALIKE), plain=True, tuned=True)
-    yield Run("defaults", data, "spry", alpha, name="half-able", options=("--able", "0.5"), plain=True)
+    yield Run("defaults", data, "spry", alpha, name="half-able", options=HALF_ABLE, plain=True)
     yield Run("defaults", data, "fedmezo", alpha, options=(*LORA, "--last-blocks", "0", *ALIKE), plain=True, tuned=True)
 
 
