@@ -83,7 +83,7 @@ def _encode(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     client = worker.population.client(0)
     examples = [*client.train, *client.test]
     encoder = TextEncoder(worker.learner.tokenizer, worker.manifest, options.batch, options.length)
-    task = task_of(settings, worker.manifest, 1, settings.slots(len(worker.manifest.units), 1)[0])
+    task = task_of(settings, worker.manifest, 1, settings.slots(worker.manifest, 1)[0])
     start = worker.learner.initial
 
     def features(_number: int, passes: Any) -> Array:

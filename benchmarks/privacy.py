@@ -113,7 +113,7 @@ def losses(worker: Worker, plan: Plan, model: Model, examples: Sequence[Example]
     """Of each text, by the weights that the job gives out."""
     settings = complete(plan.settings, worker.manifest)
     encoder = TextEncoder(worker.learner.tokenizer, worker.manifest, settings.training.batch, settings.training.length)
-    slot = settings.slots(len(worker.manifest.units), settings.per_round)[0]
+    slot = settings.slots(worker.manifest, settings.per_round)[0]
 
     def work(_: int, passes: JoinedPasses) -> NDArray[np.float64]:
         found: list[NDArray[np.float64]] = []

@@ -12,6 +12,11 @@ from .task import TaskType
 TASK_TYPES: dict[str, TaskType] = {kind.name: kind for kind in (Classification(), Questions(), Language())}
 
 
+def has_head(name: str) -> bool:
+    """Whether a task layer learns beside the units; who takes a task's name that there is not is told so elsewhere."""
+    return name not in TASK_TYPES or TASK_TYPES[name].has_head
+
+
 def task_named(name: str) -> TaskType:
     """The task type of that name."""
     if name not in TASK_TYPES:

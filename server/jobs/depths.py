@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
 from statistics import fmean
 
 from edge_client.bundle.manifest import Manifest
-from edge_client.estimators.estimator import REVERSE
 from edge_client.estimators.registry import kind_of
 from edge_client.wire.protocol import Training
 from server.jobs.passes import passes
@@ -37,12 +35,6 @@ class Depth:
     def directed(self, units: tuple[int, ...]) -> tuple[int, ...]:
         """Those of a place's units that its device trains however far it goes back."""
         return units if self.estimates else ()
-
-
-def half_way(manifest: Manifest) -> float:
-    """What a step costs that goes back through the last half of the blocks."""
-    blocks = manifest.model.blocks
-    return round(1 + REVERSE * ceil(blocks / 2) / blocks, 2)
 
 
 def common_way(manifest: Manifest, training: Training, most: float | None) -> Training:

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from edge_client.bundle.manifest import Manifest
 from edge_client.estimators.estimator import TANGENT
-from server.jobs.depths import half_way
 from server.jobs.passes import behind
 
 Preset = Literal["auto", "alike", "default", "paper", "bottleneck", "aligned", "aligned-iteration", "pairs"]
@@ -93,6 +92,8 @@ _PRIVATE: Mapping[str, Any] = {
 for the head too, whose features are not measured then; rates by which units and head have a share of the clip; and an
 average, in which noise cancels."""
 
+HALF_WAY = 2.0
+"""Passes of a step that goes back through half of the blocks."""
 MOST_PASSES = 4.0
 """Of a step whose number of directions nobody names."""
 
@@ -130,9 +131,13 @@ def start_of(manifest: Manifest, preset: str) -> dict[str, Any]:
     """What a job on a bundle starts from: the preset, over the bundle's first shape and what directions it affords."""
     batch, length = manifest.shapes[0]
     directions = {"directions": _affordable(manifest)} if manifest.directions else {}
-    # A model without a task layer learns by its units alone: their devices go back as far as they can.
-    budget = {"passes": half_way(manifest)} if preset == "auto" and manifest.head else {}
-    return merged({"training": {"batch": batch, "length": length, **directions}, **budget}, PRESETS[preset])
+    shape = {"training": {"batch": batch, "length": length, **directions}}
+    return merged(shape, PRESETS[preset], budget_of(preset, has_head=bool(manifest.head)))
+
+
+def budget_of(preset: str, *, has_head: bool) -> Mapping[str, Any]:
+    """What a step may cost by a preset; units that learn without a task layer beside them take what they need."""
+    return {"passes": HALF_WAY} if preset == "auto" and has_head else {}
 
 
 def _affordable(manifest: Manifest) -> int:

@@ -29,7 +29,7 @@ def test_numbers_per_layer_that_nobody_chose_are_the_methods_own():
 @pytest.mark.parametrize(
     ("task", "adapter", "blocks"),
     [("causal-lm", AdapterOptions(), 0), ("causal-lm", AdapterOptions(last_blocks=2), 2),
-     ("seq-cls", AdapterOptions(), 3), ("qa", AdapterOptions(), 3), ("seq-cls", AdapterOptions(last_blocks=0), 0)],
+     ("seq-cls", AdapterOptions(), 2), ("qa", AdapterOptions(), 2), ("seq-cls", AdapterOptions(last_blocks=0), 0)],
 )  # fmt: skip
 def test_without_a_task_layer_all_blocks_are_adapted(task, adapter, blocks, tmp_path):
     """Of five; 0 are all."""

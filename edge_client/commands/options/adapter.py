@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil
 from typing import Annotated, Protocol
 
 import typer
 
 from edge_client import plugins
-from edge_client.tasks.registry import TASK_TYPES
+from edge_client.tasks.registry import has_head
 
 from .groups import OptionGroup
 
@@ -101,15 +100,14 @@ class AdapterOptions(OptionGroup):
 
     def of_task(self, task: str) -> AdapterOptions:
         """What it is for a task: where no task layer learns beside it, in all blocks unless somebody says which."""
-        alone = task in TASK_TYPES and not TASK_TYPES[task].has_head
-        return replace(self, last_blocks=0) if alone and self.last_blocks is None else self
+        return self if has_head(task) or self.last_blocks is not None else replace(self, last_blocks=0)
 
     def blocks_of(self, blocks: int) -> int:
         """How many of a model's blocks are adapted, from its end; 0: all of them."""
         if self.last_blocks is not None:
             return self.last_blocks
         share = own_depth(self.method)
-        return ceil(blocks * share) if share < ALL_BLOCKS else 0
+        return max(1, int(blocks * share)) if share < ALL_BLOCKS else 0
 
     @property
     def told(self) -> str:

@@ -6,7 +6,7 @@ import pytest
 from edge_client.bundle.folder import Bundle
 from edge_client.wire.protocol import Training
 from server.jobs.assignment import Needs, RoundSlot, choose
-from server.jobs.depths import Depth, common_units, common_way, depth_for, half_way
+from server.jobs.depths import Depth, common_units, common_way, depth_for
 from server.jobs.presets import start_of
 from server.jobs.settings import JobSettings
 
@@ -58,7 +58,6 @@ def test_a_job_deals_out_what_all_could_reach_for_its_budget(manifest):
 
 
 def test_by_default_a_step_costs_what_half_of_the_blocks_do(manifest):
-    assert half_way(manifest) == 2.0
     assert start_of(manifest, "auto")["passes"] == 2.0
     assert "passes" not in start_of(manifest, "alike")
 
