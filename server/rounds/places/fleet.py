@@ -32,6 +32,8 @@ _AWAY_AT_LEAST = 60.0
 """Seconds; one that still works on a task that the round was closed without is silent too."""
 _REMEMBERED = 2.0
 """Seconds."""
+_DEPTH_REMEMBERED = 10.0
+"""Seconds; devices come and go, but what a fleet can hold hardly changes by them."""
 _LOOKED_AT = 500
 """Devices at most, whose limits stand for the fleet's."""
 _SAID = frozenset(field.name for field in fields(CheckIn))
@@ -63,7 +65,7 @@ def depth_of(store: Store, job: Job) -> Depth | None:
     if not needs.has_choice:
         return None
     looked, depth = store.depths.get(job.id, (0.0, None))
-    if depth is None or not looked <= store.now() < looked + _REMEMBERED:
+    if depth is None or not looked <= store.now() < looked + _DEPTH_REMEMBERED:
         depth = job.settings.depth(store.bundles.manifest(job.bundle), _limits(store, job, needs))
         store.depths[job.id] = store.now(), depth
     return depth

@@ -265,7 +265,7 @@ def test_who_can_goes_deeper_the_less_others_can(server, bundle_name):
         device.send(task, device.update(task))
     server.advance()
     assert server.job()["done"] == 1
-    later(server, 10)
+    later(server, 11)
     for device in memory:
         here(server, [device], memory_bytes=None, job="nothing")
     tasks = [device.task(job="alike") for device in memory]
