@@ -62,7 +62,8 @@ def depth_for(manifest: Manifest, training: Training, most: float | None, limits
         return Depth(common)
     deeper = (blocks for blocks in sorted(costs, reverse=True) if blocks > common)
     fitting = (blocks for blocks in deeper if fmean(costs[min(limit, blocks)] for limit in limits) <= most + _ROUNDED)
-    return Depth(next(fitting, common), estimates=False)
+    alone = not manifest.head  # who estimates nothing then may have nothing to do
+    return Depth(next(fitting, common), estimates=alone)
 
 
 def _reached(manifest: Manifest, way: Training) -> tuple[int, ...]:

@@ -5,7 +5,9 @@ import pytest
 
 from edge_client.bundle.folder import Bundle
 from edge_client.wire.protocol import Training
+from server.errors import Refusal
 from server.jobs.assignment import Needs, RoundSlot, choose
+from server.jobs.completion import complete
 from server.jobs.depths import Depth, common_units, common_way, depth_for
 from server.jobs.presets import start_of
 from server.jobs.settings import JobSettings
@@ -84,3 +86,19 @@ def test_a_device_takes_no_more_than_its_rounds_depth(manifest):
     assert chosen is not None
     assert chosen[1].units == ()
     assert chosen[1].training.exact_blocks == 0
+
+
+def test_a_model_without_a_task_layer_needs_a_way_back(talker):
+    with Bundle.open(talker) as opened:
+        manifest = opened.manifest
+    (batch, length), *_ = manifest.shapes
+    training = {"batch": batch, "length": length, "estimator": "auto"}
+    with pytest.raises(
+        Refusal, match="passes is 1, which pays for no block's way back, and the model has no task layer"
+    ):
+        complete(JobSettings.model_validate({"training": training, "passes": 1}), manifest)
+    settings = complete(JobSettings.model_validate({"training": training, "passes": 2}), manifest)
+    assert settings.depth(
+        manifest, [manifest.model.blocks, 0]
+    ).estimates  # who reaches nothing would have nothing to do
+    assert start_of(manifest, "auto").get("passes") is None
