@@ -32,13 +32,6 @@ def complete(settings: JobSettings, manifest: Manifest) -> JobSettings:
     kind = kind_of(settings.training)
     training = kind.settled(settings.training)
     places = settings.slots(manifest, settings.places)
-    if settings.passes is not None and not manifest.head and not any(slot.units for slot in places):
-        raise Refusal(
-            422,
-            "invalid",
-            f"passes is {settings.passes:g}, which pays for no block's way back, and the model has no task layer that "
-            "could learn by itself: raise it to 2 or 3, or leave it out",
-        )
     training = counted(training, manifest, [kind.directed(manifest, training, slot.units) for slot in places])
     if training.pack and not task_named(manifest.model.task).per_token:
         what = f"training.pack puts texts of language models into one sequence, and the job is {manifest.model.task}"

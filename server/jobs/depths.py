@@ -38,11 +38,16 @@ class Depth:
 
 
 def common_way(manifest: Manifest, training: Training, most: float | None) -> Training:
-    """How all of a fleet's devices train that can hold whatever there is, for at most so many passes a step."""
+    """How all of a fleet's devices train that can hold whatever there is, for at most so many passes a step.
+
+    A budget that does not pay for the way back to a single unit, be it that all blocks share their weights, pays for
+    the cheapest one: the head alone is another method.
+    """
     ways = kind_of(training).ways(training, manifest)
     if most is None:
         return ways[0]
-    return next((way for way in ways if _cost(manifest, way) <= most + _ROUNDED), ways[-1])
+    reaching = [way for way in ways if _reached(manifest, way)] or ways[:1]
+    return next((way for way in reaching if _cost(manifest, way) <= most + _ROUNDED), reaching[-1])
 
 
 def common_units(manifest: Manifest, training: Training, most: float | None) -> tuple[int, ...]:

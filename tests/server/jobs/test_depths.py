@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from edge_client.bundle.folder import Bundle
 from edge_client.wire.protocol import Training
-from server.errors import Refusal
 from server.jobs.assignment import Needs, RoundSlot, choose
 from server.jobs.completion import complete
 from server.jobs.depths import Depth, common_units, common_way, depth_for
@@ -34,7 +34,7 @@ def manifest(bundle):
         (2.0, [2] + [0] * 7, Depth(1)),  # too few do
         (2.0, [2, 2] + [0] * 6, Depth(2, estimates=False)),
         (2.0, [], Depth(1)),
-        (1.0, [2] * 8, Depth(0, estimates=False)),  # the head alone
+        (1.0, [2] * 8, Depth(1, estimates=False)),  # the cheapest way back that there is
     ],
 )
 def test_a_fleet_goes_as_deep_as_its_budget_pays_for(manifest, most, limits, expected):
@@ -44,7 +44,7 @@ def test_a_fleet_goes_as_deep_as_its_budget_pays_for(manifest, most, limits, exp
 def test_no_fleet_spends_more_than_its_budget_in_the_mean(manifest):
     rng = np.random.default_rng()
     for _ in range(50):
-        most, limits = float(rng.uniform(1, 3)), rng.integers(0, 3, rng.integers(1, 20)).tolist()
+        most, limits = float(rng.uniform(2, 3)), rng.integers(0, 3, rng.integers(1, 20)).tolist()
         depth = depth_for(manifest, AUTO, most, limits)
         assert np.mean([1 + min(limit, depth.blocks) for limit in limits]) <= most + 0.01
 
@@ -52,9 +52,9 @@ def test_no_fleet_spends_more_than_its_budget_in_the_mean(manifest):
 def test_a_job_deals_out_what_all_could_reach_for_its_budget(manifest):
     assert common_units(manifest, AUTO, None) == (0, 1, 2, 3)
     assert common_units(manifest, AUTO, 2.0) == (2, 3)
-    assert common_units(manifest, AUTO, 1.0) == ()
+    assert common_units(manifest, AUTO, 1.0) == (2, 3)
     assert common_units(manifest, Training(batch=2, length=8), 2.0) == (0, 1, 2, 3)  # has no choice
-    assert [common_way(manifest, AUTO, most).exact_blocks for most in (None, 2.0, 1.5)] == [2, 1, 0]
+    assert [common_way(manifest, AUTO, most).exact_blocks for most in (None, 2.0, 1.5)] == [2, 1, 1]
     settings = JobSettings(training=AUTO, passes=2.0, per_round=3, over_selection=1)
     assert [slot.units for slot in settings.slots(manifest, 3)] == [(2,), (3,), (2,)]
 
@@ -88,17 +88,21 @@ def test_a_device_takes_no_more_than_its_rounds_depth(manifest):
     assert chosen[1].training.exact_blocks == 0
 
 
-def test_a_model_without_a_task_layer_needs_a_way_back(talker):
+def test_where_all_learns_by_the_units_nobody_has_nothing_to_do(talker):
     with Bundle.open(talker) as opened:
         manifest = opened.manifest
     (batch, length), *_ = manifest.shapes
     training = {"batch": batch, "length": length, "estimator": "auto"}
-    with pytest.raises(
-        Refusal, match="passes is 1, which pays for no block's way back, and the model has no task layer"
-    ):
-        complete(JobSettings.model_validate({"training": training, "passes": 1}), manifest)
     settings = complete(JobSettings.model_validate({"training": training, "passes": 2}), manifest)
     assert settings.depth(
         manifest, [manifest.model.blocks, 0]
     ).estimates  # who reaches nothing would have nothing to do
     assert start_of(manifest, "auto").get("passes") is None
+
+
+def test_blocks_that_share_their_weights_are_gone_through_whole(manifest):
+    everywhere = [segment.name for segment in manifest.segments[1:-1]]
+    shared = replace(manifest, units=tuple(replace(unit, segments=everywhere) for unit in manifest.units))
+    assert common_way(shared, AUTO, 2.0).exact_blocks == 2
+    assert common_units(shared, AUTO, 2.0) == (0, 1, 2, 3)
+    assert depth_for(shared, AUTO, 2.0, [2] * 4) == Depth(2, estimates=False)
