@@ -9,7 +9,7 @@ from statistics import median
 from sqlalchemy import Connection
 
 from edge_client.format import size
-from server.control.shallow import shallow
+from server.control.shallow import shallow, spared
 from server.jobs.job import ENDED, PAUSED, RUNNING, SET_ASIDE, Job
 from server.rounds.places import fleet
 from server.storage.jobs import list_jobs
@@ -53,7 +53,7 @@ def advice(store: Store, job: Job) -> list[str]:
     failed = [_failed(round_) for round_ in newest if round_.state == "failed"][:1]
     waits = [round_ for round_ in newest if round_.state == "open" and not round_.iteration]
     lacks = [why for round_ in waits if (why := fleet.wants(store, job, round_)) is not None]
-    short, full = shallow(store, job), _full(store)
+    short, full = shallow(store, job) + spared(store, job), _full(store)
     if not lacks:
         return full + failed + short
     idle = [_idle(why, names) for round_ in waits for why, names in fleet.idlers(store, job, round_).items()]

@@ -1,12 +1,15 @@
-"""Devices that cannot go back as far as a job needs, whose devices walk by themselves."""
+"""Devices that cannot go back as far as others: what that costs a job, and what to do about it."""
 
 from __future__ import annotations
 
+from edge_client.bundle.chain import first_use
+from edge_client.bundle.manifest import Manifest
 from edge_client.estimators.registry import kind_of
 from edge_client.wire.protocol import CheckIn
 from server.jobs.assignment import Fit, RoundSlot
+from server.jobs.depths import ENOUGH, costs_of
 from server.jobs.job import Job
-from server.rounds.places.fleet import away_before, needs_of, said_by
+from server.rounds.places.fleet import away_before, limits_of, needs_of, said_by
 from server.storage.identities import devices
 from server.storage.schema.rows import Device
 from server.storage.store import Store
@@ -31,6 +34,25 @@ def shallow(store: Store, job: Job) -> list[str]:
     to_do = "give them more (--max-memory), let them join with --low-memory, or make the job by preset auto"
     what = "too little memory to go back through the whole model"
     return [f"{what}: {named}; they walk by estimates and learn little: {to_do}"]
+
+
+def spared(store: Store, job: Job) -> list[str]:
+    """A line on passes that such devices leave over, where the bundle has no earlier units for the others."""
+    settings, manifest = job.settings, store.bundles.manifest(job.bundle)
+    if settings.passes is None or settings.secure_aggregation or settings.is_private or _adapts_all(manifest):
+        return []
+    costs, limits = costs_of(manifest, settings.training), limits_of(store, job)
+    most = max(costs.values())
+    short = sum(costs[limit] < most for limit in limits)
+    if not 0 < short <= (1 - ENOUGH) * len(limits) or most > settings.passes:
+        return []
+    who = f"{short} of {len(limits)} devices here go{'es' if short == 1 else ''} back through fewer blocks than others"
+    return [f"{who}: with a bundle of `spry export --last-blocks 0` those go deeper, for as many passes in the mean"]
+
+
+def _adapts_all(manifest: Manifest) -> bool:
+    first = min((first_use(manifest, unit) for unit in manifest.units), default=0)
+    return manifest.segments[first].first_block == 0
 
 
 def _estimates(store: Store, job: Job, device: Device) -> bool:

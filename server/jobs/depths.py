@@ -59,7 +59,7 @@ def common_units(manifest: Manifest, training: Training, most: float | None) -> 
 
 def depth_for(manifest: Manifest, training: Training, most: float | None, limits: Sequence[int]) -> Depth:
     """How far devices go back of which each can go through so many blocks."""
-    costs = {way.exact_blocks: _cost(manifest, way) for way in kind_of(training).ways(training, manifest)}
+    costs = costs_of(manifest, training)
     if most is None:
         return Depth(max(costs))
     common = common_way(manifest, training, most).exact_blocks
@@ -69,6 +69,11 @@ def depth_for(manifest: Manifest, training: Training, most: float | None, limits
     fitting = (blocks for blocks in deeper if fmean(costs[min(limit, blocks)] for limit in limits) <= most + _ROUNDED)
     alone = not manifest.head  # who estimates nothing then may have nothing to do
     return Depth(next(fitting, common), estimates=alone)
+
+
+def costs_of(manifest: Manifest, training: Training) -> dict[int, float]:
+    """The passes of a step that goes back through so many of the last blocks and estimates nothing."""
+    return {way.exact_blocks: _cost(manifest, way) for way in kind_of(training).ways(training, manifest)}
 
 
 def _reached(manifest: Manifest, way: Training) -> tuple[int, ...]:

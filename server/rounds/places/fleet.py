@@ -66,14 +66,14 @@ def depth_of(store: Store, job: Job) -> Depth | None:
         return None
     looked, depth = store.depths.get(job.id, (0.0, None))
     if depth is None or not looked <= store.now() < looked + _DEPTH_REMEMBERED:
-        depth = job.settings.depth(store.bundles.manifest(job.bundle), _limits(store, job, needs))
+        depth = job.settings.depth(store.bundles.manifest(job.bundle), limits_of(store, job))
         store.depths[job.id] = store.now(), depth
     return depth
 
 
-def _limits(store: Store, job: Job, needs: Needs) -> list[int]:
+def limits_of(store: Store, job: Job) -> list[int]:
     """Through how many of the last blocks devices can go back that are here; of a large fleet some say enough."""
-    manifest = store.bundles.manifest(job.bundle)
+    manifest, needs = store.bundles.manifest(job.bundle), needs_of(store, job)
     with store.database.read() as connection:
         here = devices.heard_since(connection, away_before(store))[:_LOOKED_AT]
     said = (said_by(device) for device in here)

@@ -8,6 +8,7 @@ from server.control.jobs import find_job
 from server.jobs.assignment import RoundSlot
 from server.rounds.places.fleet import needs_of
 from server.storage import jobs
+from tests.adapters import everywhere
 from tests.server.rounds.places.test_fleet import WAITS, here, later
 from tests.server.rounds.test_rounds import AVERAGE, play
 
@@ -158,3 +159,30 @@ def test_devices_that_walk_by_estimates_are_told(serving, bundle, database):
         server.create_job(job.bundle, name="auto", per_round=2, over_selection=1, optimizers=AVERAGE)
         server.advance()
         assert not [line for line in advice(server, "auto") if "too little memory" in line]
+
+
+def test_passes_that_devices_leave_over_are_told(serving, exported_once, bundle):
+    """Where the bundle adapts the last block alone, who could go deeper has no units to go deeper for."""
+    last = exported_once("last", adapter=everywhere(last_blocks=1), measure=True)
+    with serving() as server:
+        for folder, name in ((last, "job"), (bundle, "deep")):
+            training = {"estimator": "auto", "optimizer": "sgd"}
+            server.create_job(server.upload(folder), name, per_round=9, over_selection=1, passes=2.0, training=training)
+        server.advance()
+        needs = needs_of(server.store, find_job(server.store, "job"))
+        little = needs.fit(RoundSlot(0, ()), ["onnx"], None).needs
+        while needs.limit(["onnx"], little):
+            little -= 1
+        devices = [server.device(f"pi {number}") for number in range(3)]
+
+        def told(name: str = "job") -> list[str]:
+            return [line for line in advice(server, name) if "spry export --last-blocks 0" in line]
+
+        here(server, devices[:2])
+        assert not told()
+        here(server, devices[2:], memory_bytes=little)
+        (line,) = told()
+        assert line.startswith("1 of 3 devices here goes back through fewer blocks than others")
+        assert not told("deep")
+        here(server, devices[:2], memory_bytes=little)
+        assert not told()  # all are alike
