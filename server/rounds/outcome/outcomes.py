@@ -32,7 +32,6 @@ from server.privacy.budget import mechanism_of, wanted_in
 from server.privacy.noise import Noise
 from server.rounds.outcome import features
 from server.rounds.outcome.aggregation import Holder, Mean, bounded_scalars, weights_of
-from server.rounds.outcome.balance import balanced, errors_of
 from server.rounds.outcome.counts import scalars_held_to
 from server.rounds.outcome.late import aged
 from server.rounds.outcome.outliers import Norms, beyond, sizes, usual_in, usual_sizes
@@ -200,11 +199,7 @@ def _plain(
 ) -> _Come:
     """One update at a time."""
     mean, told = Mean(start.weights), list[Moments]()
-    weighed = weights_of(holders, settings.weight_bound, manifest)
-    bias = manifest.features.bias if manifest.features is not None and settings.measures(manifest) else None
-    if bias and taken:
-        weighed = balanced(weighed, errors_of(start.weights, (update.tensors() for update in taken), bias), manifest)
-    for update, weights in zip(taken, weighed, strict=True):
+    for update, weights in zip(taken, weights_of(holders, settings.weight_bound, manifest), strict=True):
         tensors = update.tensors()
         mean.add({name: tensors[name] for name in weights}, weights)
         told.append(moments_in(tensors, update.report.measured))

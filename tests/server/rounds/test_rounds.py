@@ -76,8 +76,9 @@ def test_a_number_moves_as_far_as_devices_agree_on_it(server, bundle_name, aggre
     """Four devices want the same of the first numbers and, one by one, another thing of all others."""
     units = {"kind": "fedsnr", "learning_rate": 0.02}
     optimizers = {"units": units, "head": {"kind": "fedavg"}}
-    alike = {"per_round": 4, "over_selection": 1, "assignment": "all", "measure_features": False}  # nobody weighs more
-    server.create_job(bundle_name, optimizers=optimizers, aggregation=aggregation, **alike)
+    server.create_job(
+        bundle_name, per_round=4, over_selection=1, assignment="all", optimizers=optimizers, aggregation=aggregation
+    )
     server.advance()
     devices = [server.device() for _ in range(4)]
     before = devices[0].weights("job")

@@ -211,7 +211,7 @@ def test_each_device_takes_the_step_that_it_can_hold(server, bundle_name):
     auto = {"estimator": "auto", "batch": 2, "length": 8}
     optimizers = {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}}
     shape = {"per_round": 2, "over_selection": 1, "assignment": "all", "optimizers": optimizers}
-    server.create_job(bundle_name, training=auto, measure_features=False, **shape)
+    server.create_job(bundle_name, training=auto, **shape)
     server.advance()
     manifest = server.store.bundles.manifest(bundle_name)
     needs = Needs(manifest, Training(**auto))
