@@ -180,6 +180,7 @@ def describe(config: Config) -> dict[str, str]:
         "split": NATURAL if config.alpha is None else _text(config.alpha),
         "model": config.model,
         "method": config.method,
+        "able": _text(config.able if config.able < 1 else None),
         "preset": _text(config.preset),
         "adapter": (adapter.method if adapter else "")
         + "".join(f" {_SHORT.get(name, name)}={_text(value)}" for name, value in parts if value is not None),
@@ -192,7 +193,6 @@ def describe(config: Config) -> dict[str, str]:
     for name in ("clients", "per_round", "rounds", "arithmetic", "differences", "variance_bound"):
         described[name.replace("_", " ")] = _text(getattr(config, name))
     described["guided"] = _text(config.guided or None)
-    described["able"] = _text(config.able if config.able < 1 else None)
     described["speeds"] = _text(config.speeds if config.speeds > 1 else None)
     described |= {f"data: {name}": _text(getattr(config.data, name)) for name in ("classes", "examples", "test")}
     return described | settings

@@ -215,6 +215,11 @@ def test_fleets_of_which_fewer_devices_hold_an_exact_step_are_a_row_of_their_own
     ]
 
 
+def test_what_a_fleet_can_hold_tells_more_than_its_adapter(tmp_path):
+    deep = config("spry", able=0.5, adapter={"method": "lora", "last_blocks": 0})
+    assert labels(tmp_path, config("spry", adapter={"method": "lora"}), deep) == [["spry", "spry, able 0.5"]]
+
+
 def test_seeds_in_other_arithmetic_are_no_seeds_of_the_same_row(tmp_path):
     for seed, arithmetic in enumerate(("float32", "bfloat16", "bfloat16")):
         write_run(tmp_path / str(seed), config(seed=seed, arithmetic=arithmetic), rounds(2))
