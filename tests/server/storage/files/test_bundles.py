@@ -83,7 +83,8 @@ def test_bundles_that_are_complete_are_listed(server, bundle, parts):
     assert (found["task"], found["labels"], found["units"]) == ("seq-cls", 3, len(manifest.units))
     assert found["bytes"] == sum(file.bytes for file in manifest.files)
     assert found["preset"] == "auto"
-    assert found["settings"] == merged(PRESETS["auto"], {"training": {"batch": 2, "length": 8, "directions": 2}})
+    shape = {"training": {"batch": 2, "length": 8, "directions": 2}, "passes": 2.0}
+    assert found["settings"] == merged(PRESETS["auto"], shape)
     assert found["in_mode"]["epoch"] == found["settings"]
     assert found["in_mode"]["iteration"] == {"training": {"batch": 2, "length": 8, "directions": 2}}
     server.call("GET", "/v1/bundles", 401, headers={})
