@@ -55,8 +55,8 @@ def serve(
         os.environ["SPRY_LOG_FORMAT"] = "json"
     # What cannot work is refused here in one line; in the middle of uvicorn's start much else stands around it.
     settings = read_settings()
+    check_free(host, port)  # before the administrator's token is there, which says that this server runs
     Store(settings).close()
-    check_free(host, port)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # uvicorn ends by itself, with the code that a service expects
     logs.configure()  # the process that starts workers does not load the application
     uvicorn.run(

@@ -52,6 +52,7 @@ def up(
         running = Running(home.kept / "running.json")
         _settle(home, running, screen)
         _export(home, screen)
+        _settle(home, running, screen)  # it may have taken minutes
         if start_server(home, running):
             screen.say(f"[green]✓[/green] The server runs; its dashboard: [link]{_dashboard(home)}[/link]")
         with _administrator(home) as administrator:

@@ -10,9 +10,11 @@ import pytest
 
 from edge_client.commands import cli
 from server.cli.connection import Access
+from server.errors import ProjectError
 from server.project.file import read, written
 from server.project.folder import Project
 from server.project.running import Running
+from server.start.local import start_server
 from tests.tickets import table, tickets
 
 
@@ -148,6 +150,17 @@ def test_a_project_of_a_port_that_is_taken(told, project, tmp_path):
         told("down", "--project", folder)
     changed = (folder / "spry.toml").read_text()
     assert changed.replace(f"port = {port}", f"port = {taken}") == (project.folder / "spry.toml").read_text()
+
+
+def test_a_port_that_is_taken_while_the_server_starts(told, project, tmp_path):
+    """Another server answers there; it is not taken for the project's."""
+    folder = tmp_path / "late"
+    folder.mkdir()
+    (folder / "spry.toml").write_bytes((project.folder / "spry.toml").read_bytes())
+    late = Project(folder)
+    with pytest.raises(ProjectError, match=f"server ended: .*port {late.file.server.port}.*see .*server.log"):
+        start_server(late, Running(late.kept / "running.json"))
+    assert told("status").code == 0
 
 
 def test_a_broken_project_is_in_nobodys_way_who_names_server_and_token(told, project, tmp_path, monkeypatch):
