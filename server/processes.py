@@ -150,13 +150,17 @@ def _written_last(log: Path) -> str:
     return ""
 
 
-def wait_for_server(url: str, check: Callable[[], None], log: Path) -> None:
-    """Until it answers; `check` raises where it has ended."""
+def wait_for_server(url: str, check: Callable[[], None], log: Path, token: Path | None = None) -> None:
+    """Until it answers; `check` raises where it has ended.
+
+    A token, which it writes before it listens, tells its answer from that of another program that took the port.
+    """
     until = time.monotonic() + _START
     while time.monotonic() < until:
         check()
         try:
-            if httpx.get(f"{url}/healthz", verify=False).is_success:  # noqa: S501 -- whether it is there at all
+            answers = httpx.get(f"{url}/healthz", verify=False).is_success  # noqa: S501 -- whether it is there at all
+            if answers and (token is None or token.is_file()):
                 return
         except httpx.TransportError:
             pass

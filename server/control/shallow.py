@@ -9,7 +9,7 @@ from edge_client.wire.protocol import CheckIn
 from server.jobs.assignment import Fit, RoundSlot
 from server.jobs.depths import ENOUGH, costs_of
 from server.jobs.job import Job
-from server.rounds.places.fleet import away_before, limits_of, needs_of, said_by
+from server.rounds.places.fleet import away_before, limits_of, needs_of, runtimes_in, said_by
 from server.storage.identities import devices
 from server.storage.schema.rows import Device
 from server.storage.store import Store
@@ -61,7 +61,7 @@ def _estimates(store: Store, job: Job, device: Device) -> bool:
     if said is None or said.memory_bytes is None:
         return False
     manifest, needs = store.bundles.manifest(job.bundle), needs_of(store, job)
-    runtimes = [name for name in said.runtimes if name in manifest.runtimes]
+    runtimes = runtimes_in(manifest, said)
 
     def fit(slot: RoundSlot) -> Fit | None:
         return needs.fit(slot, runtimes, said.memory_bytes, low_memory=said.low_memory)

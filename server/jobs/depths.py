@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import NamedTuple
 
 from edge_client.bundle.manifest import Manifest
 from edge_client.estimators.registry import kind_of
@@ -35,6 +36,16 @@ class Depth:
     def directed(self, units: tuple[int, ...]) -> tuple[int, ...]:
         """Those of a place's units that its device trains however far it goes back."""
         return units if self.estimates else ()
+
+
+class Reach(NamedTuple):
+    """How far back a fleet's devices can go, and are to."""
+
+    looked: float
+    """When."""
+    limits: list[int]
+    """Through so many of the last blocks, each."""
+    depth: Depth
 
 
 def common_way(manifest: Manifest, training: Training, most: float | None) -> Training:

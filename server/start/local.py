@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from pathlib import Path
 
 from edge_client import keys
@@ -45,10 +44,7 @@ def start_server(project: Project, running: Running) -> bool:
     log = project.logs / "server.log"
     settings = {f"SPRY_{name.upper()}": str(value) for name, value in part.settings.items()}
     running.start(SERVER, log, *arguments, **{_OFTEN[0]: _OFTEN[1]} | settings)
-    wait_for_server(project.url, lambda: running.check(SERVER), log)
-    while not project.admin_token.is_file():  # who answered is another program, that has just taken the port
-        running.check(SERVER)
-        time.sleep(0.1)
+    wait_for_server(project.url, lambda: running.check(SERVER), log, project.admin_token)
     return True
 
 

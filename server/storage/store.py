@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from server.errors import ServerConfigError
 from server.jobs.assignment import Needs
-from server.jobs.depths import Depth
+from server.jobs.depths import Reach
 from server.names import ADMIN_TOKEN
 from server.settings import Settings
 from server.storage.files.blobs import Blobs
@@ -52,8 +52,8 @@ class Store:
         """What places of a job ask of a device, by the job's id: worked out once in each process."""
         self.present: dict[str, tuple[float, int]] = {}
         """When the devices of a job's open round were counted last, and how many there were."""
-        self.depths: dict[str, tuple[float, Depth]] = {}
-        """When it was looked last how far back a job's devices can go, and how far they are to."""
+        self.reach: dict[str, Reach] = {}
+        """How far back a job's devices could go when it was looked last."""
         self.turn = 0
         """Counts what changed in this process about rounds and their places."""
 

@@ -15,7 +15,7 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.wire.protocol import CheckIn
 from server.jobs.assignment import Needs, RoundSlot
 from server.jobs.demands import is_wanted, unsuited
-from server.jobs.depths import Depth
+from server.jobs.depths import Depth, Reach
 from server.jobs.job import Job
 from server.rounds.outcome.features import is_asked
 from server.rounds.secrecy.privacy import has_paid_all
@@ -32,7 +32,7 @@ _AWAY_AT_LEAST = 60.0
 """Seconds; one that still works on a task that the round was closed without is silent too."""
 _REMEMBERED = 2.0
 """Seconds."""
-_DEPTH_REMEMBERED = 10.0
+_REACH_REMEMBERED = 10.0
 """Seconds; devices come and go, but what a fleet can hold hardly changes by them."""
 _LOOKED_AT = 500
 """Devices at most, whose limits stand for the fleet's."""
@@ -61,28 +61,36 @@ def depth_of(store: Store, job: Job) -> Depth | None:
 
     By what devices can hold that are here and said it; who has a place already keeps to what it was told.
     """
-    needs = needs_of(store, job)
-    if not needs.has_choice:
-        return None
-    looked, depth = store.depths.get(job.id, (0.0, None))
-    if depth is None or not looked <= store.now() < looked + _DEPTH_REMEMBERED:
-        depth = job.settings.depth(store.bundles.manifest(job.bundle), limits_of(store, job))
-        store.depths[job.id] = store.now(), depth
-    return depth
+    return _reach(store, job).depth if needs_of(store, job).has_choice else None
 
 
 def limits_of(store: Store, job: Job) -> list[int]:
-    """Through how many of the last blocks devices can go back that are here; of a large fleet some say enough."""
+    """Through how many of the last blocks devices can go back that were here a moment ago."""
+    return _reach(store, job).limits
+
+
+def _reach(store: Store, job: Job) -> Reach:
+    known = store.reach.get(job.id)
+    if known is None or not known.looked <= store.now() < known.looked + _REACH_REMEMBERED:
+        limits = _limits(store, job)
+        known = Reach(store.now(), limits, job.settings.depth(store.bundles.manifest(job.bundle), limits))
+        store.reach[job.id] = known
+    return known
+
+
+def _limits(store: Store, job: Job) -> list[int]:
+    """Of devices that are here; of a large fleet some say enough."""
     manifest, needs = store.bundles.manifest(job.bundle), needs_of(store, job)
     with store.database.read() as connection:
         here = devices.heard_since(connection, away_before(store))[:_LOOKED_AT]
     said = (said_by(device) for device in here)
     fitting = [one for one in said if one is not None and is_wanted(job, one) and unsuited(job, manifest, one) is None]
-    limits = (needs.limit(_runtimes(manifest, one), one.memory_bytes, low_memory=one.low_memory) for one in fitting)
+    limits = (needs.limit(runtimes_in(manifest, one), one.memory_bytes, low_memory=one.low_memory) for one in fitting)
     return [limit for limit in limits if limit is not None]
 
 
-def _runtimes(manifest: Manifest, said: CheckIn) -> list[str]:
+def runtimes_in(manifest: Manifest, said: CheckIn) -> list[str]:
+    """Those of a device that a bundle has programs for, in the device's order."""
     return [name for name in said.runtimes if name in manifest.runtimes]
 
 
@@ -203,7 +211,7 @@ def _obstacle(store: Store, job: Job, free: list[RoundSlot], device: Device) -> 
         return f"it asks for tasks of {said.job} alone (--job)"
     if (why := unsuited(job, manifest, said)) is not None:
         return why
-    runtimes, needs = _runtimes(manifest, said), needs_of(store, job)
+    runtimes, needs = runtimes_in(manifest, said), needs_of(store, job)
     if any(needs.fit(slot, runtimes, said.memory_bytes, low_memory=said.low_memory) for slot in free):
         return None
     return f"no place that is left fits its memory ({(said.memory_bytes or 0) / 1e6:.0f} MB)"

@@ -19,7 +19,7 @@ from server.jobs.demands import is_wanted, unsuited
 from server.jobs.depths import Depth
 from server.jobs.job import Job
 from server.rounds.outcome import late
-from server.rounds.places.fleet import depth_of, is_to_measure, needs_of
+from server.rounds.places.fleet import depth_of, is_to_measure, needs_of, runtimes_in
 from server.rounds.places.pace import most_passes
 from server.rounds.places.standing import OpenRound, Reason, Standings, between, has_done, is_full
 from server.rounds.secrecy.privacy import clip_for, has_paid_all
@@ -169,7 +169,7 @@ class Offers:
         self, open_round: OpenRound, check_in: CheckIn, most: float | None = None, depth: Depth | None = None
     ) -> tuple[RoundSlot, Fit] | None:
         job, needs = open_round.job, needs_of(self._store, open_round.job)
-        runtimes = [name for name in check_in.runtimes if name in self._store.bundles.manifest(job.bundle).runtimes]
+        runtimes = runtimes_in(self._store.bundles.manifest(job.bundle), check_in)
         first = [slot for slot in open_round.free if slot.number in open_round.first]
         for free in (first, open_round.free):
             chosen = choose(
