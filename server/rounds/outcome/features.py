@@ -30,6 +30,10 @@ SHARE_OF_STEP = 0.1
 """Of the way to the features' best fit, for each step that clients took: their batches are few and noisy."""
 MOST_OF_WAY = 1.0
 """However many steps they took."""
+BIAS_SHARE_OF_STEP = 0.5
+"""The same of the bias, in which all examples have a part."""
+BIAS_MOST_OF_WAY = 2.0
+"""Newton's whole step, as the errors' curvature is at most a half."""
 RIDGE = 0.3
 """Of a feature's variance: what is added to each direction's, lest those in which nothing varies count like others."""
 LEAST_SPREAD = 0.1
@@ -84,17 +88,17 @@ def stepped(change: Weights, state: Weights, spec: FeatureSpec, training: Traini
     """The mean change that clients report, with the last layer's as the features' moments have it."""
     if COUNT not in state or spec.weight not in change:
         return change
-    rate = training.head_learning_rate or training.learning_rate
-    scale = -min(SHARE_OF_STEP * steps, MOST_OF_WAY) / (steps * rate)  # from a sum of steps to a mean gradient's step
+    mean_of = 1 / (steps * (training.head_learning_rate or training.learning_rate))  # from sums of steps to gradients
+    way, bias_way = min(SHARE_OF_STEP * steps, MOST_OF_WAY), min(BIAS_SHARE_OF_STEP * steps, BIAS_MOST_OF_WAY)
     mean = state[MEAN].astype(np.float64) if spec.bias else np.zeros(len(state[MEAN]))
-    weight = -scale * change[spec.weight].astype(np.float64)
-    bias = -scale * change[spec.bias].astype(np.float64) if spec.bias else np.zeros(len(weight))
+    weight = mean_of * change[spec.weight].astype(np.float64)
+    bias = mean_of * change[spec.bias].astype(np.float64) if spec.bias else np.zeros(len(weight))
     about = state[PRODUCTS] if spec.bias else state[PRODUCTS] + _packed(state[MEAN], len(state[PRODUCTS]))
-    whitened = _solved(weight - np.outer(bias, mean), about, mean)
-    moved = {spec.weight: whitened.astype(np.float32)}
+    moved = way * _solved(weight - np.outer(bias, mean), about, mean)
+    after = {spec.weight: moved.astype(np.float32)}
     if spec.bias:
-        moved[spec.bias] = (bias - whitened @ mean).astype(np.float32)
-    return {**change, **moved}
+        after[spec.bias] = (bias_way * bias - moved @ mean).astype(np.float32)
+    return {**change, **after}
 
 
 def whitened(weight: Numbers, bias: Numbers | None, state: Weights) -> Numbers:

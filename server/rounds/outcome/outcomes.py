@@ -34,6 +34,7 @@ from server.rounds.outcome import features
 from server.rounds.outcome.aggregation import Holder, Mean, bounded_scalars, weights_of
 from server.rounds.outcome.counts import scalars_held_to
 from server.rounds.outcome.late import aged
+from server.rounds.outcome.leanings import Leanings
 from server.rounds.outcome.outliers import Norms, beyond, sizes, usual_in, usual_sizes
 from server.rounds.outcome.voices import compared_heads, is_whole_head, voices
 from server.storage.files.models import Model, moved, repeated
@@ -198,11 +199,12 @@ def _plain(
     start: Model, taken: Sequence[Contribution], holders: Sequence[Holder], settings: JobSettings, manifest: Manifest
 ) -> _Come:
     """One update at a time."""
-    mean, told = Mean(start.weights), list[Moments]()
+    mean, told, leanings = Mean(start.weights), list[Moments](), Leanings(start, settings, manifest)
     for update, weights in zip(taken, weights_of(holders, settings.weight_bound, manifest), strict=True):
         tensors = update.tensors()
-        mean.add({name: tensors[name] for name in weights}, weights)
+        mean.add(leanings.taken_from(tensors, weights), weights)
         told.append(moments_in(tensors, update.report.measured))
+    start = replace(start, optimizer=start.optimizer | leanings.state())
     return _Come(start, mean.changes(), mean.errors(), told)
 
 

@@ -6,7 +6,18 @@ import pytest
 from edge_client.bundle.manifest import FeatureSpec
 from edge_client.training.features import MEAN, PRODUCTS, Moments, moments_of
 from edge_client.wire.protocol import Training
-from server.rounds.outcome.features import COUNT, KEPT, RIDGE, SHARE_OF_STEP, is_asked, joined, stepped, unlikely
+from server.rounds.outcome.features import (
+    BIAS_MOST_OF_WAY,
+    BIAS_SHARE_OF_STEP,
+    COUNT,
+    KEPT,
+    RIDGE,
+    SHARE_OF_STEP,
+    is_asked,
+    joined,
+    stepped,
+    unlikely,
+)
 from server.storage.jobs import find_job
 from tests.server.conftest import encode
 
@@ -46,7 +57,7 @@ def test_the_step_is_newtons_about_the_mean(generator):
     each = centred / spread
     inverse = np.linalg.inv(each.T @ each / len(rows) + RIDGE * np.eye(WIDTH))
     slope, lean = errors.T @ each / len(rows), errors.mean(0)
-    wanted = -SHARE_OF_STEP * STEPS * (each @ inverse @ slope.T + lean)
+    wanted = -STEPS * (SHARE_OF_STEP * each @ inverse @ slope.T + BIAS_SHARE_OF_STEP * lean)
     np.testing.assert_allclose(moved_logits(rows, errors), wanted, atol=2e-3 * np.abs(wanted).max())
 
 
@@ -85,6 +96,17 @@ def test_many_steps_go_no_further_than_the_way():
         for steps in (10, 1000)
     )
     np.testing.assert_allclose(far["head.weight"], further["head.weight"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("steps", [1, 4, 1000])
+def test_the_bias_alone_steps_as_far_as_the_errors_curvature_lets_it(generator, steps):
+    """Of two classes Newton's step is twice the error of how many examples each has."""
+    rows, lean = features(generator), np.array([0.2, -0.2], np.float32)
+    errors = np.tile(lean, (len(rows), 1))
+    change = {name: steps / STEPS * value for name, value in summed(rows, errors).items()}
+    moved = stepped(change, joined({}, [moments_of(rows)]), SPEC, TRAINING, steps)
+    logits = (rows @ moved["head.weight"].T + moved["head.bias"]).mean(0)
+    np.testing.assert_allclose(logits, -min(BIAS_SHARE_OF_STEP * steps, BIAS_MOST_OF_WAY) * lean, atol=1e-2)
 
 
 def test_devices_moments_add_up_to_those_of_all_rows(generator):

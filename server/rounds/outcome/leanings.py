@@ -1,0 +1,105 @@
+"""What clients' classes explain of their updates, which is taken from these before their mean.
+
+A round's few clients have too many texts of some classes, by chance. What they agree on most is that these ought to be
+likelier, and units that follow swing from class to class, round by round. How much more of each class a client has than
+the model says is the sum of its errors, by which it moved the head's bias. What its units' change has in common with
+that is of the draw, not of the task: a control variate. How much that is, earlier rounds tell, so that a round's own
+chance has no part in it; the first round is taken as it comes. How likely a class is stays with the bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_client.arrays import Array, Weights
+from edge_client.bundle.manifest import Manifest
+from edge_client.bundle.names import LEANING
+from server.jobs.settings import JobSettings
+from server.storage.files.models import Model
+
+KEPT = 0.9
+"""What earlier rounds count for, in each round: what classes pull at changes as the model learns."""
+RIDGE = 0.1
+"""Of the errors' mean square: what is added in each direction, lest few clients decide."""
+MOST_CLASSES = 16
+"""Of more, a round's clients are too few to tell, and what is kept of each would be many times the adapter."""
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass
+class _Sums:
+    """Of one parameter, over its holders, by what they weigh."""
+
+    weight: float
+    errors: Numbers
+    far: Numbers
+    """How far it moved."""
+    products: Numbers
+    """Of errors, with what it moved and with themselves: a row for each class."""
+
+    @classmethod
+    def empty(cls, classes: int, size: int) -> _Sums:
+        return cls(0.0, np.zeros(classes), np.zeros(size), np.zeros((classes, size + classes)))
+
+    def add(self, errors: Numbers, far: Numbers, weight: float) -> None:
+        self.weight += weight
+        self.errors += weight * errors
+        self.far += weight * far
+        self.products += np.outer(weight * errors, np.concatenate([far, errors]))
+
+    def common(self) -> Numbers:
+        """What errors and moves have in common: of moves what holders are apart from their mean.
+
+        Errors' own products are as they are: what all lean to says nothing of how moves go with it.
+        """
+        moved = np.concatenate([self.far / self.weight, 0 * self.errors])
+        return self.products / self.weight - np.outer(self.errors / self.weight, moved)
+
+
+class Leanings:
+    """Of a round's clients, by what rounds before tell and for those to come."""
+
+    def __init__(self, start: Model, settings: JobSettings, manifest: Manifest) -> None:
+        self._start = start
+        self._bias = manifest.features.bias if manifest.features is not None and settings.measures(manifest) else ""
+        classes = len(start.weights[self._bias]) if self._bias else 0
+        known = 0 < classes <= MOST_CLASSES
+        self._parameters = {one.name for unit in manifest.units for one in unit.parameters} if known else set[str]()
+        self._sums: dict[str, _Sums] = {}
+        self._slopes: dict[str, Numbers] = {}
+
+    def taken_from(self, update: Mapping[str, Array], weights: Mapping[str, float]) -> Mapping[str, Array]:
+        """What is left of the parameters that an update weighs in, and is known of it for later rounds."""
+        own = {name: update[name] for name in weights}
+        for name in (name for name in weights if name in self._parameters):
+            errors = np.subtract(update[self._bias], self._start.weights[self._bias], dtype=np.float64)
+            far = np.subtract(own[name], self._start.weights[name], dtype=np.float64).ravel()
+            sums = self._sums.setdefault(name, _Sums.empty(len(errors), len(far)))
+            sums.add(errors, far, weights[name])
+            own[name] = own[name] - (errors @ self._slope(name, len(errors), len(far))).reshape(own[name].shape)
+        return own
+
+    def _slope(self, name: str, classes: int, size: int) -> Numbers:
+        """How far a parameter goes for each error, by what rounds before tell."""
+        if name not in self._slopes:
+            products = self._start.optimizer.get(LEANING + name)
+            told = np.zeros((classes, size + classes)) if products is None else products.astype(np.float64)
+            errors = told[:, size:]
+            eased = errors + np.eye(classes) * (RIDGE * np.trace(errors) / classes + np.finfo(np.float32).tiny)
+            self._slopes[name] = np.linalg.solve(eased, told[:, :size])
+        return self._slopes[name]
+
+    def state(self) -> Weights:
+        """What later rounds know, as the server's state keeps it."""
+        after: Weights = {}
+        for name, sums in self._sums.items():
+            before = self._start.optimizer.get(LEANING + name)
+            told = sums.common() if before is None else KEPT * before + sums.common()
+            if np.isfinite(told).all():
+                after[LEANING + name] = told.astype(np.float32)
+        return after

@@ -1,0 +1,147 @@
+"""What clients' classes explain of their updates is of the draw, and is taken from them."""
+
+import numpy as np
+import pytest
+
+from edge_client.bundle.folder import Bundle
+from edge_client.bundle.names import LEANING
+from edge_client.wire.protocol import ServerOptimizer, ServerOptimizers, Training
+from server.jobs.settings import JobSettings
+from server.rounds.outcome import leanings as module
+from server.rounds.outcome.aggregation import Mean
+from server.rounds.outcome.leanings import KEPT, RIDGE, Leanings
+from server.storage.files.models import Model
+
+MEASURED = JobSettings(
+    training=Training(estimator="exact"), optimizers=ServerOptimizers(head=ServerOptimizer(kind="fedavg"))
+)
+
+
+@pytest.fixture
+def manifest(bundle):
+    with Bundle.open(bundle) as opened:
+        return opened.manifest
+
+
+@pytest.fixture
+def fleet(manifest):
+    return Fleet(manifest, np.random.default_rng())
+
+
+class Fleet:
+    """Clients whose units go where the task wants, and besides for each error along a direction of its own."""
+
+    def __init__(self, manifest, generator):
+        self.manifest, self.generator = manifest, generator
+        self.bias = manifest.features.bias
+        self.shapes = {one.name: one.shape for one in manifest.trained}
+        self.names = [one.name for one in manifest.units[0].parameters]
+        self.classes = self.shapes[self.bias][0]
+        self.start = {name: generator.normal(size=shape).astype(np.float32) for name, shape in self.shapes.items()}
+        self.task = {name: generator.normal(size=self.shapes[name]) for name in self.names}
+        self.slopes = {name: generator.normal(size=(self.classes, *self.shapes[name])) for name in self.names}
+
+    def model(self, optimizer=None):
+        return Model(1, self.start, optimizer or {})
+
+    def update(self, errors):
+        far = {name: self.task[name] + np.tensordot(errors, self.slopes[name], 1) for name in self.names}
+        return {name: (self.start[name] + way).astype(np.float32) for name, way in {**far, self.bias: errors}.items()}
+
+    def errors(self, clients):
+        """Few classes each."""
+        return self.generator.dirichlet([0.1] * self.classes, clients) - 1 / self.classes
+
+    def come(self, leanings, errors, weights=None):
+        """The mean's change of a round."""
+        mean = Mean(self.start)
+        for own, weight in zip(errors, np.ones(len(errors)) if weights is None else weights, strict=True):
+            update = self.update(own)
+            mean.add(leanings.taken_from(update, dict.fromkeys(update, float(weight))), float(weight))
+        return mean.changes()
+
+
+def test_what_goes_with_classes_is_left_to_the_bias(fleet):
+    first = Leanings(fleet.model(), MEASURED, fleet.manifest)
+    fleet.come(first, fleet.errors(300))
+    errors = np.repeat(np.eye(fleet.classes)[:1] - 1 / fleet.classes, 5, 0)  # texts of one class by chance
+    later = fleet.come(Leanings(fleet.model(first.state()), MEASURED, fleet.manifest), errors)
+    plain = {name: fleet.task[name] + np.tensordot(errors.mean(0), fleet.slopes[name], 1) for name in fleet.names}
+    for name, task in fleet.task.items():
+        assert np.abs(later[name] - task).max() < 0.3 * np.abs(plain[name] - task).max()
+    np.testing.assert_allclose(later[fleet.bias], errors.mean(0), atol=1e-5)
+
+
+def test_a_rounds_own_chance_has_no_part_in_it(fleet):
+    errors = fleet.errors(12)
+    change = fleet.come(Leanings(fleet.model(), MEASURED, fleet.manifest), errors)
+    for name, task in fleet.task.items():
+        wanted = task + np.tensordot(errors.mean(0), fleet.slopes[name], 1)
+        np.testing.assert_allclose(change[name], wanted, atol=1e-5)
+
+
+def test_it_is_a_regression_of_what_weighs(fleet):
+    """By numpy's own least squares, eased by the ridge."""
+    errors, weights = fleet.errors(20), fleet.generator.uniform(1, 4, 20)
+    first = Leanings(fleet.model(), MEASURED, fleet.manifest)
+    fleet.come(first, errors, weights)
+    told = fleet.errors(1)
+    change = fleet.come(Leanings(fleet.model(first.state()), MEASURED, fleet.manifest), told)
+    name, roots = fleet.names[0], np.sqrt(weights / weights.sum())[:, None]
+    far = np.tensordot(errors, fleet.slopes[name], 1).reshape(20, -1)
+    ease = np.sqrt(RIDGE * np.square(roots * errors).sum() / fleet.classes) * np.eye(fleet.classes)
+    apart = np.vstack(
+        [roots * (far - np.average(far, axis=0, weights=weights)), np.zeros((fleet.classes, far.shape[1]))]
+    )
+    slope = np.linalg.lstsq(np.vstack([roots * errors, ease]), apart, rcond=None)[0]
+    wanted = fleet.task[name].ravel() + told[0] @ (fleet.slopes[name].reshape(fleet.classes, -1) - slope)
+    np.testing.assert_allclose(change[name].ravel(), wanted, atol=1e-3)
+
+
+def test_what_all_lean_to_is_left_to_the_units(fleet):
+    """Who are all alike say nothing of how moves go with errors, whatever rounding makes of it."""
+    errors = np.repeat(fleet.errors(1), 12, 0)
+    first = Leanings(fleet.model(), MEASURED, fleet.manifest)
+    wanted = fleet.come(first, errors)
+    change = fleet.come(Leanings(fleet.model(first.state()), MEASURED, fleet.manifest), errors)
+    for name in fleet.names:
+        np.testing.assert_allclose(change[name], wanted[name], atol=1e-5)
+
+
+def test_older_rounds_fade(fleet):
+    first = Leanings(fleet.model(), MEASURED, fleet.manifest)
+    fleet.come(first, fleet.errors(12))
+    later = Leanings(fleet.model(first.state()), MEASURED, fleet.manifest)
+    fleet.come(later, np.zeros((12, fleet.classes)))  # who have classes as the model expects tell nothing
+    name = LEANING + fleet.names[0]
+    np.testing.assert_allclose(later.state()[name], KEPT * first.state()[name], atol=1e-5)
+
+
+@pytest.mark.parametrize("changed", [{"measure_features": False}, {"secure_aggregation": True}])
+def test_where_no_errors_are_known_updates_stay(fleet, changed):
+    settings = MEASURED.model_copy(update=changed)
+    assert not nothing_taken(fleet, settings).state()
+
+
+def test_many_classes_explain_nothing(fleet, monkeypatch):
+    monkeypatch.setattr(module, "MOST_CLASSES", fleet.classes - 1)
+    assert not nothing_taken(fleet, MEASURED).state()
+
+
+def test_what_is_no_number_is_not_kept(fleet):
+    leanings = Leanings(fleet.model(), MEASURED, fleet.manifest)
+    errors = fleet.errors(3)
+    errors[1] = np.inf
+    with np.errstate(all="ignore"):
+        fleet.come(leanings, errors)
+        assert not leanings.state()
+
+
+def nothing_taken(fleet, settings):
+    known = Leanings(fleet.model(), MEASURED, fleet.manifest)
+    fleet.come(known, fleet.errors(50))
+    leanings = Leanings(fleet.model(known.state()), settings, fleet.manifest)
+    update = fleet.update(fleet.errors(1)[0])
+    taken = leanings.taken_from(update, dict.fromkeys(update, 1.0))
+    assert all(taken[name] is value for name, value in update.items())
+    return leanings
