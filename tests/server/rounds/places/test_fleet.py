@@ -5,6 +5,7 @@ import pytest
 from sqlalchemy import insert, select
 from sqlalchemy.exc import IntegrityError
 
+from server.jobs.assignment import Needs, RoundSlot
 from server.rounds.places.fleet import GATHERS
 from server.rounds.places.standing import in_turn
 from server.storage.schema.tables import tasks
@@ -17,6 +18,14 @@ WAITS = GATHERS * 30 + 1
 
 def later(server, seconds):
     server.store.now = lambda now=server.store.now: now() + seconds
+
+
+def memory_of_none(needs: Needs) -> int:
+    """Of a device that can go back through no block."""
+    fit = needs.fit(RoundSlot(0, ()), ["onnx"], None)
+    while fit.training.exact_blocks:
+        fit = needs.fit(RoundSlot(0, ()), ["onnx"], fit.needs - 1)
+    return fit.needs
 
 
 def here(server, devices, **values):

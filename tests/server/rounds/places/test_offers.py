@@ -7,7 +7,7 @@ from edge_client.wire.protocol import Training
 from server.control.devices import assignment
 from server.jobs.assignment import Needs, RoundSlot
 from server.storage.jobs import find_job
-from tests.server.rounds.places.test_fleet import here, later
+from tests.server.rounds.places.test_fleet import here, later, memory_of_none
 
 
 def failed(device, task, reason="label 'x' is unknown"):
@@ -247,9 +247,7 @@ def test_who_can_goes_deeper_the_less_others_can(server, bundle_name):
     """Two blocks: for two passes all devices go back through one, or half of them through both."""
     training = {"estimator": "auto", "batch": 2, "length": 8}
     needs = Needs(server.store.bundles.manifest(bundle_name), Training(**training))
-    little = needs.fit(RoundSlot(0, ()), ["onnx"], None).needs
-    while needs.limit(["onnx"], little):
-        little -= 1
+    little = memory_of_none(needs)
     memory = {server.device(f"pi {number}"): (None, None, little, little)[number] for number in range(4)}
     for device, size in memory.items():
         here(server, [device], memory_bytes=size)
