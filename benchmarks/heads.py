@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 from fleet import machine, read_rows, write_rows
-from poison import FLEETS, WITHOUT, fleet_of, lied
+from poison import FLEETS, TRAINED, WITHOUT, fleet_of, lied
 
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import Manifest
@@ -36,9 +36,6 @@ from server.simulation.compute.work import Worker
 from server.simulation.plan import plan_for
 from server.simulation.run.fleet import task_of
 from server.storage.files.models import Model
-
-TRAINED = 0.8
-"""Of a device's rows, as in a simulation."""
 
 
 class Encoded(NamedTuple):
