@@ -73,8 +73,8 @@ class Leanings:
         self._sums: dict[str, _Sums] = {}
         self._slopes: dict[str, Numbers] = {}
 
-    def taken_from(self, update: Mapping[str, Array], weights: Mapping[str, float]) -> Mapping[str, Array]:
-        """What is left of the parameters that an update weighs in, and is known of it for later rounds."""
+    def without_leaning(self, update: Mapping[str, Array], weights: Mapping[str, float]) -> Mapping[str, Array]:
+        """What is left of the parameters that an update weighs in; what goes with its errors is noted for later."""
         own = {name: update[name] for name in weights}
         for name in (name for name in weights if name in self._parameters):
             errors = np.subtract(update[self._bias], self._start.weights[self._bias], dtype=np.float64)
@@ -99,7 +99,7 @@ class Leanings:
         after: Weights = {}
         for name, sums in self._sums.items():
             before = self._start.optimizer.get(LEANING + name)
-            told = sums.common() if before is None else KEPT * before + sums.common()
+            told = (sums.common() if before is None else KEPT * before + sums.common()).astype(np.float32)
             if np.isfinite(told).all():
-                after[LEANING + name] = told.astype(np.float32)
+                after[LEANING + name] = told
         return after

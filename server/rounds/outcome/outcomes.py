@@ -202,7 +202,7 @@ def _plain(
     mean, told, leanings = Mean(start.weights), list[Moments](), Leanings(start, settings, manifest)
     for update, weights in zip(taken, weights_of(holders, settings.weight_bound, manifest), strict=True):
         tensors = update.tensors()
-        mean.add(leanings.taken_from(tensors, weights), weights)
+        mean.add(leanings.without_leaning(tensors, weights), weights)
         told.append(moments_in(tensors, update.report.measured))
     start = replace(start, optimizer=start.optimizer | leanings.state())
     return _Come(start, mean.changes(), mean.errors(), told)

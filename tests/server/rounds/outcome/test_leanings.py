@@ -57,7 +57,7 @@ class Fleet:
         mean = Mean(self.start)
         for own, weight in zip(errors, np.ones(len(errors)) if weights is None else weights, strict=True):
             update = self.update(own)
-            mean.add(leanings.taken_from(update, dict.fromkeys(update, float(weight))), float(weight))
+            mean.add(leanings.without_leaning(update, dict.fromkeys(update, float(weight))), float(weight))
         return mean.changes()
 
 
@@ -128,10 +128,12 @@ def test_many_classes_explain_nothing(fleet, monkeypatch):
     assert not nothing_taken(fleet, MEASURED).state()
 
 
-def test_what_is_no_number_is_not_kept(fleet):
+@pytest.mark.parametrize("size", [np.inf, 1e30])
+def test_what_is_no_number_is_not_kept(fleet, size):
+    """Be it that only the product is too large for one."""
     leanings = Leanings(fleet.model(), MEASURED, fleet.manifest)
     errors = fleet.errors(3)
-    errors[1] = np.inf
+    errors[1] = size
     with np.errstate(all="ignore"):
         fleet.come(leanings, errors)
         assert not leanings.state()
@@ -142,6 +144,6 @@ def nothing_taken(fleet, settings):
     fleet.come(known, fleet.errors(50))
     leanings = Leanings(fleet.model(known.state()), settings, fleet.manifest)
     update = fleet.update(fleet.errors(1)[0])
-    taken = leanings.taken_from(update, dict.fromkeys(update, 1.0))
+    taken = leanings.without_leaning(update, dict.fromkeys(update, 1.0))
     assert all(taken[name] is value for name, value in update.items())
     return leanings
