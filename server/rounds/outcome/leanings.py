@@ -67,8 +67,7 @@ class Leanings:
     def __init__(self, start: Model, settings: JobSettings, manifest: Manifest) -> None:
         self._start = start
         self._bias = manifest.features.bias if manifest.features is not None and settings.measures(manifest) else ""
-        classes = len(start.weights[self._bias]) if self._bias else 0
-        known = 0 < classes <= MOST_CLASSES
+        known = bool(self._bias) and 0 < len(manifest.model.labels) <= MOST_CLASSES
         self._parameters = {one.name for unit in manifest.units for one in unit.parameters} if known else set[str]()
         self._sums: dict[str, _Sums] = {}
         self._slopes: dict[str, Numbers] = {}

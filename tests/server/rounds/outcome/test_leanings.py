@@ -1,5 +1,6 @@
 """What clients' classes explain of their updates is of the draw, and is taken from them."""
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -126,6 +127,15 @@ def test_where_no_errors_are_known_updates_stay(fleet, changed):
 def test_many_classes_explain_nothing(fleet, monkeypatch):
     monkeypatch.setattr(module, "MOST_CLASSES", fleet.classes - 1)
     assert not nothing_taken(fleet, MEASURED).state()
+
+
+def test_a_layer_that_is_of_no_classes_explains_nothing(fleet):
+    """That of questions says where an answer begins and ends."""
+    model = msgspec.structs.replace(fleet.manifest.model, labels=())
+    fleet.manifest = msgspec.structs.replace(fleet.manifest, model=model)
+    leanings = Leanings(fleet.model(), MEASURED, fleet.manifest)
+    fleet.come(leanings, fleet.errors(5))
+    assert not leanings.state()
 
 
 @pytest.mark.parametrize("size", [np.inf, 1e30])
