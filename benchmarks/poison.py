@@ -182,7 +182,7 @@ def served(options: argparse.Namespace, kind: str, rule: str, folder: Path) -> d
                 home = folder / f"client-{number}"
                 rows = write_rows(home / "rows.jsonl", part)
                 lies = kind == "negated" and number >= options.clients - options.liars
-                more = "--holdout", str(1 - TRAINED), "--name", f"device-{number}", "--rounds", str(options.rounds)
+                more = "--holdout", f"{1 - TRAINED:.1f}", "--name", f"device-{number}", "--rounds", str(options.rounds)
                 clients.append(Client(server, home, rows, token, *more, spry=LIAR if lies else SPRY))
             while (job := admin.get("/v1/jobs/poison"))["state"] == "running":
                 for client in clients:

@@ -17,13 +17,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import FeatureSpec
 from edge_client.bundle.names import FEATURES
 from edge_client.training.features import MEAN, PRODUCTS, Moments
 from edge_client.wire.protocol import Training
+from server.means.rule import Numbers
 
 COUNT = FEATURES + "count"
 SHARE_OF_STEP = 0.1
@@ -44,8 +44,6 @@ KEPT = 0.9
 """What rows that were told before count for, in each round: so much of them is out of date."""
 MOST_TIMES_USUAL = 100.0
 """How much larger than those of the exporter's sentences a device's features may be."""
-
-Numbers = NDArray[np.float64]
 
 
 def is_asked(version: int, slot: int, per_round: int) -> bool:

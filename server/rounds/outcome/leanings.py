@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import Manifest
 from edge_client.bundle.names import LEANING
 from server.jobs.settings import JobSettings
+from server.means.rule import Numbers
 from server.storage.files.models import Model
 
 KEPT = 0.9
@@ -28,11 +28,9 @@ RIDGE = 0.1
 MOST_CLASSES = 16
 """Of more, a round's clients are too few to tell, and what is kept of each would be many times the adapter."""
 
-Numbers = NDArray[np.float64]
-
 
 @dataclass
-class _Sums:
+class _Products:
     """Of one parameter, over its holders, by what they weigh."""
 
     weight: float
@@ -43,7 +41,7 @@ class _Sums:
     """Of errors, with what it moved and with themselves: a row for each class."""
 
     @classmethod
-    def empty(cls, classes: int, size: int) -> _Sums:
+    def empty(cls, classes: int, size: int) -> _Products:
         return cls(0.0, np.zeros(classes), np.zeros(size), np.zeros((classes, size + classes)))
 
     def add(self, errors: Numbers, far: Numbers, weight: float) -> None:
@@ -69,17 +67,20 @@ class Leanings:
         self._bias = manifest.features.bias if manifest.features is not None and settings.measures(manifest) else ""
         known = bool(self._bias) and 0 < len(manifest.model.labels) <= MOST_CLASSES
         self._parameters = {one.name for unit in manifest.units for one in unit.parameters} if known else set[str]()
-        self._sums: dict[str, _Sums] = {}
+        self._told: dict[str, _Products] = {}
         self._slopes: dict[str, Numbers] = {}
 
     def without_leaning(self, update: Mapping[str, Array], weights: Mapping[str, float]) -> Mapping[str, Array]:
         """What is left of the parameters that an update weighs in; what goes with its errors is noted for later."""
         own = {name: update[name] for name in weights}
+        if not self._parameters:
+            return own
+        errors = np.subtract(update[self._bias], self._start.weights[self._bias], dtype=np.float64)
         for name in (name for name in weights if name in self._parameters):
-            errors = np.subtract(update[self._bias], self._start.weights[self._bias], dtype=np.float64)
             far = np.subtract(own[name], self._start.weights[name], dtype=np.float64).ravel()
-            sums = self._sums.setdefault(name, _Sums.empty(len(errors), len(far)))
-            sums.add(errors, far, weights[name])
+            if name not in self._told:
+                self._told[name] = _Products.empty(len(errors), len(far))
+            self._told[name].add(errors, far, weights[name])
             own[name] = own[name] - (errors @ self._slope(name, len(errors), len(far))).reshape(own[name].shape)
         return own
 
@@ -96,9 +97,9 @@ class Leanings:
     def state(self) -> Weights:
         """What later rounds know, as the server's state keeps it."""
         after: Weights = {}
-        for name, sums in self._sums.items():
+        for name, products in self._told.items():
             before = self._start.optimizer.get(LEANING + name)
-            told = (sums.common() if before is None else KEPT * before + sums.common()).astype(np.float32)
+            told = (products.common() + (0 if before is None else KEPT * before)).astype(np.float32)
             if np.isfinite(told).all():
                 after[LEANING + name] = told
         return after

@@ -8,9 +8,8 @@ from edge_client.bundle.folder import Bundle
 from edge_client.bundle.names import LEANING
 from edge_client.wire.protocol import ServerOptimizer, ServerOptimizers, Training
 from server.jobs.settings import JobSettings
-from server.rounds.outcome import leanings as module
 from server.rounds.outcome.aggregation import Mean
-from server.rounds.outcome.leanings import KEPT, RIDGE, Leanings
+from server.rounds.outcome.leanings import KEPT, MOST_CLASSES, RIDGE, Leanings
 from server.storage.files.models import Model
 
 MEASURED = JobSettings(
@@ -124,18 +123,13 @@ def test_where_no_errors_are_known_updates_stay(fleet, changed):
     assert not nothing_taken(fleet, settings).state()
 
 
-def test_many_classes_explain_nothing(fleet, monkeypatch):
-    monkeypatch.setattr(module, "MOST_CLASSES", fleet.classes - 1)
-    assert not nothing_taken(fleet, MEASURED).state()
-
-
-def test_a_layer_that_is_of_no_classes_explains_nothing(fleet):
-    """That of questions says where an answer begins and ends."""
-    model = msgspec.structs.replace(fleet.manifest.model, labels=())
+@pytest.mark.parametrize("classes", [0, MOST_CLASSES + 1])
+def test_none_and_many_classes_explain_nothing(fleet, classes):
+    """The layer of questions has none: it says where an answer begins and ends."""
+    labels = tuple(str(number) for number in range(classes))
+    model = msgspec.structs.replace(fleet.manifest.model, labels=labels)
     fleet.manifest = msgspec.structs.replace(fleet.manifest, model=model)
-    leanings = Leanings(fleet.model(), MEASURED, fleet.manifest)
-    fleet.come(leanings, fleet.errors(5))
-    assert not leanings.state()
+    assert not nothing_taken(fleet, MEASURED).state()
 
 
 @pytest.mark.parametrize("size", [np.inf, 1e30])
@@ -150,9 +144,9 @@ def test_what_is_no_number_is_not_kept(fleet, size):
 
 
 def nothing_taken(fleet, settings):
-    known = Leanings(fleet.model(), MEASURED, fleet.manifest)
-    fleet.come(known, fleet.errors(50))
-    leanings = Leanings(fleet.model(known.state()), settings, fleet.manifest)
+    size = fleet.start[fleet.names[0]].size
+    known = {LEANING + fleet.names[0]: np.ones((fleet.classes, size + fleet.classes), np.float32)}
+    leanings = Leanings(fleet.model(known), settings, fleet.manifest)
     update = fleet.update(fleet.errors(1)[0])
     taken = leanings.without_leaning(update, dict.fromkeys(update, 1.0))
     assert all(taken[name] is value for name, value in update.items())
