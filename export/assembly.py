@@ -19,7 +19,7 @@ from export.lower.target import Precision, Shaped, lowering
 from export.model.loading import Loaded
 from export.options import ExportOptions
 from export.write import pack
-from export.write.description import describe
+from export.write.description import describe, structure_of
 
 
 def assemble(folder: Path, parts: Parts, results: Mapping[tuple[str, str], LoweredSegment]) -> m.Manifest:
@@ -32,7 +32,7 @@ def assemble(folder: Path, parts: Parts, results: Mapping[tuple[str, str], Lower
     pack.add_config(folder, loaded)
     tokenizer, template = pack.add_tokenizer(folder, loaded), pack.add_template(folder, loaded)
     manifest = msgspec.structs.replace(
-        describe(loaded, adapted, chain.segments, options.adapter.method),
+        describe(loaded, adapted, structure_of(chain.segments), options.adapter.method),
         shapes=options.shapes,
         directions=options.directions,
         tokenizer=tokenizer,

@@ -8,6 +8,7 @@ derivative is a product.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -38,11 +39,11 @@ from export.graph.bottlenecks import mark_bottlenecks
 from export.graph.capture import TaskForward, capture
 from export.graph.narrow import narrow
 from export.graph.segments import boundaries, split
-from export.model.loading import Loaded, load, template_of
+from export.model.loading import Built, Loaded, load, template_of
 from export.row_groups import Results, RowGroup, row_groups
 from export.tasks.registry import MODEL_TASKS
 from export.write import pack
-from export.write.description import describe
+from export.write.description import Structure, describe, structure_of
 
 Arithmetic = Literal["float32", "bfloat16"]
 ARITHMETIC = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -300,11 +301,27 @@ def open_model(
 
 
 def _described(loaded: Loaded, adapted: Adapted, method: str) -> Manifest:
+    return describe(loaded, adapted, _structure(loaded, adapted), method)
+
+
+def _structure(loaded: Loaded, adapted: Adapted) -> Structure:
+    """Traced once for models that differ in their weights alone: one process may open many."""
+    config = json.dumps(pack.plain(adapted.config), sort_keys=True)
+    built = loaded.built, config, tuple(adapted.names.items()), adapted.at_bottlenecks
+    if built not in _known_structures:
+        _known_structures[built] = _traced(loaded, adapted)
+    return _known_structures[built]
+
+
+_known_structures: dict[tuple[Built, str, tuple[tuple[str, str], ...], bool], Structure] = {}
+
+
+def _traced(loaded: Loaded, adapted: Adapted) -> Structure:
     captured = capture(adapted.model, loaded.task, loaded.example_inputs(2, 8), adapted.slots)
     if adapted.at_bottlenecks:
         narrow(captured)  # says which of them see one token alone
         mark_bottlenecks(captured.graph)
-    return describe(loaded, adapted, split(captured, loaded.layers, boundaries(loaded.layers, None)), method)
+    return structure_of(split(captured, loaded.layers, boundaries(loaded.layers, None)))
 
 
 class _Rows(NamedTuple):

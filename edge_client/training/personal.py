@@ -44,13 +44,6 @@ class FeatureRows(NamedTuple):
     """[rows, classes] of everybody's layer."""
     labels: NDArray[np.int64]
 
-    def of(self, chosen: NDArray[np.bool_]) -> FeatureRows:
-        return FeatureRows(self.features[chosen], self.logits[chosen], self.labels[chosen])
-
-    def moved_by(self, move: Numbers) -> Numbers:
-        """The logits of a layer that differs from everybody's by a move."""
-        return np.tensordot(self.features, move, (1, 1)) + self.logits
-
 
 def personal(
     features_of: FeaturesOf,
@@ -98,32 +91,64 @@ def chosen_pull(rows: FeatureRows) -> float | None:
     count = len(rows.labels)
     if count < PARTS:
         return None
-    part = np.arange(count) % PARTS
-    losses: dict[float | None, float] = {None: _loss(rows.logits, rows.labels)}
-    for pull in PULLS:
-        unseen = 0.0
-        for number in range(PARTS):
-            seen, left = rows.of(part != number), rows.of(part == number)
-            unseen += _loss(left.moved_by(moved(seen, pull)), left.labels)
-        losses[pull] = unseen
-    return min(losses, key=lambda pull: losses[pull])
+    pulls = np.repeat(PULLS, PARTS)
+    left = (np.arange(count) % PARTS)[:, None] == np.arange(len(pulls)) % PARTS
+    losses = _losses(_Fits(rows, ~left, pulls).logits(), rows.labels)
+    unseen: Numbers = np.where(left, losses, 0.0).sum(0).reshape(len(PULLS), PARTS).sum(1)
+    best = int(unseen.argmin())
+    return PULLS[best] if unseen[best] < _losses(rows.logits[:, None], rows.labels).sum() else None
 
 
 def moved(rows: FeatureRows, pull: float) -> Numbers:
     """[classes, features + 1]: what lowers the mean loss of rows and half the pull times its own square the most."""
-    shape = rows.logits.shape[1], rows.features.shape[1]
-    steepest = 0.5 * float(np.linalg.norm(rows.features, 2)) ** 2 / len(rows.labels) + pull  # no curvature is larger
-    move, ahead = np.zeros(shape), np.zeros(shape)
-    for step in range(STEPS):  # Nesterov's
-        before, move = move, ahead - _slope(rows, ahead, pull) / steepest
-        ahead = move + step / (step + 3) * (move - before)
-    return move
+    fit = _Fits(rows, np.ones((len(rows.labels), 1), np.bool_), np.array([pull]))
+    return np.tensordot(fit.made_of[:, 0], rows.features, (0, 0))
 
 
-def _slope(rows: FeatureRows, move: Numbers, pull: float) -> Numbers:
-    errors = _shares(rows.moved_by(move))
-    errors[np.arange(len(errors)), rows.labels] -= 1
-    return np.tensordot(errors, rows.features, (0, 0)) / len(errors) + pull * move
+class _Fits:
+    """Moves for some of the rows each, towards everybody's layer by a pull each, found together.
+
+    A move is a sum of the rows that it is for. What it does to any row's logits follows from these rows' products with
+    one another, of which there are fewer than features: all fits take one small product a step.
+    """
+
+    def __init__(self, rows: FeatureRows, seen: NDArray[np.bool_], pulls: Numbers) -> None:
+        """Which rows each fit has seen: [rows, fits]."""
+        self._rows = rows
+        self._products: Numbers = np.tensordot(rows.features, rows.features, (1, 1))
+        self._pulls = pulls[:, None]
+        self._share = (seen / seen.sum(0))[:, :, None]
+        self.made_of = self._found(self._steepest(seen))
+        """[rows, fits, classes]: of how much of each row."""
+
+    def _steepest(self, seen: NDArray[np.bool_]) -> Numbers:
+        """No curvature is larger."""
+        alike, which = np.unique(seen, axis=1, return_inverse=True)
+        longest = [self._longest(alike[:, number]) for number in range(alike.shape[1])]
+        return (0.5 * np.array(longest)[which.reshape(-1)] / seen.sum(0))[:, None] + self._pulls
+
+    def _longest(self, own: NDArray[np.bool_]) -> float:
+        return float(np.linalg.eigvalsh(self._products[np.ix_(own, own)])[-1])
+
+    def _found(self, steepest: Numbers) -> Numbers:
+        move = ahead = np.zeros((len(self._rows.labels), len(self._pulls), self._rows.logits.shape[1]))
+        for step in range(STEPS):  # Nesterov's
+            before, move = move, ahead - self._slope(ahead) / steepest
+            ahead = move + step / (step + 3) * (move - before)
+        return move
+
+    def _slope(self, move: Numbers) -> Numbers:
+        errors = _shares(self._moved_by(move))
+        errors[np.arange(len(errors)), :, self._rows.labels] -= 1
+        return errors * self._share + self._pulls * move
+
+    def _moved_by(self, move: Numbers) -> Numbers:
+        across: Numbers = np.tensordot(self._products, move, (1, 0))
+        return across + self._rows.logits[:, None]
+
+    def logits(self) -> Numbers:
+        """[rows, fits, classes], those of rows too that a fit has not seen."""
+        return self._moved_by(self.made_of)
 
 
 def _spread(about: Numbers) -> Numbers:
@@ -132,14 +157,12 @@ def _spread(about: Numbers) -> Numbers:
 
 
 def _shares(logits: Numbers) -> Numbers:
-    return np.exp(logits - _totals(logits)[:, None])
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    return np.asarray(powers / powers.sum(-1, keepdims=True), np.float64)
 
 
-def _loss(logits: Numbers, labels: NDArray[np.int64]) -> float:
-    """The loss, summed over the rows."""
-    return float((_totals(logits) - logits[np.arange(len(labels)), labels]).sum())
-
-
-def _totals(logits: Numbers) -> Numbers:
-    """The logarithm of each row's sum of powers."""
-    return np.asarray(np.logaddexp.reduce(logits, axis=1), np.float64)
+def _losses(logits: Numbers, labels: NDArray[np.int64]) -> Numbers:
+    """Of each row by each fit."""
+    most = logits.max(-1)
+    totals = most + np.log(np.exp(logits - most[..., None]).sum(-1))
+    return np.asarray(totals - logits[np.arange(len(labels)), :, labels], np.float64)

@@ -21,7 +21,7 @@ from export.adapt.targets import Projections, find_projections, shortest_pattern
 from export.errors import ExportError
 from export.graph.capture import capture
 from export.graph.slots import Role, Slot
-from export.model.loading import Loaded
+from export.model.loading import Built, Loaded
 from export.tasks.task import ModelTask
 
 _ADAPTER = "default"
@@ -135,15 +135,13 @@ def _block(name: str) -> int:
 
 def _projections(loaded: Loaded) -> Projections:
     """Traced once for models that differ in their weights alone: one process may open many."""
-    model = loaded.model
-    built = type(model), loaded.task.name, model.config.to_json_string(use_diff=False)
-    if built not in _known_projections:
-        traced = capture(model, loaded.task, loaded.example_inputs(2, 8), {})
-        _known_projections[built] = find_projections(traced, loaded.layers)
-    return _known_projections[built]
+    if loaded.built not in _known_projections:
+        traced = capture(loaded.model, loaded.task, loaded.example_inputs(2, 8), {})
+        _known_projections[loaded.built] = find_projections(traced, loaded.layers)
+    return _known_projections[loaded.built]
 
 
-_known_projections: dict[tuple[type, str, str], Projections] = {}
+_known_projections: dict[Built, Projections] = {}
 
 
 def _is_linear(module: nn.Module) -> bool:

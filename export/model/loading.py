@@ -22,6 +22,9 @@ from export.tasks.task import ModelTask
 _POSITION_TABLES = ("position_embeddings", "wpe", "embed_positions")
 
 
+Built = tuple[type, str, str]
+
+
 @dataclass
 class Loaded:
     """A model ready to be adapted, with what the bundle keeps of its origin."""
@@ -37,6 +40,11 @@ class Loaded:
 
     def __post_init__(self) -> None:
         self.parameters = sum(parameter.numel() for parameter in self.model.parameters())
+
+    @property
+    def built(self) -> Built:
+        """What is alike of models whose weights alone differ: their code, task and configuration."""
+        return type(self.model), self.task.name, self.model.config.to_json_string(use_diff=False)
 
     @property
     def layers(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from torch import fx
 
 from edge_client import __version__
@@ -14,10 +16,24 @@ from export.model.loading import Loaded
 from export.write import pack
 
 
-def describe(loaded: Loaded, adapted: Adapted, segments: list[SegmentGraph], method: str) -> m.Manifest:
+class Structure(NamedTuple):
+    """What a model with its adapter is made of, whatever its weights."""
+
+    units: tuple[m.Unit, ...]
+    head: tuple[m.Parameter, ...]
+    segments: tuple[m.Segment, ...]
+    logits: tuple[str, str] | None
+    """Weight and bias of the layer that gives them, if it is the head's; without a bias the latter is empty."""
+
+
+def structure_of(segments: list[SegmentGraph]) -> Structure:
+    chain = tuple(m.Segment(s.name, s.blocks.start, s.blocks.stop) for s in segments)
+    return Structure(tuple(find_units(segments)), tuple(find_head(segments)), chain, _logits(segments[-1]))
+
+
+def describe(loaded: Loaded, adapted: Adapted, structure: Structure, method: str) -> m.Manifest:
     """What is known once the model is captured: units, head and the chain of segments; no shapes, no files."""
-    units = tuple(find_units(segments))
-    entrances = {unit.tangents for unit in units}
+    entrances = {unit.tangents for unit in structure.units}
     return m.Manifest(
         schema=m.SCHEMA if "bottleneck" in entrances else m.FIRST_SCHEMA,
         made_by=f"spry {__version__}",
@@ -36,9 +52,9 @@ def describe(loaded: Loaded, adapted: Adapted, segments: list[SegmentGraph], met
             pack.ADAPTER_FILE,
         ),
         inputs=loaded.inputs,
-        units=units,
-        head=tuple(find_head(segments)),
-        segments=tuple(m.Segment(s.name, s.blocks.start, s.blocks.stop) for s in segments),
+        units=structure.units,
+        head=structure.head,
+        segments=structure.segments,
         shapes=(),
         directions=(),
         tokenizer=None,
@@ -46,14 +62,20 @@ def describe(loaded: Loaded, adapted: Adapted, segments: list[SegmentGraph], met
         runtimes={},
         verification=(),
         files=(),
-        features=_features(adapted, segments[-1]),
+        features=_features(adapted, structure),
     )
 
 
-def _features(adapted: Adapted, head: SegmentGraph) -> m.FeatureSpec | None:
+def _logits(head: SegmentGraph) -> tuple[str, str] | None:
     layer = logits_layer(head)
-    if layer is None or adapted.feature_square is None:
+    if layer is None:
         return None
     weight: fx.Node = layer.args[1]  # type: ignore[assignment]
     bias = bias_of(layer)
-    return m.FeatureSpec(slot_of(weight).name, "" if bias is None else slot_of(bias).name, adapted.feature_square)
+    return slot_of(weight).name, "" if bias is None else slot_of(bias).name
+
+
+def _features(adapted: Adapted, structure: Structure) -> m.FeatureSpec | None:
+    if structure.logits is None or adapted.feature_square is None:
+        return None
+    return m.FeatureSpec(*structure.logits, adapted.feature_square)

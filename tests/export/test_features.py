@@ -7,7 +7,7 @@ from edge_client.bundle.folder import Bundle
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.stepper import Stepper
-from export.write.description import describe
+from export.write.description import describe, structure_of
 from tests.export.models import Chain
 
 
@@ -47,4 +47,4 @@ def test_a_language_model_has_no_head_to_measure():
 
 def described(architecture, task):
     chain = Chain.build(architecture, task, "lora", batch=2, length=8)
-    return describe(chain.loaded, chain.adapted, chain.segments, "lora")
+    return describe(chain.loaded, chain.adapted, structure_of(chain.segments), "lora")

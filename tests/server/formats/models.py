@@ -19,7 +19,7 @@ from export.graph.segments import boundaries, split
 from export.model.loading import load
 from export.tasks.registry import MODEL_TASKS
 from export.write import pack
-from export.write.description import describe
+from export.write.description import describe, structure_of
 from server.formats.learned import Learned, Version
 from tests import chats
 from tests.adapters import everywhere
@@ -105,7 +105,7 @@ class Taught:
         pack.add_adapter(folder / pack.ADAPTER_FOLDER, self.adapted.config, self.adapted.initial)
         pack.add_config(folder, self.loaded)
         template = pack.add_template(folder, self.loaded)
-        described = describe(self.loaded, self.adapted, segments, method)
+        described = describe(self.loaded, self.adapted, structure_of(segments), method)
         return Bundle(folder, msgspec.structs.replace(described, chat_template=template))
 
     @torch.no_grad()
