@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 from edge_client.wire.protocol import ServerOptimizers, Task, Training
+from export.cli import default_cache
 from tests.order import by_cost, is_quick
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports the hub's client: no test needs the network
@@ -54,7 +55,7 @@ def pytest_collection_modifyitems(items):
 
 
 class _Kept:
-    """What libraries made when they were imported stays: clients that tidy up after work pass it by.
+    """What libraries made when they were imported stays, and what fixtures did: clients that tidy up pass it by.
 
     They collect garbage each time they have nothing to do. With torch and transformers beside them, which no device
     has, to look at all that is there takes longer than most of what is tested.
@@ -62,12 +63,17 @@ class _Kept:
 
     MODULES = 20
     """So many new ones are worth another look."""
+    OBJECTS = 40_000
+    """So are these, after the tests of a file."""
 
     def __init__(self) -> None:
         self._modules = 0
+        self._file = Path()
 
-    def look(self) -> None:
-        if len(sys.modules) >= self._modules + self.MODULES:
+    def look(self, file: Path) -> None:
+        grown = len(sys.modules) >= self._modules + self.MODULES
+        changed, self._file = file != self._file, file
+        if grown or (changed and len(gc.get_objects()) > self.OBJECTS):
             self._modules = len(sys.modules)
             gc.collect()
             gc.freeze()
@@ -77,17 +83,18 @@ _kept = _Kept()
 
 
 def pytest_collection_finish():
-    _kept.look()
+    _kept.look(Path())
 
 
-def pytest_runtest_setup():
-    _kept.look()
+def pytest_runtest_setup(item):
+    _kept.look(item.path)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_cache_of_the_user(tmp_path_factory):
+def _no_cache_of_the_user(shared_folder):
+    """One of all tests: what is lowered once serves all that do not watch the cache."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("XDG_CACHE_HOME", str(shared_folder / "cache"))
         yield
 
 
@@ -168,9 +175,8 @@ def shared_folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def lowered_cache(shared_folder) -> Path:
-    """What is lowered once serves all tests that do not watch the cache."""
-    return shared_folder / "lowered"
+def lowered_cache(_no_cache_of_the_user) -> Path:
+    return default_cache()
 
 
 @pytest.fixture(scope="session")

@@ -301,7 +301,7 @@ def test_settings_that_cannot_be_read(wrong, tmp_path):
     assert f"SPRY_CONFIG names {broken}, which is no TOML file" in wrong("serve", SPRY_CONFIG=broken)
     broken.write_text("speed = 3")
     assert "SPEED" in wrong("serve", SPRY_CONFIG=broken)
-    refused = wrong("serve", SPRY_DATABASE_URL="postgresql://nobody@127.0.0.1:9/x")
+    refused = wrong("serve", "--port", "0", SPRY_DATABASE_URL="postgresql://nobody@127.0.0.1:9/x")
     assert refused.startswith("the database does not answer: ")
 
 

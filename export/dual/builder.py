@@ -13,6 +13,7 @@ from edge_client.bundle.names import GRADIENT, MOVED, prefix_of
 from export.dual.programs import Program
 from export.dual.tracer import Tracer
 from export.graph.bottlenecks import bottlenecks
+from export.graph.editing import module_of
 from export.graph.segments import SegmentGraph
 from export.graph.slots import Slot, slot_of
 
@@ -72,7 +73,7 @@ def _renamed(program: Program, segment: SegmentGraph) -> Program:
             slot = slot_of(node)
             other = rename.get(slot)
             copy.meta = {**node.meta, "slot": other or replace(slot, name=names.get(slot.name, slot.name))}
-    module = fx.GraphModule({}, graph)
+    module = module_of(graph)
     module.meta["segment_slots"] = own
     outputs = tuple(_renamed_output(name, names) for name in program.outputs)
     return Program(segment.name, program.kind, program.directions, module, outputs)

@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 from torch.export.graph_signature import InputKind
 from torch.fx import config as tracing
 
-from export.graph.editing import share_equal_nodes
+from export.graph.editing import module_of, share_equal_nodes, unwritten
 from export.graph.rewrites import rewrite
 from export.graph.slots import STORED, Role, Slot, slot_of, value_of
 from export.tasks.task import ModelTask
@@ -64,7 +64,7 @@ def capture(
 
 def captured(forward: nn.Module, inputs: dict[str, Tensor], trainable: dict[int, Slot], results: int) -> Captured:
     """Trace what calls a model, which it has under the name `model`; it gives so many tensors."""
-    with torch.no_grad(), warnings.catch_warnings():
+    with torch.no_grad(), unwritten(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.export.export(forward.eval(), tuple(inputs.values()), strict=False)
     stored: dict[str, Tensor] = {}
@@ -82,7 +82,7 @@ def captured(forward: nn.Module, inputs: dict[str, Tensor], trainable: dict[int,
         node.meta["slot"] = trainable.get(tensor.data_ptr(), own)
         if slot_of(node).role in STORED:
             stored[own.name] = tensor.detach()
-    whole = Captured(fx.GraphModule({}, graph_module.graph), stored)
+    whole = Captured(module_of(graph_module.graph), stored)
     _drop_unused_outputs(whole.graph, outputs=results)
     normalize(whole)
     return whole

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, fx
 from torch._decomp import core_aten_decompositions
 from torch._subclasses import FakeTensorMode
+from torch.fx import _lazy_graph_module as lazy
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from export.graph.slots import Slot
@@ -17,6 +19,16 @@ from export.graph.slots import Slot
 aten = torch.ops.aten
 
 _ALIASES = {aten.alias.default, aten.detach.default, aten.detach_.default, aten.lift_fresh_copy.default}
+
+
+def unwritten() -> AbstractContextManager[None]:
+    """What is traced in here has no code until somebody runs it: most graphs are only read and rewritten."""
+    return lazy._use_lazy_graph_module(True)  # pyright: ignore[reportPrivateUsage]
+
+
+def module_of(graph: fx.Graph) -> fx.GraphModule:
+    """Without code until somebody runs it."""
+    return lazy._LazyGraphModule({}, graph)  # pyright: ignore[reportPrivateUsage]
 
 
 def trace(
@@ -33,7 +45,7 @@ def trace(
     mode = FakeTensorMode()
     fakes = [_fake(mode, value) for _, value in inputs]
     decompositions = _core() if below_autograd else None
-    with mode:
+    with mode, unwritten():
         tracer = make_fx(function, decomposition_table=decompositions, pre_dispatch=not below_autograd)
         graph_module = tracer(*fakes)
     placeholders = [node for node in graph_module.graph.nodes if node.op == "placeholder"]

@@ -18,6 +18,7 @@ from torch import fx
 from edge_client.bundle.manifest import EMBED, HEAD
 from export.errors import ExportError
 from export.graph.capture import Captured
+from export.graph.editing import module_of
 from export.graph.slots import Role, Slot, slot_of, value_of
 
 
@@ -164,4 +165,4 @@ def _extract(
         copies[node] = graph.node_copy(node, lambda argument: copies[argument])
     graph.output(tuple(copies[node] for node in results))
     graph.lint()
-    return SegmentGraph(name, fx.GraphModule({}, graph), blocks)
+    return SegmentGraph(name, module_of(graph), blocks)

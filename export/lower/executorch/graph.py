@@ -27,6 +27,8 @@ from torch.export.graph_signature import (
 )
 from torch.utils import _pytree as pytree
 
+from export.graph.editing import module_of
+
 aten = torch.ops.aten
 
 CONFIG = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True)
@@ -120,7 +122,7 @@ class EdgeGraph:
         )
         verifier: Any = EXIREdgeDialectVerifier(edge_compile_config=CONFIG, class_only=True)
         return ExportedProgram(
-            root=fx.GraphModule({}, self.graph),
+            root=module_of(self.graph),
             graph=self.graph,
             graph_signature=signature,
             state_dict=self.state,

@@ -16,7 +16,7 @@ from torch.fx.node import map_aggregate
 
 from export.dual.programs import Program
 from export.graph import ops
-from export.graph.editing import clean, trace
+from export.graph.editing import clean, module_of, trace
 from export.graph.slots import STORED, slot_of, value_of
 from export.lower.executorch.formulation import TINY, plain
 from export.lower.executorch.formulations import FORMULATIONS
@@ -37,7 +37,7 @@ def rewritten(
     """The graph in core operators, and the constants that were computed for it."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(program.graph.graph, _Copies()))
-    source = fx.GraphModule({}, graph)
+    source = module_of(graph)
     if precision == "int8" and program.directions > 1:
         _small_products_apart(graph)
     _views_for_look_ups(graph, stored)
