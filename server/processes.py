@@ -156,15 +156,16 @@ def wait_for_server(url: str, check: Callable[[], None], log: Path, token: Path 
     A token, which it writes before it listens, tells its answer from that of another program that took the port.
     """
     until = time.monotonic() + _START
-    while time.monotonic() < until:
-        check()
-        try:
-            answers = httpx.get(f"{url}/healthz", verify=False).is_success  # noqa: S501 -- whether it is there at all
-            if answers and (token is None or token.is_file()):
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.1)
+    with httpx.Client(verify=False) as client:  # noqa: S501 -- whether it is there at all
+        while time.monotonic() < until:
+            check()
+            try:
+                answers = client.get(f"{url}/healthz").is_success
+                if answers and (token is None or token.is_file()):
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.1)
     raise ProcessFailed(f"the server gave no answer at {url} within {_START:.0f} s (see {log})")
 
 

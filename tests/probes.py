@@ -122,7 +122,8 @@ class Measuring:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
         self.coverage = Coverage.current()
-        self.coverage.stop()
+        while running := Coverage.current():  # two where xdist starts processes; one that was paused goes on by itself
+            running.stop()
 
     @pytest.hookimpl(wrapper=True, trylast=True)  # what pytest-cov does afterwards is around this
     def pytest_runtestloop(self) -> Iterator[None]:

@@ -159,6 +159,14 @@ def test_a_wheel_has_all_that_the_packages_read(wheel):
     assert not [name for name in held if not re.match(r"(edge_client|export|server|spry_edge-[^/]*\.dist-info)/", name)]
 
 
+def test_a_wheel_says_what_it_is_of(wheel, tmp_path):
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    (info,) = tmp_path.glob("*.dist-info")
+    told = Distribution.at(info).metadata
+    assert told["Name"] == "spry-edge"
+    assert told.get_all("Project-URL") == ["Paper, https://arxiv.org/abs/2405.15551"]
+
+
 def test_what_a_wheel_holds_runs(wheel, tmp_path):
     zipfile.ZipFile(wheel).extractall(tmp_path)
     (info,) = tmp_path.glob("*.dist-info")
