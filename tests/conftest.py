@@ -21,6 +21,8 @@ from tests.order import by_cost, is_quick
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports the hub's client: no test needs the network
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run in parallel processes already
+# Commands set it for the processes that they start: said later, those could not be forks (`tests.warm`).
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Images often keep Python from writing bytecode: each command that a test starts would compile its libraries anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

@@ -65,3 +65,7 @@ def test_what_is_started_otherwise_has_a_python_of_its_own(words):
 
 def test_so_has_what_libraries_would_have_read_otherwise():
     assert run("-c", LOADED, env=os.environ | {"PYTHONHASHSEED": "1"}).stdout == "False\n"
+
+
+def test_commands_that_ran_in_this_process_change_nothing():
+    assert run("-c", LOADED, env=os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}).stdout == "True\n"
