@@ -8,6 +8,8 @@ import signal
 import string
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from hypothesis import settings
 
 from edge_client.wire.protocol import ServerOptimizers, Task, Training
 from export.cli import default_cache
+from tests import android
 from tests.order import by_cost, is_quick
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports the hub's client: no test needs the network
@@ -212,13 +215,25 @@ def exported_once(exporting, shared_folder):
     """Exports under a name, once for all processes; not to be written to."""
 
     def run(name: str, **options) -> Path:
-        folder = shared_folder / name
-        folder.mkdir(exist_ok=True)
-        with (folder / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with _one_process_at_a_time(shared_folder / name) as folder:
             return folder / "bundle" if (folder / "bundle").exists() else exporting(folder / "bundle", **options)
 
     return run
+
+
+@contextmanager
+def _one_process_at_a_time(folder: Path) -> Iterator[Path]:
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def classes(shared_folder) -> str:
+    """The Android library and its tests, compiled once for all processes: a class path."""
+    with _one_process_at_a_time(shared_folder / "classes") as folder:
+        return android.classpath(folder)
 
 
 @pytest.fixture(scope="session")

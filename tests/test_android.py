@@ -50,11 +50,6 @@ SLOW = {"training": {"batch": 2, "length": 8, "epochs": 80, "learning_rate": 5e-
 fleet = script("fleet")
 
 
-@pytest.fixture(scope="module")
-def classes(tmp_path_factory) -> str:
-    return android.classpath(tmp_path_factory.mktemp("classes"))
-
-
 class Desk:
     """A server, and clients of both kinds that take part in its jobs."""
 

@@ -46,11 +46,6 @@ MANIFEST = Manifest(
 """A bundle without programs."""
 
 
-@pytest.fixture(scope="module")
-def classes(tmp_path_factory) -> str:
-    return android.classpath(tmp_path_factory.mktemp("classes"))
-
-
 def bundle(folder: Path, template: Template, rows: list[dict]) -> Path:
     folder.mkdir()
     (folder / FILE_NAME).write_bytes(write(msgspec.structs.replace(MANIFEST, turns=turns_of(template))))

@@ -27,11 +27,6 @@ TEXTS = ["the ice is on the lake", "it is a train", "größer als 3 €", "no ic
 
 
 @pytest.fixture(scope="module")
-def classes(tmp_path_factory) -> str:
-    return android.classpath(tmp_path_factory.mktemp("classes"))
-
-
-@pytest.fixture(scope="module")
 def speaking(exporting, tmp_path_factory):
     return exported(exporting, tmp_path_factory.mktemp("speaking"), TEXTS)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edge_client.bundle.folder import Bundle
-from tests import android, chats
+from tests import chats
 from tests.speaking import exported
 from tests.test_android import Desk, assert_same, ended, events, fleet, moved
 
@@ -14,10 +14,10 @@ TEXTS = ["the ice is on the lake", "it is a train", "größer als 3 €", "no ic
 
 
 @pytest.fixture(scope="module")
-def desk(exporting, tmp_path_factory):
+def desk(exporting, classes, tmp_path_factory):
     folder = tmp_path_factory.mktemp("desk")
     bundle = exported(exporting, tmp_path_factory.mktemp("speaking"), TEXTS)
-    desk = Desk(folder, bundle, android.classpath(tmp_path_factory.mktemp("classes")))
+    desk = Desk(folder, bundle, classes)
     desk.data = fleet.write_rows(folder / "said.jsonl", said())
     desk.shape = Bundle.open(bundle).manifest.shapes[0]
     yield desk

@@ -184,11 +184,11 @@ class Phone(Desk):
 
 
 @pytest.fixture(scope="module", params=["none", "int8"])
-def phone(apk, exported_once, tmp_path_factory, request):
+def phone(apk, classes, exported_once, tmp_path_factory, request):
     if platform.machine() != "x86_64":
         pytest.skip("needs an x86-64 machine to run the library for x86-64")
     bundle = exported_once(f"android-{request.param}", runtimes=("executorch",), precision=request.param)
-    made = Phone(tmp_path_factory.mktemp("phone"), bundle, android.classpath(tmp_path_factory.mktemp("classes")))
+    made = Phone(tmp_path_factory.mktemp("phone"), bundle, classes)
     made.apart = {"none": 1e-5, "int8": 2e-2}[request.param]  # versions of XNNPACK round inputs of products otherwise
     yield made
     made.close()

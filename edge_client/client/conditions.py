@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, time
 from pathlib import Path
+from time import monotonic
 
 from edge_client.errors import SpryError
 from edge_client.wire.protocol import Power
@@ -58,12 +60,23 @@ def _time(hour: int, minute: int) -> time:
     return time(0 if (hour, minute) == (24, 0) else hour, minute)
 
 
+ASK_AGAIN = 30.0
+"""Seconds for which an answer about the network holds: to ask starts a process, and devices look often."""
+
+
+@dataclass
+class _Asked:
+    answer: bool | None = None
+    holds_until: float = -math.inf
+
+
 @dataclass(frozen=True)
 class Machine:
     """What the system tells about power, memory and network."""
 
     supplies: Path = Path("/sys/class/power_supply")
     meminfo: Path = Path("/proc/meminfo")
+    _network: _Asked = field(default_factory=_Asked, init=False, repr=False, compare=False)
 
     def power(self) -> Power:
         """A machine without a battery runs on mains."""
@@ -92,6 +105,12 @@ class Machine:
 
     def metered(self) -> bool | None:
         """What NetworkManager knows about the network; None where it knows nothing or is not there."""
+        asked, now = self._network, monotonic()
+        if now >= asked.holds_until:
+            asked.answer, asked.holds_until = self._ask_about_the_network(), now + ASK_AGAIN
+        return asked.answer
+
+    def _ask_about_the_network(self) -> bool | None:
         busctl = shutil.which("busctl")
         if busctl is None:
             return None

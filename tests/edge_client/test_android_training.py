@@ -28,7 +28,7 @@ from edge_client.training.features import measured
 from edge_client.training.optimizers import server_step
 from edge_client.training.replay import changes
 from edge_client.wire.scalars import Participant, StepRecord, as_published, decode_report, encode_record
-from tests.android import classpath, environment, java
+from tests.android import environment, java
 from tests.edge_client.conftest import ROWS
 
 CLASSES = Classification()
@@ -133,11 +133,6 @@ class Bench:
             server_step(weights, changes(record, self.manifest, task.training), state, task.optimizers, head)
             log += encode_record(record, self.manifest, task.training)
         return reports, log, weights | state
-
-
-@pytest.fixture(scope="module")
-def classes(tmp_path_factory):
-    return classpath(tmp_path_factory.mktemp("classes"))
 
 
 @pytest.fixture(scope="module")

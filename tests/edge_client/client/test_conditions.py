@@ -1,8 +1,9 @@
 from datetime import datetime, time
+from time import monotonic
 
 import pytest
 
-from edge_client.client.conditions import Conditions, Machine, parse_hours
+from edge_client.client.conditions import ASK_AGAIN, Conditions, Machine, parse_hours
 from edge_client.errors import SpryError
 
 
@@ -128,6 +129,16 @@ def test_metered_networks(tmp_path, monkeypatch, answer, expected):
         conditions = Conditions(unmetered_only=True, metered=flag, machine=machine(tmp_path))
         assert conditions.is_metered() == known
         assert (conditions.refusal() is not None) == known
+
+
+def test_the_network_is_asked_about_twice_a_minute(tmp_path, monkeypatch):
+    networkmanager(tmp_path, monkeypatch, f"echo x >> {tmp_path}/asked; echo u 1")
+    here, start = Machine(), monotonic()
+    for seconds, times in (0, 1), (ASK_AGAIN - 1, 1), (ASK_AGAIN + 1, 2), (ASK_AGAIN + 2, 2):
+        monkeypatch.setattr("edge_client.client.conditions.monotonic", lambda seconds=seconds: start + seconds)
+        assert here.metered() is True
+        assert (tmp_path / "asked").read_text() == "x\n" * times
+    assert Machine() == here
 
 
 def test_a_system_without_networkmanager(tmp_path, monkeypatch):
