@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from edge_client.bundle.manifest import FeatureSpec
-from edge_client.training.personal import PULLS, FeatureRows, chosen_pull, fitted, moved
+from edge_client.training.personal import PARTS, PULLS, FeatureRows, chosen_pull, fitted, moved
 
 SPEC = FeatureSpec("head.weight", "head.bias", 1.0)
 CLASSES, WIDTH = 3, 6
@@ -53,6 +53,27 @@ def test_the_fit_is_the_least_of_its_loss(generator, pull):
     search.step(closure)
     least, own = loss(found.detach()), loss(torch.from_numpy(moved(rows, pull)))
     assert own - least < 1e-3 * (loss(torch.zeros(CLASSES, WIDTH, dtype=torch.float64)) - least)
+
+
+def test_the_pull_is_the_one_whose_fits_do_best_on_what_they_have_not_seen(generator):
+    """Each fit by itself; labels follow features a little, so that all five answers come up."""
+    rows = rows_of(generator, int(generator.integers(7, 60)))
+    leaning = rows.logits + generator.choice([0, 1, 4, 16]) * rows.features @ generator.standard_normal(
+        (WIDTH, CLASSES)
+    )
+    rows = rows._replace(labels=leaning.argmax(1))
+    part = np.arange(len(rows.labels)) % PARTS
+    unseen = {None: loss_of(rows.logits, rows.labels)}
+    for pull in PULLS:
+        unseen[pull] = 0.0
+        for number in range(PARTS):
+            seen, left = (FeatureRows(*(value[of] for value in rows)) for of in (part != number, part == number))
+            unseen[pull] += loss_of(left.logits + left.features @ moved(seen, pull).T, left.labels)
+    assert chosen_pull(rows) == min(unseen, key=unseen.get)
+
+
+def loss_of(logits, labels):
+    return float(torch.nn.functional.cross_entropy(torch.from_numpy(logits), torch.from_numpy(labels), reduction="sum"))
 
 
 def test_a_device_with_answers_of_its_own_is_served_better(generator):
