@@ -108,8 +108,8 @@ def moved(rows: FeatureRows, pull: float) -> Numbers:
 class _Fits:
     """Moves for some of the rows each, towards everybody's layer by a pull each, found together.
 
-    A move is a sum of the rows that it is for. What it does to any row's logits follows from these rows' products with
-    one another, of which there are fewer than features: all fits take one small product a step.
+    A move is a sum of the rows that it is for, and what it does to any row's logits follows from the rows' products
+    with one another. A device looks at few rows: all fits together take one small product a step.
     """
 
     def __init__(self, rows: FeatureRows, seen: NDArray[np.bool_], pulls: Numbers) -> None:

@@ -23,6 +23,7 @@ _POSITION_TABLES = ("position_embeddings", "wpe", "embed_positions")
 
 
 Built = tuple[type, str, str]
+"""Code, task and configuration."""
 
 
 @dataclass
@@ -43,7 +44,7 @@ class Loaded:
 
     @property
     def built(self) -> Built:
-        """What is alike of models whose weights alone differ: their code, task and configuration."""
+        """What is alike of models that differ in their weights alone."""
         return type(self.model), self.task.name, self.model.config.to_json_string(use_diff=False)
 
     @property

@@ -12,7 +12,7 @@ from edge_client.wire.protocol import ServerOptimizers, Task, Training
 from export.adapt.wrapping import adapt
 from export.check.reference import Reference
 from export.graph.capture import TaskForward
-from export.rows import RowModel
+from export.rows import RowModel, open_model
 from server.simulation.compute.together import run_together
 from tests.adapters import everywhere
 from tests.export.models import batch_of, projections, tiny
@@ -239,3 +239,19 @@ def test_clients_may_share_their_weights():
         alone = clients.model.forward(weights[:1], clients.batches[number : number + 1])[0]
         close(loss, alone[0])
         close(logits, alone[1])
+
+
+def test_what_one_model_is_made_of_is_not_taken_for_anothers(model_folder):
+    """Traced once for those that differ in their weights alone."""
+    variants = [
+        (labels, everywhere(method, **options))
+        for labels in (("no", "yes"), ("no", "maybe", "yes"))
+        for method, options in (("lora", {"rank": 1}), ("lora", {"rank": 2}), ("bitfit", {}), ("classifier", {}))
+    ]
+    for seed in (0, 1):
+        for labels, adapter in variants:
+            model = open_model(str(model_folder), task="seq-cls", labels=labels, adapter=adapter, seed=seed)
+            told = {parameter.name: tuple(parameter.shape) for parameter in model.manifest.trained}
+            assert told == {name: value.shape for name, value in model.initial.items()}
+            assert model.manifest.model.labels == labels
+            assert model.manifest.adapter.method == adapter.method
