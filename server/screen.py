@@ -57,9 +57,13 @@ class Screen:
         own = ""
         if "accuracy_personal" in result:
             own = f"   on devices {result['accuracy_global']:.2f}, personal {result['accuracy_personal']:.2f}"
+        if (perplexity := result.get("perplexity")) is not None:
+            scores = f"perplexity {perplexity:.2f}"
+        else:
+            scores = f"{_bar(result['accuracy'])} accuracy {result['accuracy']:.2f}"
         self.console.print(
-            f"  round {row['number']:>2} of {rounds}  {_bar(result['accuracy'])} accuracy {result['accuracy']:.2f}   "
-            f"loss {result['loss']:.2f}{own}   [dim]{result['seconds']:.1f} s[/dim]"
+            f"  round {row['number']:>2} of {rounds}  {scores}   loss {result['loss']:.2f}{own}   "
+            f"[dim]{result['seconds']:.1f} s[/dim]"
         )
 
 

@@ -35,6 +35,7 @@ def to_beat(job: Mapping[str, Any]) -> list[str]:
     told = {
         "always the most frequent class": known.get("majority"),
         "the task layer without the units": known.get(f"{job['score']}_head"),
+        "perplexity before the first round": known.get("perplexity_before"),
     }
     scores = "; ".join(f"{what} {score:.4f}" for what, score in told.items() if score is not None)
     return [f"on the same held-out examples: {scores}"] if scores else []

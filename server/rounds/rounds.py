@@ -26,7 +26,7 @@ from server.rounds import claims
 from server.rounds.claims import Claim
 from server.rounds.outcome import late
 from server.rounds.outcome.aggregation import bounded
-from server.rounds.outcome.evaluation import evaluate, is_compared, on_devices, task_of
+from server.rounds.outcome.evaluation import evaluate, on_devices, task_of
 from server.rounds.outcome.outcomes import Outcome, aggregate
 from server.rounds.places.fleet import all_have_reported, present
 from server.rounds.secrecy import summing, totals
@@ -203,7 +203,7 @@ def _evaluate(store: Store, job: Job, round_: Round, outcome: Outcome) -> dict[s
         known |= _as_reported(reports, settings.weight_bound, task_of(store, job))
     done = job.done + 1
     if settings.held_out and _is_last(job, round_) and (done % settings.evaluate_every == 0 or done == settings.rounds):
-        known |= evaluate(store, job, outcome.model.result, apart=is_compared(settings, done))
+        known |= evaluate(store, job, outcome.model.result, done=done)
     return known
 
 

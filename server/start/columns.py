@@ -17,6 +17,8 @@ _MOST_CLASSES = 0.2
 _LONGEST_CLASS = 60
 _FEWEST_WORDS = 2.0
 """Of a text, as a mean; a column of names or numbers has fewer."""
+_SENTENCE = 6.0
+"""Words of answers, as a mean, that no class has: rows that ask one thing in several ways repeat their answers."""
 _MOST = 0.9
 """Of the rows that have what their shape asks for; a few may lack it."""
 _SURE = "conversations", "conversation", "instruction"
@@ -96,8 +98,9 @@ def _is_talk(value: object) -> bool:
 
 
 def _vary(answers: Sequence[str]) -> bool:
-    """As what is written does, and classes do not."""
-    return len(set(answers)) > len(answers) / 2 and fmean(len(one.split()) for one in answers) >= _FEWEST_WORDS
+    """Say whether answers are written and not chosen: whole sentences, or several words that hardly ever come again."""
+    words = fmean(len(one.split()) for one in answers)
+    return words >= _SENTENCE or (len(set(answers)) > len(answers) / 2 and words >= _FEWEST_WORDS)
 
 
 def _label(rows: Sequence[Row], names: Iterable[str]) -> str:

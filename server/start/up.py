@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ from rich.markup import escape
 from edge_client.wire.invitation import Invitation
 from server.cli.common import say, show_json
 from server.cli.connection import Access, Administrator, part
-from server.cli.job_lines import job_line
+from server.cli.job_lines import job_line, to_beat
 from server.control.invitations import as_lines
 from server.errors import ProjectError
 from server.project.export import Recipe
@@ -73,6 +74,8 @@ def up(
     if as_json:
         show_json({"job": job, "token": token, "server": home.url, "running": running.names})
     elif job["state"] == "ended":
+        for line in _learned(job):
+            screen.say(escape(line))
         typer.echo(_next_steps(home, name))
 
 
@@ -199,16 +202,22 @@ def _watched(home: Project, name: str, screen: Screen) -> dict[str, Any]:
             time.sleep(_LOOK)
 
 
+def _learned(job: dict[str, Any]) -> list[str]:
+    """Say what the held-out rows show of a job that has ended: of a language model, before and after."""
+    known = job["metrics"]
+    if "perplexity_before" not in known or "perplexity" not in known:
+        return to_beat(job)
+    before, after = known["perplexity_before"], known["perplexity"]
+    losses = f"{math.log(before):.3f} before, {math.log(after):.3f} now"
+    return [f"Held-out loss of a token: {losses} (perplexity {before:.2f}, {after:.2f})"]
+
+
 def _next_steps(home: Project, name: str) -> str:
     commands = [("what was learned, as a PEFT adapter", f"spry adapter download {name} --out adapter/")]
     devices = sorted(home.devices.glob("*/home"))
     if devices:
         speaks = home.file.model.task == "causal-lm"
-        what, verb = (
-            ("go on with a text on a device, or `spry chat`", "generate")
-            if speaks
-            else ("predict on a device", "predict")
-        )
-        commands.append((what, f'spry {verb} "your text" --home {devices[0]} --job {name}'))
+        on_device = ("talk with it, on the first device", "chat") if speaks else ("predict", 'predict "your text"')
+        commands.append((on_device[0], f"spry {on_device[1]}"))
     commands.append(("end the server and the trial devices", "spry down"))
     return "What to try next:\n" + "\n".join(f"  # {what}\n  {command}" for what, command in commands)

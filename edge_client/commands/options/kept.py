@@ -18,7 +18,10 @@ class KeptOptions(OptionGroup):
 
     title = "The model"
 
-    home: Annotated[Path | None, typer.Option(help="Where `spry join` keeps everything.")] = None
+    home: Annotated[
+        Path | None,
+        typer.Option(help="Where `spry join` keeps everything; in a project's folder its first trial device's."),
+    ] = None
     server: Annotated[
         str | None, typer.Option(help="Whose job; not needed by a device with one server.", envvar="SPRY_SERVER")
     ] = None
@@ -30,5 +33,11 @@ class KeptOptions(OptionGroup):
 
     @property
     def store(self) -> DeviceStore:
-        folder = self.home or default_home()
+        folder = self.home or _trial_home(Path.cwd()) or default_home()
         return DeviceStore(folder, self.server) if self.server else DeviceStore.only(folder)
+
+
+def _trial_home(folder: Path) -> Path | None:
+    """Find the first of the devices that `spry up --try` started, in the project around `folder`; None elsewhere."""
+    project = next((place for place in (folder, *folder.parents) if (place / "spry.toml").is_file()), None)
+    return next(iter(sorted(project.glob("devices/*/home"))), None) if project else None

@@ -24,18 +24,22 @@ from edge_client.training.epoch import evaluate as judged
 from edge_client.wire.protocol import Report
 from server.errors import Refusal
 from server.jobs.job import Job
-from server.jobs.settings import JobSettings
 from server.rounds.outcome.aggregation import bounded
 from server.storage.store import Store
 
 if TYPE_CHECKING:
     from edge_client.data.examples import Examples
 
+HEAD, BEFORE = "_head", "_before"
+"""After a score's name: of the task layer by itself, and of the model before any round."""
 
-def evaluate(store: Store, job: Job, weights: Weights, *, apart: bool = False) -> dict[str, float]:
-    """The task's scores on the job's held-out examples: accuracy, exact match and F1, or perplexity and answers'.
 
-    `apart` adds what the task layer scores by itself, under the main score's name and `_head`.
+def evaluate(store: Store, job: Job, weights: Weights, *, done: int) -> dict[str, float]:
+    """Measure the task's scores on held-out examples: accuracy, exact match and F1, or perplexity and answers'.
+
+    After some of the rounds that are `done`, also what people compare them with: under the main score's name and
+    `_head` what the task layer scores by itself, under the scores' names and `_before` those of a model without a task
+    layer before any round.
     """
     assert job.settings.held_out is not None
     bundle = store.bundles.open(job.bundle)
@@ -49,8 +53,8 @@ def evaluate(store: Store, job: Job, weights: Weights, *, apart: bool = False) -
         def logits(batch: Batch, values: Weights) -> Any:
             return stepper.forward(batch.tokens, batch.labels, values).logits
 
-        alone = _without_units(store, job, weights) if apart else []
-        score, *by_head = judged(logits, examples, encoder, task_named(manifest.model.task), [weights, *alone])
+        others = _compared(store, job, weights, done)
+        score, *beside = judged(logits, examples, encoder, task_named(manifest.model.task), [weights, *others.values()])
         written: dict[str, float] = {}
         if most := job.settings.evaluate_answers:
             assert manifest.generation is not None  # the job was made on such a bundle
@@ -58,28 +62,38 @@ def evaluate(store: Store, job: Job, weights: Weights, *, apart: bool = False) -
             generator = Generator(decoder, bundle.tokenizer(), manifest.generation.ends)
             written = scores_of(generator, examples, most)
     task = task_named(manifest.model.task)
-    told = {f"{task.main_score}_head": _figures(task, one)[task.main_score] for one in by_head}
+    told: dict[str, float] = {}
+    for name, one in zip(others, beside, strict=True):
+        figures = _figures(task, one)
+        told |= {f"{kind}{name}": figures[kind] for kind in ((task.main_score,) if name == HEAD else figures)}
     return _figures(task, score) | told | written
 
 
-def is_compared(settings: JobSettings, done: int) -> bool:
-    """Whether the task layer is measured by itself after so many rounds, which takes as long as the model does.
+def _compared(store: Store, job: Job, weights: Weights, done: int) -> dict[str, Weights]:
+    """Choose which other weights are measured after so many rounds; each takes as long as the model's own.
 
-    At evaluations 1, 2, 4, 8 and so on, and the last: a few points say how the two grow apart.
+    The task layer by itself at evaluations 1, 2, 4, 8 and so on, and the last: a few points say how the two grow apart.
+    The model before any round at the first evaluation.
     """
+    settings = job.settings
     number = done // settings.evaluate_every
-    return done == settings.rounds or (number > 0 and number & (number - 1) == 0)
+    if not store.bundles.manifest(job.bundle).head:
+        return {BEFORE: store.models.initial(job)} if number <= 1 else {}
+    if done != settings.rounds and (number == 0 or number & (number - 1)):
+        return {}
+    alone = _without_units(store, job, weights)
+    return {} if alone is None else {HEAD: alone}
 
 
-def _without_units(store: Store, job: Job, weights: Weights) -> list[Weights]:
-    """The task layer as it stands, on the model as it was before any unit learned; none where one of them is missing.
+def _without_units(store: Store, job: Job, weights: Weights) -> Weights | None:
+    """Take the task layer as it stands, on the model as it was before any unit learned; None where there is no unit.
 
     A layer that had been trained on that model alone may score more: nobody trains one, so this is what can be told.
     """
     manifest = store.bundles.manifest(job.bundle)
-    if not manifest.head or not manifest.units:
-        return []
-    return [store.models.initial(job) | {name: weights[name] for name in manifest.head_names}]
+    if not manifest.units:
+        return None
+    return store.models.initial(job) | {name: weights[name] for name in manifest.head_names}
 
 
 def task_of(store: Store, job: Job) -> TaskType:

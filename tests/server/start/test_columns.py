@@ -43,6 +43,10 @@ def talk(rng: random.Random) -> list[dict]:
         (rows(id=text, conversations=talk, source=one_of("a", "b")), "conversations"),
         (rows(conversations=lambda rng: f'[{{"from": "gpt", "value": "{text(rng)}"}}]', id=text), "conversations"),
         (rows(question=text, answer=text, id=one_of(*range(9))), "question answer"),
+        (
+            rows(question=text, answer=one_of("the tea is hot and ready for you", "it is cold today and very good")),
+            "question answer",
+        ),
         (rows(prompt=text, response=text), "prompt response"),
         (rows(prompt=text, output=text), "prompt output"),
         (rows(query=text, response=text, source=one_of("a", "b")), "query response"),

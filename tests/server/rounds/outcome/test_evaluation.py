@@ -180,6 +180,7 @@ def test_a_language_model_is_scored_on_answers_alone(server, talker, talker_fold
     assert metrics["test_loss"] == pytest.approx(losses.mean(), rel=1e-4)
     assert metrics["perplexity"] == pytest.approx(np.exp(losses.mean()), rel=1e-4)
     assert metrics["accuracy"] == pytest.approx(right.mean())
+    assert metrics["test_loss_before"] == pytest.approx(metrics["test_loss"]), "an update of nothing changes nothing"
     assert server.job()["score"] == "accuracy"
     assert "accuracy_head" not in metrics, "no task layer learns beside its units"
 
