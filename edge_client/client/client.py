@@ -31,7 +31,7 @@ from .check_ins import CheckIns
 from .conditions import Conditions
 from .enrolment import enrol
 from .fitness import Fitness
-from .waits import Waits
+from .waits import MOST_LATE, Waits
 from .workshop import Workshop
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class Client:
         """One check-in and what comes of it; False when there was nothing to do."""
         refusal = self.conditions.refusal()
         if refusal is not None:
-            self._waits.wait(refusal.seconds, refusal.reason)
+            self._waits.wait(refusal.seconds, refusal.reason, at_most_late=MOST_LATE)
             return False
         answer = self._check_ins.look(self.runtimes)
         if answer.task is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 
@@ -13,6 +14,8 @@ LONG_SECONDS = 20.0
 """One of this length is worth giving back what a runtime leaves in the process that loaded it."""
 SHORTEST = 0.2
 FAILURE, LONGEST_FAILURE = 5.0, 3600.0
+MOST_LATE = 60.0
+"""After the user's hours have begun; so many seconds spread a fleet with the same hours."""
 LATE = 1.0
 """After a result that a round was over for; the server says who has to wait longer."""
 
@@ -42,11 +45,16 @@ class Waits:
         self._before_idle = before_idle
         self._before_long = before_long
 
-    def wait(self, asked: float, reason: str = "") -> None:
-        """Wait about as long as asked; devices that were told the same must not come back together."""
-        seconds = max(asked, SHORTEST if reason else 0.0) * random.uniform(0.9, 1.2)  # noqa: S311
+    def wait(self, asked: float, reason: str = "", *, at_most_late: float = math.inf) -> None:
+        """Wait about as long as asked; devices that were told the same must not come back together.
+
+        `at_most_late` bounds the seconds by which a wait may be longer than asked, for windows that must not be missed.
+        """
+        asked = max(asked, SHORTEST if reason else 0.0)
+        seconds = min(asked * random.uniform(0.9, 1.2), asked + at_most_late)  # noqa: S311
         if reason and reason != self.reason:
-            self._tell(Event("waiting", f"{reason}; next look in about {seconds:.0f} s", {"seconds": round(seconds)}))
+            told = f"{reason}; next look in about {lasting(seconds)}"
+            self._tell(Event("waiting", told, {"seconds": round(seconds)}))
         self.reason = reason
         if seconds >= IDLE_SECONDS:
             self._before_idle()
@@ -76,3 +84,11 @@ class Waits:
     def over(self) -> None:
         """What was waited for has come: the same reason is told again."""
         self.reason = ""
+
+
+def lasting(seconds: float) -> str:
+    """Write a duration as a person says it: `45 s`, `25 min`, `3 h 20 min`."""
+    if seconds < 2 * 60:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"

@@ -30,7 +30,7 @@ from server.storage.store import Store
 if TYPE_CHECKING:
     from edge_client.data.examples import Examples
 
-HEAD, BEFORE = "_head", "_before"
+HEAD_ALONE, BEFORE = "_head", "_before"
 """After a score's name: of the task layer by itself, and of the model before any round."""
 
 
@@ -65,7 +65,7 @@ def evaluate(store: Store, job: Job, weights: Weights, *, done: int) -> dict[str
     told: dict[str, float] = {}
     for name, one in zip(others, beside, strict=True):
         figures = _figures(task, one)
-        told |= {f"{kind}{name}": figures[kind] for kind in ((task.main_score,) if name == HEAD else figures)}
+        told |= {f"{kind}{name}": figures[kind] for kind in ((task.main_score,) if name == HEAD_ALONE else figures)}
     return _figures(task, score) | told | written
 
 
@@ -82,7 +82,7 @@ def _compared(store: Store, job: Job, weights: Weights, done: int) -> dict[str, 
     if done != settings.rounds and (number == 0 or number & (number - 1)):
         return {}
     alone = _without_units(store, job, weights)
-    return {} if alone is None else {HEAD: alone}
+    return {} if alone is None else {HEAD_ALONE: alone}
 
 
 def _without_units(store: Store, job: Job, weights: Weights) -> Weights | None:

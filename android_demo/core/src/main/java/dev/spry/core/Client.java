@@ -234,7 +234,7 @@ public final class Client implements Closeable {
         waits.checkStopped();
         Conditions.Refusal refusal = chosen.conditions.refusal(Calendar.getInstance());
         if (refusal != null) {
-            waits.await(refusal.seconds, refusal.reason);
+            waits.await(refusal.seconds, refusal.reason, Waits.MOST_LATE);
             return false;
         }
         CheckedIn answer = checkIns.look();

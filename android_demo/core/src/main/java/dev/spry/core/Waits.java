@@ -12,6 +12,8 @@ final class Waits {
     private static final double LONGEST_FAILURE = 3600;
     /** After a result that a round was over for; the server says who has to wait longer. */
     private static final double LATE = 1;
+    /** After the user's hours have begun; so many seconds spread a fleet with the same hours. */
+    static final double MOST_LATE = 60;
 
     private final Pause pause;
     private final double longest;
@@ -30,12 +32,19 @@ final class Waits {
         this.idle = idle;
     }
 
-    /** Wait about as long as asked; devices that were told the same must not come back together. */
     void await(double asked, String reason) {
-        double seconds = Math.max(asked, reason.isEmpty() ? 0 : SHORTEST)
-                * ThreadLocalRandom.current().nextDouble(0.9, 1.2);
+        await(asked, reason, Double.POSITIVE_INFINITY);
+    }
+
+    /**
+     * Wait about as long as asked; devices that were told the same must not come back together. It is never longer than
+     * asked by more than the given seconds: a window that opens must not be missed.
+     */
+    void await(double asked, String reason, double atMostLate) {
+        double least = Math.max(asked, reason.isEmpty() ? 0 : SHORTEST);
+        double seconds = Math.min(least * ThreadLocalRandom.current().nextDouble(0.9, 1.2), least + atMostLate);
         if (!reason.isEmpty() && !reason.equals(told)) {
-            String message = String.format(Locale.ROOT, "%s; next look in about %.0f s", reason, seconds);
+            String message = String.format(Locale.ROOT, "%s; next look in about %s", reason, lasting(seconds));
             tell.tell(Event.of("waiting", message).with("seconds", Math.round(seconds)));
         }
         told = reason;
@@ -46,6 +55,15 @@ final class Waits {
         if (seconds > 0) {
             pause(seconds);
         }
+    }
+
+    /** A duration as a person says it: `45 s`, `25 min`, `3 h 20 min`. */
+    static String lasting(double seconds) {
+        if (seconds < 2 * 60) {
+            return String.format(Locale.ROOT, "%.0f s", seconds);
+        }
+        long minutes = Math.round(seconds / 60);
+        return minutes < 60 ? minutes + " min" : minutes / 60 + " h " + minutes % 60 + " min";
     }
 
     /** The longer the more tasks have failed since one succeeded. */
