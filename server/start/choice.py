@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from edge_client.checkpoints import PACKAGE_PREFIX, local_folder
+from edge_client.checkpoints import PACKAGE_PREFIX, local_folder, require_hub
 from edge_client.data.templates import Template
 from edge_client.tasks.registry import task_named
 from server.errors import ProjectError
@@ -57,6 +59,8 @@ class Reading:
 
     def __init__(self, source: str) -> None:
         folder = local_folder(source)
+        if folder is None:
+            require_hub(source)
         self._tokenizer = _tokenizer(folder)
         self.template = Template() if folder is None else Template.beside(folder)
         config = _config(folder)
@@ -160,26 +164,37 @@ def remarks(survey: Survey, source: str, length: int | None = None) -> list[str]
     """What people should know of their data before they train on it."""
     told: list[str] = []
     if survey.guessed:
-        told.append("the columns were taken by what stands in them; name others with --text and --label")
+        others = "; ".join(f"--label {shlex.quote(name)} ({count} values)" for name, count in survey.others.items())
+        instead = f"; the classes could be another: {others}" if others else ""
+        told.append(f"the columns were taken by what stands in them; name others with --text and --label{instead}")
     if survey.skipped.count:
         told.append(f"{counted(survey.skipped.count)} left out: {survey.skipped}")
     if survey.contradicted:
         told.append(f"{counted(survey.contradicted)} repeat a text under another class: no model can get both right")
     if survey.repeated > survey.contradicted:
         told.append(f"{counted(survey.repeated - survey.contradicted)} repeat a text that was there before")
-    rare = [survey.labels[label] for label in sorted(survey.classes) if survey.classes[label] < _FEW]
-    if rare:
-        shown = ", ".join(rare[:5]) + (f" and {len(rare) - 5} more" if len(rare) > 5 else "")
-        told.append(f"fewer than {_FEW} examples of {shown}: hardly enough to learn from")
-    if unused := len(survey.labels) - len(survey.classes) if survey.classes else 0:
-        whole = f"0 to {len(survey.labels) - 1}" if survey.labels[0] == "0" else "all that are named"
-        told.append(f"classes are numbers: the model has {whole}, of which {unused} have no row")
+    told += _about_classes(survey)
     if length is not None and (cut := survey.longer_than(length)) > 1 - _COVERED:
         told.append(f"{100 * cut:.3g}% of the rows have more than {length} tokens: what follows them is not read")
     if source == ENCODER and survey.latin < _ENGLISH:
         told.append("many letters are not English, which is all that the model reads; name another with --model")
     if task_named(survey.task).has_classes and survey.majority > _LOPSIDED:
         told.append(f"one class has {survey.majority:.0%} of the rows: accuracy alone says little here")
+    return told
+
+
+def _about_classes(survey: Survey) -> list[str]:
+    told: list[str] = []
+    rare = [survey.labels[label] for label in sorted(survey.classes) if survey.classes[label] < _FEW]
+    if rare:
+        shown = ", ".join(rare[:5]) + (f" and {len(rare) - 5} more" if len(rare) > 5 else "")
+        told.append(f"fewer than {_FEW} examples of {shown}: hardly enough to learn from")
+    folded = Counter(label.casefold().strip() for label in survey.labels)
+    if alike := [label for label in survey.labels if folded[label.casefold().strip()] > 1]:
+        told.append(f"classes that differ in capital letters alone: {', '.join(alike[:6])}; write them alike")
+    if unused := len(survey.labels) - len(survey.classes) if survey.classes else 0:
+        whole = f"0 to {len(survey.labels) - 1}" if survey.labels[0] == "0" else "all that are named"
+        told.append(f"classes are numbers: the model has {whole}, of which {unused} have no row")
     return told
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
@@ -32,6 +33,8 @@ class Found(NamedTuple):
     fields: Fields
     guessed: bool
     """Whether contents decided, where names said nothing."""
+    others: dict[str, int] = {}  # noqa: RUF012 -- nobody changes it
+    """Further columns that could be the classes, and how many values each has."""
 
 
 def columns_in(rows: Sequence[Row], asked: Columns, task: str | None, where: str) -> Found:
@@ -51,7 +54,8 @@ def columns_in(rows: Sequence[Row], asked: Columns, task: str | None, where: str
     if asked_for is None and not any(asked) and (shape := _told(rows, names)):
         fields = fields_of(task_named("causal-lm").fields, asked, names, where, converses=True)
         return Found("causal-lm", fields, guessed=shape.fields[0] not in _SURE)
-    label = asked.label or _label(rows, names)
+    fitting = _fitting(rows, names)
+    label = asked.label or _label(fitting)
     text = asked.text or _text(rows, [name for name in names if name != label])
     if not label or not text:
         lacks = "the texts" if not text else "the classes"
@@ -64,7 +68,9 @@ def columns_in(rows: Sequence[Row], asked: Columns, task: str | None, where: str
             f"{where} begins with a row ({', '.join(names)[:120]}), where the columns' names should be: put a line of "
             "these above it, such as text,label"
         )
-    return Found(task, fields_of(task_named(task).fields, Columns(text, asked.pair, label), names, where), guessed=True)
+    fields = fields_of(task_named(task).fields, Columns(text, asked.pair, label), names, where)
+    others = {} if asked.label else {name: count for name, count in fitting.items() if name not in (label, text)}
+    return Found(task, fields, guessed=True, others=others)
 
 
 def _task(names: Sequence[str], asked: Columns) -> str:
@@ -103,15 +109,25 @@ def _vary(answers: Sequence[str]) -> bool:
     return words >= _SENTENCE or (len(set(answers)) > len(answers) / 2 and words >= _FEWEST_WORDS)
 
 
-def _label(rows: Sequence[Row], names: Iterable[str]) -> str:
-    """The column of fewest different, short values that come again and again."""
+def _fitting(rows: Sequence[Row], names: Iterable[str]) -> dict[str, int]:
+    """Find the columns of short values that come again and again, and count the different ones."""
     kinds = {name: {str(row[name]).strip() for row in rows if _is_plain(row.get(name))} for name in names}
-    fitting = {
+    return {
         name: len(values)
         for name, values in kinds.items()
         if 2 <= len(values) <= max(2, _MOST_CLASSES * len(rows)) and max(map(len, values)) <= _LONGEST_CLASS
     }
-    return min(fitting, key=fitting.__getitem__, default="")
+
+
+def _label(fitting: Mapping[str, int]) -> str:
+    """Choose the column of classes: one whose name has a usual one in it (`Topic/Code`), or that of fewest values."""
+    usual = {name: count for name, count in fitting.items() if _words(name) & set(LABELS)}
+    return min(usual or fitting, key=fitting.__getitem__, default="")
+
+
+def _words(name: str) -> set[str]:
+    """Split a column's name: `ticketTopic`, `Topic/Code` and `topic_code` all have the word topic."""
+    return set(re.findall(r"[^\W_]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()))
 
 
 def _text(rows: Sequence[Row], names: Iterable[str]) -> str:

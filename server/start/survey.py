@@ -45,6 +45,8 @@ class Survey:
     task: str
     fields: Fields
     guessed: bool
+    others: dict[str, int]
+    """Further columns that could be the classes, and how many values each has."""
     labels: tuple[str, ...]
     train: Portion
     held_out: Portion
@@ -92,7 +94,10 @@ def surveyed(
     labels = tuple(labels_in(source)) if kind.has_classes else ()
     if kind.has_classes and len(labels) < 2:
         what = f"all of one class, {labels[0]!r}" if labels else f"without classes{_instead(first, columns.fields)}"
-        raise DataError(f"{raw.train.name} is {what}: give rows of two classes or more, or name their column (--label)")
+        raise DataError(
+            f"{raw.train.name} is {what}: give rows of two classes or more, or name their column (--label)"
+            f"{_unread(source)}"
+        )
     check = kind.check(labels, template)
     examples = examples_for(source, check, bad_rows="skip")
     train, held_out = Portion(source, examples), Portion(source, examples)
@@ -108,6 +113,7 @@ def surveyed(
         task=columns.task,
         fields=columns.fields,
         guessed=columns.guessed,
+        others=columns.others,
         labels=labels,
         train=train,
         held_out=held_out,
@@ -125,6 +131,12 @@ def _instead(rows: Sequence[Row], fields: Fields) -> str:
     (column,) = fields[LABEL] if len(fields[LABEL]) == 1 else ("",)
     kinds = {type(row[column]).__name__ for row in rows if row.get(column) is not None}
     return f" ({column} holds {', '.join(sorted(kinds))})" if kinds else ""
+
+
+def _unread(source: Source) -> str:
+    """Tell of the rows that cannot be read, which may be why a class is missing."""
+    unread = [located for located in source.rows() if located.row is None]
+    return f"; {len(unread)} of its rows cannot be read: {unread[0].place} {unread[0].problem}" if unread else ""
 
 
 class _Seen(NamedTuple):

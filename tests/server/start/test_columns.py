@@ -97,3 +97,13 @@ def test_answers_within_a_context_are_no_pairs():
     assert columns_in(context, ALL, None, "rows.jsonl").task == "qa"
     with pytest.raises(DataError, match="has no column that looks like the classes"):
         columns_in(rows(question=text, context=text, answer=text), ALL, None, "rows.jsonl")
+
+
+def test_of_columns_that_could_be_classes_the_name_decides_and_others_are_told():
+    made = rows(Kanal=one_of("a", "b"), Freitext=text, **{"Topic/Code": one_of(*"ABCDEFGH")}, Datum=one_of(*range(9)))
+    found = columns_in(made, ALL, None, "rows.csv")
+    assert (found.fields["text"], found.fields["label"]) == (("Freitext",), ("Topic/Code",))
+    assert set(found.others) == {"Kanal", "Datum"}
+    assert found.others["Kanal"] == 2
+    unnamed = columns_in(rows(kind=one_of("a", "b"), body=text), ALL, None, "rows.csv")
+    assert (unnamed.fields["label"], unnamed.others) == (("kind",), {})

@@ -279,8 +279,13 @@ NO_HEADER = b"late again,delivery\n" + b"".join(
         ("text,label\ncafé,a\n".encode("latin-1"), "line 2: is not UTF-8: byte 4 is 0xe9"),
         (b'text,label\n"open,a\nb,c\n', 'line 2: has a " that none closes'),
         (NO_HEADER, "begins with a row"),
+        (
+            b"text,label\n" + b"".join(b"lost %d\xe9,b\nlate %d,a\n" % (i, i) for i in range(20)),
+            "'a': give rows of two classes or more, or name their column (--label); 20 of its rows cannot be read: "
+            "line 2 is not UTF-8: byte",
+        ),
     ],
-    ids=["latin-1", "an open quote", "no header"],
+    ids=["latin-1", "an open quote", "no header", "one class in latin-1"],
 )
 def test_what_is_wrong_with_a_table(new, tmp_path, content, problem):
     (tmp_path / "a.csv").write_bytes(content)
