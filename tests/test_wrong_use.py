@@ -314,3 +314,13 @@ def test_names_that_fit_no_address(tmp_path):
         with pytest.raises(ValidationError, match="becomes a part of addresses"):
             NewJob(name=name, bundle="0" * 64)
     assert NewJob(name="ten boards, Köln", bundle="0" * 64).name == "ten boards, Köln"
+
+
+def test_what_a_command_can_know_at_once_is_said_first(wrong):
+    """Before minutes of an export, and before a server is asked."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"cannot listen on 127.0.0.1, port {port}" in wrong("demo", "--port", port)
+    assert "nosuch" in wrong("job", "create", "news", "--bundle", "nosuch", "--server", NOWHERE)

@@ -92,6 +92,8 @@ def create(
     Example: spry job create news --bundle bundle/ --rounds 50 --per-round 8 --held-out test.jsonl
     """
     given = settings.under({**rounds.asked(), **asdict(ending), **training.asked()})
+    with Bundle.open(bundle, verify=False):
+        pass  # what is wrong with it is said before anything about the server
     with connect(server, admin_token, ca, data) as administrator:
         made = create_job(administrator, name, bundle, given, preset, held_out)
         if bundle_name is not None:

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from edge_client.runtimes.runtime import available
 from server.cli.adapter import save_adapter
+from server.cli.serve import check_free
 from server.demo import intents
 from server.demo.fleet import JOB, DemoFleet, started
 from server.demo.folder import DemoFolder
@@ -43,6 +44,8 @@ def demo(
     Example: spry demo --clients 4 --rounds 6 --keep-serving
     """
     plan = plan_for(clients, rounds, mode, out, model, port)
+    if port:
+        check_free("127.0.0.1", port)  # before the minutes of an export
     folder, screen, begun = DemoFolder(plan.out), Screen(), time.monotonic()
     with screen.tells_an_interruption(), folder.taken():
         _exported(plan, folder, screen)
