@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from edge_client.checkpoints import PACKAGE_PREFIX, local_folder
+from edge_client.checkpoints import PACKAGE_PREFIX, local_model
 from edge_client.data.templates import Template
 from edge_client.tasks.registry import task_named
 from server.errors import ProjectError
@@ -56,7 +56,7 @@ class Reading:
     """
 
     def __init__(self, source: str) -> None:
-        folder = local_folder(source)
+        folder = local_model(source)
         self._tokenizer = _tokenizer(folder)
         self.template = Template() if folder is None else Template.beside(folder)
         config = _config(folder)
