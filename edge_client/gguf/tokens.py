@@ -28,7 +28,9 @@ SPECIAL = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_
 _ENDS = (
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>", "<|end_of_text|>", "</s>",
 )  # fmt: skip
-"""Tokens that end an answer whatever the file says."""
+"""Tokens that llama.cpp takes whole wherever they stand; those that a file calls control tokens end an answer."""
+_UNSTRIPPED = "<unk>", "<s>", "<|endoftext|>"
+"""Of the tokens of Phi 3, those behind which spaces count."""
 
 
 class Pattern(NamedTuple):
@@ -166,14 +168,16 @@ class GgufWords:
     def tokenizer(self) -> Tokenizer:
         """What makes tokens of texts, and texts of tokens."""
         tokenizer = self._of_pieces() if self.model == PIECES else self._of_bytes()
-        rest = "phi-3" in str(self._header.settings.get("general.name", "")).lower()  # as llama.cpp tells it
-        plain = {
-            self.words[self.special[name]] for name in ("bos_token", "unk_token", "eos_token") if name in self.special
-        }
+        strips = "phi-3" in str(self._header.settings.get("general.name", "")).lower()  # as llama.cpp tells it
+        kinds = [
+            USER_DEFINED if word in _ENDS and kind == NORMAL else kind
+            for word, kind in zip(self.words, self.kinds, strict=True)
+        ]
         for kind, special in ((CONTROL, True), (UNKNOWN, True), (USER_DEFINED, False)):
-            words = [word for word, of in zip(self.words, self.kinds, strict=True) if of == kind]
+            words = [word for word, of in zip(self.words, kinds, strict=True) if of == kind]
             added = [
-                AddedToken(word, special=special, normalized=False, rstrip=rest and word not in plain) for word in words
+                AddedToken(word, special=special, normalized=False, rstrip=strips and word not in _UNSTRIPPED)
+                for word in words
             ]
             (tokenizer.add_special_tokens if special else tokenizer.add_tokens)(added)
         self._put_around(tokenizer)
