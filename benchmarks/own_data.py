@@ -35,7 +35,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from edge_client.checkpoints import local_folder
+from edge_client.checkpoints import local_model
 from server.cli.connection import Access, Administrator
 from server.project.file import FILE, written
 from server.project.file import read as read_project
@@ -150,7 +150,7 @@ class OnePlace:
 
     def __init__(self, project: Project) -> None:
         self.model = project.file.model
-        self.folder = str(local_folder(self.model.source) or self.model.source)
+        self.folder = str(local_model(self.model.source) or self.model.source)
         self.tokenizer = AutoTokenizer.from_pretrained(self.folder)
 
     def trained(self, rows: list[dict[str, Any]], rate: float, passes: int) -> Any:

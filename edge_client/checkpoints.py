@@ -1,4 +1,4 @@
-"""Where a model of Hugging Face lies: in a folder, inside an installed Python package, or on the hub."""
+"""Where a model lies: in a folder of Hugging Face's, a GGUF file, an installed Python package, or on the hub."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from edge_client.errors import SpryError
+from edge_client.gguf.places import gguf_at, gguf_below, gguf_in
 
 PACKAGE_PREFIX = "package:"
+_CONFIG = "config.json"
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 _HUB = "https://huggingface.co"
 _PATIENCE = 5.0
@@ -22,28 +24,34 @@ class NoCheckpoint(SpryError):
     """What was named is no model."""
 
 
-def local_folder(source: str) -> Path | None:
-    """The folder that a source names; None for a name on the hub."""
+def local_model(source: str) -> Path | None:
+    """What a source names here, a folder of Hugging Face's or a GGUF file; None for a name on the hub."""
     if source.startswith(PACKAGE_PREFIX):
-        return _package_folder(source.removeprefix(PACKAGE_PREFIX))
+        return _in_package(source.removeprefix(PACKAGE_PREFIX))
     path = Path(source)
     if path.is_dir():
-        return path
+        return path if (path / _CONFIG).is_file() else gguf_in(path) or path
+    if path.is_file() and (file := gguf_at(path)):
+        return file
     beside = path.parent != Path() and path.parent.is_dir()
     if path.exists() or beside or source.startswith((".", "~")) or not _HUB_NAME.fullmatch(source):
-        raise NoCheckpoint(f"{source} is not a folder; give a folder with a Hugging Face model or a hub name")
+        raise NoCheckpoint(
+            f"{source} is no folder and no GGUF file; give a folder with a Hugging Face model, a .gguf, or a hub name"
+        )
     return None
 
 
-def _package_folder(name: str) -> Path:
+def _in_package(name: str) -> Path:
     """A model that an installed Python package carries."""
     spec = find_spec(name)
     roots = [Path(location) for location in (spec.submodule_search_locations or ())] if spec else []
     for root in roots:
-        for config in sorted(root.rglob("config.json")):
+        for config in sorted(root.rglob(_CONFIG)):
             if "model_type" in json.loads(config.read_text()):
                 return config.parent
-    reason = "it holds no config.json of a model" if roots else "no such package is installed"
+        if file := gguf_below(root):
+            return file
+    reason = "it holds no config.json of a model, and no .gguf" if roots else "no such package is installed"
     raise NoCheckpoint(f"the package {name} gives no model: {reason}; install one that has it, or give a folder")
 
 
@@ -54,7 +62,7 @@ def require_hub(name: str) -> None:
     if silent := silent_hub():
         raise NoCheckpoint(
             f"{name} is no folder here, and the hub {silent} cannot be reached; "
-            "give a folder with config.json and model.safetensors, or package:NAME"
+            "give a folder with config.json and model.safetensors, a .gguf, or package:NAME"
         )
 
 

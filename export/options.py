@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from edge_client.bundle.manifest import DEFAULT_TASK, PRECISIONS, TASKS, Precision
-from edge_client.checkpoints import local_folder, require_hub
+from edge_client.checkpoints import local_model, require_hub
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.keys import read_secret
 from edge_client.runtimes.processors import PROCESSORS, Processor
@@ -98,7 +98,7 @@ class ExportOptions:
                 "--low-memory maps weights from files, and --random-weights has none: leave one of them out"
             )
         self._check_out()
-        if local_folder(self.source) is None:
+        if local_model(self.source) is None:
             require_hub(self.source)
 
     def _check_generation(self) -> None:

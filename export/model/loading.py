@@ -1,4 +1,4 @@
-"""Loading what is to be exported: a Hugging Face model and its tokenizer, from a folder, a package or the hub."""
+"""Loading what is to be exported: a model and its tokenizer, from a folder, a GGUF file, a package or the hub."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import transformers
 from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from edge_client.checkpoints import PACKAGE_PREFIX, local_folder, require_hub
+from edge_client.checkpoints import PACKAGE_PREFIX, local_model, require_hub
 from edge_client.data.templates import Template
 from export.errors import ExportError
 from export.model import mapped
+from export.model.gguf.checkpoint import GgufCheckpoint
 from export.tasks.task import ModelTask
 
 _POSITION_TABLES = ("position_embeddings", "wpe", "embed_positions")
@@ -102,14 +103,20 @@ def _usable_positions(table: nn.Embedding) -> int:
 
 def is_too_large(source: str) -> bool:
     """Whether a model's weights should stay in their files."""
-    folder = _folder(source, random_weights=False)
-    return folder is not None and not mapped.fits_memory(folder)
+    place = _place(source, random_weights=False)
+    return place is not None and not mapped.fits_memory(_float_bytes(place))
 
 
 def copied_bytes(source: str) -> int:
     """What the copy takes that weights are mapped from."""
-    folder = _folder(source, random_weights=False)
-    return 0 if folder is None else mapped.widened_bytes(folder)
+    place = _place(source, random_weights=False)
+    if place is None:
+        return 0
+    return _float_bytes(place) if place.is_file() else mapped.widened_bytes(place)
+
+
+def _float_bytes(place: Path) -> int:
+    return 4 * GgufCheckpoint(place).parameters if place.is_file() else mapped.float_bytes(place)
 
 
 def load(
@@ -125,25 +132,30 @@ def load(
 
     With a folder for a `copy`, weights stay in files: the checkpoint's own, or the copy's where they must be converted.
     """
-    folder = _folder(source, random_weights=random_weights)
-    where = str(folder) if folder else source
+    place = _place(source, random_weights=random_weights)
+    where = str(place) if place else source
+    file = GgufCheckpoint(place) if place is not None and place.is_file() else None
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     torch.manual_seed(seed)  # a new task layer starts from the same values in every export
     options: dict[str, Any] = {"attn_implementation": "eager"}
-    config = _config(where)
+    config = _config(where) if file is None else file.config()
     task.configure(config, labels)
-    weights = where if copy is None else _in_files(source, folder, copy)
+    if file is not None and copy is None and not random_weights:
+        options["state_dict"] = dict(file.weights())
+    weights = where if copy is None else _in_files(source, file or place, copy)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = _model(weights, task, config, options, random_weights=random_weights)
-        tokenizer = _tokenizer(where)
+        tokenizer = _tokenizer(where) if file is None else file.tokenizer()
     model.eval().float().requires_grad_(False)
+    if file is not None and model.can_generate():
+        model.generation_config.eos_token_id = file.words.ends or None
     pad = _pad_token(tokenizer, config)
     for part in (model.config, model.config.get_text_config()):
         part.use_cache = False
         part.pad_token_id = pad
-    name = folder.resolve().name if folder and not source.startswith(PACKAGE_PREFIX) else source
+    name = source if place is None or source.startswith(PACKAGE_PREFIX) else file.name if file else place.resolve().name
     model.name_or_path = name  # what PEFT notes as the base: the same wherever the folder lies
     loaded = Loaded(name, model, task, tuple(labels), tokenizer, pad)
     if copy is not None:
@@ -152,22 +164,24 @@ def load(
     return loaded
 
 
-def _in_files(source: str, folder: Path | None, copy: Path) -> str:
-    if folder is None:
+def _in_files(source: str, checkpoint: GgufCheckpoint | Path | None, copy: Path) -> str:
+    if checkpoint is None:
         raise ExportError(
             f"--low-memory maps weights from files, and {source} is no folder: download it into one first"
         )
-    return str(mapped.widened(folder, copy))
+    return str(checkpoint.write(copy) if isinstance(checkpoint, GgufCheckpoint) else mapped.widened(checkpoint, copy))
 
 
-def _folder(source: str, *, random_weights: bool) -> Path | None:
-    """The folder that `source` names; None for a hub name."""
-    path = local_folder(source)
+def _place(source: str, *, random_weights: bool) -> Path | None:
+    """The folder or the GGUF file that `source` names; None for a hub name."""
+    path = local_model(source)
     if path is None:
         require_hub(source)
         return None
+    if path.is_file():
+        return path
     if not (path / "config.json").is_file():
-        raise ExportError(f"{source} holds no model: expected config.json and model.safetensors in it")
+        raise ExportError(f"{source} holds no model: expected config.json and model.safetensors, or a .gguf, in it")
     if not random_weights and not any(path.glob("*.safetensors")) and not any(path.glob("*.bin")):
         raise ExportError(
             f"{source} holds a config.json but no weights (model.safetensors); add them, or pass --random-weights to "
@@ -182,7 +196,7 @@ def _config(where: str) -> Any:
     except Exception as error:
         raise ExportError(
             f"cannot load a model from {where!r}: {_first_line(error)} (expected a folder with config.json, "
-            f"{PACKAGE_PREFIX}NAME, or a name on the hub that this machine can reach)"
+            f"a .gguf, {PACKAGE_PREFIX}NAME, or a name on the hub that this machine can reach)"
         ) from error
 
 
@@ -194,8 +208,16 @@ def _model(
         if random_weights:
             model: PreTrainedModel = factory.from_config(config, **options)
             return model
+        if "state_dict" in options:
+            with torch.device("meta"):
+                factory = type(factory.from_config(config))
         loaded, loading_info = factory.from_pretrained(
-            where, config=config, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True, **options
+            None if "state_dict" in options else where,
+            config=config,
+            dtype=torch.float32,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            **options,
         )
     except Exception as error:
         if "Unrecognized configuration class" in str(error):

@@ -31,9 +31,9 @@ _NOT_NEEDED = 4
 """madvise's MADV_DONTNEED: of a mapped file's pages that nobody wrote to, the next use reads them again."""
 
 
-def fits_memory(folder: Path) -> bool:
-    """Whether a checkpoint in float32 takes less than half of the memory that is free: verification takes as much."""
-    return 2 * float_bytes(folder) < psutil.virtual_memory().available
+def fits_memory(needed: int) -> bool:
+    """Whether weights in float32 take less than half of the memory that is free: verification takes as much."""
+    return 2 * needed < psutil.virtual_memory().available
 
 
 def float_bytes(folder: Path) -> int:

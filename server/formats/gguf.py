@@ -33,10 +33,13 @@ class Architecture(NamedTuple):
 
 
 ARCHITECTURES = {
+    "gemma": Architecture("gemma"),
+    "gemma2": Architecture("gemma2"),
     "gemma3_text": Architecture("gemma3"),
     "gpt2": Architecture("gpt2"),
     "llama": Architecture("llama", pairs=True),
     "mistral": Architecture("llama", pairs=True),
+    "phi3": Architecture("phi3"),
     "qwen2": Architecture("qwen2"),
     "qwen3": Architecture("qwen3"),
 }

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from edge_client.checkpoints import PACKAGE_PREFIX, local_folder, require_hub
+from edge_client.checkpoints import PACKAGE_PREFIX, local_model, require_hub
 from edge_client.data.templates import Template
+from edge_client.gguf.header import GgufHeader
+from edge_client.gguf.tokens import GgufWords
 from edge_client.tasks.registry import task_named
 from server.errors import ProjectError
 from server.project.file import JobPart, ModelPart
@@ -49,7 +51,7 @@ class Choice:
 
 
 class Reading:
-    """How a model reads texts, as far as its folder tells.
+    """How a model reads texts, as far as its folder or its GGUF file tells.
 
     Args:
         source: as `spry export` takes it.
@@ -58,14 +60,25 @@ class Reading:
     """
 
     def __init__(self, source: str) -> None:
-        folder = local_folder(source)
-        if folder is None:
+        place = local_model(source)
+        if place is None:
             require_hub(source)
-        self._tokenizer = _tokenizer(folder)
-        self.template = Template() if folder is None else Template.beside(folder)
-        config = _config(folder)
-        self.positions: int | None = config.get("max_position_embeddings")
-        self.family: str | None = config.get("model_type")
+        self._tokenizer: Tokenizer | None
+        self.positions: int | None
+        self.family: str | None
+        if place is not None and place.is_file():
+            self._read_gguf(GgufHeader(place))
+            return
+        self._tokenizer = _tokenizer(place)
+        self.template = Template() if place is None else Template.beside(place)
+        config = _config(place)
+        self.positions = config.get("max_position_embeddings")
+        self.family = config.get("model_type")
+
+    def _read_gguf(self, header: GgufHeader) -> None:
+        words = GgufWords(header)
+        self._tokenizer, self.template = words.tokenizer(), words.template
+        self.positions, self.family = header.own("context_length", int), header.architecture
 
     @property
     def counts(self) -> bool:
@@ -97,14 +110,14 @@ def _config(folder: Path | None) -> dict[str, Any]:
 def model_for(task: str | None, asked: str | None) -> str:
     """The one that was asked for; a text's class can be learned by the encoder that comes as a package.
 
-    Of a folder by its whole path: the project is another folder.
+    Of a folder or a file by its whole path: the project is another folder.
     """
     if asked is None and task == "causal-lm":
         raise ProjectError(
-            "these rows are for a language model, which has to be named: give --model with a folder or a name on the "
-            "hub; or name the column of their classes (--label)"
+            "these rows are for a language model, which has to be named: give --model with a folder, a .gguf or a name "
+            "on the hub; or name the column of their classes (--label)"
         )
-    if asked is not None and Path(asked).expanduser().is_dir():
+    if asked is not None and Path(asked).expanduser().exists():
         return str(Path(asked).expanduser().resolve())
     return asked or ENCODER
 

@@ -131,19 +131,17 @@ def test_a_folder_without_a_model(tmp_path):
 
 
 def test_a_file(model_folder):
-    assert "config.json is not a folder; give a folder with a Hugging Face model" in refused(
-        model_folder / "config.json"
-    )
+    assert "config.json is no folder and no GGUF file; give a folder" in refused(model_folder / "config.json")
 
 
 def test_no_such_folder(tmp_path):
-    assert "absent is not a folder" in refused(tmp_path / "absent")
+    assert "absent is no folder" in refused(tmp_path / "absent")
 
 
 def test_a_name_the_hub_cannot_give():
     text = refused("nobody/no-such-model")
     assert "cannot load a model from 'nobody/no-such-model'" in text
-    assert "expected a folder with config.json, package:NAME, or a name on the hub" in text
+    assert "expected a folder with config.json, a .gguf, package:NAME, or a name on the hub" in text
 
 
 @pytest.mark.parametrize(

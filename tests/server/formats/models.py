@@ -8,7 +8,17 @@ import numpy as np
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors.numpy import load_file
-from transformers import Gemma3TextConfig, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import (
+    Gemma2Config,
+    Gemma3TextConfig,
+    GemmaConfig,
+    GPT2Config,
+    LlamaConfig,
+    MistralConfig,
+    Phi3Config,
+    Qwen2Config,
+    Qwen3Config,
+)
 
 from edge_client.bundle.adapters import folded
 from edge_client.bundle.folder import Bundle
@@ -30,6 +40,8 @@ _SHAPE = {
     "intermediate_size": 96, "max_position_embeddings": 64, "initializer_range": 0.2,
 }  # fmt: skip
 CONFIGS = {
+    "gemma": lambda **words: GemmaConfig(**_SHAPE, head_dim=16, **words),
+    "gemma2": lambda **words: Gemma2Config(**_SHAPE, head_dim=16, query_pre_attn_scalar=16, sliding_window=8, **words),
     "gemma3_text": lambda **words: Gemma3TextConfig(
         **_SHAPE, head_dim=16, query_pre_attn_scalar=16, layer_types=["full_attention"] * 2, **words
     ),
@@ -38,6 +50,7 @@ CONFIGS = {
     ),
     "llama": lambda **words: LlamaConfig(**_SHAPE, **words),
     "mistral": lambda **words: MistralConfig(**_SHAPE, sliding_window=None, **words),
+    "phi3": lambda **words: Phi3Config(**_SHAPE, **words),
     "qwen2": lambda **words: Qwen2Config(**_SHAPE, **words),
     "qwen3": lambda **words: Qwen3Config(**_SHAPE, head_dim=16, **words),
 }

@@ -33,6 +33,10 @@ def whole(folder: Path, file: Path) -> Path:
         writer.add_value_length(size)
         writer.add_rope_dimension_count(size)
         rope = config.rope_parameters
+        if kind == "gemma2":
+            writer.add_sliding_window(config.sliding_window)
+            writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+            writer.add_final_logit_softcapping(config.final_logit_softcapping)
         writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
     _add_words(writer, config.vocab_size, gguf)
     _add_tensors(writer, model, gguf)
@@ -79,7 +83,7 @@ def _laid_out(name: str, value: np.ndarray, config, *, pairs: bool) -> np.ndarra
     layer = name.split(".")[-2]
     if config.model_type == "gpt2" and layer in ("c_attn", "c_proj", "c_fc") and value.ndim == 2:
         return value.T
-    if config.model_type == "gemma3_text" and "norm" in name:
+    if config.model_type.startswith("gemma") and "norm" in name:
         return value + 1
     if pairs and layer in ("q_proj", "k_proj"):
         return turned(value, config.num_attention_heads if layer == "q_proj" else config.num_key_value_heads)
