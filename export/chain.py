@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor, fx
 
 from edge_client.bundle.manifest import DUAL, ENTER, HEAD, SCALAR, VJP
+from edge_client.progress import Progress
 from export.adapt.wrapping import Adapted
 from export.dual.builder import ProgramBuilder
 from export.dual.generation import generation_programs
@@ -21,7 +22,6 @@ from export.graph.slots import Role, slot_of, value_of
 from export.lower.target import Shaped
 from export.model.loading import Loaded
 from export.options import ExportOptions
-from export.progress import Progress
 
 _TOGETHER, _MOST_PIECES = 512, 4
 """Tokens, each with its tangents, that go through a block together: what is made of more leaves a processor's cache.
@@ -56,6 +56,8 @@ class Parts:
     chain: DifferentiatedModel
     processors: Mapping[str, str]
     """By runtime, what its files are made for."""
+    in_files: bool = False
+    """Whether the model's weights are mapped, and read while they are needed."""
 
 
 def differentiate(loaded: Loaded, adapted: Adapted, options: ExportOptions, progress: Progress) -> DifferentiatedModel:

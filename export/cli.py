@@ -7,15 +7,13 @@ import logging
 import os
 import resource
 import warnings
-from collections.abc import Generator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from edge_client.bundle.manifest import DEFAULT_TASK, PRECISIONS, TASKS, Check, Manifest
@@ -23,6 +21,7 @@ from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.commands.options.groups import OptionGroup, grouped
 from edge_client.errors import SpryError
 from edge_client.memory import resident
+from edge_client.progress import Terminal
 from edge_client.runtimes.processors import PROCESSORS
 from edge_client.runtimes.runtime import RUNTIMES
 from export.options import ExportOptions, parse_labels, parse_numbers
@@ -43,44 +42,6 @@ def quiet_libraries() -> None:
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
-
-class Terminal:
-    """Progress on standard error: a bar per stage where somebody watches, a line per stage otherwise."""
-
-    def __init__(self) -> None:
-        self._console = Console(stderr=True)
-        self._bar = Progress(
-            SpinnerColumn(finished_text="[green]✓[/green]"),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("[dim]{task.fields[detail]}"),
-            console=self._console,
-        )
-        self._task: TaskID | None = None
-        self._steps = 0
-
-    @contextmanager
-    def stage(self, name: str, steps: int = 0) -> Generator[None, None, None]:
-        self._steps = steps
-        self._task = self._bar.add_task(name, total=max(steps, 1), detail="")
-        yield
-        self._bar.update(self._task, completed=max(steps, 1), detail="")
-        if not self._console.is_terminal:
-            self._console.print(f"{name}: done in {self._bar.tasks[self._task].elapsed or 0:.1f} s")
-
-    def advance(self, what: str) -> None:
-        assert self._task is not None
-        self._bar.update(self._task, advance=1, detail=what)
-
-    @contextmanager
-    def shown(self) -> Generator[Terminal, None, None]:
-        with (
-            self._bar if self._console.is_terminal else nullcontext()
-        ):  # where nobody watches it would print a blank line
-            yield self
 
 
 @dataclass(frozen=True)
@@ -116,7 +77,10 @@ class WorkOptions(OptionGroup):
 
     title = "Work and checks"
 
-    verify_directions: Annotated[int, typer.Option(help="Random directions to verify with; 0 skips it.")] = 20
+    verify: Annotated[
+        str, typer.Option(help="auto: every program in as few passes as prove it; full: all blocks in many; none.")
+    ] = "auto"
+    verify_directions: Annotated[int | None, typer.Option(hidden=True)] = None
     measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Measure each program's memory.")] = True
     low_memory: Annotated[
         bool | None,
@@ -171,6 +135,7 @@ def export(
         seed=seed,
         random_weights=random_weights,
         allow_fallback=programs.allow_fallback,
+        verify=work.verify,  # type: ignore[arg-type] -- likewise
         verify_directions=work.verify_directions,
         measure=work.measure,
         cache=None if work.no_cache else work.cache_dir or default_cache(),
@@ -181,6 +146,9 @@ def export(
         sign=sign,
     )
     options.check()
+    if work.verify_directions is not None:
+        instead = "full" if work.verify_directions else "none"
+        typer.echo(f"--verify-directions goes with the next release: --verify {instead} is the way to say it", err=True)
     quiet_libraries()
     from export.pipeline import export_bundle  # the libraries behind it take seconds to import
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -19,6 +19,10 @@ from edge_client.tasks.registry import task_named
 from export.adapt.adapter import check_adapter
 from export.errors import ExportError
 from export.values import known, listed, positive
+
+Verify = Literal["auto", "full", "none"]
+VERIFY: tuple[Verify, ...] = get_args(Verify)
+_DIRECTIONS = 20
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,12 @@ class ExportOptions:
     low_memory: bool | None = None
     """Whether weights stay in files and few blocks are verified; None: where the memory is short."""
     allow_fallback: bool = False
-    verify_directions: int = 20
-    """Random directions per runtime; 0 skips verification."""
+    verify: Verify = "auto"
+    """Whether every program is held against the model in as few passes as its bounds need, all blocks in many, or not.
+    """
+    verify_directions: int | None = None
+    """So many random directions along all blocks; 0 skips verification. It is what `verify` was before it had a name.
+    """
     measure: bool = True
     """Whether each program's memory is measured."""
     cache: Path | None = None
@@ -68,6 +76,13 @@ class ExportOptions:
         return tuple((batch, length) for length in self.lengths for batch in self.batches)
 
     @property
+    def most_directions(self) -> int:
+        """Random directions that a runtime is verified with at most; 0: it is not verified."""
+        if self.verify_directions is not None:
+            return self.verify_directions
+        return 0 if self.verify == "none" else _DIRECTIONS
+
+    @property
     def archive_path(self) -> Path:
         return self.out.with_name(f"{self.out.name}.zip")
 
@@ -85,8 +100,9 @@ class ExportOptions:
         if self.cuts is not None:
             positive("cuts", [self.cuts])
         self._check_generation()
-        if self.verify_directions < 0:
-            raise ExportError(f"verification takes 0 directions (to skip it) or more, got {self.verify_directions}")
+        known("verification", [self.verify], VERIFY)
+        if self.most_directions < 0:
+            raise ExportError(f"verification takes 0 directions (to skip it) or more, got {self.most_directions}")
         if min(self.lengths, default=0) < 2:
             raise ExportError(f"a sequence needs at least 2 tokens, got --seq {listed(self.lengths)}")
         if task_named(self.task).has_classes and len(self.labels) < 2:

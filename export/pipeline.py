@@ -13,6 +13,7 @@ from torch import Tensor
 from edge_client.bundle import manifest as m
 from edge_client.bundle import signature
 from edge_client.keys import read_secret
+from edge_client.progress import Progress, Silent
 from export.adapt.wrapping import adapt
 from export.assembly import assemble
 from export.chain import DifferentiatedModel, Parts, differentiate
@@ -21,14 +22,17 @@ from export.errors import ExportError, VerificationFailed
 from export.graph.slots import slot_of
 from export.lower.lowering import LoweredSegment, SegmentLowering, lower_all, prune
 from export.lower.target import Shaped, processor_for
+from export.model import mapped
 from export.model.loading import Loaded, copied_bytes, is_too_large, load
+from export.model.mapped import Scratch
 from export.options import ExportOptions
-from export.progress import Progress, Silent
 from export.tasks.registry import MODEL_TASKS
-from export.verification import measured, verified
+from export.verification import Verification, measured
 from export.write import pack
 
 CACHE_LIMIT = 20_000_000_000
+_LARGE = 200_000_000
+"""Bytes of a model in float32 whose weights stay in files while it is exported."""
 
 
 def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m.Manifest:
@@ -40,19 +44,15 @@ def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m
         loaded = _loaded(options)
         _refuse_long_sequences(loaded, options)
         pack.require_space(options.out, _expected_bytes(loaded, options))
+        in_files = options.low_memory or _left_in_files(loaded, options.out)
     with progress.stage("adapt"):
         adapted = adapt(loaded, options.adapter, options.seed)
     with progress.stage("capture and differentiate", len(options.shapes)):
         chain = differentiate(loaded, adapted, options, progress)
     with tempfile.TemporaryDirectory() if options.cache is None else nullcontext(str(options.cache)) as cache:
         Path(cache).mkdir(parents=True, exist_ok=True)
-        parts = Parts(options, loaded, adapted, chain, _processors(chain, options))
-        try:
-            manifest = _written(parts, Path(cache), progress)
-        except VerificationFailed as error:
-            if not all(parts.processors[runtime] for runtime in error.runtimes):
-                raise
-            manifest = _written(parts, Path(cache), progress, fine=True)
+        parts = Parts(options, loaded, adapted, chain, _processors(chain, options), in_files=bool(in_files))
+        manifest = _finest_needed(parts, Path(cache), progress)
         if options.cache is not None:
             prune(options.cache, CACHE_LIMIT)
     if options.archive:
@@ -61,17 +61,32 @@ def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m
     return manifest
 
 
-def _written(parts: Parts, cache: Path, progress: Progress, *, fine: bool = False) -> m.Manifest:
+def _finest_needed(parts: Parts, cache: Path, progress: Progress) -> m.Manifest:
+    """The whole bundle, by int8 products that are as exact as they can be where the usual ones are too coarse."""
+    with pack.scratch(parts.options.out) as scratch:
+        verification = Verification(parts, Scratch(scratch) if parts.in_files else None)
+        try:
+            return _written(parts, cache, progress, verification)
+        except VerificationFailed as error:
+            if not all(parts.processors[runtime] for runtime in error.runtimes):
+                raise
+            return _written(parts, cache, progress, verification, fine=True)
+
+
+def _written(
+    parts: Parts, cache: Path, progress: Progress, verification: Verification, *, fine: bool = False
+) -> m.Manifest:
     """The whole bundle in its place, or nothing; `fine`: the form of int8 products that is as exact as it can be."""
     options = parts.options
     jobs = _jobs(parts, fine=fine)
     with progress.stage("lower, in two digits" if fine else "lower", len(jobs)):
-        results = lower_all(jobs, cache, options.workers, _telling(progress))
+        workers = options.workers or int(bool(options.low_memory))
+        results = lower_all(jobs, cache, workers, _telling(progress))
         _refuse_fallbacks(results, options)
     with pack.staging(options.out) as folder:
         manifest = assemble(folder, parts, results)
-        if options.verify_directions:
-            manifest = verified(folder, manifest, parts, progress)
+        if options.most_directions:
+            manifest = verification.verified(folder, manifest, progress)
         if options.measure:
             manifest = measured(folder, manifest, cache, progress)
         pack.write_manifest(folder, manifest)
@@ -100,6 +115,18 @@ def _loaded(options: ExportOptions) -> Loaded:
     pack.require_space(options.out, copied_bytes(options.source), "a copy of the weights in float32")
     with pack.scratch(options.out) as copy:
         return load(*given, seed=options.seed, copy=copy)
+
+
+def _left_in_files(loaded: Loaded, out: Path) -> bool:
+    """Whether a large model's weights stay in files, from which they are read while they are needed."""
+    size = 4 * loaded.parameters
+    if size < _LARGE or not pack.has_space(out, 2 * size):  # once as they are and once as they are quantized
+        return False
+    with pack.scratch(out) as scratch:
+        mapped.move_to_files(loaded.model, Scratch(scratch))
+    tables = loaded.model.get_input_embeddings(), loaded.model.get_output_embeddings()
+    mapped.let_go_behind([*loaded.blocks, *(table for table in tables if table is not None)])
+    return True
 
 
 def _refuse_long_sequences(loaded: Loaded, options: ExportOptions) -> None:
@@ -132,7 +159,7 @@ def _jobs(parts: Parts, *, fine: bool = False) -> list[SegmentLowering]:
             tied,
             processor=parts.processors[runtime],
             fine=fine,
-            low_memory=bool(options.low_memory),
+            in_files=parts.in_files,
         )
         for runtime in options.runtimes
         for segment in chain.segments

@@ -2,64 +2,142 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from edge_client.bundle import manifest as m
+from edge_client.progress import Progress
 from export.chain import Parts
 from export.check import verify
-from export.check.excerpt import excerpt, few_segments, only
+from export.check.excerpt import excerpt, few_segments, only, stand_alone, structure
 from export.check.generation import verify_generation
 from export.check.memory import memory_of
 from export.check.quantized import dequantized_weights
 from export.check.reference import Reference
+from export.check.verify import Extent
 from export.model.mapped import Scratch
-from export.progress import Progress
-from export.write import pack
+from export.write.description import structure_of
 
 
-def verified(folder: Path, manifest: m.Manifest, parts: Parts, progress: Progress) -> m.Manifest:
-    """The manifest with every runtime's checks, or `VerificationFailed`."""
-    options, loaded = parts.options, parts.loaded
-    few = few_segments(manifest.segments) if options.low_memory and loaded.blocks else None
-    if few is None:
-        checks = _checks(folder, manifest, parts, progress)
-    else:
-        with pack.scratch(options.out) as scratch, only(loaded.blocks, few):
-            short = excerpt(manifest, few)
-            checks = _checks(folder, short, parts, progress, Scratch(scratch))
-            blocks = sum(segment.last_block - segment.first_block for segment in few)
-            checks = [msgspec.structs.replace(check, what=f"{check.what}, of {blocks} blocks") for check in checks]
-    verify.refuse_failures(checks)
-    tried = {name: verify.with_trials(folder, name, spec) for name, spec in manifest.runtimes.items()}
-    return msgspec.structs.replace(manifest, runtimes=tried, verification=tuple(checks))
+@dataclass(frozen=True)
+class _Scope:
+    """A part of the chain, and how much of it is held against the model."""
+
+    segments: Sequence[m.Segment]
+    extent: Extent
+    blocks: int = 0
+    """Those that are left of the model; 0 for all."""
 
 
-def _checks(
-    folder: Path, manifest: m.Manifest, parts: Parts, progress: Progress, scratch: Scratch | None = None
-) -> list[m.Check]:
-    """Every runtime against the eager model; with a place for quantized weights, one program at a time."""
-    options, loaded, adapted, chain = parts.options, parts.loaded, parts.adapted, parts.chain
-    sample = verify.make_sample(loaded, adapted, manifest, options.verify_directions, options.seed)
-    plain = Reference(adapted, loaded.task)
-    unquantized = verify.Truth(plain, sample)
-    programs = {segment.name: chain.programs[segment.name] for segment in manifest.segments}
-    checks: list[m.Check] = []
-    with progress.stage("verify", len(options.runtimes)):
-        for runtime in options.runtimes:
+class Verification:
+    """Holds what an export writes against its model; what the model says is kept for another attempt."""
+
+    def __init__(self, parts: Parts, scratch: Scratch | None) -> None:
+        self._parts = parts
+        self._scratch = scratch
+        self._scopes = _scopes(parts)
+        self._plain = Reference(parts.adapted, parts.loaded.task)
+        self._references: dict[str, Reference] = {}
+        self._truths: dict[tuple[int, Reference], verify.Truth] = {}
+
+    def verified(self, folder: Path, manifest: m.Manifest, progress: Progress) -> m.Manifest:
+        """The manifest with every runtime's checks, or `VerificationFailed`."""
+        options = self._parts.options
+        checks: list[m.Check] = []
+        directions = 1 if self._scopes[0].extent.adaptive else options.most_directions
+        steps = sum(1 + 2 * scope.extent.exact + directions for scope in self._scopes) + bool(options.generate)
+        with progress.stage("verify", steps * len(options.runtimes)):
+            for number, scope in enumerate(self._scopes):
+                found: list[m.Check] = []
+                with self._alone(scope):
+                    for runtime in options.runtimes:
+                        found += self._checks(folder, manifest, runtime, number, progress)
+                verify.refuse_failures(found)
+                checks += found
+            if options.generate:
+                checks += self._of_generation(folder, manifest, progress)
+        verify.refuse_failures(checks)
+        tried = {name: verify.with_trials(folder, name, spec) for name, spec in manifest.runtimes.items()}
+        return msgspec.structs.replace(manifest, runtimes=tried, verification=tuple(checks))
+
+    def _alone(self, scope: _Scope) -> AbstractContextManager[None]:
+        """The model without the other blocks, where a scope leaves some out."""
+        return only(self._parts.loaded.blocks, scope.segments) if scope.blocks else nullcontext()
+
+    def _checks(
+        self, folder: Path, manifest: m.Manifest, runtime: str, number: int, progress: Progress
+    ) -> list[m.Check]:
+        scope, options = self._scopes[number], self._parts.options
+        short = excerpt(manifest, scope.segments) if scope.blocks else manifest
+        plain, model = self._plain, self._reference(runtime, manifest)
+        truth, unquantized = self._truth(number, short, model), self._truth(number, short, plain)
+        where = f", of {scope.blocks} blocks" if scope.blocks else ""
+        checks = verify.verify(
+            folder, short, runtime, truth, unquantized, low_memory=bool(options.low_memory), extent=scope.extent,
+            advance=lambda what: progress.advance(f"{runtime}: {what}{where}"),
+        )  # fmt: skip
+        return [msgspec.structs.replace(check, what=f"{check.what}{where}") for check in checks]
+
+    def _truth(self, number: int, manifest: m.Manifest, model: Reference) -> verify.Truth:
+        if (number, model) not in self._truths:
+            self._truths[number, model] = verify.Truth(model, self._sample(manifest))
+        return self._truths[number, model]
+
+    def _sample(self, manifest: m.Manifest) -> verify.Sample:
+        options = self._parts.options
+        return verify.make_sample(
+            self._parts.loaded, self._parts.adapted, manifest, options.most_directions, options.seed
+        )
+
+    def _reference(self, runtime: str, manifest: m.Manifest) -> Reference:
+        """The model as a runtime's quantization sees it."""
+        if runtime not in self._references:
+            options, chain, adapted = self._parts.options, self._parts.chain, self._parts.adapted
+            names = {segment.name for scope in self._scopes for segment in scope.segments}
+            programs = {name: shaped for name, shaped in chain.programs.items() if name in names}
             processor = manifest.runtimes[runtime].processor
             replaced = dequantized_weights(
-                programs, chain.stored, adapted.model, runtime, options.precision, processor, scratch
+                programs, chain.stored, adapted.model, runtime, options.precision, processor, self._scratch
             )
-            model = Reference(adapted, loaded.task, replaced) if replaced else plain
-            truth = verify.Truth(model, sample) if replaced else unquantized
-            checks += verify.verify(folder, manifest, runtime, truth, unquantized, low_memory=scratch is not None)
-            if options.generate:
-                ids = sample.inputs["input_ids"][0]
-                checks += verify_generation(folder, manifest, runtime, model, ids, sample.values)
-            progress.advance(runtime)
-    return checks
+            self._references[runtime] = (
+                Reference(adapted, self._parts.loaded.task, replaced) if replaced else self._plain
+            )
+        return self._references[runtime]
+
+    def _of_generation(self, folder: Path, manifest: m.Manifest, progress: Progress) -> list[m.Check]:
+        sample = self._sample(manifest)
+        checks: list[m.Check] = []
+        for runtime in self._parts.options.runtimes:
+            model, ids = self._reference(runtime, manifest), sample.inputs["input_ids"][0]
+            checks += verify_generation(folder, manifest, runtime, model, ids, sample.values)
+            progress.advance(f"{runtime}: generation")
+        return checks
+
+
+def _scopes(parts: Parts) -> list[_Scope]:
+    """What is verified: all in all, or blocks of each structure as a model of their own, and the whole in little.
+
+    Blocks of one structure share their programs, so that a few of them prove the way back and the model's own
+    derivatives; that all of them are in their places is proved by the whole chain's loss and its derivatives along a
+    few directions.
+    """
+    options, chain, blocks = parts.options, parts.chain, parts.loaded.blocks
+    whole = structure_of(chain.segments).segments
+    adaptive = options.verify == "auto" and options.verify_directions is None
+    few = few_segments(whole, [structure(segment) for segment in chain.segments[1:-1]]) if blocks else whole
+    own = sum(segment.last_block - segment.first_block for segment in few)
+    if options.low_memory and blocks:
+        return [_Scope(few, Extent(adaptive=adaptive), own)]
+    if not adaptive or len(few) == len(whole) or not stand_alone(chain.segments, chain.stored, blocks):
+        return [_Scope(whole, Extent(adaptive=adaptive))]
+    return [
+        _Scope(few, Extent(beside_float=False, adaptive=True), own),
+        _Scope(whole, Extent(exact=False, adaptive=True)),
+    ]
 
 
 def measured(folder: Path, manifest: m.Manifest, cache: Path, progress: Progress) -> m.Manifest:

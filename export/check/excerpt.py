@@ -7,21 +7,49 @@ left out hand on what they are given.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from edge_client.bundle.manifest import Manifest, Segment
+from export.graph.segments import SegmentGraph
+from export.graph.slots import Role, slot_of, value_of
 
 
-def few_segments(segments: Sequence[Segment]) -> list[Segment]:
-    """The embedding, the first, the middle and the last group of blocks, and the head."""
+def few_segments(segments: Sequence[Segment], structures: Sequence[object] = ()) -> list[Segment]:
+    """The embedding, the first, the middle and the last group of blocks, the first of each structure, and the head."""
     embed, *groups, head = segments
-    chosen = sorted({0, len(groups) // 2, len(groups) - 1})
+    first = {structure: number for number, structure in reversed([*enumerate(structures)])}
+    chosen = sorted({0, len(groups) // 2, len(groups) - 1, *first.values()})
     return [embed, *(groups[number] for number in chosen), head]
+
+
+def structure(segment: SegmentGraph) -> str:
+    """What a segment computes, whatever its weights."""
+    places = {node: number for number, node in enumerate(segment.graph.graph.nodes)}
+    lines: list[str] = []
+    for node in places:
+        if node.op == "placeholder":
+            slot = slot_of(node)
+            own = slot.name if slot.role is Role.CONSTANT else ""  # masks and the like are named by their content
+            lines.append(f"{slot.role} {own} {tuple(value_of(node).shape)}")
+        else:
+            arguments = fx.map_arg((node.args, node.kwargs), lambda n: f"%{places[n]}")  # type: ignore[arg-type]
+            lines.append(f"{node.target} {arguments}")
+    return "\n".join(lines)
+
+
+def stand_alone(segments: Sequence[SegmentGraph], stored: Mapping[str, Tensor], blocks: Sequence[nn.Module]) -> bool:
+    """Whether every segment reads its own blocks' weights alone, so that it may stand behind any other."""
+    owner = {p.data_ptr(): number for number, block in enumerate(blocks) for p in block.parameters()}
+    for segment in segments:
+        frozen = [stored[slot.name].data_ptr() for slot in segment.slots(Role.FROZEN)]
+        if any(owner[place] not in segment.blocks for place in frozen if place in owner):
+            return False
+    return True
 
 
 def excerpt(manifest: Manifest, segments: Sequence[Segment]) -> Manifest:

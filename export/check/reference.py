@@ -6,7 +6,7 @@ makes of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from export.errors import ExportError
 from export.graph.capture import TaskForward
 from export.graph.slots import Slot
 from export.tasks.task import ModelTask
+
+_TOKENS_AT_ONCE = 128
+"""Of a language model: each token has as many logits as there are words, several times over."""
 
 
 class Reference:
@@ -35,13 +38,28 @@ class Reference:
         self, inputs: Mapping[str, Tensor], values: Mapping[str, Tensor], added: Mapping[str, Tensor] | None = None
     ) -> Tensor:
         """Loss of each example with trainable tensors `values` (by PEFT key), and `added` at bottlenecks."""
+        return torch.cat([self._losses(*some, values) for some in self._in_pieces(inputs, added or {})])
+
+    def _losses(
+        self, inputs: Mapping[str, Tensor], added: Mapping[str, Tensor], values: Mapping[str, Tensor]
+    ) -> Tensor:
         *tokens, _labels = inputs
         forward = TaskForward(self._model, self._task, tuple(tokens))
         named = {self._name_of[key]: value for key, value in values.items()}
         parameters = {"model." + name: value for name, value in {**self._frozen, **named}.items()}
-        with at_bottlenecks(self._adapted, added or {}, added or {}):
+        with at_bottlenecks(self._adapted, added, added):
             losses, _ = functional_call(forward, parameters, tuple(inputs.values()))
         return losses
+
+    def _in_pieces(
+        self, inputs: Mapping[str, Tensor], *others: Mapping[str, Tensor]
+    ) -> Iterator[tuple[dict[str, Tensor], ...]]:
+        """Some of the examples at a time where each token has logits of its own, with the same rows of the others."""
+        batch, length = next(iter(inputs.values())).shape
+        rows = max(1, _TOKENS_AT_ONCE // length) if self._task.kind.per_token else batch
+        for first in range(0, batch, rows):
+            some = slice(first, first + rows)
+            yield tuple({name: value[some] for name, value in each.items()} for each in (inputs, *others))
 
     def logits(self, tokens: Sequence[int], values: Mapping[str, Tensor]) -> Tensor:
         """[tokens, vocabulary], of a language model that reads them all at once."""
@@ -56,9 +74,27 @@ class Reference:
         self, inputs: Mapping[str, Tensor], values: Mapping[str, Tensor], names: Iterable[str]
     ) -> dict[str, Tensor]:
         """What enters the factors before these bottlenecks, [batch, tokens, features]."""
-        with torch.no_grad(), at_bottlenecks(self._adapted, names, {}) as seen:
-            self.losses(inputs, values)
-        return seen
+        parts: list[dict[str, Tensor]] = []
+        with torch.no_grad():
+            for some, nothing in self._in_pieces(inputs, {}):
+                with at_bottlenecks(self._adapted, names, {}) as seen:
+                    self._losses(some, nothing, values)
+                parts.append(seen)
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+    def along(
+        self,
+        inputs: Mapping[str, Tensor],
+        values: Mapping[str, Tensor],
+        direction: Mapping[str, Tensor],
+        entering: Mapping[str, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Each example's loss, and its derivative along one direction, of weights and at bottlenecks."""
+        moving = {key: values[key] for key in direction}
+        pieces = self._in_pieces(inputs, entering or {})
+        parts = [self._along(some, values, moving, dict(direction), added) for some, added in pieces]
+        losses, slopes = zip(*parts, strict=True)
+        return torch.cat(losses), torch.cat(slopes)
 
     def jvp(
         self,
@@ -68,31 +104,45 @@ class Reference:
         entering: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
         """The derivative of each example's loss along one direction, of weights and at bottlenecks."""
-        moving = {key: values[key] for key in direction}
-        still = {key: torch.zeros_like(value) for key, value in (entering or {}).items()}
+        return self.along(inputs, values, direction, entering)[1]
 
-        def along(moved: dict[str, Tensor], added: dict[str, Tensor]) -> Tensor:
-            return self.losses(inputs, {**values, **moved}, added)
+    def _along(
+        self,
+        inputs: Mapping[str, Tensor],
+        values: Mapping[str, Tensor],
+        moving: dict[str, Tensor],
+        direction: dict[str, Tensor],
+        entering: dict[str, Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        still = {key: torch.zeros_like(value) for key, value in entering.items()}
+
+        def losses(moved: dict[str, Tensor], added: dict[str, Tensor]) -> Tensor:
+            return self._losses(inputs, added, {**values, **moved})
 
         try:
             with torch.no_grad():
-                slope: Tensor = jvp(along, (moving, still), (dict(direction), dict(entering or {})))[1]
+                found: tuple[Tensor, Tensor] = jvp(losses, (moving, still), (direction, entering))
         except RuntimeError as error:
             if "autograd.Function" not in str(error):
                 raise
             raise ExportError(
                 "torch.func.jvp cannot differentiate an autograd.Function of the model or its adapter, so nothing can "
-                "be verified; choose another, or take --verify-directions 0 at your own risk"
+                "be verified; choose another, or take --verify none at your own risk"
             ) from error
-        return slope
+        return found
 
     def gradient(self, inputs: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The gradient of the mean loss."""
         leaves = {key: value.detach().clone().requires_grad_() for key, value in values.items()}
-        with torch.enable_grad():
-            loss = self.losses(inputs, leaves).mean()
-            gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
-        return dict(zip(leaves, gradients, strict=True))
+        total = {key: torch.zeros_like(value) for key, value in leaves.items()}
+        batch = len(next(iter(inputs.values())))
+        for some, nothing in self._in_pieces(inputs, {}):
+            with torch.enable_grad():
+                loss = self._losses(some, nothing, leaves).sum() / batch
+                gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+            for key, gradient in zip(leaves, gradients, strict=True):
+                total[key] += gradient
+        return total
 
     def slope(
         self,

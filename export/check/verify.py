@@ -8,7 +8,8 @@ do to the estimated gradient is reported against the float model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -35,6 +36,10 @@ GRADIENT_BOUND: dict[Precision, float | None] = {"none": 1e-4, "int8": None, "in
 SLOPE_BOUND = 0.05
 _STEPS = (0.1, 0.03, 0.01, 0.001)
 """Of finite differences: curvature spoils long ones and rounding short ones, how long depends on the model."""
+_CLOSE = 0.2
+"""Of their bound: no other step is tried then."""
+_SURE, _LEAST = 2.0, 4
+"""Standard deviations that an error must be away from its bound, and derivatives that it must be of."""
 _SPREAD = 0.02
 """Adapters start as no-ops; verification moves them, so that every derivative is exercised."""
 
@@ -82,9 +87,12 @@ class Truth:
     def __init__(self, model: Reference, sample: Sample) -> None:
         self.sample = sample
         self._model = model
+        self._along: list[tuple[np.ndarray, np.ndarray]] = []
 
     @cached_property
     def losses(self) -> np.ndarray:
+        if self.sample.directions:
+            return self._to(1)[0][0]  # a derivative comes with the loss
         with torch.no_grad():
             return self._model.losses(self.sample.inputs, self.sample.values).numpy()
 
@@ -92,33 +100,65 @@ class Truth:
     def gradient(self) -> dict[str, Tensor]:
         return self._model.gradient(self.sample.inputs, self.sample.values)
 
-    @cached_property
-    def jvps(self) -> np.ndarray:
-        """One row for each direction, of each example."""
+    def jvps(self, count: int) -> np.ndarray:
+        """One row for each of the first directions, of each example."""
+        return np.stack([slopes for _, slopes in self._to(count)])
+
+    def _to(self, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Losses and derivatives along the first directions."""
         sample = self.sample
-        pairs = zip(sample.directions, sample.entering, strict=True)
-        return np.stack([self._model.jvp(sample.inputs, sample.values, *pair).numpy() for pair in pairs])
+        pairs = [*zip(sample.directions, sample.entering, strict=True)]
+        for pair in pairs[len(self._along) : count]:
+            losses, slopes = self._model.along(sample.inputs, sample.values, *pair)
+            self._along.append((losses.numpy(), slopes.numpy()))
+        return self._along[:count]
 
     @cached_property
     def moved(self) -> dict[str, Tensor]:
         """What the first direction at bottlenecks is in their factors' weights, [batch, rank, features]."""
         sample, first = self.sample, self.sample.entering[0]
+        if not first:
+            return {}
         entering = self._model.entering(sample.inputs, sample.values, first)
         return {name: v.transpose(1, 2) @ entering[name] for name, v in first.items()}
 
     @cached_property
     def disagreement(self) -> float:
-        """How far finite differences along the first direction are from its derivative."""
-        sample = self.sample
-        slopes = [
-            self._model.slope(sample.inputs, sample.values, sample.directions[0], step, sample.entering[0])
-            for step in _STEPS
-        ]
-        return min(_relative(slope.numpy(), self.jvps[0]) for slope in slopes)
+        """How far finite differences along the first direction are from its derivative, by the first good step."""
+        sample, least = self.sample, math.inf
+        for step in _STEPS:
+            slope = self._model.slope(sample.inputs, sample.values, sample.directions[0], step, sample.entering[0])
+            least = min(least, _relative(slope.numpy(), self.jvps(1)[0]))
+            if least < _CLOSE * SLOPE_BOUND:
+                break
+        return least
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much of a bundle is held against the model."""
+
+    exact: bool = True
+    """Whether the way back is, and the model's own derivatives."""
+    beside_float: bool = True
+    """Whether what quantized weights change is found out."""
+    adaptive: bool = False
+    """Whether directions end where the error is far enough from its bound, and the float model takes the first."""
+
+
+EVERYTHING = Extent()
 
 
 def verify(
-    folder: Path, manifest: Manifest, runtime: str, truth: Truth, unquantized: Truth, *, low_memory: bool = False
+    folder: Path,
+    manifest: Manifest,
+    runtime: str,
+    truth: Truth,
+    unquantized: Truth,
+    *,
+    low_memory: bool = False,
+    extent: Extent = EVERYTHING,
+    advance: Callable[[str], None] = lambda _: None,
 ) -> list[Check]:
     """The report of one runtime; `truth` is of weights quantized like the runtime's."""
     precision = manifest.runtimes[runtime].precision
@@ -126,7 +166,7 @@ def verify(
     with open_runtime(runtime, folder) as opened:
         shape = batch, length, manifest.directions[0]
         stepper = Stepper(manifest, opened, runtime, *shape, low_memory=low_memory)
-        checks = list(_checks(stepper, precision, truth, unquantized))
+        checks = list(_Checks(stepper, precision, truth, unquantized, extent, advance).lines())
     return [Check(runtime, precision, what, value, bound, passed) for what, value, bound, passed in checks]
 
 
@@ -139,51 +179,91 @@ def with_trials(folder: Path, runtime: str, spec: RuntimeSpec) -> RuntimeSpec:
 _Line = tuple[str, float, float | None, bool]
 
 
-def _checks(stepper: Stepper, precision: Precision, truth: Truth, unquantized: Truth) -> Iterator[_Line]:
-    sample = truth.sample
-    tokens = {name: value.numpy() for name, value in sample.inputs.items() if name != "labels"}
-    labels = sample.inputs["labels"].numpy()
-    weights = {name: value.numpy() for name, value in sample.values.items()}
-    loss = stepper.forward(tokens, labels, weights).loss
-    yield _line("loss, relative error", _relative(loss, truth.losses), LOSS_BOUND[precision])
+class _Checks:
+    """The lines of one runtime's report."""
 
-    exact = stepper.exact(tokens, labels, weights, _first_cut(stepper), low_memory=True)
-    error = _relative(_flat(exact.gradients, truth.gradient), _flat(truth.gradient, truth.gradient))
-    yield _line("exact gradient, relative error against autograd", error, GRADIENT_BOUND[precision])
-    if not sample.directions or not stepper.manifest.units:
-        return
-    pairs = zip(sample.directions, sample.entering, strict=True)
-    steps = [_step(stepper, tokens, labels, weights, _repeated(stepper, *pair)) for pair in pairs]
-    jvps = np.stack([step.jvp[0] for step in steps])
-    yield _line(
-        f"jvp, RMS error over {len(jvps)} directions against torch.func.jvp",
-        _relative(jvps, truth.jvps),
-        JVP_BOUND[precision],
-    )
-    yield _line("torch.func.jvp against finite differences", truth.disagreement, SLOPE_BOUND)
-    if truth.moved:
-        moved = {name: value[: stepper.chain.batch] for name, value in steps[0].moved.items()}
-        error = _relative(_flat(moved, truth.moved), _flat(truth.moved, truth.moved))
-        yield _line("directions at bottlenecks in weights, relative error", error, JVP_BOUND[precision])
-    if precision != "none":
-        float_jvps = unquantized.jvps
-        cosine = float(np.vdot(jvps, float_jvps) / (np.linalg.norm(jvps) * np.linalg.norm(float_jvps)))
+    def __init__(
+        self,
+        stepper: Stepper,
+        precision: Precision,
+        truth: Truth,
+        unquantized: Truth,
+        extent: Extent,
+        advance: Callable[[str], None],
+    ) -> None:
+        sample = truth.sample
+        self._stepper, self._precision, self._extent, self._advance = stepper, precision, extent, advance
+        self._truth, self._unquantized = truth, unquantized
+        self._directions = [*zip(sample.directions, sample.entering, strict=True)] if stepper.manifest.units else []
+        tokens = {name: value.numpy() for name, value in sample.inputs.items() if name != "labels"}
+        weights = {name: value.numpy() for name, value in sample.values.items()}
+        self._inputs = tokens, sample.inputs["labels"].numpy(), weights
+
+    def lines(self) -> Iterator[_Line]:
+        truth, bound = self._truth, JVP_BOUND[self._precision]
+        loss = self._stepper.forward(*self._inputs).loss
+        yield _line("loss, relative error", _relative(loss, truth.losses), LOSS_BOUND[self._precision])
+        self._advance("loss")
+        if self._extent.exact:
+            yield self._gradient()
+        if not self._directions:
+            return
+        steps = self._steps(bound)
+        jvps = np.stack([step.jvp[0] for step in steps])
+        error = _relative(jvps, truth.jvps(len(jvps)))
+        many = f"{len(jvps)} direction{'s' if len(jvps) > 1 else ''}"
+        yield _line(f"jvp, RMS error over {many} against torch.func.jvp", error, bound)
+        if self._extent.exact:
+            yield _line("torch.func.jvp against finite differences", truth.disagreement, SLOPE_BOUND)
+            self._advance("finite differences")
+            if truth.moved:
+                moved = {name: value[: self._stepper.chain.batch] for name, value in steps[0].moved.items()}
+                error = _relative(_flat(moved, truth.moved), _flat(truth.moved, truth.moved))
+                yield _line("directions at bottlenecks in weights, relative error", error, bound)
+        if self._precision != "none" and self._extent.beside_float:
+            yield from self._beside_float(loss, jvps[:1] if self._extent.adaptive else jvps)
+
+    def _gradient(self) -> _Line:
+        expected = self._truth.gradient
+        exact = self._stepper.exact(*self._inputs, _first_cut(self._stepper), low_memory=True)
+        error = _relative(_flat(exact.gradients, expected), _flat(expected, expected))
+        self._advance("exact gradient")
+        return _line("exact gradient, relative error against autograd", error, GRADIENT_BOUND[self._precision])
+
+    def _steps(self, bound: float) -> list[Step]:
+        """One for each direction that is needed."""
+        steps: list[Step] = []
+        for pair in self._directions:
+            directions = _repeated(self._stepper, *pair)
+            steps.append(self._stepper.along(*self._inputs, directions, _first_cut(self._stepper)))
+            jvps = np.stack([step.jvp[0] for step in steps])
+            error = _relative(jvps, self._truth.jvps(len(steps)))
+            if len(steps) == 1 or not self._extent.adaptive:
+                self._advance(f"direction {len(steps)}")
+            if self._extent.adaptive and is_far(error, bound, jvps.size):
+                break
+        return steps
+
+    def _beside_float(self, loss: np.ndarray, jvps: np.ndarray) -> Iterator[_Line]:
+        """What the quantized weights change; not bounded."""
+        expected = self._unquantized.jvps(len(jvps))
+        cosine = float(np.vdot(jvps, expected) / (np.linalg.norm(jvps) * np.linalg.norm(expected)))
         yield "cosine of the estimated gradient with the float model's", cosine, None, True
-        yield "loss, relative change by quantization", _relative(loss, unquantized.losses), None, True
+        yield "loss, relative change by quantization", _relative(loss, self._unquantized.losses), None, True
+
+
+def is_far(error: float, bound: float, count: int) -> bool:
+    """Whether more derivatives would not change on which side of its bound a root-mean-square error lies.
+
+    The logarithm of a ratio of two such means over `count` numbers varies by about one over the root of `count`.
+    """
+    if count < _LEAST or not math.isfinite(error):
+        return not math.isfinite(error)
+    return error == 0 or abs(math.log(error / max(bound, 1e-30))) > _SURE / math.sqrt(count)
 
 
 def _line(what: str, value: float, bound: float | None) -> _Line:
     return what, value, bound, bound is None or value <= bound
-
-
-def _step(
-    stepper: Stepper,
-    tokens: Mapping[str, np.ndarray],
-    labels: np.ndarray,
-    weights: Mapping[str, np.ndarray],
-    directions: Mapping[str, np.ndarray],
-) -> Step:
-    return stepper.along(tokens, labels, weights, directions, _first_cut(stepper))
 
 
 def _repeated(

@@ -53,12 +53,12 @@ class SegmentLowering:
     processor: str = ""
     fine: bool = False
     """Whether int8 products are as exact as they can be, at twice their price."""
-    low_memory: bool = False
+    in_files: bool = False
     """Whether its weights, which are mapped, are let go behind each use."""
 
     def done(self) -> None:
         """Told when the weights are not needed for a while."""
-        if self.low_memory:
+        if self.in_files:
             let_go(self.stored.values())
 
     @property
@@ -157,8 +157,8 @@ def _lower_number(number: int) -> LoweredSegment:
 
 
 def _worker_count(jobs: Sequence[SegmentLowering], asked: int) -> int:
-    if asked or any(job.low_memory for job in jobs):
-        return asked or 1
+    if asked:
+        return asked
     largest = max((job.weight_bytes for job in jobs), default=0)
     by_memory = psutil.virtual_memory().available // (_WORKER_BYTES + 4 * largest)
     return max(1, min(os.cpu_count() or 1, int(by_memory), len(jobs)))

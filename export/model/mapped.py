@@ -27,6 +27,8 @@ _SUFFIX = ".safetensors"
 _CONFIG = "config.json"
 _MAPS = Path("/proc/self/maps")
 _PAGE = 4096
+_WORTH_A_FILE = 1_000_000
+"""Bytes of a weight that is mapped."""
 _NOT_NEEDED = 4
 """madvise's MADV_DONTNEED: of a mapped file's pages that nobody wrote to, the next use reads them again."""
 
@@ -93,6 +95,14 @@ class Scratch:
         return mapped
 
 
+def move_to_files(model: nn.Module, scratch: Scratch) -> None:
+    """Map the large weights of a model that are not mapped yet."""
+    places = list(_mapped_files())
+    for parameter in model.parameters():
+        if parameter.nbytes >= _WORTH_A_FILE and not _lies_in(parameter, places):
+            parameter.data = scratch.moved(parameter.data)
+
+
 def let_go(tensors: Iterable[Tensor]) -> None:
     """Give back the memory of those that are mapped; they stay what they are."""
     if not _MAPS.exists():
@@ -100,8 +110,8 @@ def let_go(tensors: Iterable[Tensor]) -> None:
     places, libc = list(_mapped_files()), ctypes.CDLL(None)
     for tensor in tensors:
         with suppress(RuntimeError):  # what stands for a tensor while something is traced has no address
-            begin, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
-            if any(start <= begin and end <= stop for start, stop in places):
+            if _lies_in(tensor, places):
+                begin, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
                 begin, end = -(-begin // _PAGE) * _PAGE, end // _PAGE * _PAGE  # pages that are wholly its own
                 if begin < end:
                     libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _NOT_NEEDED)
@@ -117,8 +127,15 @@ def let_go_behind(modules: Iterable[nn.Module]) -> None:
         module.register_forward_hook(give_back)
 
 
+def _lies_in(tensor: Tensor, places: Iterable[tuple[int, int]]) -> bool:
+    begin, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+    return any(start <= begin and end <= stop for start, stop in places)
+
+
 def _mapped_files() -> Iterator[tuple[int, int]]:
     """Where files of tensors lie in this process's memory."""
+    if not _MAPS.exists():
+        return
     for line in _MAPS.read_text().splitlines():
         if _SUFFIX in line:
             start, _, stop = line.split(maxsplit=1)[0].partition("-")

@@ -94,13 +94,22 @@ def _alive(process: int) -> bool:
 
 def require_space(out: Path, needed: int, what: str = "the bundle") -> None:
     """Refuse before the work, not in the middle of it."""
-    place = next(parent for parent in out.absolute().parents if parent.exists())
-    free = shutil.disk_usage(place).free
+    place, free = _room(out)
     if free < needed:
         raise ExportError(
             f"{place} has {free / 1e6:.0f} MB free and {what} needs about {needed / 1e6:.0f} MB; "
             "free some space or choose another --out"
         )
+
+
+def has_space(out: Path, needed: int) -> bool:
+    return _room(out)[1] >= needed
+
+
+def _room(out: Path) -> tuple[Path, int]:
+    """Where a bundle is to lie, and the bytes that are free there."""
+    place = next(parent for parent in out.absolute().parents if parent.exists())
+    return place, shutil.disk_usage(place).free
 
 
 def add_file(folder: Path, path: str, content: bytes) -> None:

@@ -9,6 +9,7 @@ import time
 import pytest
 import torch
 
+from edge_client.progress import Silent
 from export.adapt.wrapping import adapt
 from export.chain import Parts, differentiate
 from export.errors import ExportError
@@ -16,7 +17,6 @@ from export.lower import lowering as jobs
 from export.model.loading import load
 from export.options import ExportOptions
 from export.pipeline import _jobs
-from export.progress import Silent
 from export.tasks.registry import MODEL_TASKS
 
 
