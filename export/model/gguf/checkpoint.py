@@ -58,7 +58,7 @@ class GgufCheckpoint:
     def _fields(self) -> dict[str, Any]:
         fields = self.family.fields(self.header)
         if _FREQUENCIES in self.header.tensors:
-            slower = self._numbers(self.header.tensors[_FREQUENCIES])
+            slower = self.numbers(self.header.tensors[_FREQUENCIES])
             rope = llama3_positions(self.header, slower, fields["rope_parameters"], fields["head_dim"])
             fields["rope_parameters"] = rope
         return fields
@@ -116,7 +116,7 @@ class GgufCheckpoint:
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Each in float32, as transformers has it."""
         for name, called in self.names.items():
-            value = self.laid_out(name, self._numbers(self.header.tensors[called]))
+            value = self.laid_out(name, self.numbers(self.header.tensors[called]))
             yield name, torch.from_numpy(np.require(value, requirements=["C", "W"]))
 
     def laid_out(self, name: str, rows: np.ndarray) -> np.ndarray:
@@ -135,7 +135,7 @@ class GgufCheckpoint:
         *_, layer, part = name.split(".")
         return layer in self.family.turned and part == "weight"
 
-    def _numbers(self, tensor: TensorInfo) -> np.ndarray:
+    def numbers(self, tensor: TensorInfo) -> np.ndarray:
         """A tensor in float32."""
         import gguf
 

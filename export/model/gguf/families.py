@@ -13,6 +13,8 @@ import numpy as np
 from edge_client.gguf.header import BadGguf, GgufHeader
 
 Fields = dict[str, Any]
+_SEEN = tuple(2**power for power in (13, *range(5, 18)))
+"""How many tokens a model saw before its positions were slowed: 8192, most likely."""
 
 
 class Family(NamedTuple):
@@ -77,16 +79,17 @@ def llama3_positions(header: GgufHeader, slower: np.ndarray, rope: Mapping[str, 
         rope: what is known of positions.
         size: of a head.
     """
-    factor, low, high, seen = float(slower.max()), 1.0, 4.0, 8192
+    factor, low, high = float(slower.max()), 1.0, 4.0
     waves = 2 * np.pi * rope["rope_theta"] ** (np.arange(0, size, 2) / size)
-    smooth = np.clip((seen / waves - low) / (high - low), 0, 1)
-    expected = 1 / ((1 - smooth) / factor + smooth)
-    if slower.shape != expected.shape or not np.allclose(slower, expected, rtol=1e-3):
-        raise BadGguf(f"{header.path}: its positions (rope_freqs.weight) turn by a rule that is not Llama 3's")
-    return {
-        **rope, "factor": factor, "low_freq_factor": low, "high_freq_factor": high,
-        "original_max_position_embeddings": seen,
-    }  # fmt: skip
+    for seen in _SEEN:
+        smooth = np.clip((seen / waves - low) / (high - low), 0, 1)
+        expected = 1 / ((1 - smooth) / factor + smooth)
+        if slower.shape == expected.shape and np.allclose(slower, expected, rtol=1e-3):
+            return {
+                **rope, "factor": factor, "low_freq_factor": low, "high_freq_factor": high,
+                "original_max_position_embeddings": seen,
+            }  # fmt: skip
+    raise BadGguf(f"{header.path}: its positions (rope_freqs.weight) turn by a rule that is not Llama 3's")
 
 
 def _llama(header: GgufHeader) -> Fields:
@@ -117,11 +120,16 @@ def _gemma2(header: GgufHeader) -> Fields:
 def _gemma3(header: GgufHeader) -> Fields:
     fields = _gemma(header)
     near = {"rope_type": "default", "rope_theta": header.of("rope.freq_base_swa", 10_000.0)}
-    return fields | {
-        "sliding_window": header.of("attention.sliding_window", 512),
-        "query_pre_attn_scalar": _query_scale(fields, blocks_of_largest=62),
-        "rope_parameters": {"full_attention": fields["rope_parameters"], "sliding_attention": near},
-    }
+    window = header.of("attention.sliding_window", 0)
+    everywhere = {"layer_types": ["full_attention"] * fields["num_hidden_layers"]}
+    return (
+        fields
+        | ({"sliding_window": window} if window else everywhere)
+        | {
+            "query_pre_attn_scalar": _query_scale(fields, blocks_of_largest=62),
+            "rope_parameters": {"full_attention": fields["rope_parameters"], "sliding_attention": near},
+        }
+    )
 
 
 def _query_scale(fields: Fields, blocks_of_largest: int) -> int:

@@ -1,16 +1,18 @@
 """A base model as llama.cpp loads it, in float32: what its own converter makes of one, for the tests' models alone."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from server.formats.gguf import ARCHITECTURES
 from tests.server.formats.models import BLOCKS, turned
 
 
-def whole(folder: Path, file: Path) -> Path:
+def whole(folder: Path, file: Path, kind_of_weights: str = "F32", *, tokenizer: bool = False) -> Path:
+    """`tokenizer`: the folder's own, else words that nobody reads."""
     import gguf
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -38,8 +40,11 @@ def whole(folder: Path, file: Path) -> Path:
             writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
             writer.add_final_logit_softcapping(config.final_logit_softcapping)
         writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
-    _add_words(writer, config.vocab_size, gguf)
-    _add_tensors(writer, model, gguf)
+    if tokenizer:
+        _add_tokenizer(writer, folder, config.vocab_size, gguf)
+    else:
+        _add_words(writer, config.vocab_size, gguf)
+    _add_tensors(writer, model, gguf.GGMLQuantizationType[kind_of_weights], gguf)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -63,7 +68,28 @@ def _add_words(writer, count: int, gguf) -> None:
     writer.add_eos_token_id(2)
 
 
-def _add_tensors(writer, model, gguf) -> None:
+def _add_tokenizer(writer, folder: Path, count: int, gguf) -> None:
+    """One of byte pairs that splits texts as GPT-2's does."""
+    told = PreTrainedTokenizerFast.from_pretrained(folder)
+    model = json.loads(told.backend_tokenizer.to_str())["model"]
+    words = told.convert_ids_to_tokens(range(count))
+    writer.add_vocab_size(count)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(words)
+    special = {f"{token}" for token in told.added_tokens_decoder.values()}
+    kinds = [gguf.TokenType.CONTROL if word in special else gguf.TokenType.NORMAL for word in words]
+    writer.add_token_types([int(kind) for kind in kinds])
+    writer.add_token_merges([" ".join(merge) for merge in model["merges"]])
+    writer.add_bos_token_id(told.bos_token_id)
+    writer.add_eos_token_id(told.eos_token_id)
+    writer.add_pad_token_id(told.pad_token_id)
+    writer.add_add_bos_token(True)
+    if told.chat_template:
+        writer.add_chat_template(told.chat_template)
+
+
+def _add_tensors(writer, model, kind_of_weights, gguf) -> None:
     config, kind = model.config, model.config.model_type
     architecture = ARCHITECTURES[kind]
     number = next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture.name)
@@ -73,9 +99,11 @@ def _add_tensors(writer, model, gguf) -> None:
             continue
         called = known.get_name(name, try_suffixes=(".weight", ".bias"))
         assert called, name
-        writer.add_tensor(
-            called, np.ascontiguousarray(_laid_out(name, value.numpy(), config, pairs=architecture.pairs))
-        )
+        laid_out = np.ascontiguousarray(_laid_out(name, value.numpy(), config, pairs=architecture.pairs))
+        if laid_out.ndim == 1 or "position_embd" in called:
+            writer.add_tensor(called, laid_out)
+        else:
+            writer.add_tensor(called, gguf.quants.quantize(laid_out, kind_of_weights), raw_dtype=kind_of_weights)
 
 
 def _laid_out(name: str, value: np.ndarray, config, *, pairs: bool) -> np.ndarray:
