@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,9 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _LARGE, _KEPT = 4 << 20, 16 << 20
 """Bytes of a block, and at the heap's end. What a step takes anew is smaller: with 128 kB for either it took a quarter
 longer."""
+
+_LONG = 1.5
+"""Seconds of work that is not repeated without need."""
 
 
 class MeasureError(SpryError):
@@ -39,12 +43,17 @@ def peak_above(anonymous: int, work: Callable[[], object], rounds: int = 2) -> i
     """The highest that `work` takes above `anonymous` bytes, mapped files left out.
 
     Weights that a runtime maps are read in while it first runs; they are the file's, and the system may drop them. So
-    the first run is not counted, and what is mapped after it is subtracted.
+    the first run is not counted, and what is mapped after it is subtracted. Long work that maps nothing runs once, and
+    other long work twice.
     """
-    work()
+    mapped, started = resident("RssFile"), time.monotonic()
     reset_peak()
-    for _ in range(rounds):
-        work()
+    work()
+    is_long = time.monotonic() - started > _LONG
+    if not is_long or resident("RssFile") - mapped > _LARGE:
+        reset_peak()
+        for _ in range(1 if is_long else rounds):
+            work()
     return max(resident("VmHWM") - resident("RssFile") - anonymous, 0)
 
 

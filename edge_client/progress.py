@@ -44,7 +44,7 @@ class Progress(Protocol):
 class Silent:
     """For callers that want no progress."""
 
-    def stage(self, name: str, steps: int = 0) -> AbstractContextManager[None]:
+    def stage(self, name: str, steps: int = 0) -> AbstractContextManager[None]:  # noqa: ARG002
         """Tells nobody."""
         return nullcontext()
 

@@ -20,7 +20,7 @@ from edge_client.bundle.manifest import DEFAULT_TASK, PRECISIONS, TASKS, Check, 
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.commands.options.groups import OptionGroup, grouped
 from edge_client.errors import SpryError
-from edge_client.memory import resident
+from edge_client.memory import resident, return_freed_blocks
 from edge_client.progress import Terminal
 from edge_client.runtimes.processors import PROCESSORS
 from edge_client.runtimes.runtime import RUNTIMES
@@ -150,6 +150,7 @@ def export(
         instead = "full" if work.verify_directions else "none"
         typer.echo(f"--verify-directions goes with the next release: --verify {instead} is the way to say it", err=True)
     quiet_libraries()
+    return_freed_blocks()
     from export.pipeline import export_bundle  # the libraries behind it take seconds to import
 
     with Terminal().shown() as progress:

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from edge_client.bundle import manifest as m
+from edge_client.memory import trim_memory
 from edge_client.progress import Progress
 from export.chain import Parts
 from export.check import verify
@@ -58,6 +59,7 @@ class Verification:
                         found += self._checks(folder, manifest, runtime, number, progress)
                 verify.refuse_failures(found)
                 checks += found
+                trim_memory()
             if options.generate:
                 checks += self._of_generation(folder, manifest, progress)
         verify.refuse_failures(checks)
@@ -71,13 +73,13 @@ class Verification:
     def _checks(
         self, folder: Path, manifest: m.Manifest, runtime: str, number: int, progress: Progress
     ) -> list[m.Check]:
-        scope, options = self._scopes[number], self._parts.options
+        scope = self._scopes[number]
         short = excerpt(manifest, scope.segments) if scope.blocks else manifest
         plain, model = self._plain, self._reference(runtime, manifest)
         truth, unquantized = self._truth(number, short, model), self._truth(number, short, plain)
         where = f", of {scope.blocks} blocks" if scope.blocks else ""
         checks = verify.verify(
-            folder, short, runtime, truth, unquantized, low_memory=bool(options.low_memory), extent=scope.extent,
+            folder, short, runtime, truth, unquantized, low_memory=self._parts.in_files, extent=scope.extent,
             advance=lambda what: progress.advance(f"{runtime}: {what}{where}"),
         )  # fmt: skip
         return [msgspec.structs.replace(check, what=f"{check.what}{where}") for check in checks]
@@ -135,8 +137,8 @@ def _scopes(parts: Parts) -> list[_Scope]:
     if not adaptive or len(few) == len(whole) or not stand_alone(chain.segments, chain.stored, blocks):
         return [_Scope(whole, Extent(adaptive=adaptive))]
     return [
+        _Scope(whole, Extent(exact=False, adaptive=True)),  # first: it fails where int8 is too coarse for so many
         _Scope(few, Extent(beside_float=False, adaptive=True), own),
-        _Scope(whole, Extent(exact=False, adaptive=True)),
     ]
 
 

@@ -7,9 +7,7 @@ that way, which forward mode does not.
 from __future__ import annotations
 
 import json
-import statistics
 import sys
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -27,7 +25,8 @@ from torch.utils.checkpoint import checkpoint
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest
 from edge_client.commands.bench.figures import EAGER, megabytes
-from edge_client.memory import peaks_above_now, resident
+from edge_client.commands.bench.timing import taken_by
+from edge_client.memory import resident
 from export.check.baselines import BACKPROP, CHECKPOINTED, JVP
 from export.errors import ExportError
 from export.graph.capture import TaskForward
@@ -124,15 +123,10 @@ def _labels(manifest: Manifest, batch: int, length: int) -> Tensor:
 def main(folder: str, name: str, batch: str, length: str, rounds: str, threads: str) -> None:
     torch.set_num_threads(int(threads))
     step = _step(name, Bundle.open(Path(folder), verify=False), int(batch), int(length))
-    peaks = peaks_above_now(step)
-    taken: list[float] = []
-    for _ in range(int(rounds)):
-        started = time.process_time()
-        step()
-        taken.append(time.process_time() - started)
+    taken = taken_by(step, int(rounds))
     row = {
-        "runtime": EAGER, "step": name, "cpu_ms": round(1e3 * statistics.median(taken), 2),
-        "peak_mb": megabytes(peaks.own), "peak_mapped_mb": megabytes(peaks.mapped),
+        "runtime": EAGER, "step": name, "cpu_ms": round(taken.cpu_ms, 2),
+        "peak_mb": megabytes(taken.peaks.own), "peak_mapped_mb": megabytes(taken.peaks.mapped),
         "rss_mb": megabytes(resident("VmHWM")),
     }  # fmt: skip
     sys.stdout.write(json.dumps(row) + "\n")

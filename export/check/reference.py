@@ -38,7 +38,7 @@ class Reference:
         self, inputs: Mapping[str, Tensor], values: Mapping[str, Tensor], added: Mapping[str, Tensor] | None = None
     ) -> Tensor:
         """Loss of each example with trainable tensors `values` (by PEFT key), and `added` at bottlenecks."""
-        return torch.cat([self._losses(*some, values) for some in self._in_pieces(inputs, added or {})])
+        return torch.cat([self._losses(some, more, values) for some, more in self._in_pieces(inputs, added or {})])
 
     def _losses(
         self, inputs: Mapping[str, Tensor], added: Mapping[str, Tensor], values: Mapping[str, Tensor]
@@ -52,14 +52,14 @@ class Reference:
         return losses
 
     def _in_pieces(
-        self, inputs: Mapping[str, Tensor], *others: Mapping[str, Tensor]
-    ) -> Iterator[tuple[dict[str, Tensor], ...]]:
+        self, inputs: Mapping[str, Tensor], others: Mapping[str, Tensor]
+    ) -> Iterator[tuple[dict[str, Tensor], dict[str, Tensor]]]:
         """Some of the examples at a time where each token has logits of its own, with the same rows of the others."""
         batch, length = next(iter(inputs.values())).shape
         rows = max(1, _TOKENS_AT_ONCE // length) if self._task.kind.per_token else batch
         for first in range(0, batch, rows):
             some = slice(first, first + rows)
-            yield tuple({name: value[some] for name, value in each.items()} for each in (inputs, *others))
+            yield {name: v[some] for name, v in inputs.items()}, {name: v[some] for name, v in others.items()}
 
     def logits(self, tokens: Sequence[int], values: Mapping[str, Tensor]) -> Tensor:
         """[tokens, vocabulary], of a language model that reads them all at once."""
@@ -121,7 +121,7 @@ class Reference:
 
         try:
             with torch.no_grad():
-                found: tuple[Tensor, Tensor] = jvp(losses, (moving, still), (direction, entering))
+                found: tuple[Tensor, Tensor] = jvp(losses, (moving, still), (direction, entering))[:2]
         except RuntimeError as error:
             if "autograd.Function" not in str(error):
                 raise

@@ -6,9 +6,7 @@ All optimizations are on and nothing is set but the number of threads.
 from __future__ import annotations
 
 import json
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +16,8 @@ import numpy as np
 from edge_client.arrays import Array
 from edge_client.bundle.manifest import PLAIN, ProgramSpec, TensorSpec
 from edge_client.commands.bench.figures import STOCK_ONNX, megabytes
-from edge_client.memory import peaks_above_now, resident
+from edge_client.commands.bench.timing import taken_by
+from edge_client.memory import resident
 
 
 class Sizes(NamedTuple):
@@ -84,15 +83,10 @@ def main(runtime: str, step: str, folder: str, inputs: str, *sizes: str) -> None
     before = resident()
     run = load()
     loaded = resident()
-    peaks = peaks_above_now(run)
-    taken: list[float] = []
-    for _ in range(rounds):
-        started = time.process_time()
-        run()
-        taken.append(time.process_time() - started)
+    taken = taken_by(run, rounds)
     row = {
-        "runtime": runtime, "step": step, "cpu_ms": round(1e3 * statistics.median(taken), 2),
-        "peak_mb": megabytes(peaks.own), "peak_mapped_mb": megabytes(peaks.mapped),
+        "runtime": runtime, "step": step, "cpu_ms": round(taken.cpu_ms, 2),
+        "peak_mb": megabytes(taken.peaks.own), "peak_mapped_mb": megabytes(taken.peaks.mapped),
         "load_mb": megabytes(max(loaded - before, 0)), "rss_mb": megabytes(resident("VmHWM")),
     }  # fmt: skip
     sys.stdout.write(json.dumps(row) + "\n")

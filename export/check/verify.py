@@ -192,7 +192,8 @@ class _Checks:
         advance: Callable[[str], None],
     ) -> None:
         sample = truth.sample
-        self._stepper, self._precision, self._extent, self._advance = stepper, precision, extent, advance
+        self._stepper, self._extent, self._advance = stepper, extent, advance
+        self._precision: Precision = precision
         self._truth, self._unquantized = truth, unquantized
         self._directions = [*zip(sample.directions, sample.entering, strict=True)] if stepper.manifest.units else []
         tokens = {name: value.numpy() for name, value in sample.inputs.items() if name != "labels"}

@@ -7,16 +7,17 @@ when they are called. Those of the group ``spry.baselines`` are measured beside 
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, Protocol, cast
 
 import msgspec
 import typer
-from rich.console import Console
 
 from edge_client import plugins
 from edge_client.bundle.chain import Chain, exact_cut
@@ -25,6 +26,7 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.commands.options.panels import PanelCommand
 from edge_client.errors import SpryError
 from edge_client.pictures import require_drawing
+from edge_client.progress import Terminal
 from edge_client.runtimes.runtime import available, command_for
 
 from .figures import NotMeasured, StepFigures, beside_stock, from_baseline, megabytes, show
@@ -34,6 +36,12 @@ from .worker import EXACT_BLOCKS, FORWARD, BenchWork, Measured, Variant, decode,
 command = typer.Typer(
     help="Measure a bundle on this machine, or the noise of gradients.", add_completion=False, rich_markup_mode=None
 )
+
+
+AT_ONCE = 2
+"""Processes whose memory is measured side by side."""
+OUTSIDE_LINES = 8
+"""Those of `export.check.baselines`."""
 
 
 class BenchError(SpryError):
@@ -92,7 +100,7 @@ def step(
         chains = [Chain(manifest, name, batch, length, manifest.directions[0]) for name in _runtimes(runtime, manifest)]
         chosen = [_cuts(cuts, chain) for chain in chains]
         measured: list[StepFigures | NotMeasured] = []
-        with Console(stderr=True).status("measuring") as status:
+        with Terminal().shown() as progress:
             for chain, starts in zip(chains, chosen, strict=True):
                 mixed = [cut for cut in starts if exact_cut(manifest, cut, EXACT_BLOCKS) > cut]
                 wanted = variants(starts, manifest.directions, mixed)
@@ -100,10 +108,13 @@ def step(
                     str(opened.folder), chain.runtime, batch, length, threads, rounds, wanted, memory=False
                 )
                 measure = _both_ways if low_memory else _rows
-                measured += measure(work, chain, lambda text, name=chain.runtime: status.update(f"{name}: {text}"))
-            for row in _outside(opened.folder, batch, length, rounds, threads) if baselines else ():
-                measured.append(row)
-                status.update(f"beside it: {row.runtime}, {row.step} is measured")
+                with progress.stage(f"measuring {chain.runtime}", (1 + len(wanted)) * (1 + low_memory)):
+                    measured += measure(work, chain, progress.advance)
+            if baselines:
+                with progress.stage("measuring others beside it", OUTSIDE_LINES):
+                    for row in _outside(opened.folder, batch, length, rounds, threads):
+                        measured.append(row)
+                        progress.advance(f"{row.runtime}, {row.step}")
     rows = beside_stock(row for row in measured if isinstance(row, StepFigures))
     skipped = [row for row in measured if isinstance(row, NotMeasured)]
     for one in skipped:
@@ -173,14 +184,17 @@ def _rows(
     work: BenchWork, chain: Chain, tell: Callable[[str], None], forward: float | None = None
 ) -> Iterator[StepFigures]:
     """A row for each variant, with its ratio to a forward: by default their own."""
-    tell("times")
     times = _worker(work)
+    tell("times")
     forward = forward or next(one.cpu_ms for one in times if one.variant.kind == FORWARD)
-    for timed in times:
-        variant = timed.variant
-        tell(f"memory of {variant.name}")
-        memory = _worker(msgspec.structs.replace(work, variants=[variant], memory=True))[0]
-        yield _row(work.runtime, variant, chain, timed, memory, forward)
+
+    def memory(timed: Measured) -> Measured:
+        return _worker(msgspec.structs.replace(work, variants=[timed.variant], memory=True))[0]
+
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, AT_ONCE)) as pool:
+        for timed, found in zip(times, pool.map(memory, times), strict=True):
+            yield _row(work.runtime, timed.variant, chain, timed, found, forward)
+            tell(f"memory of {timed.variant.name}")
 
 
 def _row(

@@ -2,8 +2,10 @@
 
     python -m edge_client.commands.bench.worker '{"bundle": …, "runtime": …, "variants": […], …}'
 
-Times are CPU time on the asked number of threads, the variants interleaved so that a change of the machine's speed
-meets them all. Memory is that of a process which loads one variant's programs and takes steps.
+Times are CPU time on the asked number of threads. A step is a chain of programs, which many kinds of steps share, and
+blocks of one structure run programs that differ in their weights alone: so each is timed once, or a few of those that
+are alike, in turns so that a change of the machine's speed meets them all, and a step's time is their sum. Memory is
+that of a process which loads one variant's programs and takes steps.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +26,21 @@ from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import PLAIN, VJP, Manifest, ProgramSpec
 from edge_client.bundle.names import DIRECTION, WEIGHT, within
 from edge_client.memory import peaks_above_now, resident
-from edge_client.runtimes.measure import random_input
+from edge_client.runtimes.measure import random_input, shape_of
 from edge_client.runtimes.runtime import CPU, open_runtime
 from edge_client.step.stepper import Stepper
+
+from .timing import ENOUGH
 
 FORWARD, DUAL, SUFFIX, EXACT, MIXED = "forward", "dual", "suffix", "exact", "mixed"
 LOW = " low"
 """Ends the names of steps that hold one program at a time."""
 EXACT_BLOCKS = 1
 """Those that a mixed step goes back through."""
+OF_EACH = 4
+"""Programs of one shape that are timed."""
+SMALL = 0.1
+"""Of random numbers in the place of trained weights."""
 
 
 class Variant(msgspec.Struct, frozen=True):
@@ -110,7 +118,7 @@ class Bench:
         arrays = {name: random_input(spec, seed) for seed, (name, spec) in enumerate(specs.items())}
         self.tokens = {name: arrays[name] for name in self.manifest.inputs if name in arrays}
         self.labels = np.zeros_like(arrays["labels"])
-        self.weights = {name: 0.1 * array for name, array in within(arrays, WEIGHT).items()}
+        self.weights = {name: SMALL * array for name, array in within(arrays, WEIGHT).items()}
 
     def _chain(self, directions: int) -> Chain:
         offered = self.manifest.directions
@@ -143,15 +151,44 @@ class Bench:
         return lambda: stepper.along(*inputs, directions, variant.cut, hidden=hidden)
 
     def times(self) -> list[Measured]:
-        steps = [(variant, self.step(variant)) for variant in self.work.variants]
-        taken: dict[int, list[float]] = {i: [] for i in range(len(steps))}
+        """The sums of their programs' times; of a step that holds one program at a time, its own."""
+        together = [variant for variant in self.work.variants if not variant.low_memory]
+        alone = {variant: self.step(variant) for variant in self.work.variants if variant.low_memory}
+        sampled = few_of_each([program for variant in together for program in self._programs(variant)])
+        runs = [(shape_of(program), self._run(program)) for program in sampled]
+        taken: dict[Any, list[float]] = {}
+        begun = time.monotonic()
         for current in range(-1, self.work.rounds):  # the first round warms up
-            for i, (_, step) in enumerate(steps):
+            for kind, run in (*runs, *alone.items()):
                 started = time.process_time()
-                step()
+                run()
                 if current >= 0:
-                    taken[i].append(time.process_time() - started)
-        return [Measured(variant, 1e3 * statistics.median(taken[i])) for i, (variant, _) in enumerate(steps)]
+                    taken.setdefault(kind, []).append(time.process_time() - started)
+            if current >= 0 and time.monotonic() - begun > ENOUGH:
+                break
+        medians = {kind: 1e3 * statistics.median(times) for kind, times in taken.items()}
+        return [Measured(variant, self._summed(variant, medians)) for variant in self.work.variants]
+
+    def _summed(self, variant: Variant, medians: Mapping[Any, float]) -> float:
+        if variant.low_memory:
+            return medians[variant]
+        return sum(medians[shape_of(program)] for program in self._programs(variant))
+
+    def _programs(self, variant: Variant) -> list[ProgramSpec]:
+        return programs_of(self._chain(variant.directions), variant)
+
+    def _run(self, program: ProgramSpec) -> Callable[[], object]:
+        """A function that runs one program as a step does."""
+        inputs = {spec.name: random_input(spec, seed) for seed, spec in enumerate(program.inputs)}
+        inputs |= {name: SMALL * array for name, array in inputs.items() if name.startswith(WEIGHT)}
+
+        def run() -> None:
+            self.runtime.load(program)
+            self.runtime.run(program, inputs)
+            if program.kind == VJP:
+                self.runtime.set_aside(program)
+
+        return run
 
     def memory(self) -> list[Measured]:
         (variant,) = self.work.variants
@@ -168,6 +205,20 @@ class Bench:
         peaks = peaks_above_now(step)
         load, highest = max(loaded - before, 0), resident("VmHWM")
         return [Measured(variant, None, peaks.own, peaks.mapped, load, highest)]
+
+
+def few_of_each(programs: Iterable[ProgramSpec]) -> list[ProgramSpec]:
+    """Some of those that differ in their weights alone, evenly spread over the chain, in the order of the chain."""
+    by_shape: dict[Any, dict[str, ProgramSpec]] = {}
+    order: dict[str, int] = {}
+    for program in programs:
+        order.setdefault(program.name, len(order))
+        by_shape.setdefault(shape_of(program), {})[program.name] = program
+    chosen: list[ProgramSpec] = []
+    for alike in map(list, map(dict.values, by_shape.values())):
+        count = min(OF_EACH, len(alike))
+        chosen += [alike[number * len(alike) // count] for number in range(count)]
+    return sorted(chosen, key=lambda program: order[program.name])
 
 
 def variants(cuts: Sequence[int], directions: Iterable[int], mixed: Container[int] = ()) -> list[Variant]:
