@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,7 +15,7 @@ from export.dual.programs import input_name
 from export.graph.flops import count_flops
 from export.graph.slots import slot_of, value_of
 from export.lower.lowering import LoweredSegment
-from export.lower.target import Precision, Shaped, lowering
+from export.lower.target import Linking, Precision, Shaped, linked_tensors, lowering
 from export.model.loading import Loaded
 from export.options import ExportOptions
 from export.write import pack
@@ -28,6 +28,12 @@ def assemble(folder: Path, parts: Parts, results: Mapping[tuple[str, str], Lower
     for result in results.values():
         for file in result.files:
             pack.link_file(Path(result.folder) / file.path, folder / file.path)
+    runtimes = {
+        runtime: msgspec.structs.replace(
+            _runtime(folder, runtime, chain, results, options.precision), processor=parts.processors[runtime]
+        )
+        for runtime in options.runtimes
+    }
     pack.add_adapter(folder / pack.ADAPTER_FOLDER, adapted.config, adapted.initial)
     pack.add_config(folder, loaded)
     tokenizer, template = pack.add_tokenizer(folder, loaded), pack.add_template(folder, loaded)
@@ -39,12 +45,7 @@ def assemble(folder: Path, parts: Parts, results: Mapping[tuple[str, str], Lower
         chat_template=template,
         turns=pack.turns_in(loaded),
         generation=_generation(loaded, options),
-        runtimes={
-            runtime: msgspec.structs.replace(
-                _runtime(runtime, chain, results, options.precision), processor=parts.processors[runtime]
-            )
-            for runtime in options.runtimes
-        },
+        runtimes=runtimes,
         files=pack.list_files(folder),
     )
     pack.write_manifest(folder, manifest)
@@ -58,7 +59,11 @@ def _generation(loaded: Loaded, options: ExportOptions) -> m.GenerationSpec | No
 
 
 def _runtime(
-    runtime: str, chain: DifferentiatedModel, results: Mapping[tuple[str, str], LoweredSegment], precision: Precision
+    folder: Path,
+    runtime: str,
+    chain: DifferentiatedModel,
+    results: Mapping[tuple[str, str], LoweredSegment],
+    precision: Precision,
 ) -> m.RuntimeSpec:
     programs: list[m.ProgramSpec] = []
     generation: list[m.ProgramSpec] = []
@@ -67,13 +72,40 @@ def _runtime(
     for segment in chain.segments:
         result = results[runtime, segment.name]
         programs += [_program(shaped, result) for shaped in chain.programs[segment.name]]
-        generation += [_program(shaped, result) for shaped in chain.generation.get(segment.name, [])]
+        of_segment = chain.generation.get(runtime, {}).get(segment.name, [])
+        generation += [_program(shaped, result) for shaped in of_segment]
         named = {entry.file for entry in result.entries.values()}
         shared |= dict.fromkeys(file.path for file in result.files if file.path not in named)
         sizes |= {file.path: file.bytes for file in result.files}
-    versions = {library: f"{version}" for library, version in lowering(runtime).versions().items()}
+    target = lowering(runtime)
+    if isinstance(target, Linking):
+        apart, generation = generation, [
+            _linked(folder, runtime, target, [program for program in generation if program.kind == kind])
+            for kind in dict.fromkeys(program.kind for program in generation)
+        ]  # fmt: skip
+        sizes = {path: size for path, size in sizes.items() if path not in {program.file for program in apart}}
+        sizes |= {program.file: (folder / program.file).stat().st_size for program in generation}
+    versions = {library: f"{version}" for library, version in target.versions().items()}
     return m.RuntimeSpec(
         precision, versions, tuple(programs), sum(sizes.values()), tuple(shared), generation=tuple(generation)
+    )
+
+
+def _linked(folder: Path, runtime: str, target: Linking, programs: Sequence[m.ProgramSpec]) -> m.ProgramSpec:
+    """One program of a chain's, whose files it takes the place of; it counts as the last segment's."""
+    whole = Path(programs[-1].file)
+    file = folder / runtime / f"{programs[-1].kind}_1x{programs[-1].length}{whole.suffix}"
+    content = target.link([(program, (folder / program.file).read_bytes()) for program in programs])
+    file.write_bytes(content)
+    for program in programs:
+        (folder / program.file).unlink()
+    inputs, outputs = linked_tensors(programs)
+    return msgspec.structs.replace(
+        programs[-1],
+        file=file.relative_to(folder).as_posix(),
+        inputs=inputs,
+        outputs=outputs,
+        flops=sum(program.flops for program in programs),
     )
 
 

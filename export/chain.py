@@ -19,7 +19,7 @@ from export.graph.capture import Captured, capture
 from export.graph.narrow import narrow
 from export.graph.segments import SegmentGraph, boundaries, split
 from export.graph.slots import Role, slot_of, value_of
-from export.lower.target import Shaped
+from export.lower.target import Linking, Shaped, lowering
 from export.model.loading import Loaded
 from export.options import ExportOptions
 
@@ -38,12 +38,12 @@ class DifferentiatedModel:
     segments: list[SegmentGraph]
     programs: dict[str, list[Shaped]]
     """By segment."""
-    generation: dict[str, list[Shaped]]
-    """Those that generate text, by segment."""
+    generation: dict[str, dict[str, list[Shaped]]]
+    """Those that generate text, by runtime and segment."""
     stored: dict[str, Tensor]
 
-    def all_of(self, segment: str) -> list[Shaped]:
-        return self.programs[segment] + self.generation.get(segment, [])
+    def all_of(self, segment: str, runtime: str) -> list[Shaped]:
+        return self.programs[segment] + self.generation.get(runtime, {}).get(segment, [])
 
 
 @dataclass(frozen=True)
@@ -84,15 +84,27 @@ def differentiate(loaded: Loaded, adapted: Adapted, options: ExportOptions, prog
         for program in _programs(segments, pieces):
             programs.setdefault(program.segment, []).append(Shaped(program, batch, length))
         progress.advance(f"{batch}x{length}")
-    generation: dict[str, list[Shaped]] = {}
-    if options.generate:
-        starts = boundaries(loaded.layers, options.cuts)
-        generating = generation_programs(adapted.model, loaded.layers, starts, options.generate, adapted.slots)
+    generation = _generation(loaded, adapted, options, stored) if options.generate else {}
+    return DifferentiatedModel(segments, programs, generation, stored)
+
+
+def _generation(
+    loaded: Loaded, adapted: Adapted, options: ExportOptions, stored: dict[str, Tensor]
+) -> dict[str, dict[str, list[Shaped]]]:
+    """By runtime and segment; what they store is added to `stored`."""
+    starts = boundaries(loaded.layers, options.cuts)
+    linking = {runtime: isinstance(lowering(runtime), Linking) for runtime in options.runtimes}
+    generation: dict[bool, dict[str, list[Shaped]]] = {}
+    for linked in sorted({*linking.values()}):
+        generating = generation_programs(
+            adapted.model, loaded.layers, starts, options.generate, adapted.slots, linked=linked
+        )
         for program, tokens in generating.programs:
-            generation.setdefault(program.segment, []).append(Shaped(program, 1, tokens))
+            of_segment = generation.setdefault(linked, {}).setdefault(program.segment, [])
+            of_segment.append(Shaped(program, 1, tokens))
         for name, tensor in generating.stored.items():
             stored.setdefault(name, tensor)
-    return DifferentiatedModel(segments, programs, generation, stored)
+    return {runtime: generation[linked] for runtime, linked in linking.items()}
 
 
 def rows_of_piece(batch: int, length: int, directions: int) -> int:

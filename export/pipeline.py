@@ -163,7 +163,7 @@ def _jobs(parts: Parts, *, fine: bool = False) -> list[SegmentLowering]:
         )
         for runtime in options.runtimes
         for segment in chain.segments
-        for shaped in [chain.all_of(segment.name)]
+        for shaped in [chain.all_of(segment.name, runtime)]
     ]
 
 

@@ -1,6 +1,7 @@
 """A bundle's `prefill` and `decode` programs, run over a cache of keys and values that stays in this process.
 
-Programs read the cache where it lies and give the new tokens' keys and values back, which are written into it here.
+Programs read the cache where it lies. Some write new tokens' keys and values into it; others give them back, and they are
+written into it here.
 """
 
 from __future__ import annotations
@@ -26,6 +27,22 @@ class _Step:
     program: ProgramSpec
     fixed: dict[str, Array]
     given: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """What a kind of program is told of new tokens, in arrays that stay where they are."""
+
+    ids: Array
+    positions: Array
+    last: Array
+
+    @staticmethod
+    def of(count: int) -> _Tokens:
+        return _Tokens(*(np.zeros(shape, np.int64) for shape in ((1, count), (1, count), (1,))))
+
+    def named(self) -> dict[str, Array]:
+        return {"input_ids": self.ids, "position_ids": self.positions, "last": self.last}
 
 
 class Decoder:
@@ -54,6 +71,7 @@ class Decoder:
             kind: [_step(program, weights) for program in spec.generation if program.kind == kind]
             for kind in (PREFILL, DECODE)
         }
+        self._tokens = {PREFILL: _Tokens.of(self.chunk), DECODE: _Tokens.of(1)}
         self._cache = {
             tensor.name: np.zeros(tensor.shape, tensor.dtype)
             for program in spec.generation
@@ -81,13 +99,10 @@ class Decoder:
                 "with fewer, or export the bundle with a larger --generate"
             )
         if len(tokens) == 1:
-            return self._run(DECODE, np.array(tokens, np.int64), 1)
+            return self._run(DECODE, tokens)
         logits = np.empty(0, np.float32)
         for start in range(0, len(tokens), self.chunk):
-            part = tokens[start : start + self.chunk]
-            padded = np.full(self.chunk, part[-1], np.int64)
-            padded[: len(part)] = part
-            logits = self._run(PREFILL, padded, len(part))
+            logits = self._run(PREFILL, tokens[start : start + self.chunk])
         self._release(PREFILL)  # what it maps of the weights would count twice beside `decode`
         return logits
 
@@ -108,19 +123,19 @@ class Decoder:
         for step in self._steps[kind]:
             self._runtime.release(step.program)
 
-    def _run(self, kind: ProgramKind, tokens: Array, count: int) -> Floats:
-        positions = np.minimum(self.position + np.arange(len(tokens)), self.length - 1)  # of padding: any that exists
-        values: dict[str, Array] = {
-            "input_ids": tokens[np.newaxis],
-            "position_ids": positions[np.newaxis],
-            "last": np.array([count - 1], np.int64),
-            **self._cache,
-        }
+    def _run(self, kind: ProgramKind, tokens: Sequence[int]) -> Floats:
+        told, count = self._tokens[kind], len(tokens)
+        told.ids[:] = tokens[-1]  # padding
+        told.ids[0, :count] = tokens
+        told.last[0] = count - 1
+        places = self.position + np.arange(told.ids.shape[1])
+        told.positions[0] = np.minimum(places, self.length - 1)  # of padding: any that exists
+        values: dict[str, Array] = {**told.named(), **self._cache}
         for step in self._steps[kind]:
             inputs = step.fixed | {name: values[name] for name in step.given}
             results = self._runtime.run(step.program, inputs)
             self._write(results, count)
-            values["hidden"] = results.get("hidden", tokens)
+            values["hidden"] = results.get("hidden", told.ids)
             if "logits" in results:
                 values["logits"] = results["logits"]
         self.position += count
@@ -129,6 +144,8 @@ class Decoder:
     def _write(self, results: Mapping[str, Array], count: int) -> None:
         place = slice(self.position, self.position + count)
         for name, value in results.items():
+            if value is self._cache.get(name):
+                continue  # the program has written it
             if name.startswith(_KEY):
                 self._cache[name][:, :, place] = value[:, :, :count]
             elif name.startswith(_VALUE):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 import platform
 from collections.abc import Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime
 
 from edge_client.arrays import Array
@@ -28,6 +30,7 @@ _FOUR_BITS = b".i4"
 _IN_INT8 = b"MatMulIntegerToFloat"
 _FEW_BYTES = 4_000_000
 """Of a segment's weights, of which a packed copy is worth its memory."""
+_CACHES, _WHOLE = ("key.", "value."), 4
 _SIGNED = b".s8"
 """In the names of weights in signed bytes."""
 
@@ -55,6 +58,44 @@ def _is_read_often(program: ProgramSpec, model: bytes, path: Path) -> bool:
     return sum(file.stat().st_size for file in path.parent.glob("*.bin")) <= _FEW_BYTES
 
 
+def _writes_caches(program: ProgramSpec) -> bool:
+    """Whether a program's keys and values come out in the memory where they are given: whole, with their batch."""
+    caches = [spec for spec in program.outputs if spec.name.startswith(_CACHES)]
+    return program.kind in (PREFILL, DECODE) and any(len(spec.shape) == _WHOLE for spec in caches)
+
+
+class _InPlace:
+    """A session whose caches are input and output in the same memory, bound once for all its runs."""
+
+    def __init__(self, session: Any, program: ProgramSpec) -> None:
+        self._session = session
+        self._names = [entry.name for entry in session.get_inputs()]
+        self._results = [entry.name for entry in session.get_outputs()]
+        self._program = program
+        self._bound: list[Array] = []
+        self._outputs: list[Array] = []
+        self._binding: Any = None
+
+    def run(self, arrays: Sequence[Array]) -> Sequence[Array]:
+        if len(self._bound) != len(arrays) or any(map(operator.is_not, self._bound, arrays)):
+            self._bind(arrays)
+        self._session.run_with_iobinding(self._binding)
+        bound = {id(array) for array in self._bound}
+        return [output if id(output) in bound else output.copy() for output in self._outputs]
+
+    def _bind(self, arrays: Sequence[Array]) -> None:
+        self._binding, self._bound = self._session.io_binding(), list(arrays)
+        given = {spec.name: array for spec, array in zip(self._program.inputs, arrays, strict=True)}
+        self._outputs = [
+            given[spec.name] if spec.name in given else np.empty(spec.shape, spec.dtype)
+            for spec in self._program.outputs
+        ]  # fmt: skip
+        for name, array in zip(self._names, arrays, strict=True):
+            self._binding.bind_input(name, CPU, 0, array.dtype, array.shape, array.ctypes.data)
+        for name, array in zip(self._results, self._outputs, strict=True):
+            self._binding.bind_output(name, CPU, 0, array.dtype, array.shape, array.ctypes.data)
+
+
 class OnnxRuntime(Runtime):
     """Sessions are set up for memory: mapped weights, one arena, no plans made ahead."""
 
@@ -77,18 +118,20 @@ class OnnxRuntime(Runtime):
         path = self.folder / program.file
         try:
             model = path.read_bytes()
-            generates = program.kind in (PREFILL, DECODE)
-            packs = b"MatMulNBits" in model or program.kind == DECODE or _is_read_often(program, model, path)
-            options = self._options(packs=packs)
-            if generates:
+            generates, is_linked = program.kind in (PREFILL, DECODE), _writes_caches(program)
+            packs = b"MatMulNBits" in model or program.kind == DECODE or is_linked
+            options = self._options(packs=packs or _is_read_often(program, model, path))
+            if generates and not is_linked:
                 # Sessions of a chain each have threads, which would go on spinning while the next one works.
                 options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-            if program.kind == DECODE:
-                # One row at a time, weights are read faster packed than where they are mapped, and what is packed
-                # takes the place of what was mapped. A table that is turned for its product is turned once.
+            if program.kind == DECODE or is_linked:
+                # A few rows at a time, weights are read faster packed than where they are mapped, and what is packed
+                # takes the place of what was mapped. A table that is turned for its product is turned once, and what
+                # all blocks compute alike is computed once.
                 options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
             options.add_session_config_entry(_WEIGHTS_FOLDER, str(path.parent))
-            session = ort.InferenceSession(_for_this_processor(model), options, providers=["CPUExecutionProvider"])
+            written = model if program.kind == DECODE else _for_this_processor(model)
+            session = ort.InferenceSession(written, options, providers=["CPUExecutionProvider"])
         except FileNotFoundError as error:
             raise BundleError(f"{program.file} is missing from the bundle {self.folder}; copy it again") from error
         except Exception as error:  # its errors have no common type
@@ -104,6 +147,8 @@ class OnnxRuntime(Runtime):
         if _FOUR_BITS in model:
             self._quickly_loaded.add(program.file)
         names = [entry.name for entry in session.get_inputs()]
+        if is_linked:
+            return _InPlace(session, program).run
 
         def run(arrays: Sequence[Array]) -> Sequence[Array]:
             results: Sequence[Array] = session.run(None, dict(zip(names, arrays, strict=True)))

@@ -14,6 +14,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
@@ -111,10 +112,10 @@ def _key(program: ProgramSpec) -> tuple[str, str]:
 
 def _checked(program: ProgramSpec, inputs: Mapping[str, Array]) -> list[Array]:
     """The inputs in the program's order, contiguous."""
-    expected = [spec.name for spec in program.inputs]
-    missing = [name for name in expected if name not in inputs]
-    unknown = [name for name in inputs if name not in expected]
-    if missing or unknown:
+    expected = {spec.name for spec in program.inputs}
+    if expected != inputs.keys():
+        missing = [spec.name for spec in program.inputs if spec.name not in inputs]
+        unknown = [name for name in inputs if name not in expected]
         told = (("missing", missing), ("not expected", unknown))
         problems = "; ".join(f"{what}: {', '.join(names)}" for what, names in told if names)
         raise ProgramInputError(f"the inputs of {program.name} do not fit: {problems}")
@@ -123,12 +124,16 @@ def _checked(program: ProgramSpec, inputs: Mapping[str, Array]) -> list[Array]:
 
 def _checked_array(program: ProgramSpec, spec: TensorSpec, value: Array) -> Array:
     array = np.asarray(value)
-    if array.dtype != spec.dtype or array.shape != tuple(spec.shape):
+    if array.dtype != _dtype(spec.dtype) or array.shape != tuple(spec.shape):
         raise ProgramInputError(
             f"input {spec.name} of {program.name} must be {spec.dtype} {list(spec.shape)}, "
             f"got {array.dtype} {list(array.shape)}"
         )
-    return np.ascontiguousarray(array)
+    return array if array.flags.c_contiguous and array.ndim else np.ascontiguousarray(array)
+
+
+_dtype = cache(np.dtype)
+"""By its name: a program that generates has hundreds of inputs for each token."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
     prefill   some of a prompt's tokens at a time
     decode    one token
 
-The segments are those of training, so that a runtime stores their weights once for both.
+The segments are those of training, so that a runtime stores their weights once for both. Where a runtime's lowering
+links them (`export.lower.target.Linking`), attention writes into the cache itself.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from edge_client.bundle.manifest import DECODE, HEAD, PREFILL
 from export.dual.programs import Program
-from export.graph.caching import cache_shapes, capture_cached, key_name, value_name
+from export.graph.caching import attends_by_operator, cache_shapes, capture_cached, key_name, value_name
 from export.graph.segments import SegmentGraph, split
 from export.graph.slots import Slot
 
@@ -33,14 +34,16 @@ class Generation:
 
 
 def generation_programs(
-    model: nn.Module, layers: int, starts: Sequence[int], length: int, trainable: dict[int, Slot]
+    model: nn.Module, layers: int, starts: Sequence[int], length: int, trainable: dict[int, Slot], *, linked: bool
 ) -> Generation:
     """The programs that generate, of a model cut before each block in `starts`, with a cache for so many tokens."""
     shapes = cache_shapes(model, layers)
+    in_place = linked and attends_by_operator(shapes)
+    rows = length + min(CHUNK, length) - 1 if in_place else length  # a chunk's padding is written too
     programs: list[tuple[Program, int]] = []
     stored: dict[str, Tensor] = {}
     for kind, tokens in ((PREFILL, min(CHUNK, length)), (DECODE, 1)):
-        cached = capture_cached(model, shapes, length, tokens, trainable)
+        cached = capture_cached(model, shapes, rows, tokens, trainable, in_place=in_place)
         stored.update(cached.stored)
         for segment in split(cached, layers, starts):
             program = Program(segment.name, kind, 0, segment.graph, _outputs(segment))

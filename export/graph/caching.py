@@ -9,6 +9,11 @@ them into the cache, in place: no program copies it.
     value.N   [heads, length, size]
 
 Scores of cached and of new tokens are two products, side by side in one softmax.
+
+Some runtimes have an operator for all of that (`spry::attend`), which writes the new keys and values into the cache and
+reads no more of it than is filled. Both caches are then [1, heads, rows, size], and the results are the caches: whoever
+runs the programs gives the same memory for both. A chunk of a prompt is written whole, padding and all, for which
+caches have some rows more than there are tokens.
 """
 
 from __future__ import annotations
@@ -32,6 +37,10 @@ from export.graph.slots import Role, Slot, slot_of, value_of
 _NAME = "spry_cached"
 IDS, POSITIONS, LAST = "input_ids", "position_ids", "last"
 """Inputs: new tokens, their positions (both [1, tokens]), and where several are new, the place of the last [1]."""
+
+
+_MULTIPLE = 8
+"""Of which a head's size must be one for the operator."""
 
 
 def key_name(layer: int) -> str:
@@ -59,8 +68,27 @@ class _Walk:
     length: int
     caches: Sequence[tuple[Tensor, Tensor]] = ()
     """Empty in a pass that only finds out their shapes."""
+    in_place: bool = False
+    """Whether one operator attends, and writes into the cache."""
     added: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
+
+_LIBRARY = torch.library.Library("spry", "FRAGMENT")
+_LIBRARY.define(
+    "attend(Tensor query, Tensor key, Tensor value, Tensor keys, Tensor values, Tensor positions, float scale, "
+    "int window, float softcap) -> (Tensor, Tensor, Tensor)"
+)
+
+
+def _fake_attend(
+    query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, *_others: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(query), torch.empty_like(keys), torch.empty_like(values)
+
+
+torch.library.register_fake("spry::attend", _fake_attend, lib=_LIBRARY)
+attend = torch.ops.spry.attend.default
+"""Attention of new tokens [1, tokens, heads x size] to them and those in the caches, which come back with the new."""
 
 _walks: list[_Walk] = []
 """The pass that goes on, as models hand their attention nothing of ours."""
@@ -72,11 +100,17 @@ def _attention(
 ) -> tuple[Tensor, None]:  # fmt: skip
     """Of one layer: `query` [1, query heads, tokens, size], `key` and `value` [1, heads, tokens, size]."""
     walk = _walks[-1]
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if walk.in_place:
+        rows = (states.transpose(1, 2).flatten(2) for states in (query, key, value))
+        cached = walk.caches[len(walk.added)]
+        mixed, *caches = attend(*rows, *cached, walk.positions, scale, sliding_window or -1, softcap or 0.0)
+        walk.added.append((caches[0], caches[1]))
+        return mixed.reshape(1, query.shape[2], query.shape[1], -1), None
     keys, values = key[0].transpose(1, 2), value[0]
     cached = walk.caches[len(walk.added)] if walk.caches else _nothing(keys, values, walk.length)
     walk.added.append((keys, values))
     heads, tokens = values.shape[:2]
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     grouped = (query[0] * scale).reshape(heads, -1, query.shape[-1])
     scores = torch.cat([torch.matmul(grouped, cached[0]), torch.matmul(grouped, keys)], -1)
     if softcap is not None:
@@ -129,15 +163,16 @@ def _attending(model: nn.Module, walk: _Walk) -> Generator[None, None, None]:
 class CachedForward(nn.Module):
     """Calls a model on new tokens: logits of the last, and each layer's new keys and values."""
 
-    def __init__(self, model: nn.Module, length: int) -> None:
+    def __init__(self, model: nn.Module, length: int, *, in_place: bool) -> None:
         super().__init__()
         self.model = model
         self.length = length
+        self.in_place = in_place
 
     def forward(self, ids: Tensor, positions: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         several = ids.shape[1] > 1
         caches = rest[several:]
-        walk = _Walk(positions, self.length, list(zip(caches[::2], caches[1::2], strict=True)))
+        walk = _Walk(positions, self.length, list(zip(caches[::2], caches[1::2], strict=True)), self.in_place)
         kept = {"logits_to_keep": rest[0]} if several else {}
         with _attending(self.model, walk):
             logits = self.model(input_ids=ids, position_ids=positions, **kept).logits
@@ -157,17 +192,29 @@ def cache_shapes(model: nn.Module, layers: int) -> list[CacheShape]:
     return [CacheShape(value.shape[0], key.shape[1], value.shape[2]) for key, value in walk.added]
 
 
+def attends_by_operator(shapes: Sequence[CacheShape]) -> bool:
+    """Whether the operator that writes into the cache knows such layers."""
+    return all(shape.key == shape.value and shape.key % _MULTIPLE == 0 for shape in shapes)
+
+
 def capture_cached(
-    model: nn.Module, shapes: Sequence[CacheShape], length: int, tokens: int, trainable: dict[int, Slot]
+    model: nn.Module,
+    shapes: Sequence[CacheShape],
+    length: int,
+    tokens: int,
+    trainable: dict[int, Slot],
+    *,
+    in_place: bool = False,
 ) -> Captured:
     """The forward over so many new tokens with a cache of a length: (logits, key.0, value.0, key.1, …)."""
     inputs = {name: torch.zeros(1, tokens, dtype=torch.int64) for name in (IDS, POSITIONS)}
     if tokens > 1:
         inputs[LAST] = torch.zeros(1, dtype=torch.int64)
     for layer, shape in enumerate(shapes):
-        inputs[key_name(layer)] = torch.zeros(shape.heads, shape.key, length)
-        inputs[value_name(layer)] = torch.zeros(shape.heads, length, shape.value)
-    cached = captured(CachedForward(model, length), inputs, trainable, results=1 + 2 * len(shapes))
+        whole = 1, shape.heads, length, shape.key
+        inputs[key_name(layer)] = torch.zeros(whole if in_place else (shape.heads, shape.key, length))
+        inputs[value_name(layer)] = torch.zeros(whole if in_place else (shape.heads, length, shape.value))
+    cached = captured(CachedForward(model, length, in_place=in_place), inputs, trainable, results=1 + 2 * len(shapes))
     _logits_in_parts(cached)
     return cached
 

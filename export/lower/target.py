@@ -15,14 +15,17 @@ from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from edge_client.bundle.manifest import Precision
+from edge_client.bundle.manifest import Precision, ProgramSpec, TensorSpec
 from edge_client.distribution import install_command
 from edge_client.runtimes.processors import Processor
 from edge_client.runtimes.runtime import RUNTIMES
 from export.dual.programs import Program
 from export.errors import ExportError
 
-__all__ = ["Lowered", "Lowering", "Precision", "ProgramEntry", "Shaped", "lowering"]
+__all__ = ["Linking", "Lowered", "Lowering", "Precision", "ProgramEntry", "Shaped", "linked_tensors", "lowering"]
+
+STATE = "hidden"
+"""What a segment hands to the next."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,25 @@ class ForProcessors(Protocol):
     def fastest(self, programs: Sequence[Shaped]) -> Processor:
         """The processor to lower for, by what this machine measures."""
         ...
+
+
+@runtime_checkable
+class Linking(Protocol):
+    """A lowering that makes one program of a whole chain's, for what runs so often that each call's price counts."""
+
+    def link(self, programs: Sequence[tuple[ProgramSpec, bytes]]) -> bytes:
+        """One program of those of a chain, in their order, for the folder that is named as the runtime.
+
+        Its inputs and outputs are those of `linked_tensors`.
+        """
+        ...
+
+
+def linked_tensors(programs: Sequence[ProgramSpec]) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """Inputs and outputs of a chain's programs together, without what one hands to the next."""
+    inputs = {spec.name: spec for program in programs for spec in program.inputs if spec.name != STATE}
+    outputs = {spec.name: spec for program in programs for spec in program.outputs if spec.name != STATE}
+    return tuple(inputs.values()), tuple(outputs.values())
 
 
 def lowering(runtime: str, processor: str = "", *, fine: bool = False) -> Lowering:

@@ -12,10 +12,12 @@ from importlib.metadata import version
 import torch
 from torch import Tensor
 
+from edge_client.bundle.manifest import ProgramSpec
 from edge_client.runtimes.processors import Processor
 from export.graph.slots import slot_of
 from export.lower.onnx.encoding import encoding_of
 from export.lower.onnx.graph import WeightFile
+from export.lower.onnx.linking import link
 from export.lower.onnx.processors import ANYWHERE, FINE, PRODUCTS, fastest
 from export.lower.onnx.translate import SegmentWeights, Translator
 from export.lower.target import Lowered, Precision, ProgramEntry, Shaped
@@ -64,6 +66,10 @@ class OnnxLowering:
         for weight_file in (own, *shared.values()):
             lowered.files[f"{folder}/{weight_file.file}"] = weight_file.content()
         return lowered
+
+    def link(self, programs: Sequence[tuple[ProgramSpec, bytes]]) -> bytes:
+        """See `export.lower.target.Linking`."""
+        return link(programs)
 
     def dequantized(self, name: str, weight: Tensor, precision: Precision, *, embedding: bool) -> Tensor:
         """`embedding` is true of a table that is only looked up: a tied table is rounded as a product's weight is."""
