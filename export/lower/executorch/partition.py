@@ -34,11 +34,46 @@ class SegmentPartitioner(XnnpackPartitioner):
         return super(XnnpackPartitioner, self).partition(exported_program)
 
     def generate_partitions(self, ep: ExportedProgram) -> list[Any]:
-        """As few as possible: what crosses from one to the next would be kept in planned memory.
+        """As few as possible in each stage: what crosses from one to the next would be kept in planned memory.
 
         XNNPACK's own grouping starts from the quantized products and leaves one partition per block.
         """
-        return generate_partitions_from_list_of_nodes(ep.graph_module, self.get_matched_nodes_from_configs(ep))
+        stages: dict[int, list[list[fx.Node]]] = {}
+        for group, stage in _staged(ep.graph_module.graph, self.get_matched_nodes_from_configs(ep)):
+            stages.setdefault(stage, []).append(group)
+        partitions: list[Any] = []
+        for _, groups in sorted(stages.items()):
+            partitions += generate_partitions_from_list_of_nodes(ep.graph_module, groups)
+        for number, partition in enumerate(partitions):
+            partition.id = number
+        return partitions
+
+
+_LARGE = 1 << 18
+"""Numbers that one kernel outside the delegates reads before what follows is computed."""
+
+
+def _staged(graph: fx.Graph, groups: list[list[fx.Node]]) -> Iterator[tuple[list[fx.Node], int]]:
+    """Groups of nodes for the delegate, each with the stage that it is computed in.
+
+    A delegate computes all that it can before it gives anything out. So of a vocabulary in parts it would give out the
+    logits of all parts together, for the kernels that look up labels and likeliest entries. Where such a kernel reads
+    many numbers, what comes after it in the program is therefore of the next stage.
+    """
+    stages: dict[fx.Node, int] = {}
+    taken = {node for group in groups for node in group}
+    current = 0
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        sources = [source for source in node.all_input_nodes if source in stages]
+        if node in taken:
+            stages[node] = max([current, *(stages[source] + (source not in taken) for source in sources)])
+            continue
+        stages[node] = max((stages[source] for source in sources), default=-1)
+        if any(source in taken and math.prod(_shape(source)) >= _LARGE for source in sources):
+            current = max(current, stages[node] + 1)
+    yield from ((group, max(stages.get(node, 0) for node in group)) for group in groups)
 
 
 _PRODUCTS = ("aten.mm", "aten.bmm", "aten.linear", "aten.addmm", "aten.matmul", "aten.baddbmm", "aten.convolution")

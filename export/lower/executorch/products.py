@@ -31,13 +31,19 @@ _decomposed = torch.ops.quantized_decomposed
 _EPSILON = torch.finfo(torch.float32).eps
 
 
-def linear(edge: EdgeGraph, x: fx.Node, name: str, weight: Tensor | Quantized, bias: fx.Node | None) -> fx.Node:
-    """A frozen product, x @ weight.T (+ bias)."""
+def linear(
+    edge: EdgeGraph, x: fx.Node, name: str, weight: Tensor | Quantized, bias: fx.Node | None, *, alone: bool = False
+) -> fx.Node:
+    """A frozen product, x @ weight.T (+ bias); `alone` may be in another delegate than others of the same x.
+
+    Numbers in 8 bits do not cross from one delegate to the next.
+    """
     if isinstance(weight, Tensor):
         return edge.call(aten.linear.default, x, edge.constant(name, weight), bias or _no_bias(edge, len(weight)))
     added = [] if bias is None else [bias]
-    what = "in 8 bits" if weight.rotation is None else "turned, in 8 bits"
-    rows = edge.once(x, what, lambda: _rows_of_activations(edge, _turned(edge, x, weight.rotation)))
+    turned = x if weight.rotation is None else edge.once(x, "turned", lambda: _turned(edge, x, weight.rotation))
+    what = f"in 8 bits for {name}" if alone else "in 8 bits"
+    rows = edge.once(turned, what, lambda: _rows_of_activations(edge, turned))
     return edge.call(aten.linear.default, rows, _rows_of_weight(edge, name, weight), *added)
 
 

@@ -130,7 +130,13 @@ class _Translator:
 
     def _linear(self, node: fx.Node, bias: fx.Node | None) -> fx.Node:
         x, weight = node.args
-        return products.linear(self.edge, self._operand(x), *self._weight(weight), bias)  # type: ignore[arg-type]
+        return products.linear(
+            self.edge, self._operand(x), *self._weight(weight), bias, alone=self._is_part(weight)  # type: ignore[arg-type]
+        )
+
+    def _is_part(self, node: fx.Node) -> bool:
+        """Whether a weight is some rows of a larger one."""
+        return node.name not in self.folded and slot_of(node).rows is not None
 
     def _weight(self, node: fx.Node) -> tuple[str, Tensor | Quantized]:
         """A product's weight, and what its constants are called after."""
