@@ -21,12 +21,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
 
 import rates
-from tables import DESK, TABLES, Run
+from tables import DESK, MODEL, TABLES, Run, kept_under
 
 SPRY = [sys.executable, "-c", "from edge_client.commands.cli import main; main()"]
 RESULTS = Path(__file__).parent / "results"
@@ -80,13 +80,14 @@ def keep(folder: Path, record: Path) -> None:
         shutil.copy(folder / name, record)
 
 
-def report(table: str) -> None:
-    rows = dict.fromkeys(made.folder(RECORDS, 0).parent for made in TABLES[table]())
+def report(table: str, model: str) -> None:
+    runs = (replace(made, model=model) for made in TABLES[table]())
+    rows = dict.fromkeys(made.folder(RECORDS, 0).parent for made in runs)
     kept = [str(folder) for folder in rows if folder.is_dir()]
     if not kept:
         print(f"{table}: no run has ended, so there is nothing to report")
         return
-    target = RESULTS / f"{table}.md"
+    target = RESULTS / f"{kept_under(table, model)}.md"
     title = (TABLES[table].__doc__ or table).rstrip(".")
     subprocess.run([*SPRY, "report", *kept, "--title", title, "--out", str(target)], check=True)
 
@@ -99,6 +100,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="the folder of data sets")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="where runs are kept")
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
+    parser.add_argument("--model", default=MODEL, help="as simulate takes it; another's runs and report bear its name")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="simulations at a time")
     parser.add_argument("--only", nargs="+", default=[""], help="runs whose folder has one of these in its path")
@@ -110,7 +112,8 @@ def main() -> None:
     options = parser.parse_args()
     threads = max(1, (os.cpu_count() or 1) // options.jobs)
     for table in options.tables:
-        runs = [run for run in TABLES[table]() if _is_among(run.folder(options.out, 0), options.only)]
+        made = (replace(run, model=options.model) for run in TABLES[table]())
+        runs = [run for run in made if _is_among(run.folder(options.out, 0), options.only)]
         needed = () if options.list else (*rates.trials(runs), *runs)
         for rows, name in dict.fromkeys((run.rows, run.data) for run in needed):
             prepare(options.data, options.out, rows, name)
@@ -119,7 +122,7 @@ def main() -> None:
             for seed in options.seeds:  # one of everything before the next
                 sweep.take(runs, seed)
         if not options.list:
-            report(table)
+            report(table, options.model)
 
 
 def _is_among(folder: Path, parts: Sequence[str]) -> bool:

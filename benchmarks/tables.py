@@ -91,6 +91,7 @@ class Run:
     """By the rate that the common procedure finds (`rates.py`)."""
     held_back: bool = False
     """Measured on rows of the training data that no client has, instead of on the test data."""
+    model: str = MODEL
 
     @property
     def row(self) -> str:
@@ -102,7 +103,7 @@ class Run:
         return "held-back" if self.held_back else "whole" if self.plain else "data"
 
     def folder(self, out: Path, seed: int) -> Path:
-        return out / self.table / f"{self.data}-{self.alpha:g}" / self.row / f"seed-{seed}"
+        return out / kept_under(self.table, self.model) / f"{self.data}-{self.alpha:g}" / self.row / f"seed-{seed}"
 
     def command(self, out: Path, seed: int, arithmetic: str) -> list[str]:
         if self.plain:
@@ -110,7 +111,7 @@ class Run:
         length = "48" if self.data in PAIRS else "32"
         adapter = ("--peft", "aligned", "--rank", "8", "--last-blocks", "3") if self.aligned else ()
         return [
-            "simulate", "--model", MODEL, "--data", str(out / "data" / self.data), "--method", self.method,
+            "simulate", "--model", self.model, "--data", str(out / "data" / self.data), "--method", self.method,
             "--alpha", f"{self.alpha:g}", "--rounds", str(self.rounds), "--seed", str(seed), "--length", length,
             "--examples", str(out / "data" / self.data / DESK), "--arithmetic", arithmetic, *COMMON, *adapter,
             *self.options, "--out", str(self.folder(out, seed)),
@@ -120,12 +121,17 @@ class Run:
         if self.method in ZERO_ORDER:
             arithmetic = "float32"  # bfloat16 has no digits left for the difference of two losses
         return [
-            "simulate", "--model", MODEL, "--data", str(out / self.rows / self.data), "--method", self.method,
+            "simulate", "--model", self.model, "--data", str(out / self.rows / self.data), "--method", self.method,
             "--alpha", f"{self.alpha:g}", "--rounds", str(self.rounds), "--seed", str(seed),
             "--length", str(LENGTHS[self.data]), "--arithmetic", arithmetic, *FLEET,
             *(("--evaluate-every", "1000", "--no-personal") if self.held_back else ("--evaluate-every", "5")),
             *self.options, "--out", str(self.folder(out, seed)),
         ]  # fmt: skip
+
+
+def kept_under(table: str, model: str) -> str:
+    """Where a table's runs and its report are, by the model where it is another one."""
+    return table if model == MODEL else f"{table}-{Path(model.rpartition(':')[2]).name}"
 
 
 def defaults_table() -> Iterator[Run]:
@@ -152,6 +158,20 @@ def _by_default(data: str, alpha: float) -> Iterator[Run]:
     yield Run("defaults", data, "fedavg", alpha, options=(*EVERYWHERE, *ALIKE), plain=True, tuned=True)
     yield Run("defaults", data, "spry", alpha, name="half-able", options=HALF_ABLE, plain=True)
     yield Run("defaults", data, "fedmezo", alpha, options=(*LORA, "--last-blocks", "0", *ALIKE), plain=True, tuned=True)
+
+
+SHORT = ("--evaluate-every", "10", "--no-personal")
+FIXED = ("--learning-rate", "0.009", "--head-learning-rate", "0.009")
+"""The rate of FedAvg that the search finds for MiniLM on most data sets."""
+
+
+def encoders_table() -> Iterator[Run]:
+    """Defaults of an encoder, in 20 rounds, beside FedAvg by a rate that is fixed."""
+    for data in ("snli", "sst2", "ag_news", "snips"):
+        short = Run("encoders", data, "classifier", rounds=20, options=(*ALIKE, *SHORT), plain=True)
+        yield short
+        yield replace(short, method="spry", options=SHORT)
+        yield replace(short, method="fedavg", options=(*EVERYWHERE, *ALIKE, *FIXED, *SHORT))
 
 
 def main_table() -> Iterator[Run]:
@@ -329,6 +349,7 @@ def _shorter(data: str, method: str, *options: str) -> Run:
 
 TABLES = {
     "defaults": defaults_table,
+    "encoders": encoders_table,
     "main": main_table,
     "free": free_table,
     "texts": texts_table,

@@ -78,7 +78,7 @@ def adapt(loaded: Loaded, options: AdapterOptions, seed: int = 0, projections: P
     if last_blocks:
         targets = [name for name in linears if within(name) and any(_matches(name, target) for target in targets)]
         feedforward = [name for name in targets if any(_matches(name, target) for target in feedforward)]
-    common: dict[str, Any] = {"task_type": task.peft_type, "modules_to_save": heads or None}
+    common: dict[str, Any] = {"task_type": task.peft_type, "modules_to_save": [*heads, *loaded.drawn] or None}
     if any(type(module).__name__ == "Conv1D" for module in model.modules()):
         common["fan_in_fan_out"] = True
     examples = read_batches(loaded, Path(options.examples)) if options.examples else []
@@ -94,6 +94,7 @@ def adapt(loaded: Loaded, options: AdapterOptions, seed: int = 0, projections: P
             model, method.config(options, Targets(targets, feedforward), common), adapter_name=_ADAPTER
         )  # type: ignore[arg-type]
     adapted.eval()
+    _keep_as_drawn(adapted, loaded.drawn)
     if (trains := method.trains) is not None:
         _train_base_parameters(adapted, lambda name: trains(name) and within(name))
     if between is not None:
@@ -152,13 +153,19 @@ def _matches(name: str, target: str) -> bool:
     return name == target or name.endswith("." + target)
 
 
+def _keep_as_drawn(model: PeftModel, modules: Sequence[str]) -> None:
+    """The adapter holds these, and nothing trains them."""
+    for name in modules:
+        model.get_submodule(f"base_model.model.{name}").requires_grad_(False)
+
+
 def _train_base_parameters(model: PeftModel, trains: Callable[[str], bool]) -> None:
     for module in model.modules():
         if isinstance(module, BaseTunerLayer):
             module.enable_adapters(False)
     for name, parameter in model.named_parameters():
-        in_head = ".modules_to_save." in name
-        in_base = "lora_" not in name and ".original_module." not in name
+        in_head = ".modules_to_save." in name and parameter.requires_grad
+        in_base = not any(part in name for part in ("lora_", ".original_module.", ".modules_to_save."))
         parameter.requires_grad_(in_head or (in_base and trains(name)))
 
 

@@ -37,6 +37,8 @@ class Loaded:
     labels: tuple[str, ...]
     tokenizer: PreTrainedTokenizerFast | None
     pad_token_id: int
+    drawn: tuple[str, ...] = ()
+    """Modules of the base model that its weights lack: they are new, so that an adapter must bring them along."""
     parameters: int = field(init=False)
     """Weights before any adapter is added, which happens in place."""
 
@@ -146,7 +148,7 @@ def load(
     weights = where if copy is None else _in_files(source, file or place, copy)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = _model(weights, task, config, options, random_weights=random_weights)
+        model, drawn = _model(weights, task, config, options, random_weights=random_weights)
         tokenizer = _tokenizer(where) if file is None else file.tokenizer()
     model.eval().float().requires_grad_(False)
     if file is not None and model.can_generate():
@@ -157,7 +159,7 @@ def load(
         part.pad_token_id = pad
     name = source if place is None or source.startswith(PACKAGE_PREFIX) else file.name if file else place.resolve().name
     model.name_or_path = name  # what PEFT notes as the base: the same wherever the folder lies
-    loaded = Loaded(name, model, task, tuple(labels), tokenizer, pad)
+    loaded = Loaded(name, model, task, tuple(labels), tokenizer, pad, drawn)
     if copy is not None:
         tables = model.get_input_embeddings(), model.get_output_embeddings()
         mapped.let_go_behind([*loaded.blocks, *(table for table in tables if table is not None)])
@@ -202,12 +204,13 @@ def _config(where: str) -> Any:
 
 def _model(
     where: str, task: ModelTask, config: Any, options: dict[str, Any], *, random_weights: bool
-) -> PreTrainedModel:
+) -> tuple[PreTrainedModel, tuple[str, ...]]:
+    """The model, and what of its base its weights lack."""
     factory = getattr(transformers, task.model_class)
     try:
         if random_weights:
             model: PreTrainedModel = factory.from_config(config, **options)
-            return model
+            return model, ()
         if "state_dict" in options:
             with torch.device("meta"):
                 factory = type(factory.from_config(config))
@@ -229,13 +232,20 @@ def _model(
             f"cannot load the model's weights from {where!r}: {_first_line(error)}; give a whole checkpoint"
         ) from error
     _refuse_partial(where, task, loaded, loading_info)
-    return loaded
+    pooler = _pooler(loaded)
+    lacks = any(name.startswith(f"{pooler}.") for name in loading_info["missing_keys"])
+    return loaded, (pooler,) if lacks else ()
+
+
+def _pooler(model: PreTrainedModel) -> str:
+    """What checkpoints of language models and encoders of sentences may come without."""
+    return f"{model.base_model_prefix}.pooler"
 
 
 def _refuse_partial(where: str, task: ModelTask, model: PreTrainedModel, loading_info: dict[str, Any]) -> None:
     """A task layer may be new or have other labels; the base model must come from the weights, or it would be noise."""
     base = model.base_model_prefix + "."
-    optional = base + "pooler."  # checkpoints of language models come without one
+    optional = _pooler(model) + "."
     misfits = sorted(
         f"{name} {tuple(has)} instead of {tuple(wants)}" for name, has, wants in loading_info["mismatched_keys"]
     )

@@ -1,19 +1,26 @@
 """A task layer behind standardized features: the same function, and plain weights in the adapter it ends in."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+from transformers import BertForSequenceClassification
 
 from edge_client.bundle.adapters import SCALE, folded, unfolded
 from export.adapt.heads import standardize_head, whiten_head
 from export.adapt.wrapping import adapt, head_modules
 from export.check.reference import Reference
 from export.errors import ExportError
+from export.model.loading import load
 from export.model.samples import random_texts, sample_inputs
 from export.tasks.registry import MODEL_TASKS
+from export.write import pack
 from tests.adapters import everywhere
+from tests.conftest import LABELS
 from tests.export.models import projections, tiny
 
 HEADS = {
@@ -204,3 +211,35 @@ def test_a_layer_is_left_alone_where_words_are_few_or_the_task_has_no_classes(wo
     known.backend_tokenizer.model = type(known.backend_tokenizer.model)({"[PAD]": 0, "[UNK]": 1}, unk_token="[UNK]")
     whitened(loaded)
     assert type(loaded.model.get_submodule(name)) is torch.nn.Linear
+
+
+# --- a pooler that the weights lack ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def poolerless(model_folder, tmp_path):
+    """A folder as encoders of sentences come: without the layer that classifying reads."""
+    folder = shutil.copytree(model_folder, tmp_path / "encoder")
+    weights = {name: value for name, value in load_file(folder / "model.safetensors").items() if "pooler" not in name}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("method", ["lora", "bitfit", "classifier"])
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing:FutureWarning")  # between transformers and peft
+def test_an_adapter_brings_a_drawn_pooler_along(poolerless, tmp_path, method):
+    loaded = load(str(poolerless), MODEL_TASKS["seq-cls"], LABELS, seed=5)
+    adapted = adapt(loaded, everywhere(method), seed=5)
+    assert not any("pooler" in slot.name for slot in adapted.slots.values())  # it is not trained
+    pack.add_adapter(tmp_path / "adapter", adapted.config, folded_tensors(adapted.initial))
+    base = BertForSequenceClassification.from_pretrained(poolerless, num_labels=len(LABELS)).eval()
+    tokens = loaded.tokenizer("the ice is on the lake", return_tensors="pt")
+    with torch.no_grad():
+        alone, expected = base(**tokens).logits, adapted.model(**tokens).logits
+        found = PeftModel.from_pretrained(base, tmp_path / "adapter").eval()(**tokens).logits
+    assert not torch.allclose(alone, expected, atol=1e-3)
+    torch.testing.assert_close(found, expected)
+
+
+def folded_tensors(initial):
+    return {name: torch.from_numpy(value) for name, value in folded({n: t.numpy() for n, t in initial.items()}).items()}
