@@ -1,356 +1,346 @@
-"""How much of what LoRA in one place learns of a new topic does a fleet learn, of a language model?
+"""How much of what people's LoRA learns of a new kind of text does a fleet learn, of a pretrained language model?
 
-    python benchmarks/language.py --data DATA/ag_news --out runs/language
+    python benchmarks/language.py --model SOURCE --data DATA/gsm8k --out runs/language
 
-A Llama of some million weights is made here: with a tokenizer of its own it is trained on the texts of three topics.
-Then it is adapted to the fourth. By devices in the simulator that share rows, with what a job and an export start from
-when nothing is said: no rate, no preset, no adapter is named. And in one place on the same rows: LoRA of rank 8 in all
-blocks, as people do, AdamW, at that of some rates and after that of its passes which do best on the rows that devices
-hold back; with `--same` once more by the fleet's own adapter, which tells what federation costs from what the adapter
-does. A round takes each device once through its own rows, so that as many rounds as passes in one place see the same
-examples as often; in one place there are at most as many passes as rounds.
+SOURCE is what `spry simulate --model` takes; the rows are conversations, such as GSM8K's questions with their answers.
+Only rows that fit whole into `--length` tokens are taken, so that every answer is measured to its end. Devices' rows
+are split by the length of the question, at `--alpha` over its eighths. In the simulator, on the same rows, as many
+rounds and as many steps of a device:
 
-Perplexity is of each token of texts that nobody trained on, measured by transformers and PEFT, also of what the fleet
-learned: its adapter is loaded as anybody loads it. `closed` is the share of the fall in one place that the fleet has.
-The same of the other topics says what was forgotten. The same command goes on where it stopped. Ends with 1 when less
-than 80 % is closed.
+- default: what a job and an export start from when nothing is said: no rate, no preset, no adapter is named.
+- fedavg: LoRA of rank 8, alpha 16, in all blocks, AdamW by backpropagation on the devices, the mean of their weights;
+  at each of `--rates`, of which the one counts that ends with the least loss on the held-out answers, which favours it.
+- one place: the same LoRA on as many of the same rows in one process, by AdamW that is never started anew, as many
+  steps as all devices take together; at each of `--rates` too.
+- half able: the default, where half of the devices can go back through one block alone.
+- forward: the default, where no device goes back at all (`--estimator forward`).
+
+Printed are the loss, perplexity and accuracy of each token of held-out answers, and `closed`: the share of the fall in
+loss of fedavg's best rate, after as many rounds. With `--answers N` the first N questions are answered in full by
+transformers, greedily, with the adapter as PEFT loads it: the share whose last number is right, and the loss of all
+held-out answers in float32. The same command goes on where it stopped; `--show` prints what there is so far. Ends with
+1 when the default closes less than 90 %.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import math
+import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-import numpy as np
 import torch
 from fleet import machine, read_rows, write_rows
-from peft import LoraConfig, PeftModel, get_peft_model
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from peft import PeftModel
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from edge_client.commands.options.adapter import AdapterOptions
-from server.simulation.compute.work import opened
+from edge_client.data.conversations import example_of
+from edge_client.data.encoder import TextEncoder
+from edge_client.data.sequences import sequence_of
+from edge_client.data.templates import Template
+from edge_client.tasks.registry import task_named
+from edge_client.tasks.task import combined
+from server.simulation.compute.scores import score
+from server.simulation.compute.work import Worker, learner_of
 from server.simulation.plan import Plan, plan_for
 from server.simulation.quiet import quiet_libraries
 from server.simulation.run.run import simulate
 
-CLOSED = 0.8
-RATES = (3e-4, 1e-3, 3e-3)
-HIGHEST = 2e-3
-"""Of the rates of the model's own training, which rise to it and fall again."""
-PATIENCE = 3
-"""Passes in one place without a better one, after which it ends."""
-BEFORE, ONE_PLACE, SAME, FLEET = "before", "one place", "same adapter", "fleet"
-PAD, BEGIN, END = "<pad>", "<s>", "</s>"
-Texts = Sequence[str]
-
-
-# --- the model -------------------------------------------------------------------------------------------------------
-
-
-def tokenizer_of(texts: Texts, options: argparse.Namespace) -> PreTrainedTokenizerFast:
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    special = [PAD, BEGIN, END]
-    made.train_from_iterator(
-        texts,
-        trainers.BpeTrainer(
-            vocab_size=options.vocabulary, special_tokens=special, initial_alphabet=alphabet, show_progress=False
-        ),
-    )
-    ends = [(name, special.index(name)) for name in (BEGIN, END)]
-    made.post_processor = processors.TemplateProcessing(single=f"{BEGIN} $A {END}", special_tokens=ends)
-    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token=PAD, bos_token=BEGIN, eos_token=END)
-
-
-def pretrained(texts: Texts, options: argparse.Namespace) -> Path:
-    """The model's folder; what was trained of it before is read."""
-    folder, kept = options.out / "model", options.out / "pretraining.pt"
-    if (folder / "config.json").exists():
-        return folder
-    tokenizer = tokenizer_of(texts, options)
-    torch.manual_seed(options.seed)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer), hidden_size=options.hidden, num_hidden_layers=options.layers,
-            num_attention_heads=options.hidden // 32, intermediate_size=options.hidden * 8 // 3,
-            max_position_embeddings=options.length, tie_word_embeddings=True,
-            pad_token_id=0, bos_token_id=1, eos_token_id=2,
-        )
-    )  # fmt: skip
-    optimizer = torch.optim.AdamW(model.parameters(), lr=HIGHEST, weight_decay=0.1)
-    steps = options.pretraining * math.ceil(len(texts) / options.rows)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, HIGHEST, total_steps=steps, pct_start=0.1)
-    parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
-    done = 0
-    if kept.exists():
-        state = torch.load(kept)
-        done = state["done"]
-        for name, part in parts.items():
-            part.load_state_dict(state[name])
-    for number in range(done, options.pretraining):
-        losses = passed(model, optimizer, encoded(tokenizer, texts, options), options.rows, number, schedule.step)
-        print(f"  pretraining, pass {number + 1}: loss {np.mean(losses[-200:]):.3f}", file=sys.stderr, flush=True)
-        torch.save({name: part.state_dict() for name, part in parts.items()} | {"done": number + 1}, kept)
-    tokenizer.save_pretrained(folder)
-    model.save_pretrained(folder)
-    kept.unlink(missing_ok=True)
-    return folder
-
-
-def encoded(tokenizer: Any, texts: Texts, options: argparse.Namespace) -> list[list[int]]:
-    return tokenizer(list(texts), truncation=True, max_length=options.length)["input_ids"]
-
-
-def passed(
-    model: Any,
-    optimizer: torch.optim.Optimizer,
-    ids: Sequence[Sequence[int]],
-    rows: int,
-    number: int,
-    stepped: Callable[[], None] = lambda: None,
-) -> list[float]:
-    """One pass over texts, in an order of its own; the loss of each step, a mean of texts as devices have it."""
-    losses = list[float]()
-    order = np.random.default_rng(number).permutation(len(ids))
-    model.train()
-    for start in range(0, len(order), rows):
-        of_tokens, counted = token_losses(model, [ids[place] for place in order[start : start + rows]])
-        loss = (of_tokens.sum(1) / counted.sum(1)).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        stepped()
-        losses.append(loss.item())
-    return losses
-
-
-def token_losses(model: Any, ids: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each token's cross entropy from those before it, and which of them there are: [texts, length - 1]."""
-    longest = max(map(len, ids))
-    padded = torch.tensor([[*own, *[0] * (longest - len(own))] for own in ids])
-    mask = torch.tensor([[1] * len(own) + [0] * (longest - len(own)) for own in ids])
-    logits = model(input_ids=padded, attention_mask=mask).logits
-    losses = torch.nn.functional.cross_entropy(logits[:, :-1].transpose(1, 2), padded[:, 1:], reduction="none")
-    counted = mask[:, 1:].to(losses.dtype)
-    return losses * counted, counted
-
-
-@torch.no_grad()
-def perplexity(model: Any, tokenizer: Any, texts: Texts, options: argparse.Namespace) -> float:
-    model.eval()
-    ids = sorted(encoded(tokenizer, texts, options), key=len)
-    total = count = 0.0
-    for start in range(0, len(ids), 32):
-        losses, counted = token_losses(model, ids[start : start + 32])
-        total, count = total + losses.sum().item(), count + counted.sum().item()
-    return math.exp(total / count)
-
-
-# --- whose the rows are ----------------------------------------------------------------------------------------------
-
-
-def dealt(options: argparse.Namespace) -> Path:
-    """A folder with the topic's rows, each of a client, and its test rows."""
-    folder = options.out / "topic"
-    train, test = (rows_of(options, name, topic=True) for name in ("train", "test"))
-    own = options.examples or len(train) // options.clients
-    rows = [{"text": text, "client": f"{place % options.clients:03}"} for place, text in enumerate(train)]
-    write_rows(folder / "train.jsonl", rows[: own * options.clients])
-    write_rows(folder / "test.jsonl", [{"text": text, "client": "000"} for text in test])
-    return folder
-
-
-def rows_of(options: argparse.Namespace, name: str, *, topic: bool) -> list[str]:
-    rows = read_rows(options.data / f"{name}.jsonl")
-    return [str(row["text"]) for row in rows if (str(row["label"]) == options.topic) is topic]
-
-
-def planned(options: argparse.Namespace, model: Path) -> Plan:
-    """The fleet, as `spry simulate` takes it where nothing but data and sizes are named."""
-    asked = json.loads(options.settings)
-    settings = {
-        "rounds": options.passes, "per_round": options.clients, "evaluate_every": options.passes, **asked,
-        "training": {"batch": options.batch, "length": options.length, **asked.get("training", {})},
-    }  # fmt: skip
-    return plan_for(
-        method="spry", preset=options.preset, model=str(model), data=str(dealt(options)), task="causal-lm",
-        settings=settings, adapter=asdict(AdapterOptions(**json.loads(options.adapter))), seed=options.seed,
-        clients=options.clients, alpha=None, by="client", personal=False, able=options.able,
-    )  # fmt: skip
-
-
-def shared(plan: Plan) -> tuple[list[str], list[str]]:
-    """The rows that devices train on, all together, and those that they hold back."""
-    population, _ = opened(plan)
-    clients = [population.client(number) for number in range(population.clients)]
-    return (
-        [one.text for own in clients for one in own.train],
-        [one.text for own in clients for one in own.test],
-    )
-
-
-# --- both ways -------------------------------------------------------------------------------------------------------
+CLOSED = 0.9
+TASK = "causal-lm"
+EIGHTHS = 8
+"""Kinds of questions, by their length."""
+ADAPTER = {"rank": 8, "alpha": 16.0, "last_blocks": 0}
+"""What people take."""
+BEFORE, DEFAULT, FEDAVG, ONE_PLACE, HALF, FORWARD = "before", "default", "fedavg", "one place", "half able", "forward"
+Figures = dict[str, float]
 
 
 @dataclass(frozen=True)
-class OnePlace:
-    """Training on all rows together, by one rate."""
+class Arm:
+    """One way to learn."""
 
-    rate: float
-    passes: int
-    """After which it did best on the rows that devices hold back."""
-    held_back: float
-    """Perplexity there, after so many."""
+    name: str
+    rate: float | None = None
+    """None: its own."""
 
-
-def in_one_place(options: argparse.Namespace, folder: Path, out: Path, config: LoraConfig, rate: float) -> OnePlace:
-    """Trains until held-back rows have been better some passes ago; the best adapter is kept."""
-    rows, held_back = shared(planned(options, folder))
-    tokenizer, base = loaded(folder)
-    torch.manual_seed(options.seed)
-    model = get_peft_model(base, copy.deepcopy(config))
-    optimizer = torch.optim.AdamW((p for p in model.parameters() if p.requires_grad), lr=rate)
-    ids = encoded(tokenizer, rows, options)
-    best = OnePlace(rate, 0, math.inf)
-    for number in range(options.passes):
-        passed(model, optimizer, ids, options.batch, number)
-        perplexity_now = perplexity(model, tokenizer, held_back, options)
-        if perplexity_now < best.held_back:
-            best = OnePlace(rate, number + 1, perplexity_now)
-            model.save_pretrained(str(out))
-        elif number + 1 - best.passes >= PATIENCE:
-            break
-    return best
+    @property
+    def folder(self) -> str:
+        name = self.name.replace(" ", "-")
+        return name if self.rate is None else f"{name}-{self.rate:g}"
 
 
-def best_of(options: argparse.Namespace, folder: Path, name: str, config: LoraConfig) -> tuple[OnePlace, Path]:
-    """At the rate that does best; rates that were tried before are read."""
-    tried = dict[Path, OnePlace]()
-    for rate in options.rates:
-        out = options.out / name.replace(" ", "-") / f"{rate:g}"
-        kept = out / "held-back.json"
+def arms_of(options: argparse.Namespace) -> Iterator[Arm]:
+    for name in options.arms:
+        if name in (FEDAVG, ONE_PLACE):
+            yield from (Arm(name, rate) for rate in options.rates)
+        else:
+            yield Arm(name)
+
+
+def planned(options: argparse.Namespace, arm: Arm, rows: Path, clients: int, seed: int) -> Plan:
+    """An arm, as `spry simulate` takes it where nothing but data and sizes are named."""
+    steps = {"batch": options.batch, "length": options.length, "iterations": options.steps}
+    sizes = {"rounds": options.rounds, "per_round": options.per_round, "evaluate_every": options.every}
+    method, adapter = "spry", {}
+    if arm.rate is not None:
+        method, adapter, steps["learning_rate"] = "fedavg", ADAPTER, arm.rate
+    if arm.name == ONE_PLACE:
+        steps["iterations"] *= options.rounds * options.per_round
+        sizes, clients = {"rounds": 1, "per_round": 1}, 1
+    if arm.name == FORWARD:
+        steps["estimator"] = "forward"
+    return plan_for(
+        method=method, preset=None, model=options.model, data=str(rows), task=TASK,
+        settings={**sizes, "training": steps}, adapter=asdict(AdapterOptions(**adapter)), seed=seed, clients=clients,
+        alpha=options.alpha, by="length", personal=False, able=0.5 if arm.name == HALF else 1.0,
+        arithmetic=options.arithmetic,
+    )  # fmt: skip
+
+
+def dealt(options: argparse.Namespace, clients: int) -> Path:
+    """A folder with rows that fit, of devices and held-out ones."""
+    folder = options.out / f"rows-{clients}"
+    if folder.exists():
+        return folder
+    learner = learner_of(planned(options, Arm(DEFAULT), folder, clients, 0), ())
+    encoder = TextEncoder(learner.tokenizer, learner.manifest, 1, options.length + 1)
+    for name, count in (("test", options.held_out), ("train", clients * options.examples)):
+        fitting = list[dict[str, Any]]()
+        for row in read_rows(options.data / f"{name}.jsonl"):
+            if len(sequence_of(example_of(row, learner.template), encoder).ids) <= options.length:
+                fitting.append(row)
+            if len(fitting) == count:
+                break
+        write_rows(folder.with_suffix(".partial") / f"{name}.jsonl", by_length(fitting))
+    folder.with_suffix(".partial").rename(folder)
+    return folder
+
+
+def by_length(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows with the eighth in which their question is by its length."""
+    order = sorted(range(len(rows)), key=lambda place: len(question_of(rows[place])))
+    eighth = {place: number * EIGHTHS // len(rows) for number, place in enumerate(order)}
+    return [{**row, "length": str(eighth[place])} for place, row in enumerate(rows)]
+
+
+def question_of(row: Mapping[str, Any]) -> str:
+    return str(row["messages"][0]["content"])
+
+
+# --- learning --------------------------------------------------------------------------------------------------------
+
+
+def learn(options: argparse.Namespace, clients: int, seed: int) -> None:
+    """All arms of a fleet, as far as they have not been run."""
+    rows, folder = dealt(options, clients), folder_of(options, clients, seed)
+    if not (folder / "before.json").exists():
+        write_json(folder / "before.json", at_start(planned(options, Arm(DEFAULT), rows, clients, seed)))
+    for arm in arms_of(options):
+        name = f"{clients} devices, seed {seed}, {arm.folder}"
+        plan = planned(options, arm, rows, clients, seed)
+        simulate(plan, folder / arm.folder, lambda line, name=name: show(name, line))
+        print(told(options), file=sys.stderr, flush=True)
+
+
+def at_start(plan: Plan) -> Figures:
+    """Of the model as it came."""
+    worker = Worker(plan)
+    length = plan.settings.training.length
+    encoder = TextEncoder(worker.learner.tokenizer, worker.manifest, 8, length)
+    kind = task_named(TASK)
+    return kind.told(combined([score(worker.learner, encoder, worker.tested, worker.learner.initial)]))
+
+
+def show(name: str, line: Mapping[str, Any]) -> None:
+    held_out = f", held out {line['test_loss']:.4f}" if "test_loss" in line else ""
+    print(f"  {name}, round {line['round']}: loss {line['loss']:.4f}{held_out}", file=sys.stderr, flush=True)
+
+
+def folder_of(options: argparse.Namespace, clients: int, seed: int) -> Path:
+    return options.out / f"{clients}-devices-{seed}"
+
+
+def write_json(path: Path, value: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value) + "\n")
+
+
+# --- answers in full -------------------------------------------------------------------------------------------------
+
+
+def answer(options: argparse.Namespace, clients: int, seed: int) -> None:
+    """The model as it came and what arms learned, as anybody loads it."""
+    folder = folder_of(options, clients, seed)
+    adapters = {BEFORE: None} | {name: folder / arm.folder / "adapter" for name, arm in best(options, folder).items()}
+    rows = read_rows(options.out / f"rows-{clients}" / "test.jsonl")
+    for name, adapter in adapters.items():
+        kept = folder / f"answers-{name.replace(' ', '-')}.json"
         if not kept.exists():
-            kept.write_text(json.dumps(asdict(in_one_place(options, folder, out, config, rate))))
-        tried[out] = one = OnePlace(**json.loads(kept.read_text()))
-        where = f"{one.held_back:.2f} on rows held back after pass {one.passes}"
-        print(f"  {name}, AdamW at {rate:g}: {where}", file=sys.stderr, flush=True)
-    adapter = min(tried, key=lambda out: tried[out].held_back)
-    return tried[adapter], adapter
+            write_json(kept, by_transformers(options, adapter, rows))
 
 
-def loaded(folder: Path) -> tuple[Any, Any]:
-    factory: Any = AutoModelForCausalLM
-    return AutoTokenizer.from_pretrained(folder), factory.from_pretrained(folder)
-
-
-def people() -> LoraConfig:
-    return LoraConfig(task_type="CAUSAL_LM", r=8, lora_alpha=16, target_modules=["q_proj", "v_proj"])
-
-
-def same(adapter: Path) -> LoraConfig:
-    """What a fleet has, from its start."""
-    config: Any = LoraConfig.from_pretrained(str(adapter))
-    config.inference_mode = False
-    return config
-
-
-def measured(options: argparse.Namespace) -> dict[str, Any]:
-    quiet_libraries()
-    keep_to(options)
-    model = pretrained(rows_of(options, "train", topic=False), options)
-    plan, fleet = planned(options, model), options.out / "fleet"
-    summary = simulate(plan, fleet, lambda line: show(line, options.passes))
-    ways = {ONE_PLACE: best_of(options, model, ONE_PLACE, people())}
-    if options.same:
-        ways[SAME] = best_of(options, model, SAME, same(fleet / "adapter"))
-    adapters = {BEFORE: None, **{name: adapter for name, (_, adapter) in ways.items()}, FLEET: fleet / "adapter"}
-    scores = {name: scored(options, model, adapter) for name, adapter in adapters.items()}
-    fall = {name: scores[BEFORE]["topic"] - values["topic"] for name, values in scores.items()}
-    return {
-        "perplexity": scores,
-        "closed": {name: fall[FLEET] / fall[name] for name in ways},
-        "best": {name: asdict(one) for name, (one, _) in ways.items()},
-        "adapter": plan.adapter.told,
-        "preset": plan.preset,
-        "rounds": options.passes,
-        "examples": len(shared(plan)[0]),
-        "by the simulator": summary["perplexity"],
-        "weights": sum(parameter.numel() for parameter in loaded(model)[1].parameters()),
-        "machine": machine(),
-    }
-
-
-def scored(options: argparse.Namespace, folder: Path, adapter: Path | None) -> dict[str, float]:
-    tokenizer, model = loaded(folder)
+def by_transformers(options: argparse.Namespace, adapter: Path | None, rows: Sequence[dict[str, Any]]) -> Figures:
+    tokenizer, factory = AutoTokenizer.from_pretrained(options.model), AutoModelForCausalLM
+    model: Any = factory.from_pretrained(options.model, dtype=torch.float32)
     if adapter is not None:
         model = PeftModel.from_pretrained(model, str(adapter))
-    texts = {name: rows_of(options, "test", topic=name == "topic") for name in ("topic", "others")}
-    return {name: perplexity(model, tokenizer, part, options) for name, part in texts.items()}
+    model.eval()
+    asked = rows[: options.answers]
+    right = [ends_alike(answered(model, tokenizer, row), str(row["messages"][1]["content"])) for row in asked]
+    loss = answer_loss(model, tokenizer, Template.beside(Path(options.model)), rows)
+    return {"right": fmean(right), "loss": loss}
 
 
-def keep_to(options: argparse.Namespace) -> None:
-    """What was made by other options would be taken for this command's."""
-    adding = "out", "json", "same", "rates"
-    asked = {name: str(value) for name, value in sorted(vars(options).items()) if name not in adding}
-    kept = options.out / "options.json"
-    before: dict[str, str] = json.loads(kept.read_text()) if kept.exists() else asked
-    if changed := [name for name in asked if before.get(name) != asked[name]]:
-        sys.exit(f"{options.out} was made with other {', '.join(changed)}: give another --out")
-    options.out.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps(asked, indent=1) + "\n")
+@torch.no_grad()
+def answered(model: Any, tokenizer: Any, row: Mapping[str, Any]) -> str:
+    asked = tokenizer.apply_chat_template(
+        row["messages"][:1], add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    written = model.generate(**asked, do_sample=False, max_new_tokens=192)
+    return str(tokenizer.decode(written[0, asked["input_ids"].shape[1] :], skip_special_tokens=True))
 
 
-def show(line: Mapping[str, Any], rounds: int) -> None:
-    print(f"  fleet, round {line['round']} of {rounds}: loss {line['loss']:.4f}", file=sys.stderr, flush=True)
+def ends_alike(one: str, other: str) -> bool:
+    """Whether the last numbers of two texts are the same."""
+    numbers = [re.findall(r"-?\d+(?:\.\d+)?", text.replace(",", "")) for text in (one, other)]
+    return all(numbers) and float(numbers[0][-1]) == float(numbers[1][-1])
 
 
-def told(figures: dict[str, Any]) -> str:
-    lines = [f"{'perplexity':<28}{'the topic':>12}{'the others':>12}"]
-    for way, values in figures["perplexity"].items():
-        best = figures["best"].get(way)
-        name = way if best is None else f"{way}, {best['rate']:g}, {best['passes']} passes"
-        lines.append(f"{name:<28}{values['topic']:>12.2f}{values['others']:>12.2f}")
-    how = f"preset {figures['preset']}, {figures['adapter']}, {figures['rounds']} rounds, {figures['examples']} texts"
-    closed = [f"{100 * share:.1f} % of what {way} closes" for way, share in figures["closed"].items()]
-    return "\n".join([*lines, f"the fleet ({how}) closes {', '.join(closed)}"])
+@torch.no_grad()
+def answer_loss(model: Any, tokenizer: Any, template: Template, rows: Sequence[Mapping[str, Any]]) -> float:
+    """The mean cross entropy of the tokens of answers, with what ends them."""
+    losses = list[Tensor]()
+    for row in rows:
+        chat = template.chat(row["messages"])
+        encoded = tokenizer(chat.text, add_special_tokens=False, return_offsets_mapping=True, return_tensors="pt")
+        ids, places = encoded["input_ids"], encoded["offset_mapping"][0].tolist()
+        learnt = torch.tensor([any(at < stop and start < end for start, stop in chat.answers) for at, end in places])
+        logits = model(input_ids=ids).logits[0, :-1]
+        losses.append(cross_entropy(logits, ids[0, 1:], reduction="none")[learnt[1:]])
+    return torch.cat(losses).mean().item()
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def finished(folder: Path, arm: Arm) -> Figures | None:
+    """What an arm ended with."""
+    path = folder / arm.folder
+    if not (path / "summary.json").exists():
+        return None
+    last = json.loads((path / "rounds.jsonl").read_text().splitlines()[-1])
+    names = "test_loss", "perplexity", "accuracy", "passes"
+    sent = {name: last[name] / last["clients"] for name in ("bytes_up", "bytes_down")}
+    return {name: last[name] for name in names} | sent
+
+
+def best(options: argparse.Namespace, folder: Path) -> dict[str, Arm]:
+    """Each way that has been run, at the rate that ended best."""
+    chosen = dict[str, tuple[float, Arm]]()
+    for arm in arms_of(options):
+        if found := finished(folder, arm):
+            loss = found["test_loss"]
+            if loss < chosen.get(arm.name, (math.inf, arm))[0]:
+                chosen[arm.name] = loss, arm
+    return {name: arm for name, (_, arm) in chosen.items()}
+
+
+def measured(options: argparse.Namespace, clients: int, seed: int) -> dict[str, Figures]:
+    """The rows of one fleet's table."""
+    folder = folder_of(options, clients, seed)
+    if not (folder / "before.json").exists():
+        return {}
+    rows: dict[str, Figures] = {BEFORE: json.loads((folder / "before.json").read_text())}
+    for name, arm in best(options, folder).items():
+        rows[name] = (finished(folder, arm) or {}) | ({} if arm.rate is None else {"rate": arm.rate})
+    for name, figures in rows.items():
+        kept = folder / f"answers-{name.replace(' ', '-')}.json"
+        if kept.exists():
+            own = json.loads(kept.read_text())
+            figures.update({"right": own["right"], "by transformers": own["loss"]})
+        if FEDAVG in rows:
+            before = rows[BEFORE]["test_loss"]
+            figures["closed"] = (before - figures["test_loss"]) / (before - rows[FEDAVG]["test_loss"])
+    return rows
+
+
+COLUMNS = {
+    "test_loss": ("loss", "{:.4f}"), "perplexity": ("perplexity", "{:.3f}"), "accuracy": ("accuracy", "{:.3f}"),
+    "closed": ("closed", "{:.1%}"), "passes": ("passes", "{:.2f}"), "rate": ("rate", "{:g}"),
+    "bytes_up": ("up, MB", "mb"), "bytes_down": ("down, MB", "mb"), "right": ("right", "{:.1%}"),
+    "by transformers": ("loss, PEFT", "{:.4f}"),
+}  # fmt: skip
+
+
+def told(options: argparse.Namespace) -> str:
+    """Tables of all fleets, as far as they have come."""
+    lines = [machine()]
+    for clients in options.devices:
+        for seed in options.seeds:
+            if rows := measured(options, clients, seed):
+                lines += ["", f"{clients} devices, seed {seed}, {options.rounds} rounds of {options.per_round}"]
+                lines += table(rows)
+    return "\n".join(lines)
+
+
+def table(rows: Mapping[str, Figures]) -> Iterator[str]:
+    shown = [name for name in COLUMNS if any(name in figures for figures in rows.values())]
+    yield "| | " + " | ".join(COLUMNS[name][0] for name in shown) + " |"
+    yield "|---|" + "---|" * len(shown)
+    for way, figures in rows.items():
+        yield f"| {way} | " + " | ".join(cell(name, figures) for name in shown) + " |"
+
+
+def cell(name: str, figures: Figures) -> str:
+    if name not in figures:
+        return ""
+    form = COLUMNS[name][1]
+    return f"{figures[name] / 1e6:.2f}" if form == "mb" else form.format(figures[name])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--model", required=True, help="a pretrained language model, as `spry simulate` takes it")
+    parser.add_argument("--data", type=Path, required=True, help="train.jsonl and test.jsonl, of conversations")
     parser.add_argument("--out", type=Path, required=True, help="what was made and measured; the same command goes on")
-    parser.add_argument("--topic", default="3", help="the label of the texts that the model has not seen")
-    parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--examples", type=int, default=60, help="of each device, a fifth held back; 0: all there are")
-    parser.add_argument("--passes", type=int, default=20, help="rounds of the fleet, and in one place at most")
-    parser.add_argument("--batch", type=int, default=8, help="texts of a step, in one place too")
-    parser.add_argument("--length", type=int, default=64, help="tokens of a text")
-    parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="to choose from in one place")
-    parser.add_argument("--same", action="store_true", help="in one place by the fleet's adapter too")
-    parser.add_argument("--vocabulary", type=int, default=4096)
-    parser.add_argument("--hidden", type=int, default=192, help="a multiple of 32")
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--pretraining", type=int, default=3, help="passes over the other topics' texts")
-    parser.add_argument("--rows", type=int, default=16, help="texts of a step of pretraining")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--preset", help="another start of the fleet's settings than the one that fits")
-    parser.add_argument("--able", type=float, default=1.0, help="the share of devices with memory for exact steps")
-    parser.add_argument("--settings", default="{}", help="other settings of the job, as JSON")
-    parser.add_argument("--adapter", default="{}", help="another adapter of the fleet, as JSON")
+    parser.add_argument("--arms", nargs="+", default=[DEFAULT, FEDAVG, ONE_PLACE, HALF, FORWARD])
+    parser.add_argument("--devices", type=int, nargs="+", default=[8, 32])
+    parser.add_argument("--per-round", type=int, default=8)
+    parser.add_argument("--examples", type=int, default=40, help="rows of each device, a fifth of them held back")
+    parser.add_argument("--held-out", type=int, default=64, help="answers that nobody trains on")
+    parser.add_argument("--alpha", type=float, default=1.0, help="of the split by the questions' length")
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--every", type=int, default=4, help="rounds between measurements")
+    parser.add_argument("--steps", type=int, default=2, help="of a device in a round")
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--length", type=int, default=160, help="tokens of a row at most")
+    parser.add_argument("--rates", type=float, nargs="+", default=[1e-3, 3e-3], help="of fedavg and of one place")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--arithmetic", default="float32", help="or bfloat16")
+    parser.add_argument("--answers", type=int, default=0, help="questions answered in full; needs a folder")
+    parser.add_argument("--show", action="store_true", help="print what there is")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
-    figures = measured(options)
-    print(json.dumps(figures) if options.json else f"{figures['machine']}\n{told(figures)}")
-    sys.exit(figures["closed"][ONE_PLACE] < CLOSED)
+    quiet_libraries()
+    fleets = [(clients, seed) for clients in options.devices for seed in options.seeds]
+    for clients, seed in () if options.show else fleets:
+        learn(options, clients, seed)
+        if options.answers:
+            answer(options, clients, seed)
+    figures = {f"{clients} devices, seed {seed}": measured(options, clients, seed) for clients, seed in fleets}
+    print(json.dumps({"machine": machine(), "fleets": figures}) if options.json else told(options))
+    closed = [rows[DEFAULT]["closed"] for rows in figures.values() if "closed" in rows.get(DEFAULT, {})]
+    sys.exit(not closed or min(closed) < CLOSED)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from tests.benchmarks import FOLDER, script
 from tests.conftest import LABELS
+from tests.server.simulation.test_conversations import short
 from tests.test_journeys import rows
 from tests.tickets import table, tickets
 from tests.warm import python
@@ -264,27 +266,58 @@ def test_a_user_with_some_rows_of_a_folder(model_folder, tmp_path):
     assert (told["rows"], told["held_out"]) == (24, 20)
 
 
-def test_a_language_model_of_a_fleet_beside_one_place(data, tmp_path):
-    sizes = "--hidden", 32, "--layers", 2, "--vocabulary", 300, "--length", 16, "--clients", 2, "--examples", 10
-    passes = "--pretraining", 2, "--passes", 2, "--batch", 2, "--rates", 0.001, 0.01
-    options = "--data", data, "--out", tmp_path / "run", "--topic", LABELS[0], *sizes, *passes, "--same", "--json"
-    found = json.loads(ran("language", *options, misses=True))
-    before, *ways, fleet = (values["topic"] for values in found["perplexity"].values())
-    assert fleet == pytest.approx(found["by the simulator"], rel=1e-4), "an adapter that PEFT loads is what was learnt"
-    assert fleet != before
-    assert found["closed"] == pytest.approx(
-        {name: (before - fleet) / (before - way) for name, way in zip(("one place", "same adapter"), ways, strict=True)}
+def written(folder: Path, rows: dict[str, list[dict]]) -> Path:
+    folder.mkdir()
+    for name, part in rows.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+    return folder
+
+
+def test_a_language_model_of_a_fleet_beside_fedavg(talker_folder, tmp_path):
+    found = short(random.Random(3), 23)
+    data = written(tmp_path / "data", {"train": found[:18], "test": found[18:]})
+    sizes = "--devices", 2, "--per-round", 2, "--examples", 9, "--held-out", 6, "--length", 64, "--batch", 2
+    steps = "--rounds", 2, "--every", 2, "--steps", 1, "--rates", 0.001, 0.1, "--answers", 1
+    options = "--model", talker_folder, "--data", data, "--out", tmp_path / "run", *sizes, *steps, "--json"
+    (rows,) = json.loads(ran("language", *options, misses=True))["fleets"].values()
+    assert list(rows) == ["before", "default", "fedavg", "one place", "half able", "forward"]
+    for row in rows.values():
+        assert row["by transformers"] == pytest.approx(row["test_loss"], rel=1e-4), "an adapter that PEFT loads"
+    start, best = rows["before"]["test_loss"], rows["fedavg"]["test_loss"]
+    assert best == min(
+        json.loads((tmp_path / "run" / "2-devices-0" / f"fedavg-{rate}" / "summary.json").read_text())["test_loss"]
+        for rate in ("0.001", "0.1")
     )
-    assert found["examples"] == 16  # a fifth is held back
-    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*model.safetensors")}
-    assert len(kept) == 6  # the model, the fleet's adapter, and two rates of two adapters
-    assert json.loads(ran("language", *options, misses=True)) == found
+    assert {name: row["closed"] for name, row in rows.items()} == pytest.approx(
+        {name: (start - row["test_loss"]) / (start - best) for name, row in rows.items()}
+    )
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("summary.json")}
+    assert len(kept) == 7  # two of them at two rates
+    assert json.loads(ran("language", *options, "--show", misses=True))["fleets"] == {"2 devices, seed 0": rows}
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
-    told = subprocess.run(
-        [python(), str(FOLDER / "language.py"), *map(str, options), "--seed", "1"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert "was made with other seed: give another --out" in told.stderr
+
+
+def test_numbers_of_answers_are_compared():
+    script("fleet")
+    alike = script("language").ends_alike
+    assert alike("1 + 2 = 3\n#### 1,200", "so it is 1200.0.")
+    assert not alike("none", "#### 3")
+    assert not alike("3 of 4", "#### 3")
+
+
+def test_the_cell_of_edge_flower_tune(talker_folder, tmp_path):
+    texts = [{"text": f"so {number}", "label": number % 2} for number in range(24)]
+    data = written(tmp_path / "data", {"train": texts[:16], "test": texts[16:]})
+    (data / "labels.json").write_text('["no", "yes"]')
+    sizes = "--examples", 2, "--held-out", 8, "--rounds", 1, "--steps", 1, "--repeats", 1, "--verify", 1
+    told = ran("edge_flower_tune", "--model", talker_folder, "--data", data, "--work", tmp_path / "work", *sizes)
+    _, title, _, *lines, missing = told.splitlines()
+    assert title.count("|") == 9
+    assert [line.split(" | ")[0] for line in lines] == [
+        "| forward pass alone", "| exact", "| mixed", "| forward", "| LoRA by backprop"
+    ]  # fmt: skip
+    assert all(float(cell) >= 0 for line in lines[1:] for cell in line.strip("| ").split(" | ")[1:])
+    assert missing == "Not measured: power, and phones."
 
 
 def test_generation_beside_a_plain_loop():

@@ -43,4 +43,5 @@ def _of_tokens(logits: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
     if torch.compiler.is_exporting():
         losses, likeliest = torch.ops.spry.token_losses(logits, following, [])
         return losses, likeliest
-    return -picked(torch.log_softmax(logits, -1), following), logits.argmax(-1)
+    whole = torch.promote_types(logits.dtype, torch.float32)  # half of it holds no token's number
+    return -picked(torch.log_softmax(logits, -1, dtype=whole), following), logits.argmax(-1)
