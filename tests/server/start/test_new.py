@@ -281,8 +281,7 @@ NO_HEADER = b"late again,delivery\n" + b"".join(
         (NO_HEADER, "begins with a row"),
         (
             b"text,label\n" + b"".join(b"lost %d\xe9,b\nlate %d,a\n" % (i, i) for i in range(20)),
-            "'a': give rows of two classes or more, or name their column (--label); 20 of its rows cannot be read: "
-            "line 2 is not UTF-8: byte",
+            "name their column (--label); 20 of its rows cannot be read: line 2 is not UTF-8: byte",
         ),
     ],
     ids=["latin-1", "an open quote", "no header", "one class in latin-1"],
