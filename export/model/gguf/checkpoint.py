@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from edge_client.errors import RuntimeMissing
 from edge_client.gguf.header import SUFFIX, BadGguf, GgufHeader, TensorInfo
 from edge_client.gguf.tokens import GgufWords
+from export.model.gguf.blocks import FORMS, GgufBlocks
 from export.model.gguf.families import FAMILIES, Family, llama3_positions
 
 _FREQUENCIES = "rope_freqs.weight"
@@ -126,10 +127,26 @@ class GgufCheckpoint:
             return rows - 1
         if self._is_turned(name):
             return rows.T
-        heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(layer)
-        if self.family.pairs and heads is not None:
-            return rows[half_apart(len(rows), self._fields[heads])]
-        return rows
+        heads = self._turned_heads(name)
+        return rows if heads is None else rows[half_apart(len(rows), heads)]
+
+    def kept(self, model: nn.Module) -> dict[int, GgufBlocks]:
+        """Blocks that stay as they are, by where the model's weights made of them lie."""
+        found: dict[int, GgufBlocks] = {}
+        parameters = dict(model.named_parameters())
+        for name, called in self.names.items():
+            tensor = self.header.tensors[called]
+            if (form := _form(tensor)) in FORMS and name in parameters and not self._is_turned(name):
+                heads, order = self._turned_heads(name), None
+                if heads is not None:
+                    order = half_apart(tensor.shape[0], heads)
+                found[parameters[name].data_ptr()] = GgufBlocks(self.raw(tensor), form, order)
+        return found
+
+    def _turned_heads(self, name: str) -> int | None:
+        """How many heads a weight's rows are of, where they stand in another order."""
+        heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(name.split(".")[-2])
+        return self._fields[heads] if self.family.pairs and heads is not None else None
 
     def _is_turned(self, name: str) -> bool:
         *_, layer, part = name.split(".")
@@ -170,6 +187,12 @@ class GgufCheckpoint:
 def half_apart(rows: int, heads: int) -> np.ndarray:
     """The order that puts features half a head apart which are neighbours in each of so many heads."""
     return np.arange(rows).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
+
+
+def _form(tensor: TensorInfo) -> str:
+    import gguf
+
+    return gguf.GGMLQuantizationType(tensor.kind).name
 
 
 def _bytes(tensor: TensorInfo) -> int:
