@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ class GgufCheckpoint:
     @property
     def _table(self) -> TensorInfo:
         if _TABLE not in self.header.tensors:
-            raise BadGguf(f"{self.path} holds no {_TABLE}: no whole language model; take another copy of it")
+            raise BadGguf(f"{self.path} holds no token_embd.weight: no whole language model; take another copy of it")
         return self.header.tensors[_TABLE]
 
     @cached_property
@@ -103,10 +103,13 @@ class GgufCheckpoint:
     def _refuse_others(self, named: Mapping[str, str]) -> None:
         missing = [called or name for name, called in named.items() if called not in self.header.tensors]
         unknown = sorted(self.header.tensors.keys() - set(named.values()) - {_FREQUENCIES})
-        for what, names in (("lacks", missing), ("has what this architecture has not:", unknown)):
-            if names:
-                shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-                raise BadGguf(f"{self.path} {what} {shown}; take another copy of the model")
+        if missing:
+            raise BadGguf(f"{self.path} lacks tensors ({_some(missing)}); take another copy of the model")
+        if unknown:
+            raise BadGguf(
+                f"{self.path} has tensors that no {self.header.architecture} has here ({_some(unknown)}); "
+                "give another model"
+            )
 
     def _check_shape(self, name: str, called: str, shape: tuple[int, ...]) -> None:
         has = self.header.tensors[called].shape
@@ -187,6 +190,10 @@ class GgufCheckpoint:
 def half_apart(rows: int, heads: int) -> np.ndarray:
     """The order that puts features half a head apart which are neighbours in each of so many heads."""
     return np.arange(rows).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _form(tensor: TensorInfo) -> str:
