@@ -3,8 +3,8 @@
     spry adapter download JOB --out peft/ && spry adapter download JOB --format gguf --out gguf/
     python benchmarks/adapter_loss.py --model model.gguf --peft peft/ --gguf gguf/adapter.gguf --data held-out.jsonl
 
-The base is the same GGUF file in both: dequantized to float32 for PEFT, as it is for llama.cpp (`llama-cpp-python`). The
-loss is that of every token of a row but its first; conversations go through the file's own chat template.
+The base is the same GGUF file in both: dequantized to float32 for PEFT, as it is for llama.cpp (`llama-cpp-python`).
+The loss is that of every token of a row but its first; conversations go through the file's own chat template.
 """
 
 from __future__ import annotations

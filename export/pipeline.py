@@ -45,7 +45,7 @@ def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m
         adapted = adapt(loaded, options.adapter, options.seed)
     with progress.stage("capture and differentiate", len(options.shapes)):
         chain = differentiate(loaded, adapted, options, progress)
-        keep(chain.stored.values(), loaded.kept)
+        keep(chain.stored.values(), loaded.kept or {})
     with tempfile.TemporaryDirectory() if options.cache is None else nullcontext(str(options.cache)) as cache:
         Path(cache).mkdir(parents=True, exist_ok=True)
         parts = Parts(options, loaded, adapted, chain, _processors(chain, options))

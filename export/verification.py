@@ -12,11 +12,13 @@ from export.check import verify
 from export.check.excerpt import excerpt, few_segments, only
 from export.check.generation import verify_generation
 from export.check.memory import memory_of
-from export.check.quantized import dequantized_weights
+from export.check.quantized import dequantized_weights, relative_change
 from export.check.reference import Reference
 from export.model.mapped import Scratch
 from export.progress import Progress
 from export.write import pack
+
+_ROUNDED = "weights of the file, relative change by rounding"
 
 
 def verified(folder: Path, manifest: m.Manifest, parts: Parts, progress: Progress) -> m.Manifest:
@@ -55,6 +57,9 @@ def _checks(
             model = Reference(adapted, loaded.task, replaced) if replaced else plain
             truth = verify.Truth(model, sample) if replaced else unquantized
             checks += verify.verify(folder, manifest, runtime, truth, unquantized, low_memory=scratch is not None)
+            if replaced and loaded.kept is not None:
+                change = relative_change(replaced, adapted.model)
+                checks.append(m.Check(runtime, options.precision, _ROUNDED, change, None, passed=True))
             if options.generate:
                 ids = sample.inputs["input_ids"][0]
                 checks += verify_generation(folder, manifest, runtime, model, ids, sample.values)

@@ -69,7 +69,7 @@ class GgufHeader:
                 with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
                     _Reading(self, mapped).read()
         except OSError as error:
-            raise BadGguf(f"{path} cannot be read: {error.strerror or error}") from None
+            raise BadGguf(f"the model {path} cannot be read: {error.strerror or error}") from None
         if (parts := self.settings.get(_SPLIT, 1)) != 1:
             raise BadGguf(
                 f"{path} is one of {parts} parts of a model; join them (llama-gguf-split --merge), and give the result"

@@ -38,8 +38,8 @@ class Loaded:
     labels: tuple[str, ...]
     tokenizer: PreTrainedTokenizerFast | None
     pad_token_id: int
-    kept: Mapping[int, KeptBlocks] = field(default_factory=dict[int, KeptBlocks])
-    """Blocks that weights came in from a GGUF file, by where these lie."""
+    kept: Mapping[int, KeptBlocks] | None = None
+    """Blocks that weights came in from a GGUF file, by where these lie; None where there is no such file."""
     parameters: int = field(init=False)
     """Weights before any adapter is added, which happens in place."""
 

@@ -27,6 +27,7 @@ def test_int4_holds_the_files_own_numbers(tmp_path, kind):
     assert result.exit_code == 0, result.output
     checks = {check.what: check.value for check in Bundle.open(out).manifest.verification}
     assert checks["loss, relative change by quantization"] < 1e-5, "of the file's weights in float32"
+    assert checks["weights of the file, relative change by rounding"] == 0
     tensors = {t.name: t.data for t in gguf.GGUFReader(file).tensors}
     stored = b"".join(path.read_bytes() for path in sorted((out / "onnx").rglob("*.bin")))
     size = {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}[kind]
