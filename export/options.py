@@ -30,7 +30,7 @@ class ExportOptions:
     """One export."""
 
     source: str
-    """A folder, `package:NAME`, or a name on the hub."""
+    """A folder, a GGUF file, `package:NAME`, or a name on the hub."""
     out: Path
     task: str = DEFAULT_TASK
     labels: tuple[str, ...] = ("0", "1")

@@ -20,6 +20,7 @@ from export.chain import DifferentiatedModel, Parts, differentiate
 from export.check.quantized import tied_weights
 from export.errors import ExportError, VerificationFailed
 from export.graph.slots import slot_of
+from export.lower.kept import keep
 from export.lower.lowering import LoweredSegment, SegmentLowering, lower_all, prune
 from export.lower.target import Shaped, processor_for
 from export.model import mapped
@@ -49,6 +50,7 @@ def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m
         adapted = adapt(loaded, options.adapter, options.seed)
     with progress.stage("capture and differentiate", len(options.shapes)):
         chain = differentiate(loaded, adapted, options, progress)
+        keep(chain.stored.values(), loaded.kept or {})
     with tempfile.TemporaryDirectory() if options.cache is None else nullcontext(str(options.cache)) as cache:
         Path(cache).mkdir(parents=True, exist_ok=True)
         parts = Parts(options, loaded, adapted, chain, _processors(chain, options), in_files=bool(in_files))

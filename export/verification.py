@@ -17,11 +17,13 @@ from export.check import verify
 from export.check.excerpt import excerpt, few_segments, only, stand_alone, structure
 from export.check.generation import verify_generation
 from export.check.memory import memory_of
-from export.check.quantized import dequantized_weights
+from export.check.quantized import dequantized_weights, relative_change
 from export.check.reference import Reference
 from export.check.verify import Extent
 from export.model.mapped import Scratch
 from export.write.description import structure_of
+
+_ROUNDED = "weights of the file, relative change by rounding"
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Verification:
         self._plain = Reference(parts.adapted, parts.loaded.task)
         self._references: dict[str, Reference] = {}
         self._truths: dict[tuple[int, Reference], verify.Truth] = {}
+        self._rounded: dict[str, float] = {}
+        """By runtime, by how much the weights of a GGUF file were changed."""
 
     def verified(self, folder: Path, manifest: m.Manifest, progress: Progress) -> m.Manifest:
         """The manifest with every runtime's checks, or `VerificationFailed`."""
@@ -62,6 +66,10 @@ class Verification:
                 trim_memory()
             if options.generate:
                 checks += self._of_generation(folder, manifest, progress)
+        checks += [
+            m.Check(runtime, options.precision, _ROUNDED, change, None, passed=True)
+            for runtime, change in self._rounded.items()
+        ]
         verify.refuse_failures(checks)
         tried = {name: verify.with_trials(folder, name, spec) for name, spec in manifest.runtimes.items()}
         return msgspec.structs.replace(manifest, runtimes=tried, verification=tuple(checks))
@@ -105,6 +113,8 @@ class Verification:
             replaced = dequantized_weights(
                 programs, chain.stored, adapted.model, runtime, options.precision, processor, self._scratch
             )
+            if replaced and self._parts.loaded.kept is not None:
+                self._rounded[runtime] = relative_change(replaced, adapted.model)
             self._references[runtime] = (
                 Reference(adapted, self._parts.loaded.task, replaced) if replaced else self._plain
             )

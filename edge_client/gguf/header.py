@@ -69,7 +69,7 @@ class GgufHeader:
                 with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
                     _Reading(self, mapped).read()
         except OSError as error:
-            raise BadGguf(f"{path} cannot be read: {error.strerror or error}") from None
+            raise BadGguf(f"the model {path} cannot be read: {error.strerror or error}") from None
         if (parts := self.settings.get(_SPLIT, 1)) != 1:
             raise BadGguf(
                 f"{path} is one of {parts} parts of a model; join them (llama-gguf-split --merge), and give the result"
@@ -85,8 +85,7 @@ class GgufHeader:
         if kind is float and isinstance(value, int):
             value = float(value)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            said = f"it says {str(value)[:40]!r}" if key in self.settings else "it says nothing of it"
-            raise BadGguf(f"{self.path} lacks its {key} ({kind.__name__}): {said}; take another copy of the model")
+            raise BadGguf(f"{self.path} has no {key} that is of use here; take another copy of the model")
         return cast("T", value)
 
     def of(self, key: str, default: T) -> T:
@@ -120,10 +119,10 @@ class _Reading:
             raise BadGguf(f"{path} is no GGUF: it does not begin with those letters")
         version = self._number("<u4")
         if version not in _VERSIONS:
-            what = "written for big-endian machines" if version in _SWAPPED else f"of version {version}"
-            raise BadGguf(
-                f"{path} is a GGUF {what}; versions {' and '.join(map(str, _VERSIONS))} in little-endian can be read"
-            )
+            known = f"versions {' and '.join(map(str, _VERSIONS))} in little-endian can be read"
+            if version in _SWAPPED:
+                raise BadGguf(f"{path} is a GGUF written for big-endian machines; {known}")
+            raise BadGguf(f"{path} is a GGUF of version {version}; {known}")
         tensors, settings = self._number("<u8"), self._number("<u8")
         for _ in range(settings):
             self._setting()

@@ -121,7 +121,10 @@ class GgufWords:
         """One of the tokenizer's lists; empty where the file has none."""
         found: object = self._header.settings.get(f"tokenizer.ggml.{key}", [])
         if not isinstance(found, list) or not all(isinstance(one, kind) for one in cast("list[object]", found)):
-            raise BadGguf(f"{self._header.path} is damaged: its tokenizer.ggml.{key} is no list of {kind.__name__}")
+            raise BadGguf(
+                f"{self._header.path} is damaged: its tokenizer.ggml.{key} is no list of {kind.__name__}; "
+                "take another copy of it"
+            )
         return cast("list[T]", found)
 
     @cached_property

@@ -45,6 +45,16 @@ def dequantized_weights(
     return values
 
 
+def relative_change(values: Mapping[str, Tensor], model: nn.Module) -> float:
+    """By how much the runtime's weights differ from the model's, as a share of these (root mean squares)."""
+    moved = total = 0.0
+    for name, value in values.items():
+        weight = model.get_parameter(name).detach()
+        total += float(weight.square().sum())
+        moved += float((value - weight).square().sum())
+    return (moved / total) ** 0.5 if total else 0.0
+
+
 def weight_uses(programs: Mapping[str, Sequence[Shaped]]) -> dict[str, set[Any]]:
     """Frozen weights that are looked up or multiplied by, and by which of these ops."""
     uses: dict[str, set[Any]] = {}

@@ -30,6 +30,7 @@ from torch import Tensor
 from edge_client.bundle.manifest import FileSpec
 from export.errors import ExportError
 from export.graph.slots import slot_of, value_of
+from export.lower.kept import kept_blocks
 from export.lower.target import Precision, ProgramEntry, Shaped, lowering
 from export.model.mapped import let_go
 
@@ -230,6 +231,8 @@ def _key(job: SegmentLowering) -> str:
             digest.update(repr((slot_of(node), tuple(value.shape), value.dtype)).encode())
     for name, tensor in sorted(job.stored.items()):
         digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        if (kept := kept_blocks(tensor)) is not None:
+            digest.update(kept.digest().encode())
         digest.update(tensor.detach().contiguous().reshape(-1).numpy().view(np.uint8).data)
     job.done()
     return digest.hexdigest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerFast
 from edge_client.checkpoints import PACKAGE_PREFIX, local_model, require_hub
 from edge_client.data.templates import Template
 from export.errors import ExportError
+from export.lower.kept import KeptBlocks
 from export.model import mapped
 from export.model.gguf.checkpoint import GgufCheckpoint
 from export.tasks.task import ModelTask
@@ -39,6 +40,8 @@ class Loaded:
     pad_token_id: int
     drawn: tuple[str, ...] = ()
     """Modules of the base model that its weights lack: they are new, so that an adapter must bring them along."""
+    kept: Mapping[int, KeptBlocks] | None = None
+    """Blocks that weights came in from a GGUF file, by where these lie; None where there is no such file."""
     parameters: int = field(init=False)
     """Weights before any adapter is added, which happens in place."""
 
@@ -160,6 +163,8 @@ def load(
     name = source if place is None or source.startswith(PACKAGE_PREFIX) else file.name if file else place.resolve().name
     model.name_or_path = name  # what PEFT notes as the base: the same wherever the folder lies
     loaded = Loaded(name, model, task, tuple(labels), tokenizer, pad, drawn)
+    if file is not None and not random_weights:
+        loaded.kept = file.kept(model)
     if copy is not None:
         tables = model.get_input_embeddings(), model.get_output_embeddings()
         mapped.let_go_behind([*loaded.blocks, *(table for table in tables if table is not None)])

@@ -15,6 +15,7 @@ from torch import Tensor
 from edge_client.bundle.manifest import ProgramSpec
 from edge_client.runtimes.processors import Processor
 from export.graph.slots import slot_of
+from export.lower.kept import kept_blocks
 from export.lower.onnx.encoding import encoding_of
 from export.lower.onnx.graph import WeightFile
 from export.lower.onnx.linking import link
@@ -73,6 +74,8 @@ class OnnxLowering:
 
     def dequantized(self, name: str, weight: Tensor, precision: Precision, *, embedding: bool) -> Tensor:
         """`embedding` is true of a table that is only looked up: a tied table is rounded as a product's weight is."""
+        if precision == "int4" and kept_blocks(weight) is not None:
+            return weight.detach()
         kind = encoding_of(weight.shape, precision, embedding=embedding, products=self.products)
         return torch.from_numpy(kind.rounded(weight.detach().numpy()))
 

@@ -12,7 +12,9 @@ from export.dual.programs import Program
 from export.errors import ExportError
 from export.graph import ops
 from export.graph.slots import STORED, Role, Slot, slot_of, value_of
+from export.lower.kept import kept_blocks
 from export.lower.onnx.encoding import encoding_of
+from export.lower.onnx.file_blocks import FileBlocks
 from export.lower.onnx.frozen import Float, Frozen
 from export.lower.onnx.graph import Graph, WeightFile, WeightReference
 from export.lower.onnx.rows import Rows8
@@ -61,6 +63,8 @@ class SegmentWeights:
             kind = encoding_of(weight.shape, self.precision, embedding=not multiplied, products=self.products)
             if slot.role is not Role.FROZEN:
                 kind = Float
+            elif self.precision == "int4" and kept_blocks(weight) is not None:
+                kind = FileBlocks
             rows = name in self._looked_up or name in self.shared or name in self._in_parts
             file = self.shared.get(name, self.own)
             self._frozen[slot] = kind(self._name(name), weight, file, rows=rows, own=self.own, part=slot.rows)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from edge_client.errors import RuntimeMissing
 from edge_client.gguf.header import SUFFIX, BadGguf, GgufHeader, TensorInfo
 from edge_client.gguf.tokens import GgufWords
+from export.model.gguf.blocks import FORMS, GgufBlocks
 from export.model.gguf.families import FAMILIES, Family, llama3_positions
 
 _FREQUENCIES = "rope_freqs.weight"
@@ -77,7 +78,7 @@ class GgufCheckpoint:
     @property
     def _table(self) -> TensorInfo:
         if _TABLE not in self.header.tensors:
-            raise BadGguf(f"{self.path} holds no {_TABLE}: no whole language model; take another copy of it")
+            raise BadGguf(f"{self.path} holds no token_embd.weight: no whole language model; take another copy of it")
         return self.header.tensors[_TABLE]
 
     @cached_property
@@ -102,10 +103,13 @@ class GgufCheckpoint:
     def _refuse_others(self, named: Mapping[str, str]) -> None:
         missing = [called or name for name, called in named.items() if called not in self.header.tensors]
         unknown = sorted(self.header.tensors.keys() - set(named.values()) - {_FREQUENCIES})
-        for what, names in (("lacks", missing), ("has what this architecture has not:", unknown)):
-            if names:
-                shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-                raise BadGguf(f"{self.path} {what} {shown}; take another copy of the model")
+        if missing:
+            raise BadGguf(f"{self.path} lacks tensors ({_some(missing)}); take another copy of the model")
+        if unknown:
+            raise BadGguf(
+                f"{self.path} has tensors that no {self.header.architecture} has here ({_some(unknown)}); "
+                "give another model"
+            )
 
     def _check_shape(self, name: str, called: str, shape: tuple[int, ...]) -> None:
         has = self.header.tensors[called].shape
@@ -126,10 +130,26 @@ class GgufCheckpoint:
             return rows - 1
         if self._is_turned(name):
             return rows.T
-        heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(layer)
-        if self.family.pairs and heads is not None:
-            return rows[half_apart(len(rows), self._fields[heads])]
-        return rows
+        heads = self._turned_heads(name)
+        return rows if heads is None else rows[half_apart(len(rows), heads)]
+
+    def kept(self, model: nn.Module) -> dict[int, GgufBlocks]:
+        """Blocks that stay as they are, by where the model's weights made of them lie."""
+        found: dict[int, GgufBlocks] = {}
+        parameters = dict(model.named_parameters())
+        for name, called in self.names.items():
+            tensor = self.header.tensors[called]
+            if (form := _form(tensor)) in FORMS and name in parameters and not self._is_turned(name):
+                heads, order = self._turned_heads(name), None
+                if heads is not None:
+                    order = half_apart(tensor.shape[0], heads)
+                found[parameters[name].data_ptr()] = GgufBlocks(self.raw(tensor), form, order)
+        return found
+
+    def _turned_heads(self, name: str) -> int | None:
+        """How many heads a weight's rows are of, where they stand in another order."""
+        heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(name.split(".")[-2])
+        return self._fields[heads] if self.family.pairs and heads is not None else None
 
     def _is_turned(self, name: str) -> bool:
         *_, layer, part = name.split(".")
@@ -170,6 +190,16 @@ class GgufCheckpoint:
 def half_apart(rows: int, heads: int) -> np.ndarray:
     """The order that puts features half a head apart which are neighbours in each of so many heads."""
     return np.arange(rows).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _form(tensor: TensorInfo) -> str:
+    import gguf
+
+    return gguf.GGMLQuantizationType(tensor.kind).name
 
 
 def _bytes(tensor: TensorInfo) -> int:

@@ -37,7 +37,9 @@ def _plain(header: GgufHeader) -> Fields:
     heads = header.own("attention.head_count", int)
     size = header.of("attention.key_length", header.own("embedding_length", int) // heads)
     if header.of("attention.value_length", size) != size:
-        raise BadGguf(f"{header.path}: keys and values of different sizes are not known here")
+        raise BadGguf(
+            f"{header.path}: keys and values of different sizes are not known here; give a Hugging Face folder of it"
+        )
     turned = header.of("rope.dimension_count", size)
     return {
         "hidden_size": header.own("embedding_length", int),
@@ -66,7 +68,9 @@ def _positions(header: GgufHeader, size: int, turned: int) -> Fields:
     elif kind == "yarn" and factor and seen:
         rope |= {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": seen}
     elif kind not in ("none", "linear", "yarn", "longrope"):
-        raise BadGguf(f"{header.path}: positions scaled by {kind!r} are not known here")
+        raise BadGguf(
+            f"{header.path}: positions scaled by {kind!r} are not known here; give a Hugging Face folder of it"
+        )
     return rope
 
 
@@ -89,7 +93,10 @@ def llama3_positions(header: GgufHeader, slower: np.ndarray, rope: Mapping[str, 
                 **rope, "factor": factor, "low_freq_factor": low, "high_freq_factor": high,
                 "original_max_position_embeddings": seen,
             }  # fmt: skip
-    raise BadGguf(f"{header.path}: its positions (rope_freqs.weight) turn by a rule that is not Llama 3's")
+    raise BadGguf(
+        f"{header.path}: its positions (rope_freqs.weight) turn by a rule that is not Llama 3's; "
+        "give a Hugging Face folder of it"
+    )
 
 
 def _llama(header: GgufHeader) -> Fields:

@@ -1,0 +1,43 @@
+"""A GGUF file's blocks in a bundle for ONNX Runtime: its integers and scales, and nothing rounded in between."""
+
+from random import randrange
+
+import gguf
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from edge_client.bundle.folder import Bundle
+from export.cli import export
+from tests.server.formats.models import base
+from tests.server.formats.whole import whole
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
+def test_int4_holds_the_files_own_numbers(tmp_path, kind):
+    import typer
+
+    folder = base("llama", tmp_path / "llama", seed=randrange(1 << 24))
+    file, out = whole(folder, tmp_path / "model.gguf", kind, tokenizer=True), tmp_path / "bundle"
+    app = typer.Typer()
+    app.command()(export)
+    words = ["--task", "causal-lm", "--quantize", "int4", "--batch", "2", "--seq", "16", "--generate", "16",
+             "--verify-directions", "4", "--no-measure", "--no-cache", "--workers", "1"]  # fmt: skip
+    result = CliRunner().invoke(app, [str(file), "--out", str(out), *words])
+    assert result.exit_code == 0, result.output
+    checks = {check.what: check.value for check in Bundle.open(out).manifest.verification}
+    assert checks["loss, relative change by quantization"] < 1e-5, "of the file's weights in float32"
+    assert checks["weights of the file, relative change by rounding"] == 0
+    tensors = {t.name: t.data for t in gguf.GGUFReader(file).tensors}
+    stored = b"".join(path.read_bytes() for path in sorted((out / "onnx").rglob("*.bin")))
+    size = {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}[kind]
+    for name in ("blk.0.ffn_up.weight", "blk.1.attn_output.weight", "token_embd.weight"):
+        blocks = np.ascontiguousarray(tensors[name]).reshape(-1, size)
+        scales = np.ascontiguousarray(blocks[:, :2]).view("<f2").astype("<f4")
+        assert scales.tobytes() in stored
+        codes = blocks[:, size - (32 if kind == "Q8_0" else 16) :]
+        if kind == "Q8_0":
+            assert (codes ^ 128).tobytes() in stored
+        else:
+            apart = np.concatenate([codes & 15, codes >> 4], 1)
+            assert (apart[:, 0::2] | apart[:, 1::2] << 4).tobytes() in stored
