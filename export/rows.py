@@ -39,6 +39,7 @@ from export.graph.bottlenecks import mark_bottlenecks
 from export.graph.capture import TaskForward, capture
 from export.graph.narrow import narrow
 from export.graph.segments import boundaries, split
+from export.model.fitting import require_memory_for_all
 from export.model.loading import Built, Loaded, load, template_of
 from export.row_groups import Results, RowGroup, row_groups
 from export.tasks.registry import MODEL_TASKS
@@ -312,6 +313,7 @@ def open_model(
 ) -> RowModel:
     """A model for simulations, of examples with up to `length` tokens; with the weights of an export of that seed."""
     check_adapter(adapter)
+    require_memory_for_all(source, MODEL_TASKS[task], random_weights=random_weights)
     loaded = load(source, MODEL_TASKS[task], tuple(labels), random_weights=random_weights, seed=seed)
     if loaded.positions is not None and length > loaded.positions:
         raise ExportError(f"the model has {loaded.positions} positions, got --length {length}; choose a shorter length")
