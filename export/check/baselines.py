@@ -40,10 +40,10 @@ Row = dict[str, Any]
 def measure(bundle: Path, batch: int, length: int, rounds: int, threads: int) -> Iterator[Row]:
     """Rows of `spry bench step`."""
     sizes = [str(number) for number in (batch, length, rounds, threads)]
-    yield from _stock(STOCK_ONNX, bundle, sizes)
+    for runtime in STOCK:
+        yield from _stock(runtime, bundle, sizes)
     for name in BASELINES:
         yield eager(name, bundle, batch, length, rounds, threads)
-    yield from _stock(STOCK_EXECUTORCH, bundle, sizes)  # last: of a deep model its export may take too long
 
 
 def eager(name: str, bundle: Path, batch: int, length: int, rounds: int, threads: int) -> Row:
