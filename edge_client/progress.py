@@ -105,6 +105,11 @@ class Terminal:
                 self._console.print(line(self._bars.tasks[number]), markup=False)
 
 
+def is_of_stage(text: str) -> bool:
+    """Whether a line of a log is one of these."""
+    return ": done in " in text or " s so far" in text
+
+
 def line(task: Task) -> str:
     """How far a stage is, in words."""
     done = f", {task.completed:.0f} of {task.total:.0f}" if (task.total or 0) > 1 else ""

@@ -24,6 +24,7 @@ from export.lower.kept import keep
 from export.lower.lowering import LoweredSegment, SegmentLowering, lower_all, prune
 from export.lower.target import Shaped, processor_for
 from export.model import mapped
+from export.model.fitting import require_memory_for_all, require_memory_for_each
 from export.model.loading import Loaded, copied_bytes, is_too_large, load
 from export.model.mapped import Scratch
 from export.options import ExportOptions
@@ -65,8 +66,8 @@ def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m
 
 def _finest_needed(parts: Parts, cache: Path, progress: Progress) -> m.Manifest:
     """The whole bundle, by int8 products that are as exact as they can be where the usual ones are too coarse."""
-    with pack.scratch(parts.options.out) as scratch:
-        verification = Verification(parts, Scratch(scratch) if parts.in_files else None)
+    with pack.scratch(parts.options.out) if parts.in_files else nullcontext() as scratch:
+        verification = Verification(parts, scratch and Scratch(scratch))
         try:
             return _written(parts, cache, progress, verification)
         except VerificationFailed as error:
@@ -113,7 +114,9 @@ def _loaded(options: ExportOptions) -> Loaded:
     task, random_weights = MODEL_TASKS[options.task], options.random_weights
     given = options.source, task, options.labels
     if not options.low_memory:
+        require_memory_for_all(options.source, task, random_weights=random_weights)
         return load(*given, random_weights=random_weights, seed=options.seed)
+    require_memory_for_each(options.source)
     pack.require_space(options.out, copied_bytes(options.source), "a copy of the weights in float32")
     with pack.scratch(options.out) as copy:
         return load(*given, seed=options.seed, copy=copy)

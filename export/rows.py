@@ -39,6 +39,7 @@ from export.graph.bottlenecks import mark_bottlenecks
 from export.graph.capture import TaskForward, capture
 from export.graph.narrow import narrow
 from export.graph.segments import boundaries, split
+from export.model.fitting import require_memory_for_all
 from export.model.loading import Built, Loaded, load, template_of
 from export.row_groups import Results, RowGroup, row_groups
 from export.tasks.registry import MODEL_TASKS
@@ -51,6 +52,10 @@ ARITHMETIC = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 ROWS_AT_ONCE = {"cpu": 16}
 """More share no more work on a CPU, and take more memory; fewer can be put together by length and depth."""
 MOST_ROWS = 256
+MOST_BYTES = 400_000_000
+"""Of what rows that run together compute: the model's weights and as much again are a large model's share."""
+_COPIES, _VALUES = 4, 24
+"""Of logits, and numbers of a block for each of a hidden state, that are there at a time."""
 
 
 class Computed(NamedTuple):
@@ -90,7 +95,6 @@ class RowModel:
         self.manifest: Manifest = _described(loaded, adapted, method)
         self.device = torch.device(device)
         self.arithmetic = ARITHMETIC[arithmetic]
-        self._most = ROWS_AT_ONCE.get(self.device.type, MOST_ROWS)
         self._adapted = adapted
         self._loaded = loaded
         self._forward = TaskForward(adapted.model, loaded.task, self.manifest.inputs).to(self.device)
@@ -147,7 +151,7 @@ class RowModel:
         results = Results(batches)
         alike = all(values is weights[0] for values in weights)
         with torch.no_grad():
-            for group in row_groups(batches, [0] * len(batches), self._most):
+            for group in row_groups(batches, [0] * len(batches), self._most(batches)):
                 leaves = self._leaves(weights[:1] if alike else [weights[client] for client in group.clients])
                 inner = {name: leaf[0] if alike else leaf[group.owner] for name, leaf in leaves.items()}
                 rows = self._rows(inner, None if alike else 0, results.batch, group, {})
@@ -171,7 +175,8 @@ class RowModel:
             for own, wanted in zip(weights, names, strict=True)
         ]
         around = [self._around(*own) if per_example else {} for own in zip(batches, names, strict=True)]
-        for group in row_groups(batches, [min(self._first[name] for name in wanted) for wanted in names], self._most):
+        depths = [min(self._first[name] for name in wanted) for wanted in names]
+        for group in row_groups(batches, depths, self._most(batches)):
             leaves = self._leaves([weights[client] for client in group.clients])
             wanted = sorted(frozenset[str]().union(*(names[client] for client in group.clients)))
             if per_example:
@@ -201,6 +206,21 @@ class RowModel:
                     bottleneck.gradient[group.row[here], : seen.stop - seen.start] = leaving[name][here, seen]
         each = zip(results.loss, results.logits, gradients, around, strict=True)
         return [Differentiated(*result) for result in each]
+
+    def _most(self, batches: Sequence[Batch]) -> int:
+        """How many rows run together: on a CPU as many as leave a large model's own numbers the most of the memory."""
+        most = ROWS_AT_ONCE.get(self.device.type)
+        if most is None:
+            return MOST_ROWS
+        length = batches[0].tokens["attention_mask"].shape[1]
+        return max(1, min(most, MOST_BYTES // (length * self._bytes_of_token)))
+
+    @property
+    def _bytes_of_token(self) -> int:
+        """About what a pass and the way back keep of each token: its logits, and what blocks compute."""
+        config = self._loaded.model.config.get_text_config()
+        logits = self._loaded.vocabulary if self._loaded.task.kind.per_token else 0
+        return 4 * (_COPIES * logits + _VALUES * config.hidden_size * self._loaded.layers)
 
     def _around(self, batch: Batch, names: Collection[str]) -> dict[str, Bottleneck]:
         """Room for what stands around those of a batch's parameters that have a bottleneck."""
@@ -293,6 +313,7 @@ def open_model(
 ) -> RowModel:
     """A model for simulations, of examples with up to `length` tokens; with the weights of an export of that seed."""
     check_adapter(adapter)
+    require_memory_for_all(source, MODEL_TASKS[task], random_weights=random_weights)
     loaded = load(source, MODEL_TASKS[task], tuple(labels), random_weights=random_weights, seed=seed)
     if loaded.positions is not None and length > loaded.positions:
         raise ExportError(f"the model has {loaded.positions} positions, got --length {length}; choose a shorter length")

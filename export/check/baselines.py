@@ -32,6 +32,8 @@ STOCK = {
     STOCK_EXECUTORCH: ("executorch", "torchao"),
 }
 """Runtimes, and the libraries that an export to them takes."""
+PATIENCE = 60.0
+"""Seconds that a stock runtime's export may take."""
 Row = dict[str, Any]
 
 
@@ -59,7 +61,7 @@ def _stock(runtime: str, bundle: Path, sizes: Sequence[str]) -> Iterator[Row]:
     forward = None
     with TemporaryDirectory() as folder:
         # In a process of its own, whose memory is not the runtime's.
-        _, reason = _run([f"{__package__}.stock_export", runtime, str(bundle), folder, *sizes[:2]])
+        _, reason = _run([f"{__package__}.stock_export", runtime, str(bundle), folder, *sizes[:2]], PATIENCE)
         for step in (STOCK_FP32, STOCK_INT8):
             if reason and not file_of(folder, runtime, step).exists():
                 yield {"runtime": runtime, "step": step, "skipped": f"does not export: {reason}"}
@@ -79,9 +81,14 @@ def _row(command: Sequence[str], runtime: str, step: str) -> Row:
     return row
 
 
-def _run(command: Sequence[str]) -> tuple[str, str]:
+def _run(command: Sequence[str], patience: float | None = None) -> tuple[str, str]:
     """What a module prints, and the last line of what it complains of, if it fails."""
-    done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", *command], capture_output=True, text=True, check=False, timeout=patience
+        )
+    except subprocess.TimeoutExpired:
+        return "", f"it takes over {patience:.0f} s"
     if not done.returncode:
         return done.stdout, ""
     last = [line.strip() for line in done.stderr.splitlines() if line.strip()][-1:]

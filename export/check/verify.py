@@ -91,8 +91,8 @@ class Truth:
 
     @cached_property
     def losses(self) -> np.ndarray:
-        if self.sample.directions:
-            return self._to(1)[0][0]  # a derivative comes with the loss
+        if any(self.sample.directions[:1] + self.sample.entering[:1]):
+            return self._to(1)[0][0]  # they come with a derivative, where anything moves
         with torch.no_grad():
             return self._model.losses(self.sample.inputs, self.sample.values).numpy()
 

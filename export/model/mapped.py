@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -41,6 +41,11 @@ def fits_memory(needed: int) -> bool:
 def float_bytes(folder: Path) -> int:
     """What a checkpoint's weights take in float32; 0 where they are not in safetensors."""
     return sum(4 * elements for _, _, _, elements in _entries(folder))
+
+
+def largest_float_bytes(folder: Path) -> int:
+    """What a checkpoint's largest weight takes in float32."""
+    return max((4 * elements for _, _, _, elements in _entries(folder)), default=0)
 
 
 def widened_bytes(folder: Path) -> int:
@@ -83,7 +88,10 @@ class Scratch:
         """The name of the file that a tensor is written to."""
         self._count += 1
         file = f"{self._count:05}{_SUFFIX}"
-        save_file({name: tensor.contiguous()}, self.folder / file, metadata={"format": "pt"})
+        try:
+            save_file({name: tensor.contiguous()}, self.folder / file, metadata={"format": "pt"})
+        except SafetensorError as error:
+            raise ExportError(f"{self.folder} cannot be written to: {error}; free some space, or move --out") from None
         return file
 
     def moved(self, tensor: Tensor) -> Tensor:

@@ -6,8 +6,11 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.markup import escape
+
 from edge_client.bundle.folder import Bundle
 from edge_client.errors import SpryError
+from edge_client.progress import is_of_stage
 from edge_client.store import files
 from server.processes import Processes, last_line
 from server.screen import Screen
@@ -62,6 +65,11 @@ class Recipe:
 
 
 def _tell(log: Path, screen: Screen, doing: str, done: threading.Event) -> None:
-    """The last thing that the export wrote, where somebody watches."""
+    """How far the export is, by the last line that it wrote."""
+    told = ""
     while not done.wait(_LOOK):
-        screen.doing(f"{doing}: {last_line(log)}" if log.is_file() else doing)
+        latest = last_line(log) if log.is_file() else ""
+        screen.doing(f"{doing}: {escape(latest)}" if latest else doing)
+        if latest != told and is_of_stage(latest) and not screen.console.is_terminal:
+            screen.say(f"  {escape(latest)}")
+        told = latest

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.commands.options.groups import OptionGroup, grouped
 from edge_client.format import size
+from edge_client.memory import return_freed_blocks
 from server.errors import SimulationError
 from server.jobs.options import PresetOption, RoundOptions, SettingsOptions, TrainingOptions
 from server.simulation.compare.scores import MAIN_SCORES, SCORES
@@ -113,6 +114,7 @@ def simulate(
     if plan.settings.per_round > plan.clients:
         raise SimulationError(f"--per-round is {plan.settings.per_round}, more than --clients {plan.clients}: lower it")
     quiet_libraries()
+    return_freed_blocks()
     tell_if_slow(plan.arithmetic, plan.device)
     from server.simulation.run.run import simulate as run  # what is behind it takes a while to import
 

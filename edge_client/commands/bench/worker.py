@@ -215,7 +215,8 @@ def few_of_each(programs: Iterable[ProgramSpec]) -> list[ProgramSpec]:
         order.setdefault(program.name, len(order))
         by_shape.setdefault(shape_of(program), {})[program.name] = program
     chosen: list[ProgramSpec] = []
-    for alike in map(list, map(dict.values, by_shape.values())):
+    for by_name in by_shape.values():
+        alike = list(by_name.values())
         count = min(OF_EACH, len(alike))
         chosen += [alike[number * len(alike) // count] for number in range(count)]
     return sorted(chosen, key=lambda program: order[program.name])

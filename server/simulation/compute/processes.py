@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from edge_client.errors import SpryError
+from edge_client.memory import return_freed_blocks
 from server.errors import SimulationError
 from server.simulation.compute.work import Worker
 from server.simulation.plan import Plan
@@ -111,6 +112,7 @@ def _work(plan: Plan, threads: int, calls: Connection) -> None:
     """Answer calls until killed; a defect ends it too, with its traceback."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     quiet_libraries()
+    return_freed_blocks()
     import torch
 
     torch.set_num_threads(min(threads, torch.get_num_threads()))

@@ -50,6 +50,8 @@ def test_first_middle_and_last():
     assert names(4, 16) == ["embed", "block.0", "block.2", "block.3", "head"]
     assert names(2, 2) == ["embed", "block.0", "block.1", "head"]
     assert names(1, 4) == ["embed", "block.0", "head"]
+    every_sixth = few_segments(chain(12, 12), ["full" if number % 6 == 4 else "sliding" for number in range(12)])
+    assert [segment.name for segment in every_sixth[1:-1]] == ["block.0", "block.4", "block.6", "block.11"]
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -17,7 +17,7 @@ from edge_client.bundle.manifest import IGNORED, Check
 from edge_client.commands.options.adapter import AdapterOptions
 from export.adapt.wrapping import Adapted, adapt
 from export.check.reference import Reference
-from export.check.verify import Truth, _line, make_sample, refuse_failures, verify
+from export.check.verify import Truth, _line, is_far, make_sample, refuse_failures, verify
 from export.errors import ExportError
 from export.model.loading import load
 from export.model.samples import SENTENCES, sample_inputs
@@ -158,6 +158,15 @@ def test_a_quantized_bundle_reports_what_quantization_did(exporting):
     assert 0 < change.value < 0.1
     assert all(check.precision == "int8" and check.passed for check in checks.values())
     assert checks[JVP].bound == 0.05
+
+
+def test_directions_end_where_the_error_is_far_from_its_bound():
+    assert is_far(0.001, 0.05, 4)
+    assert is_far(0.5, 0.05, 4)
+    assert not is_far(0.03, 0.05, 4)
+    assert is_far(0.03, 0.05, 80)
+    assert not is_far(1e-9, 0.05, 2), "too few to say anything"
+    assert is_far(math.nan, 0.05, 1)
 
 
 def test_a_value_that_is_no_number_fails():

@@ -1,0 +1,65 @@
+"""Whether a model fits the memory at hand, said before work begins that the system would end in its middle."""
+
+from __future__ import annotations
+
+import psutil
+import torch
+import transformers
+from transformers import AutoConfig
+
+from edge_client.checkpoints import local_folder
+from export.errors import ExportError
+from export.model.mapped import float_bytes, largest_float_bytes
+from export.tasks.task import ModelTask
+
+_LIBRARIES = 600_000_000
+"""Bytes that the libraries and the work itself take beside a model."""
+_COPIES = 3
+"""Of a weight while it is lowered: as it is, as it is rounded, and as it is written."""
+
+
+def require_memory_for_all(source: str, task: ModelTask, *, random_weights: bool) -> None:
+    """Refuse a model whose weights are all in memory at once, and do not fit."""
+    weights = _random_bytes(source, task) if random_weights else _stored_bytes(source)
+    free = psutil.virtual_memory().available
+    if weights and weights + _LIBRARIES > free:
+        raise ExportError(
+            f"{source} has {weights / 4e6:,.0f} million weights, which take {_mb(weights)} in float32, and {_mb(free)} "
+            f"of memory are free: {_fits(free)}; close other programs, or take a smaller model"
+        )
+
+
+def require_memory_for_each(source: str) -> None:
+    """Refuse a model whose weights stay in files, and of which the largest does not fit."""
+    folder = local_folder(source)
+    largest = 0 if folder is None else largest_float_bytes(folder)
+    needed, free = _COPIES * largest + _LIBRARIES, psutil.virtual_memory().available
+    if needed > free:
+        raise ExportError(
+            f"{source} has a layer of {_mb(largest)} in float32, for which an export takes {_mb(needed)}, and "
+            f"{_mb(free)} of memory are free; close other programs, or take a smaller model"
+        )
+
+
+def _stored_bytes(source: str) -> int:
+    folder = local_folder(source)
+    return 0 if folder is None else float_bytes(folder)
+
+
+def _random_bytes(source: str, task: ModelTask) -> int:
+    """By the shape alone, without any weights; 0 where it cannot be told."""
+    try:
+        config = AutoConfig.from_pretrained(local_folder(source) or source)
+        with torch.device("meta"):
+            model = getattr(transformers, task.model_class).from_config(config)
+    except Exception:  # noqa: BLE001 -- what is wrong with the model is told by its loading
+        return 0
+    return sum(4 * parameter.numel() for parameter in model.parameters())
+
+
+def _fits(free: int) -> str:
+    return f"about {max(free - _LIBRARIES, 0) / 4e6:,.0f} million weights would fit"
+
+
+def _mb(count: int) -> str:
+    return f"{count / 1e6:,.0f} MB"
