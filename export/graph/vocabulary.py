@@ -30,6 +30,9 @@ LARGEST = 4_000_000
 SMALLEST = 32
 """A part with fewer rows goes to the one before: weights with fewer are not quantized."""
 
+_GROUP = 64
+"""Entries of a vocabulary whose highest logit is found first."""
+
 _LIBRARY = torch.library.Library("spry", "FRAGMENT")
 _LIBRARY.define("token_losses(Tensor x, Tensor labels, Tensor[] weights) -> (Tensor, Tensor)")
 _LIBRARY.define("token_losses_along(Tensor x, Tensor tangent, Tensor labels, Tensor[] weights) -> Tensor[]")
@@ -76,7 +79,7 @@ class _Part:
 
     def entries(self) -> Tensor:
         """[…, 1]: the likeliest of this part."""
-        return self.logits.argmax(-1, keepdim=True) + self.first
+        return _argmax(self.logits) + self.first
 
     def back(self, weighted: Tensor) -> tuple[Tensor, Tensor]:
         """What weighted logits, and the labels' alone, come to in hidden states."""
@@ -87,6 +90,16 @@ class _Part:
         both = ops.linear_t(torch.cat([weighted, labels]), self._weight)
         of_weighted, of_labels = both.split([weighted.shape[0], labels.shape[0]])
         return of_weighted, of_labels
+
+
+def _argmax(logits: Tensor) -> Tensor:
+    """[…, 1]: by the highest of each group, as runtimes find highest numbers faster than where they stand."""
+    if logits.shape[-1] % _GROUP:
+        return logits.argmax(-1, keepdim=True)
+    groups = logits.unflatten(-1, (-1, _GROUP))
+    group = groups.amax(-1).argmax(-1, keepdim=True)
+    place = group.unsqueeze(-1).expand(*group.shape, _GROUP)
+    return group * _GROUP + groups.gather(-2, place).squeeze(-2).argmax(-1, keepdim=True)
 
 
 def _walk(x: Tensor, labels: Tensor, weights: Sequence[Tensor], tangent: Tensor | None = None) -> Iterator[_Part]:

@@ -3,8 +3,9 @@
 What enters a product is rounded to 8 bits with a scale of its own for each token, and for each token's tangent. A few
 channels of a transformer's hidden state are ten times larger than the rest, and that one scale has to reach them: the
 input is turned first, by a small orthogonal matrix within groups of its channels, and the weight with it. Large numbers
-then spread over their group, and x R (W R)' is x W'. Where that is too coarse for a model, what is left of the input is
-rounded once more, in a second digit with a product of its own.
+then spread over their group, and x R (W R)' is x W'. Where that is too coarse, what is left of the input is rounded
+once more, in a second digit with a product of its own: behind a gate, whose products have numbers hundreds of times as
+large as the rest, and everywhere in a model that needs it.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from export.lower.onnx.encodings import MIDDLE, Floats, decode_rows, encode_rows
 from export.lower.onnx.frozen import Frozen
 from export.lower.onnx.graph import MICROSOFT, Array, Graph, Operand, WeightReference
 
-Digits = Sequence[tuple[str, str]]
-"""Of what enters a product: numbers and their rows' scales, the coarse ones first."""
+Digits = tuple[Sequence[str], str]
+"""Of what enters a product: numbers, the coarse ones first, and the scales of the rows of these."""
 
 _MIDDLE = np.array(MIDDLE, np.uint8)
+_DIGIT = 254.0
+"""A digit's scale in the next one's: what is left of a number is at most half a step to either side."""
 _TINY = 1e-20
 """In place of a largest value of zero."""
 
@@ -40,6 +43,8 @@ class Rows8(Frozen):
     suffix: ClassVar[str] = "u8"
     digits: ClassVar[int] = 1
     """Of what enters a product, 8 bits each."""
+    digits_back: ClassVar[int] = 1
+    """Of gradients."""
 
     @classmethod
     def rounded(cls, weight: Floats) -> Floats:
@@ -71,21 +76,24 @@ class Rows8(Frozen):
         """Likewise, once each output channel's scale is in the gradient."""
         weight, scales = (graph.external(reference) for reference in self._encoded())
         shape = value_of(gradient).shape
-        rows = _rounded(graph, graph.op("Mul", gradient, scales), shape, self.digits)
+        rows = _rounded(graph, graph.op("Mul", gradient, scales), shape, self.digits_back)
         product = self._product(graph, rows, weight, 1.0, turn=not self.rows)
         return _turned(graph, product, (*shape[:-1], self.columns))
 
     def _product(self, graph: Graph, digits: Digits, weight: str, scales: Operand, *, turn: bool) -> str:
         if turn:
             weight = graph.op("Transpose", weight, perm=[1, 0])
-        products: list[str] = []
-        for numbers, row_scales in digits:
-            operands = (numbers, weight, 1.0, scales, _MIDDLE, self.middle)
-            product = graph.op("MatMulIntegerToFloat", *operands, domain=MICROSOFT)
-            products.append(graph.op("Mul", product, row_scales))
-            if len(digits) == 1:
-                graph.scales.products[products[0]] = product, row_scales
-        return reduce(lambda one, other: graph.op("Add", one, other), products)
+        numbers, row_scales = digits
+        products = [
+            graph.op(
+                "MatMulIntegerToFloat", digit, weight, _DIGIT**-place, scales, _MIDDLE, self.middle, domain=MICROSOFT
+            )
+            for place, digit in enumerate(numbers)
+        ]
+        product = reduce(lambda one, other: graph.op("Add", one, other), products)
+        scaled = graph.op("Mul", product, row_scales)
+        graph.scales.products[scaled] = product, row_scales
+        return scaled
 
     def embedding(self, graph: Graph, ids: fx.Node) -> str:
         weight, scales = (graph.external(reference) for reference in self._encoded())
@@ -108,16 +116,28 @@ class SignedRows8(Rows8):
         return signed(numbers)
 
 
-class FineRows8(Rows8):
-    """Two digits: nearly as exact as the weight, for twice the products."""
+class GatedRows8(Rows8):
+    """Two digits of what enters, nearly as exact as the weight, for twice the products."""
 
     digits = 2
 
 
-class FineSignedRows8(SignedRows8):
+class GatedSignedRows8(SignedRows8):
     """The same where the processor adds products of unsigned and signed bytes in 32 bits."""
 
     digits = 2
+
+
+class FineRows8(GatedRows8):
+    """Two digits of gradients, too."""
+
+    digits_back = 2
+
+
+class FineSignedRows8(GatedSignedRows8):
+    """The same where the processor adds products of unsigned and signed bytes in 32 bits."""
+
+    digits_back = 2
 
 
 class Table8(Rows8):
@@ -138,22 +158,23 @@ def _rounded_once(graph: Graph, x: fx.Node, digits: int) -> Digits:
 
 
 def _rounded(graph: Graph, x: Operand, shape: Sequence[int], digits: int) -> Digits:
-    """In 8 bits around 128 [rows, in], and the scale of each row [rows, 1]; of each digit."""
+    """In 8 bits around 128 [rows, in], of each digit; and the scale of each row [rows, 1]."""
     count = math.prod(shape[:-1])
     rows = x if len(shape) == 2 else graph.reshape(x, (count, shape[-1]))
-    middles, rounded = np.full(count, _MIDDLE), list[tuple[str, str]]()
-    for digit in range(digits):
-        # The extremes of either sign: magnitudes would be written to memory for it, and read again.
-        highest, lowest = (graph.op(kind, rows, graph.integers(-1), keepdims=0) for kind in ("ReduceMax", "ReduceMin"))
-        scale = graph.op("Mul", graph.op("Max", highest, graph.op("Neg", lowest), _TINY), 1 / 127)
-        number = graph.op("QuantizeLinear", rows, scale, middles, axis=0)
-        rounded.append((number, graph.op("Unsqueeze", scale, graph.integers(-1))))
-        graph.scales.rows[rounded[-1][1]] = count
-        if digit < digits - 1:
-            rows = graph.op("Sub", rows, graph.op("DequantizeLinear", number, scale, middles, axis=0))
+    # The extremes of either sign: magnitudes would be written to memory for it, and read again.
+    highest, lowest = (graph.op(kind, rows, graph.integers(-1), keepdims=0) for kind in ("ReduceMax", "ReduceMin"))
+    scale = graph.op("Mul", graph.op("Max", highest, graph.op("Neg", lowest), _TINY), 1 / 127)
+    row_scales = graph.op("Unsqueeze", scale, graph.integers(-1))
+    graph.scales.rows[row_scales] = count
     if digits == 1:
-        graph.scales.rounded[graph.name(rows)] = rounded[0][1]
-    return rounded
+        graph.scales.rounded[graph.name(rows)] = row_scales
+    middles, numbers = np.full(count, _MIDDLE), list[str]()
+    while len(numbers) < digits:
+        numbers.append(graph.op("QuantizeLinear", rows, scale, middles, axis=0))
+        if len(numbers) < digits:
+            rows = graph.op("Sub", rows, graph.op("DequantizeLinear", numbers[-1], scale, middles, axis=0))
+            scale = graph.op("Mul", scale, 1 / _DIGIT)
+    return numbers, row_scales
 
 
 def _turned(graph: Graph, x: Operand, shape: Sequence[int]) -> str:

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from export.graph.slots import value_of
-from export.lower.onnx.graph import Graph
+from export.lower.onnx.graph import MICROSOFT, Graph
 from export.lower.onnx.rule import RULES, Rule, as_type, rule
 
 aten = torch.ops.aten
@@ -73,7 +73,8 @@ def _rsqrt(graph: Graph, node: fx.Node, x: fx.Node) -> str:
 
 @rule(aten.silu.default)
 def _silu(graph: Graph, node: fx.Node, x: fx.Node) -> str:
-    return graph.op("Mul", x, graph.op("Sigmoid", x))
+    """In one pass: x times the sigmoid of alpha x."""
+    return graph.op("QuickGelu", x, domain=MICROSOFT, alpha=1.0)
 
 
 @rule(aten.gelu.default)
