@@ -14,6 +14,7 @@ from torch import fx
 
 from edge_client.arrays import Array
 from export.graph.slots import value_of
+from export.lower.onnx.fusing import fuse
 from export.lower.onnx.reshapes import join
 from export.lower.onnx.scales import RowScales, carry
 
@@ -161,12 +162,17 @@ class Graph:
             self._initializers[name] = tensor
         return name
 
-    def model(self, inputs: Sequence[fx.Node], results: Sequence[fx.Node]) -> bytes:
-        """Inputs and outputs are called in0, in1, … and out0, …: blocks of the same structure give the same bytes."""
+    def model(self, inputs: Sequence[fx.Node], results: Sequence[fx.Node], *, fused: bool = False) -> bytes:
+        """Inputs and outputs are called in0, in1, … and out0, …: blocks of the same structure give the same bytes.
+
+        `fused`: with operators that are ONNX Runtime's own where it has them.
+        """
         computed = [self.name(node) for node in results]
         carry(self._nodes, self.scales, computed)
         self._learn_shapes()
         join(self._nodes, self.shapes, computed)
+        if fused:
+            fuse(self._nodes, self._initializers, self.shapes, computed)
         outputs = self._name_outputs(computed)
         used = {name for node in self._nodes for name in node.input}
         graph = helper.make_graph(

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor, fx
 
+from edge_client.bundle.manifest import DECODE, PREFILL
 from export.dual.programs import Program
 from export.errors import ExportError
 from export.graph import ops
@@ -137,7 +138,8 @@ class Translator:
                     self.graph.values[node] = self.graph.external(self.weights.plain(slot_of(node)))
             elif node.op == "call_function":
                 self._call(node)
-        return self.graph.model(self.program.inputs, self.program.results)
+        fused = self.program.kind in (PREFILL, DECODE)
+        return self.graph.model(self.program.inputs, self.program.results, fused=fused)
 
     def _call(self, node: fx.Node) -> None:
         if node.target is operator.getitem:
