@@ -119,6 +119,10 @@ class _Translator:
             ids, table = node.args
             name, _ = self._tensor(table)  # type: ignore[arg-type]
             return products.embedding(self.edge, self._operand(ids), name, self.weights.table(name))  # type: ignore[arg-type]
+        if node.target is aten.embedding.default:
+            table, ids = node.args
+            name, _ = self._tensor(table)  # type: ignore[arg-type]
+            return products.rows(self.edge, self._operand(ids), name, self.weights.linear(name))  # type: ignore[arg-type]
         if node.target is operator.getitem:
             return self.edge.part(self.copies[node.args[0]], node.args[1])  # type: ignore[index, arg-type]
         args: tuple[Any, ...] = fx.map_arg(node.args, self._operand)  # type: ignore[assignment]
