@@ -9,7 +9,8 @@ is the word that follows its text, and what is printed is how many tokens of hel
 Cost is of one step on this machine, on one thread: exact, mixed and forward steps of an int8 bundle by ONNX Runtime,
 which is exported into `--work` unless `--bundle` names one, and eager PyTorch in float32. RSS is of a process that has
 loaded what the step takes, before it; the high-water mark is VmHWM after it. Bytes are those of a client's round.
-Learning is the simulator's, with true weights: the same steps of the same adapter, and FedAvg by AdamW at
+Learning is the simulator's, with true weights and the same adapter: devices that all hold exact steps, that all go back
+through one block and estimate the rest, that only go forward, by what a job starts from; and FedAvg by AdamW at
 EdgeFlowerTune's rate. What its tables have beside these is missing: power, and phones.
 """
 
@@ -39,7 +40,7 @@ TARGETS = "q_proj", "k_proj", "v_proj", "o_proj"
 ADAPTER = AdapterOptions(rank=8, alpha=32.0, targets=TARGETS, last_blocks=0)
 EAGER = "LoRA by backprop"
 STEPS = {"exact": "exact", "mixed": "mixed", "forward": "dual"}
-"""Estimators, and the names of their steps."""
+"""What a fleet's devices do, and what their step is called."""
 Figures = dict[str, float | str]
 
 
@@ -105,16 +106,14 @@ def answers(options: argparse.Namespace) -> Path:
 
 
 def planned(options: argparse.Namespace, step: str, rows: Path) -> Plan:
+    """A fleet that can hold exact steps, one that can go back through a block and estimates the rest, or another."""
     training: dict[str, Any] = {"batch": BATCH, "length": LENGTH, "iterations": options.steps}
-    if step in STEPS:
-        training["estimator"] = step
-    else:
-        training["learning_rate"] = RATE
+    training |= {"forward": {"estimator": "forward"}, EAGER: {"learning_rate": RATE}}.get(step, {})
     sizes = {"rounds": options.rounds, "per_round": CLIENTS, "evaluate_every": options.rounds}
     return plan_for(
-        method="spry" if step in STEPS else "fedavg", preset=None, model=options.model, data=str(rows),
+        method="fedavg" if step == EAGER else "spry", preset=None, model=options.model, data=str(rows),
         task="causal-lm", settings={**sizes, "training": training}, adapter=asdict(ADAPTER), seed=0, clients=CLIENTS,
-        alpha=1.0, by="", personal=False, arithmetic=options.arithmetic,
+        alpha=1.0, by="", personal=False, able=0.0 if step == "mixed" else 1.0, arithmetic=options.arithmetic,
     )  # fmt: skip
 
 

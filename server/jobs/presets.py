@@ -83,7 +83,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 _PRIVATE: Mapping[str, Any] = {
     "training": {"optimizer": "sgd", "learning_rate": 0.3, "head_learning_rate": 0.03},
     "optimizers": {
-        "units": {"kind": "fedyogi", "learning_rate": 0.003, "tau": 1e-8},
+        "units": {"kind": "fedyogi", "learning_rate": 0.003, "tau": 1e-8, "beta1": 0.9},
         "head": {"kind": "fedyogi", "learning_rate": 0.03, "tau": 1e-8, "beta1": 0.8},
     },
     "average": 0.8,
@@ -91,6 +91,13 @@ _PRIVATE: Mapping[str, Any] = {
 """Over any preset, where updates are clipped and noise is added: optimizers that make steps of a length of their own,
 for the head too, whose features are not measured then; rates by which units and head have a share of the clip; and an
 average, in which noise cancels."""
+
+_ALONE: Mapping[str, Any] = {
+    "training": {"optimizer": "adamw", "learning_rate": 0.003},
+    "optimizers": {"units": {"kind": "fedavg"}},
+    "average": 0.5,
+}
+"""Of units that learn without a task layer beside them."""
 
 HALF_WAY = 2.0
 """Passes of a step that goes back through half of the blocks."""
@@ -132,12 +139,18 @@ def start_of(manifest: Manifest, preset: str) -> dict[str, Any]:
     batch, length = manifest.shapes[0]
     directions = {"directions": _affordable(manifest)} if manifest.directions else {}
     shape = {"training": {"batch": batch, "length": length, **directions}}
-    return merged(shape, PRESETS[preset], budget_of(preset, has_head=bool(manifest.head)))
+    return merged(shape, PRESETS[preset], of_task(preset, has_head=bool(manifest.head)))
 
 
-def budget_of(preset: str, *, has_head: bool) -> Mapping[str, Any]:
-    """What a step may cost by a preset; units that learn without a task layer beside them take what they need."""
-    return {"passes": HALF_WAY} if preset == "auto" and has_head else {}
+def of_task(preset: str, *, has_head: bool) -> Mapping[str, Any]:
+    """What a preset is beside its own settings, with a task layer and without.
+
+    With one, a step's budget. Units that learn alone take what passes they need, and all the job learns is learnt by
+    them: devices walk themselves, as with `alike`, where one step of the server's a round would be too few in all.
+    """
+    if preset != "auto":
+        return {}
+    return {"passes": HALF_WAY} if has_head else _ALONE
 
 
 def _affordable(manifest: Manifest) -> int:

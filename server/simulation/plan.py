@@ -24,7 +24,7 @@ from edge_client.data.examples import BadRows
 from edge_client.tasks.registry import has_head
 from server.errors import SimulationError
 from server.jobs.completion import check_names
-from server.jobs.presets import PRESETS, Preset, budget_of, merged, preset_for, private_start
+from server.jobs.presets import PRESETS, Preset, merged, of_task, preset_for, private_start
 from server.jobs.settings import JobSettings
 from server.simulation.methods.methods import PAPER_ADAPTER, PAPER_DATA, Method, PaperData, method_named
 
@@ -136,7 +136,7 @@ def plan_for(
         adapter, others = _of_the_paper(adapter, others, known)
     base: dict[str, Any] = {"over_selection": 1.0, "norm_bound": 1e9, "seed": seed}
     start = PRESETS.get(preset, {})  # the plan refuses one that there is not
-    budget = budget_of(preset, has_head=has_head(others.get("task", DEFAULT_TASK)))
+    of_kind = of_task(preset, has_head=has_head(others.get("task", DEFAULT_TASK)))
     own = known.training(kind.family) if known else {}
     of_method = {"default": kind.default, "paper": merged(kind.paper, {"training": own})}.get(preset, {})
     if variance_bound is None:
@@ -149,7 +149,7 @@ def plan_for(
             preset=preset,
             data=data,
             settings=JobSettings.model_validate(
-                merged(start, budget, base, kind.under(start), of_method, private_start(settings), settings)
+                merged(start, of_kind, base, kind.under(start), of_method, private_start(settings), settings)
             ),
             adapter=merged(adapter, {"method": kind.adapter} if kind.adapter else {}),  # type: ignore[arg-type] -- made here
             seed=seed,
