@@ -78,6 +78,7 @@ def fuse(
             if instead:
                 graph.replace(node, *instead)
                 graph.index()
+    _keep_rank(graph)
     _swap_back(graph, results)
     _drop_unread(graph, results)
     join(nodes, shapes, results)
@@ -226,12 +227,51 @@ def _scale(graph: _Graph, node: NodeProto) -> list[NodeProto]:
     return []
 
 
+def _keep_rank(graph: _Graph) -> None:
+    """One row that is rounded keeps the dimensions that its products get back: [1, 1, in], not [1, in]."""
+    for node in list(graph.nodes):
+        made = graph.made_by(node.input[0], "Reshape") if node.op_type == "DynamicQuantizeLinear" else None
+        products = [] if made is None else _only_reshaped(graph, node.output[0])
+        if made is None or not products:
+            continue
+        shape = (1, *graph.shapes[made.output[0]])
+        name = graph.add("shape." + "x".join(map(str, shape)), np.array(shape, np.int64))
+        whole = f"{made.output[0]}.whole"
+        graph.shapes[whole] = shape
+        graph.replace(made, made, helper.make_node("Reshape", [made.input[0], name], [whole], name=whole))
+        node.input[0] = whole
+        for product, reshaped in products:
+            graph.shapes[product] = graph.shapes[reshaped]
+    graph.index()
+
+
+def _only_reshaped(graph: _Graph, numbers: str) -> list[tuple[str, str]]:
+    """What products of rounded numbers become, and its reshapes to [1, 1, out]; none where anything else reads one."""
+    found: list[tuple[str, str]] = []
+    for product in graph.readers.get(numbers, []):
+        value = product.output[0]
+        readers = graph.readers.get(value, [])
+        if len(readers) == 1 and readers[0].op_type == "Mul":  # by the scale of a row
+            value = readers[0].output[0]
+            readers = graph.readers.get(value, [])
+        for reader in readers:
+            shape = graph.shapes.get(reader.output[0], ())
+            if reader.op_type != "Reshape" or len(shape) != 3 or shape[:2] != (1, 1):
+                return []
+            found.append((value, reader.output[0]))
+    return found
+
+
 def _swap_back(graph: _Graph, results: Collection[str]) -> None:
     """Two transpositions that undo each other are none; of one token, heads are swapped by a new shape."""
     same: dict[str, str] = {}
     for node in list(graph.nodes):
         node.input[:] = [same.get(name, name) for name in node.input]
-        if node.op_type != "Transpose" or _permutation(node) != _SWAPPED:
+        if node.op_type != "Transpose":
+            continue
+        if _permutation(node) == sorted(_permutation(node)) and node.output[0] not in results:
+            same[node.output[0]] = node.input[0]
+        if _permutation(node) != _SWAPPED:
             continue
         first = graph.made_by(node.input[0], "Transpose")
         if first is not None and _permutation(first) == _SWAPPED and node.output[0] not in results:
