@@ -128,7 +128,7 @@ class Decoder:
         told.ids[:] = tokens[-1]  # padding
         told.ids[0, :count] = tokens
         told.last[0] = count - 1
-        places = self.position + np.arange(told.ids.shape[1])
+        places = np.arange(self.position, self.position + told.ids.shape[1], dtype=np.int64)
         told.positions[0] = np.minimum(places, self.length - 1)  # of padding: any that exists
         values: dict[str, Array] = {**told.named(), **self._cache}
         for step in self._steps[kind]:

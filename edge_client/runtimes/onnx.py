@@ -13,7 +13,7 @@ import numpy as np
 import onnxruntime
 
 from edge_client.arrays import Array
-from edge_client.bundle.manifest import DECODE, PREFILL, ProgramSpec
+from edge_client.bundle.manifest import DECODE, PREFILL, ProgramSpec, TensorSpec
 from edge_client.errors import BundleError, WrongResults
 from edge_client.runtimes.processors import Processor, exact, this_processor
 from edge_client.runtimes.runtime import CPU, Loaded, Runtime
@@ -81,19 +81,21 @@ class _InPlace:
             self._bind(arrays)
         self._session.run_with_iobinding(self._binding)
         bound = {id(array) for array in self._bound}
-        return [output if id(output) in bound else output.copy() for output in self._outputs]
+        return [output if id(output) in bound else np.copy(output) for output in self._outputs]
 
     def _bind(self, arrays: Sequence[Array]) -> None:
         self._binding, self._bound = self._session.io_binding(), list(arrays)
         given = {spec.name: array for spec, array in zip(self._program.inputs, arrays, strict=True)}
-        self._outputs = [
-            given[spec.name] if spec.name in given else np.empty(spec.shape, spec.dtype)
-            for spec in self._program.outputs
-        ]  # fmt: skip
+        outputs = self._program.outputs
+        self._outputs = [given.get(spec.name, _empty(spec)) for spec in outputs]
         for name, array in zip(self._names, arrays, strict=True):
             self._binding.bind_input(name, CPU, 0, array.dtype, array.shape, array.ctypes.data)
         for name, array in zip(self._results, self._outputs, strict=True):
             self._binding.bind_output(name, CPU, 0, array.dtype, array.shape, array.ctypes.data)
+
+
+def _empty(spec: TensorSpec) -> Array:
+    return np.empty(spec.shape, spec.dtype)
 
 
 class OnnxRuntime(Runtime):

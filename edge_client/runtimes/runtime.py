@@ -113,7 +113,7 @@ def _key(program: ProgramSpec) -> tuple[str, str]:
 def _checked(program: ProgramSpec, inputs: Mapping[str, Array]) -> list[Array]:
     """The inputs in the program's order, contiguous."""
     expected = {spec.name for spec in program.inputs}
-    if expected != inputs.keys():
+    if expected.symmetric_difference(inputs):
         missing = [spec.name for spec in program.inputs if spec.name not in inputs]
         unknown = [name for name in inputs if name not in expected]
         told = (("missing", missing), ("not expected", unknown))

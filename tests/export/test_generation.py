@@ -1,16 +1,18 @@
 """Programs that generate: the tokens that transformers' own `generate` gives, from the same weights."""
 
 import hashlib
+from collections import Counter
 from functools import cache
 
 import numpy as np
+import onnx
 import pytest
 import torch
 import transformers
 from peft import PeftModel, set_peft_model_state_dict
 
 from edge_client.bundle.folder import Bundle
-from edge_client.bundle.manifest import DECODE, EMBED, HEAD, PREFILL
+from edge_client.bundle.manifest import DECODE, HEAD, PREFILL
 from edge_client.commands import cli
 from edge_client.errors import SpryError
 from edge_client.generation.decoder import Decoder
@@ -128,11 +130,43 @@ def test_a_device_tries_what_writes_too(llama):
     folder = llama[1]
     spec = Bundle.open(folder).manifest.runtimes["onnx"]
     tried = {trial.program for trial in spec.trials}
-    assert {(one.segment, one.kind) for one in spec.generation if one.name in tried} >= {
-        (segment, kind) for segment in (EMBED, HEAD) for kind in (PREFILL, DECODE)
+    assert {(one.segment, one.kind) for one in spec.generation if one.name in tried} == {
+        (HEAD, PREFILL),
+        (HEAD, DECODE),
     }
     with open_runtime("onnx", folder, threads=1) as opened:
         trials.check(opened, "onnx", spec)
+
+
+@pytest.mark.parametrize("precision", ["none", "int8"])
+def test_a_token_is_one_call_of_few_operators(exported, precision):
+    """One program of all blocks, whose small operators are ONNX Runtime's own, and caches that lie where they were."""
+    bundle = Bundle.open(exported("llama", precision=precision, processor="avx2")[1])
+    assert sorted(program.kind for program in bundle.manifest.runtimes["onnx"].generation) == [DECODE, PREFILL]
+    assert not list(bundle.folder.rglob(f"*.{DECODE}_*"))
+    decode = next(one for one in bundle.manifest.runtimes["onnx"].generation if one.kind == DECODE)
+    nodes = onnx.load(bundle.folder / decode.file, load_external_data=False).graph.node
+    kinds = Counter(node.op_type for node in nodes)
+    blocks = bundle.manifest.model.blocks
+    assert kinds["GroupQueryAttention"] == blocks
+    assert kinds["RotaryEmbedding"] == 2 * blocks
+    assert kinds["SimplifiedLayerNormalization"] == 2 * blocks + 1
+    assert kinds.keys().isdisjoint({"Sqrt", "Neg", "Sigmoid", "Softmax", "Transpose"})
+    with open_runtime("onnx", bundle.folder, threads=1) as opened:
+        decoder = Decoder(bundle.manifest, opened, "onnx", moved(bundle, 3))
+        before = {name: id(cache) for name, cache in decoder._cache.items()}
+        decoder.read([5, 6])
+        decoder.read([7])
+        for name, cache in decoder._cache.items():
+            assert id(cache) == before[name]
+            assert cache[:, :, :3].any(axis=(0, 1, 3)).all()
+            assert not cache[:, :, 2 + bundle.manifest.generation.chunk :].any()
+
+
+def test_a_head_that_the_operator_does_not_know_attends_by_products(exporting, saved):
+    base = saved("llama", head_dim=12)
+    folder = exporting(source=str(base), task="causal-lm", generate=LENGTH, precision="none", runtimes=("onnx",))
+    check_tokens(base, folder, "onnx", seed=5)
 
 
 def test_a_bundle_without_generation_is_as_it_was(exported):

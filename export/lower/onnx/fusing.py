@@ -5,9 +5,11 @@ What is not found stays as it is, and computes the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from export.lower.onnx.reshapes import join
@@ -46,7 +48,7 @@ class _Graph:
             yield node.input[0], node.input[1]
             yield node.input[1], node.input[0]
 
-    def constant(self, name: str) -> np.ndarray | None:
+    def constant(self, name: str) -> NDArray[Any] | None:
         tensor = self.initializers.get(name)
         is_here = tensor is not None and tensor.data_location != TensorProto.EXTERNAL
         return numpy_helper.to_array(tensor) if is_here and tensor is not None else None
@@ -55,7 +57,7 @@ class _Graph:
         array = self.constant(name)
         return float(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
 
-    def add(self, name: str, array: np.ndarray) -> str:
+    def add(self, name: str, array: NDArray[Any]) -> str:
         self.initializers.setdefault(name, numpy_helper.from_array(array, name))
         return name
 
@@ -118,7 +120,7 @@ def _silu(graph: _Graph, node: NodeProto) -> list[NodeProto]:
 
 
 def _rotary(graph: _Graph, node: NodeProto) -> list[NodeProto]:
-    """x cos + (-x₂, x₁) sin, of halves of a head that turn by the same angles [1, tokens, size / 2]."""
+    """Rotary positions, x cos + (-x₂, x₁) sin, of halves with the same angles [1, tokens, size / 2]."""
     for straight, crossed in graph.pairs(node.output[0], "Add"):
         for x, cosine in graph.pairs(straight, "Mul"):
             for turned, sine in graph.pairs(crossed, "Mul"):
@@ -298,5 +300,5 @@ def _drop_unread(graph: _Graph, results: Collection[str]) -> None:
     graph.nodes[:] = reversed(kept)
 
 
-def _node(kind: str, inputs: Sequence[str], of: NodeProto, domain: str = "", **attributes: object) -> NodeProto:
+def _node(kind: str, inputs: Sequence[str], of: NodeProto, domain: str = "", **attributes: Any) -> NodeProto:
     return helper.make_node(kind, inputs, [of.output[0]], name=of.name, domain=domain, **attributes)

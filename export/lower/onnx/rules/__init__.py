@@ -3,4 +3,4 @@
 from export.lower.onnx.rule import RULES
 from export.lower.onnx.rules import attending, choice, elementwise, filled, indexing, products, reduction, shape
 
-__all__ = ["RULES", "choice", "elementwise", "filled", "indexing", "products", "reduction", "shape"]
+__all__ = ["RULES", "attending", "choice", "elementwise", "filled", "indexing", "products", "reduction", "shape"]
