@@ -13,7 +13,6 @@ from export.dual.programs import Program
 from export.errors import ExportError
 from export.graph import ops
 from export.graph.slots import STORED, Role, Slot, slot_of, value_of
-from export.lower.kept import kept_blocks
 from export.lower.onnx.encoding import encoding_of
 from export.lower.onnx.file_blocks import FileBlocks
 from export.lower.onnx.frozen import Float, Frozen
@@ -22,6 +21,7 @@ from export.lower.onnx.processors import GATED
 from export.lower.onnx.rows import Rows8
 from export.lower.onnx.rules import RULES
 from export.lower.target import Precision
+from export.model.kept import kept_blocks
 
 aten = torch.ops.aten
 
