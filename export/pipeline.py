@@ -12,8 +12,8 @@ from torch import Tensor
 
 from edge_client.bundle import manifest as m
 from edge_client.bundle import signature
+from edge_client.commands.progress import Progress, Silent
 from edge_client.keys import read_secret
-from edge_client.progress import Progress, Silent
 from export.adapt.wrapping import adapt
 from export.assembly import assemble
 from export.chain import DifferentiatedModel, Parts, differentiate
