@@ -55,8 +55,12 @@ def _look_up(graph: fx.Graph, parts: list[_Stacked]) -> None:
     with graph.inserting_before(first.product):
         place = graph.call_function(aten.clamp.default, (first.labels, 0, rows - 1))
         known = graph.call_function(aten.ge.Scalar, (first.labels, 0))
-        looked_up = graph.call_function(aten.embedding.default, (whole, graph.call_function(aten.squeeze.dim, (place, -1))))
-        result = graph.call_function(aten.mul.Tensor, (looked_up, graph.call_function(aten.to.dtype, (known, torch.float32))))
+        looked_up = graph.call_function(
+            aten.embedding.default, (whole, graph.call_function(aten.squeeze.dim, (place, -1)))
+        )
+        result = graph.call_function(
+            aten.mul.Tensor, (looked_up, graph.call_function(aten.to.dtype, (known, torch.float32)))
+        )
     first.of_labels.replace_all_uses_with(result)
     for part in parts[1:]:
         for user in list(part.of_labels.users):

@@ -135,7 +135,11 @@ class _Translator:
     def _linear(self, node: fx.Node, bias: fx.Node | None) -> fx.Node:
         x, weight = node.args
         return products.linear(
-            self.edge, self._operand(x), *self._weight(weight), bias, alone=self._is_part(weight)  # type: ignore[arg-type]
+            self.edge,
+            self._operand(x),
+            *self._weight(weight),
+            bias,
+            alone=self._is_part(weight),  # type: ignore[arg-type]
         )
 
     def _is_part(self, node: fx.Node) -> bool:
