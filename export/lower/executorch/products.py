@@ -137,3 +137,14 @@ def embedding(edge: EdgeGraph, ids: fx.Node, name: str, table: Tensor | Quantize
     codes = edge.constant(f"codes of table {name}", table.codes)
     scales = edge.constant(f"scales of table {name}", table.scales.reshape(-1))
     return edge.call(_decomposed.embedding_byte.default, codes, scales, None, -128, 127, ids)
+
+
+def rows(edge: EdgeGraph, ids: fx.Node, name: str, weight: Tensor | Quantized) -> fx.Node:
+    """Rows of a product's weight, which is stored once more: XNNPACK keeps what it packs to itself."""
+    if isinstance(weight, Tensor):
+        return edge.call(aten.embedding.default, edge.constant(name, weight), ids)
+    codes = edge.constant(f"codes of rows of {name}", weight.codes)
+    scales = weight.scales.reshape(-1) if weight.scales.shape[1] == 1 else weight.scales
+    kept = edge.constant(f"scales of rows of {name}", scales)
+    found = edge.call(_decomposed.embedding_byte.default, codes, kept, None, -128, 127, ids)
+    return _turned(edge, found, weight.rotation)

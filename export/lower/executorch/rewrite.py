@@ -20,6 +20,7 @@ from export.graph.editing import clean, module_of, trace
 from export.graph.slots import STORED, slot_of, value_of
 from export.lower.executorch.formulation import TINY, plain
 from export.lower.executorch.formulations import FORMULATIONS
+from export.lower.executorch.labels import look_up_labels
 from export.lower.target import Precision
 
 aten = torch.ops.aten
@@ -40,11 +41,12 @@ def rewritten(
     source = module_of(graph)
     if precision == "int8" and program.directions > 1:
         _small_products_apart(graph)
+    look_up_labels(graph)
     _views_for_look_ups(graph, stored)
     _error_functions(graph)
     _needless_expansions(graph)
     graph.eliminate_dead_code()
-    inputs = [(slot_of(node), value_of(node)) for node in program.placeholders]
+    inputs = [(slot_of(node), value_of(node)) for node in graph.find_nodes(op="placeholder")]
 
     def function(*values: Tensor) -> list[Tensor]:
         results = _Formulator(source, garbage_collect_values=False).run(*values)
