@@ -8,8 +8,8 @@ Runtime what torch.onnx.export makes of it in float32 and quantize_dynamic in in
 imports llama_cpp, and every FILE is read in one batch of as many tokens as a step has: with the logits of all tokens,
 as a step computes, and with the last one's alone, as before an answer.
 
-The processor's instruction sets are named as the process sees them. `ATEN_CPU_CAPABILITY`, `ONEDNN_MAX_CPU_ISA` mask
-eager PyTorch's; ONNX Runtime takes what there is.
+The processor's instruction sets are those that the machine lists; `avx2_alone.c`, preloaded, hides those beyond AVX2
+from every library.
 """
 
 from __future__ import annotations

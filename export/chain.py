@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor, fx
 
 from edge_client.bundle.manifest import DUAL, ENTER, HEAD, SCALAR, VJP
-from edge_client.progress import Progress
+from edge_client.commands.progress import Progress
 from export.adapt.wrapping import Adapted
 from export.dual.builder import ProgramBuilder
 from export.dual.generation import generation_programs

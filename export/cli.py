@@ -19,9 +19,9 @@ from rich.table import Table
 from edge_client.bundle.manifest import DEFAULT_TASK, PRECISIONS, TASKS, Check, Manifest
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.commands.options.groups import OptionGroup, grouped
+from edge_client.commands.progress import Terminal
 from edge_client.errors import SpryError
 from edge_client.memory import resident, return_freed_blocks
-from edge_client.progress import Terminal
 from edge_client.runtimes.processors import PROCESSORS
 from edge_client.runtimes.runtime import RUNTIMES
 from export.options import ExportOptions, parse_labels, parse_numbers

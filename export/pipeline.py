@@ -12,19 +12,19 @@ from torch import Tensor
 
 from edge_client.bundle import manifest as m
 from edge_client.bundle import signature
+from edge_client.commands.progress import Progress, Silent
 from edge_client.keys import read_secret
-from edge_client.progress import Progress, Silent
 from export.adapt.wrapping import adapt
 from export.assembly import assemble
 from export.chain import DifferentiatedModel, Parts, differentiate
 from export.check.quantized import tied_weights
 from export.errors import ExportError, VerificationFailed
 from export.graph.slots import slot_of
-from export.lower.kept import keep
 from export.lower.lowering import LoweredSegment, SegmentLowering, lower_all, prune
 from export.lower.target import Shaped, processor_for
 from export.model import mapped
 from export.model.fitting import require_memory_for_all, require_memory_for_each
+from export.model.kept import keep
 from export.model.loading import Loaded, copied_bytes, is_too_large, load
 from export.model.mapped import Scratch
 from export.options import ExportOptions

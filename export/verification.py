@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from edge_client.bundle import manifest as m
+from edge_client.commands.progress import Progress
 from edge_client.memory import trim_memory
-from edge_client.progress import Progress
 from export.chain import Parts
 from export.check import verify
 from export.check.excerpt import excerpt, few_segments, only, stand_alone, structure

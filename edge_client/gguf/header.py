@@ -72,7 +72,7 @@ class GgufHeader:
             raise BadGguf(f"the model {path} cannot be read: {error.strerror or error}") from None
         if (parts := self.settings.get(_SPLIT, 1)) != 1:
             raise BadGguf(
-                f"{path} is one of {parts} parts of a model; join them (llama-gguf-split --merge), and give the result"
+                f"{path} is one of {parts} parts of a model; join them (llama-gguf-split does), and give the result"
             )
 
     @property

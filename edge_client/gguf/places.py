@@ -57,7 +57,7 @@ def _one(folder: Path, found: Sequence[Path]) -> Path:
 def _refuse_part(path: Path) -> None:
     if _PART.search(path.name):
         raise BadGguf(
-            f"{path} is a part of a model in several files; join them (llama-gguf-split --merge), and give the result"
+            f"{path} is a part of a model in several files; join them (llama-gguf-split does), and give the result"
         )
 
 

@@ -30,8 +30,8 @@ from torch import Tensor
 from edge_client.bundle.manifest import FileSpec
 from export.errors import ExportError
 from export.graph.slots import slot_of, value_of
-from export.lower.kept import kept_blocks
 from export.lower.target import Precision, ProgramEntry, Shaped, lowering
+from export.model.kept import kept_blocks
 from export.model.mapped import let_go
 
 _INDEX = "index.json"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import psutil
 import torch
 import transformers
 from transformers import AutoConfig
 
-from edge_client.checkpoints import local_folder
+from edge_client.checkpoints import local_model
+from edge_client.gguf.header import GgufHeader
 from export.errors import ExportError
 from export.model.mapped import float_bytes, largest_float_bytes
 from export.tasks.task import ModelTask
@@ -31,8 +34,10 @@ def require_memory_for_all(source: str, task: ModelTask, *, random_weights: bool
 
 def require_memory_for_each(source: str) -> None:
     """Refuse a model whose weights stay in files, and of which the largest does not fit."""
-    folder = local_folder(source)
-    largest = 0 if folder is None else largest_float_bytes(folder)
+    place = local_model(source)
+    if place is None:
+        return
+    largest = max(_of_gguf(place), default=0) if place.is_file() else largest_float_bytes(place)
     needed, free = _COPIES * largest + _LIBRARIES, psutil.virtual_memory().available
     if needed > free:
         raise ExportError(
@@ -42,14 +47,21 @@ def require_memory_for_each(source: str) -> None:
 
 
 def _stored_bytes(source: str) -> int:
-    folder = local_folder(source)
-    return 0 if folder is None else float_bytes(folder)
+    place = local_model(source)
+    if place is None:
+        return 0
+    return sum(_of_gguf(place)) if place.is_file() else float_bytes(place)
+
+
+def _of_gguf(path: Path) -> list[int]:
+    """What each weight of a GGUF file takes in float32."""
+    return [4 * tensor.elements for tensor in GgufHeader(path).tensors.values()]
 
 
 def _random_bytes(source: str, task: ModelTask) -> int:
     """By the shape alone, without any weights; 0 where it cannot be told."""
     try:
-        config = AutoConfig.from_pretrained(local_folder(source) or source)
+        config = AutoConfig.from_pretrained(local_model(source) or source)
         with torch.device("meta"):
             model = getattr(transformers, task.model_class).from_config(config)
     except Exception:  # noqa: BLE001 -- what is wrong with the model is told by its loading

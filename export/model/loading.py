@@ -16,9 +16,9 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerFast
 from edge_client.checkpoints import PACKAGE_PREFIX, local_model, require_hub
 from edge_client.data.templates import Template
 from export.errors import ExportError
-from export.lower.kept import KeptBlocks
 from export.model import mapped
 from export.model.gguf.checkpoint import GgufCheckpoint
+from export.model.kept import KeptBlocks
 from export.tasks.task import ModelTask
 
 _POSITION_TABLES = ("position_embeddings", "wpe", "embed_positions")

@@ -83,7 +83,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 _PRIVATE: Mapping[str, Any] = {
     "training": {"optimizer": "sgd", "learning_rate": 0.3, "head_learning_rate": 0.03},
     "optimizers": {
-        "units": {"kind": "fedyogi", "learning_rate": 0.003, "tau": 1e-8, "beta1": 0.9},
+        "units": {"kind": "fedyogi", "learning_rate": 0.003, "tau": 1e-8},
         "head": {"kind": "fedyogi", "learning_rate": 0.03, "tau": 1e-8, "beta1": 0.8},
     },
     "average": 0.8,
@@ -93,7 +93,7 @@ for the head too, whose features are not measured then; rates by which units and
 average, in which noise cancels."""
 
 _ALONE: Mapping[str, Any] = {
-    "training": {"optimizer": "adamw", "learning_rate": 0.003},
+    "training": {"optimizer": "adamw", "learning_rate": 0.006},
     "optimizers": {"units": {"kind": "fedavg"}},
     "average": 0.5,
 }

@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.markup import escape
 
 from edge_client.bundle.folder import Bundle
+from edge_client.commands.progress import is_of_stage
 from edge_client.errors import SpryError
-from edge_client.progress import is_of_stage
 from edge_client.store import files
 from server.processes import Processes, last_line
 from server.screen import Screen

@@ -13,7 +13,7 @@ import transformers
 
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import FILE_NAME
-from edge_client.progress import Silent
+from edge_client.commands.progress import Silent
 from edge_client.runtimes.processors import exact, this_processor
 from export.errors import ExportError
 from tests.benchmarks import script

@@ -24,9 +24,9 @@ from edge_client.bundle.chain import Chain, exact_cut
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest
 from edge_client.commands.options.panels import PanelCommand
+from edge_client.commands.progress import Terminal
 from edge_client.errors import SpryError
 from edge_client.pictures import require_drawing
-from edge_client.progress import Terminal
 from edge_client.runtimes.runtime import available, command_for
 
 from .figures import NotMeasured, StepFigures, beside_stock, from_baseline, megabytes, show

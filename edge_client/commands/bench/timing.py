@@ -13,14 +13,14 @@ ENOUGH = 12.0
 """Seconds of counted rounds, after which no other begins."""
 
 
-class Taken(NamedTuple):
+class StepCost(NamedTuple):
     """What a step takes."""
 
     cpu_ms: float
     peaks: Peaks
 
 
-def taken_by(step: Callable[[], object], rounds: int) -> Taken:
+def taken_by(step: Callable[[], object], rounds: int) -> StepCost:
     """Memory first, then the median of `rounds` counted ones, or of as many as there is time for."""
     times: list[float] = []
 
@@ -34,4 +34,4 @@ def taken_by(step: Callable[[], object], rounds: int) -> Taken:
     warm = len(times)
     while len(times) < warm + rounds and time.monotonic() - begun < ENOUGH:
         timed()
-    return Taken(1e3 * statistics.median(times[warm:] or times[-1:]), peaks)
+    return StepCost(1e3 * statistics.median(times[warm:] or times[-1:]), peaks)

@@ -22,6 +22,7 @@ class _Stacked:
     """A part's product with shares and with labels, as `vocabulary` writes it."""
 
     product: fx.Node
+    weight: fx.Node
     shares: fx.Node
     labels: fx.Node
     """[batch, tokens, 1], counted from the part's first row."""
@@ -38,16 +39,15 @@ def look_up_labels(graph: fx.Graph) -> None:
     _look_up(graph, parts)
     for part in parts:
         with graph.inserting_before(part.product):
-            product = graph.call_function(ops.linear_t, (part.shares, part.product.args[1]))
+            product = graph.call_function(ops.linear_t, (part.shares, part.weight))
         product.meta["val"] = value_of(part.of_shares)
         part.of_shares.replace_all_uses_with(product)
 
 
 def _look_up(graph: fx.Graph, parts: list[_Stacked]) -> None:
     """In place of what the first part makes of labels; that of others is added to it, and is left out."""
-    first, rows = parts[0], sum(value_of(part.product.args[1]).shape[0] for part in parts)
-    weight = first.product.args[1]
-    assert isinstance(weight, fx.Node)
+    first, rows = parts[0], sum(value_of(part.weight).shape[0] for part in parts)
+    weight = first.weight
     with graph.inserting_before(weight):
         whole = graph.placeholder(f"{weight.name}_whole")
     value = value_of(weight)
@@ -55,8 +55,10 @@ def _look_up(graph: fx.Graph, parts: list[_Stacked]) -> None:
     with graph.inserting_before(first.product):
         place = graph.call_function(aten.clamp.default, (first.labels, 0, rows - 1))
         known = graph.call_function(aten.ge.Scalar, (first.labels, 0))
-        looked_up = graph.call_function(aten.embedding.default, (whole, graph.call_function(aten.squeeze.dim, (place, -1))))
-        result = graph.call_function(aten.mul.Tensor, (looked_up, graph.call_function(aten.to.dtype, (known, torch.float32))))
+        ids = graph.call_function(aten.squeeze.dim, (place, -1))
+        found = graph.call_function(aten.embedding.default, (whole, ids))
+        ones = graph.call_function(aten.to.dtype, (known, torch.float32))
+        result = graph.call_function(aten.mul.Tensor, (found, ones))
     first.of_labels.replace_all_uses_with(result)
     for part in parts[1:]:
         for user in list(part.of_labels.users):
@@ -75,7 +77,7 @@ def _stacked(product: fx.Node) -> _Stacked | None:
     halves = {user.args[1]: user for split in product.users for user in split.users}
     if labels is None or set(halves) != {0, 1} or any(user.target is not aten.add.Tensor for user in halves[1].users):
         return None
-    return _Stacked(product, shares, labels, halves[0], halves[1])  # type: ignore[arg-type]
+    return _Stacked(product, weight, shares, labels, halves[0], halves[1])  # type: ignore[arg-type]
 
 
 def _labels(ones: fx.Node) -> fx.Node | None:

@@ -146,4 +146,5 @@ def rows(edge: EdgeGraph, ids: fx.Node, name: str, weight: Tensor | Quantized) -
     codes = edge.constant(f"codes of rows of {name}", weight.codes)
     scales = weight.scales.reshape(-1) if weight.scales.shape[1] == 1 else weight.scales
     kept = edge.constant(f"scales of rows of {name}", scales)
-    return _turned(edge, edge.call(_decomposed.embedding_byte.default, codes, kept, None, -128, 127, ids), weight.rotation)
+    found = edge.call(_decomposed.embedding_byte.default, codes, kept, None, -128, 127, ids)
+    return _turned(edge, found, weight.rotation)

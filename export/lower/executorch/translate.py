@@ -115,14 +115,8 @@ class _Translator:
         if node.target is ops.linear_t:
             gradient, weight = node.args
             return products.linear_t(self.edge, self._operand(gradient), *self._weight(weight))  # type: ignore[arg-type]
-        if node.target is ops.embedding:
-            ids, table = node.args
-            name, _ = self._tensor(table)  # type: ignore[arg-type]
-            return products.embedding(self.edge, self._operand(ids), name, self.weights.table(name))  # type: ignore[arg-type]
-        if node.target is aten.embedding.default:
-            table, ids = node.args
-            name, _ = self._tensor(table)  # type: ignore[arg-type]
-            return products.rows(self.edge, self._operand(ids), name, self.weights.linear(name))  # type: ignore[arg-type]
+        if node.target in (ops.embedding, aten.embedding.default):
+            return self._looked_up(node)
         if node.target is operator.getitem:
             return self.edge.part(self.copies[node.args[0]], node.args[1])  # type: ignore[index, arg-type]
         args: tuple[Any, ...] = fx.map_arg(node.args, self._operand)  # type: ignore[assignment]
@@ -134,9 +128,17 @@ class _Translator:
 
     def _linear(self, node: fx.Node, bias: fx.Node | None) -> fx.Node:
         x, weight = node.args
-        return products.linear(
-            self.edge, self._operand(x), *self._weight(weight), bias, alone=self._is_part(weight)  # type: ignore[arg-type]
-        )
+        operand, alone = self._operand(x), self._is_part(weight)  # type: ignore[arg-type]
+        return products.linear(self.edge, operand, *self._weight(weight), bias, alone=alone)  # type: ignore[arg-type]
+
+    def _looked_up(self, node: fx.Node) -> fx.Node:
+        """Rows of a table, or of a product's weight."""
+        of_product = node.target is aten.embedding.default
+        ids, table = node.args[::-1] if of_product else node.args
+        name, _ = self._tensor(table)  # type: ignore[arg-type]
+        if of_product:
+            return products.rows(self.edge, self._operand(ids), name, self.weights.linear(name))  # type: ignore[arg-type]
+        return products.embedding(self.edge, self._operand(ids), name, self.weights.table(name))  # type: ignore[arg-type]
 
     def _is_part(self, node: fx.Node) -> bool:
         """Whether a weight is some rows of a larger one."""

@@ -11,11 +11,11 @@ from onnx import TensorProto
 from torch import fx
 
 from export.graph.slots import value_of
-from export.lower.kept import KeptBlocks, kept_blocks
 from export.lower.onnx.blocks import Blocks4
 from export.lower.onnx.encodings import BLOCK
 from export.lower.onnx.frozen import product, slices, sum_of_products
 from export.lower.onnx.graph import MICROSOFT, Graph, WeightReference
+from export.model.kept import KeptBlocks, kept_blocks
 
 
 class FileBlocks(Blocks4):

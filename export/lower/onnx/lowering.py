@@ -15,13 +15,13 @@ from torch import Tensor
 from edge_client.bundle.manifest import ProgramSpec
 from edge_client.runtimes.processors import Processor
 from export.graph.slots import slot_of
-from export.lower.kept import kept_blocks
 from export.lower.onnx.encoding import encoding_of
 from export.lower.onnx.graph import WeightFile
 from export.lower.onnx.linking import link
 from export.lower.onnx.processors import ANYWHERE, FINE, PRODUCTS, fastest
 from export.lower.onnx.translate import SegmentWeights, Translator
 from export.lower.target import Lowered, Precision, ProgramEntry, Shaped
+from export.model.kept import kept_blocks
 
 __all__ = ["LOWERING", "OnnxLowering"]
 

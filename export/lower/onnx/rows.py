@@ -3,9 +3,8 @@
 What enters a product is rounded to 8 bits with a scale of its own for each token, and for each token's tangent. A few
 channels of a transformer's hidden state are ten times larger than the rest, and that one scale has to reach them: the
 input is turned first, by a small orthogonal matrix within groups of its channels, and the weight with it. Large numbers
-then spread over their group, and x R (W R)' is x W'. Where that is too coarse, what is left of the input is rounded
-once more, in a second digit with a product of its own: behind a gate, whose products have numbers hundreds of times as
-large as the rest, and everywhere in a model that needs it.
+then spread over their group, and x R (W R)' is x W'. Where that is too coarse for a model, what is left of the input is
+rounded once more, in a second digit with a product of its own.
 """
 
 from __future__ import annotations
@@ -43,8 +42,6 @@ class Rows8(Frozen):
     suffix: ClassVar[str] = "u8"
     digits: ClassVar[int] = 1
     """Of what enters a product, 8 bits each."""
-    digits_back: ClassVar[int] = 1
-    """Of gradients."""
 
     @classmethod
     def rounded(cls, weight: Floats) -> Floats:
@@ -76,7 +73,7 @@ class Rows8(Frozen):
         """Likewise, once each output channel's scale is in the gradient."""
         weight, scales = (graph.external(reference) for reference in self._encoded())
         shape = value_of(gradient).shape
-        rows = _rounded(graph, graph.op("Mul", gradient, scales), shape, self.digits_back)
+        rows = _rounded(graph, graph.op("Mul", gradient, scales), shape, self.digits)
         product = self._product(graph, rows, weight, 1.0, turn=not self.rows)
         return _turned(graph, product, (*shape[:-1], self.columns))
 
@@ -116,28 +113,16 @@ class SignedRows8(Rows8):
         return signed(numbers)
 
 
-class GatedRows8(Rows8):
-    """Two digits of what enters, nearly as exact as the weight, for twice the products."""
+class FineRows8(Rows8):
+    """Two digits: nearly as exact as the weight, for twice the products."""
 
     digits = 2
 
 
-class GatedSignedRows8(SignedRows8):
+class FineSignedRows8(SignedRows8):
     """The same where the processor adds products of unsigned and signed bytes in 32 bits."""
 
     digits = 2
-
-
-class FineRows8(GatedRows8):
-    """Two digits of gradients, too."""
-
-    digits_back = 2
-
-
-class FineSignedRows8(GatedSignedRows8):
-    """The same where the processor adds products of unsigned and signed bytes in 32 bits."""
-
-    digits_back = 2
 
 
 class Table8(Rows8):

@@ -13,15 +13,14 @@ from export.dual.programs import Program
 from export.errors import ExportError
 from export.graph import ops
 from export.graph.slots import STORED, Role, Slot, slot_of, value_of
-from export.lower.kept import kept_blocks
 from export.lower.onnx.encoding import encoding_of
 from export.lower.onnx.file_blocks import FileBlocks
 from export.lower.onnx.frozen import Float, Frozen
 from export.lower.onnx.graph import Graph, WeightFile, WeightReference
-from export.lower.onnx.processors import GATED
 from export.lower.onnx.rows import Rows8
 from export.lower.onnx.rules import RULES
 from export.lower.target import Precision
+from export.model.kept import kept_blocks
 
 aten = torch.ops.aten
 
@@ -50,7 +49,6 @@ class SegmentWeights:
         """Files of weights that another segment uses as well, the other way."""
         self._looked_up = _users(programs, (ops.embedding,))
         self._multiplied = _users(programs, _PRODUCTS)
-        self._gated = _gated(programs)
         self._numbers: dict[str, int] = {}
         self._in_parts = {
             slot.name for program in programs for slot in map(slot_of, program.stored) if slot.rows is not None
@@ -63,7 +61,7 @@ class SegmentWeights:
         if slot not in self._frozen:
             weight = self.stored[name]
             multiplied = name in self._multiplied or name in self.shared
-            kind = encoding_of(weight.shape, self.precision, embedding=not multiplied, products=self._products(name))
+            kind = encoding_of(weight.shape, self.precision, embedding=not multiplied, products=self.products)
             if slot.role is not Role.FROZEN:
                 kind = Float
             elif self.precision == "int4" and kept_blocks(weight) is not None:
@@ -72,9 +70,6 @@ class SegmentWeights:
             file = self.shared.get(name, self.own)
             self._frozen[slot] = kind(self._name(name), weight, file, rows=rows, own=self.own, part=slot.rows)
         return self._frozen[slot]
-
-    def _products(self, name: str) -> type[Rows8]:
-        return GATED.get(self.products, self.products) if name in self._gated else self.products
 
     def plain(self, slot: Slot) -> WeightReference:
         """A bias, a norm's weight, a constant: as it is."""
@@ -96,26 +91,6 @@ def _users(programs: Sequence[Program], targets: Collection[object]) -> set[str]
                 assert isinstance(weight, fx.Node)
                 names.add(slot_of(weight).name)
     return names
-
-
-def _gated(programs: Sequence[Program]) -> set[str]:
-    """Weights that multiply what came through a gate, a product of two activations."""
-    products = [
-        node for program in programs for node in program.graph.graph.find_nodes(op="call_function", target=ops.linear)
-    ]
-    return {slot_of(node.args[1]).name for node in products if _is_gate(_values(node.args[0]))}
-
-
-def _values(x: fx.Node) -> fx.Node:
-    """Without the tangents that may be stacked behind them."""
-    return x.args[0][0] if x.target is aten.cat.default else x  # type: ignore[index, return-value]
-
-
-def _is_gate(x: fx.Node) -> bool:
-    if x.target is not aten.mul.Tensor:
-        return False
-    shapes = [value_of(factor).shape for factor in x.args if isinstance(factor, fx.Node) and factor.op != "placeholder"]
-    return shapes == [value_of(x).shape] * 2
 
 
 class Translator:

@@ -25,7 +25,7 @@ FORMS = {"Q4_0": _Form(4, 1), "Q4_1": _Form(4, 2), "Q8_0": _Form(8, 1)}
 
 
 class GgufBlocks:
-    """See `export.lower.kept.KeptBlocks`.
+    """See `export.model.kept.KeptBlocks`.
 
     Args:
         rows: bytes as they are in the file, row by row; they stay there until they are asked for.

@@ -432,3 +432,14 @@ def test_wrong_inputs_are_refused_before_they_reach_the_library(product, tmp_pat
     spec = spec_of(programs[0], lowered.entries[programs[0].name])
     with open_runtime("executorch", tmp_path) as runtime, pytest.raises(ProgramInputError, match="float32"):
         runtime.run(spec, {"hidden": np.zeros((1, 2), np.float32)})
+
+
+@torch.no_grad()
+def test_labels_of_a_vocabulary_in_parts_are_looked_up_once_on_the_way_back(monkeypatch):
+    monkeypatch.setattr(vocabulary, "LARGEST", 64 * 32)
+    chain = Chain.build("llama", "causal-lm", "lora", batch=BATCH, length=LENGTH)
+    (shaped,) = (one for one in segment_programs(chain, 3) if one.program.kind == VJP)
+    graph, _ = rewritten(shaped.program, chain.captured.stored)
+    called = [node.target for node in graph.graph.nodes]
+    assert called.count(aten.embedding.default) == 1
+    assert aten.eq.Tensor not in called

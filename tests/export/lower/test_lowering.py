@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from edge_client.progress import Silent
+from edge_client.commands.progress import Silent
 from export.adapt.wrapping import adapt
 from export.chain import Parts, differentiate
 from export.errors import ExportError
