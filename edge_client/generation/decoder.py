@@ -1,7 +1,7 @@
 """A bundle's `prefill` and `decode` programs, run over a cache of keys and values that stays in this process.
 
-Programs read the cache where it lies. Some write new tokens' keys and values into it; others give them back, and they
-are written into it here.
+Programs read the cache where it lies. Some write new tokens' keys and values into it; others give them back, to be
+written into it here.
 """
 
 from __future__ import annotations
