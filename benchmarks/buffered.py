@@ -152,7 +152,7 @@ def curve_of(folder: Path, held_out: str, started: float, most: int) -> Curve:
         closed = {version + 1: at - started for version, at in connection.execute(query.order_by(rounds.c.number))}
     every = -(-len(closed) // most)
     return [
-        (at, evaluate(store, asked, store.models.load(job, version).result)["accuracy"])
+        (at, evaluate(store, asked, store.models.load(job, version).result, done=version)["accuracy"])
         for version, at in closed.items()
         if version % every == 0 or version == job.version
     ]

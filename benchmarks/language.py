@@ -59,7 +59,7 @@ CLOSED = 0.9
 TASK = "causal-lm"
 EIGHTHS = 8
 """Kinds of questions, by their length."""
-ADAPTER = {"rank": 8, "alpha": 16.0, "last_blocks": 0}
+PEOPLES = AdapterOptions(rank=8, alpha=16.0, last_blocks=0)
 """What people take."""
 BEFORE, DEFAULT, FEDAVG, ONE_PLACE, HALF, FORWARD = "before", "default", "fedavg", "one place", "half able", "forward"
 Figures = dict[str, float]
@@ -89,11 +89,11 @@ def arms_of(options: argparse.Namespace) -> Iterator[Arm]:
 
 def planned(options: argparse.Namespace, arm: Arm, rows: Path, clients: int, seed: int) -> Plan:
     """An arm, as `spry simulate` takes it where nothing but data and sizes are named."""
-    steps = {"batch": options.batch, "length": options.length, "iterations": options.steps}
+    steps: dict[str, Any] = {"batch": options.batch, "length": options.length, "iterations": options.steps}
     sizes = {"rounds": options.rounds, "per_round": options.per_round, "evaluate_every": options.every}
-    method, adapter = "spry", {}
+    method, adapter = "spry", AdapterOptions()
     if arm.rate is not None:
-        method, adapter, steps["learning_rate"] = "fedavg", ADAPTER, arm.rate
+        method, adapter, steps["learning_rate"] = "fedavg", PEOPLES, arm.rate
     if arm.name == ONE_PLACE:
         steps["iterations"] *= options.rounds * options.per_round
         sizes, clients = {"rounds": 1, "per_round": 1}, 1
@@ -101,7 +101,7 @@ def planned(options: argparse.Namespace, arm: Arm, rows: Path, clients: int, see
         steps["estimator"] = "forward"
     return plan_for(
         method=method, preset=None, model=options.model, data=str(rows), task=TASK,
-        settings={**sizes, "training": steps}, adapter=asdict(AdapterOptions(**adapter)), seed=seed, clients=clients,
+        settings={**sizes, "training": steps}, adapter=asdict(adapter), seed=seed, clients=clients,
         alpha=options.alpha, by="length", personal=False, able=0.5 if arm.name == HALF else 1.0,
         arithmetic=options.arithmetic,
     )  # fmt: skip

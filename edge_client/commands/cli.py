@@ -141,7 +141,7 @@ def spry(
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Federated fine-tuning of language models on small devices, without backpropagation."""
+    """Federated fine-tuning of language models on small devices, in their inference runtimes."""
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
 

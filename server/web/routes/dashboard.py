@@ -30,7 +30,7 @@ def start(request: Request) -> Response:
     """The dashboard for a browser; for others, what this is."""
     headers = {**HEADERS, "Vary": "Accept"}
     if "text/html" not in request.headers.get("Accept", ""):
-        text = f"spry {__version__}: federated fine-tuning without backpropagation. The API is described at /docs.\n"
+        text = f"spry {__version__}: federated fine-tuning on small devices. The API is described at /docs.\n"
         return PlainTextResponse(text, headers=headers)
     page = (FOLDER / "index.html").read_text("utf-8")
     if not guide.is_there(request.app):

@@ -10,7 +10,7 @@ from edge_client.commands.cli import run
 from tests import chats, shapes
 from tests.server.rounds.outcome.test_evaluation import losses_by_transformers
 
-STILL = "optimizers.units.learning_rate=1e-12"
+STILL = "training.learning_rate=1e-12"
 
 
 def short(rng: random.Random, count: int) -> list[dict]:
