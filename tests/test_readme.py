@@ -23,7 +23,8 @@ DOCUMENTS = README + "".join(path.read_text() for path in sorted((ROOT / "docs")
 
 def options(command) -> set[str]:
     """Every long option of a command and of its subcommands."""
-    found = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    shown = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
+    found = {name for parameter in shown for name in (*parameter.opts, *parameter.secondary_opts)}
     for nested in getattr(command, "commands", {}).values():
         found |= options(nested)
     return {name for name in found if name.startswith("--")} - {"--help"}

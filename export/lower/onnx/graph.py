@@ -14,9 +14,9 @@ from torch import fx
 
 from edge_client.arrays import Array
 from export.graph.slots import value_of
-from export.lower.onnx.fusing import fuse
-from export.lower.onnx.reshapes import join
-from export.lower.onnx.scales import RowScales, carry
+from export.lower.onnx.passes.fusing import fuse
+from export.lower.onnx.passes.reshapes import join
+from export.lower.onnx.passes.scales import RowScales, carry
 
 Operand = str | fx.Node | float | Array | None
 """A value by name, a node's value, a constant, or an optional input that is left out."""

@@ -45,7 +45,7 @@ WRONG = [
         "unknown adapter 'x'; expected one of aligned, bitfit, bottleneck, classifier, ia3, lora,",
     ),
     ({"target-modules": "gate"}, "target module gate matches no linear layer of the model"),
-    ({"model": "nowhere/"}, "nowhere/ is not a folder"),
+    ({"model": "nowhere/"}, "nowhere/ is no folder and no GGUF file"),
     ({"data": "empty"}, "empty has no train.jsonl or train.csv with a row for each example"),
     ({"text": "body"}, "has no column 'body' for the text; its columns are text, label: say which to take"),
     ({"label": "kind"}, "has no column 'kind' for the label"),

@@ -119,12 +119,12 @@ def test_a_report_has_a_tables_runs_wherever_they_are_kept(model_folder, writing
     results.mkdir()
     for name, value in (("RECORDS", records), ("RESULTS", results), ("TABLES", {"free": lambda: iter([shown])})):
         monkeypatch.setattr(paper, name, value)
-    paper.report("free")
+    paper.report("free", paper.MODEL)
     assert not list(results.iterdir())  # nothing has run
     folder = tmp_path / "run"
     paper.simulate(short(model_folder, writing(), folder), folder, shown.folder(records, 0), 1)
     shutil.copytree(shown.folder(records, 0), other.folder(records, 1))  # twice one seed would be refused
-    paper.report("free")
+    paper.report("free", paper.MODEL)
     assert "1 run in 1 row" in (results / "free.md").read_text()
 
 

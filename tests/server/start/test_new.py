@@ -306,7 +306,7 @@ def test_classes_that_are_lists(new, tmp_path):
         (("--data", "a.json"), "a.json has no row that can be read; give a row for each example"),
         (("--data", "a.csv", "--text", "nothing"), "has no column 'nothing'"),
         (("--data", "a.csv", "--task", "poetry"), "unknown task 'poetry'"),
-        (("--data", "a.csv", "--model", "models/none"), "is not a folder"),
+        (("--data", "a.csv", "--model", "models/none"), "is no folder and no GGUF file"),
     ],
 )
 def test_wrong_use_is_one_line(new, tmp_path, args, problem):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from export.lower.onnx.reshapes import join
+from export.lower.onnx.passes.reshapes import join
 
 _MICROSOFT = "com.microsoft"
 _SWAPPED = [0, 2, 1, 3]
