@@ -163,6 +163,7 @@ def test_a_token_is_one_call_of_few_operators(exported, precision):
             assert not cache[:, :, 2 + bundle.manifest.generation.chunk :].any()
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # transformers about itself
 def test_a_head_that_the_operator_does_not_know_attends_by_products(exporting, saved):
     base = saved("llama", head_dim=12)
     folder = exporting(source=str(base), task="causal-lm", generate=LENGTH, precision="none", runtimes=("onnx",))
