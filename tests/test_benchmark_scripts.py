@@ -326,6 +326,13 @@ def test_generation_beside_a_plain_loop():
     assert told["same tokens"] == 1
 
 
+def test_what_is_measured_beside_llama_cpp_says_how_it_is_called():
+    """A language model and llama.cpp are not at hand here."""
+    for told in (ran("chat", "--help"), ran("forward", "--help"), ran("adapter_loss", "--help")):
+        assert told.startswith("usage:")
+        assert "GGUF" in told or "gguf" in told
+
+
 def test_every_script_is_run_by_a_test():
     texts = "".join(path.read_text() for path in Path(__file__).parent.rglob("*.py"))
     run = set(re.findall(r'\b(?:ran|script)\(\s*"(\w+)"', texts)) | set(re.findall(r'FOLDER / "(\w+)\.py"', texts))
