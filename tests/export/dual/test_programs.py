@@ -143,7 +143,8 @@ def test_a_batch_in_pieces_comes_out_as_it_does_whole(chain, kind, directions):
     expected = results_of(whole, inputs, chain.captured.stored)
     found = results_of(parts, inputs, {**single.captured.stored, **chain.captured.stored})
     for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)
+        rounding = 1e-6 * float(value.abs().max())  # of the largest summands: those of a small result may be large
+        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=max(1e-5, rounding))
 
 
 @torch.no_grad()
