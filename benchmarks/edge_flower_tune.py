@@ -40,7 +40,7 @@ TARGETS = "q_proj", "k_proj", "v_proj", "o_proj"
 ADAPTER = AdapterOptions(rank=8, alpha=32.0, targets=TARGETS, last_blocks=0)
 EAGER = "LoRA by backprop"
 STEPS = {"exact": "exact", "mixed": "mixed", "forward": "dual"}
-"""What a fleet's devices do, and what their step is called."""
+"""Name the kinds of fleet, by what their devices do."""
 Figures = dict[str, float | str]
 
 
@@ -118,7 +118,7 @@ def planned(options: argparse.Namespace, step: str, rows: Path) -> Plan:
 
 
 def learned(options: argparse.Namespace) -> dict[str, Figures]:
-    """What fleets end with, and the bytes of a client's round."""
+    """Measure the final scores of each fleet, and the bytes of a client's round."""
     rows, found = answers(options), dict[str, Figures]()
     for step in (*STEPS, EAGER):
         folder = options.work / step.replace(" ", "-")

@@ -107,7 +107,7 @@ def work(which: str, folder: str, *options: str) -> None:
 
 
 def commands(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Sequence[str]]]:
-    """What takes turns, and how each is started."""
+    """List the processes that are timed in turns, and how each is started."""
     from edge_client.bundle.folder import Bundle
 
     manifest, own = Bundle.open(options.bundle, verify=False).manifest, [sys.executable, __file__, "--work"]

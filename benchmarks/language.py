@@ -60,7 +60,7 @@ TASK = "causal-lm"
 EIGHTHS = 8
 """Kinds of questions, by their length."""
 PEOPLES = AdapterOptions(rank=8, alpha=16.0, last_blocks=0)
-"""What people take."""
+"""The baseline: FedAvg with LoRA of rank 8."""
 BEFORE, DEFAULT, FEDAVG, ONE_PLACE, HALF, FORWARD = "before", "default", "fedavg", "one place", "half able", "forward"
 Figures = dict[str, float]
 
@@ -153,7 +153,7 @@ def learn(options: argparse.Namespace, clients: int, seed: int) -> None:
 
 
 def at_start(plan: Plan) -> Figures:
-    """Of the model as it came."""
+    """Measure the pretrained model before any round."""
     worker = Worker(plan)
     length = plan.settings.training.length
     encoder = TextEncoder(worker.learner.tokenizer, worker.manifest, 8, length)
@@ -234,7 +234,7 @@ def answer_loss(model: Any, tokenizer: Any, template: Template, rows: Sequence[M
 
 
 def finished(folder: Path, arm: Arm) -> Figures | None:
-    """What an arm ended with."""
+    """The final scores of one run."""
     path = folder / arm.folder
     if not (path / "summary.json").exists():
         return None
