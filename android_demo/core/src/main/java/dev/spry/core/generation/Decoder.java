@@ -19,7 +19,8 @@ import dev.spry.core.bundle.TensorSpec;
 /**
  * A bundle's programs prefill and decode, run over a cache of keys and values that stays here.
  *
- * <p>Programs read the cache where it lies and give the new tokens' keys and values back, which are written into it.
+ * <p>Programs read the cache where it lies. Some give it back with the new tokens' keys and values in it; others give
+ * these alone, to be written into it here.
  */
 final class Decoder {
     private static final String PREFILL = "prefill";
@@ -29,6 +30,8 @@ final class Decoder {
     private static final String VALUE = "value.";
     private static final int KEY_AXIS = 2;
     private static final int VALUE_AXIS = 1;
+    /** Axes of a cache that comes back whole: it has its batch. */
+    private static final int WHOLE = 4;
 
     /** Tokens of prompt and answer together. */
     final int length;
@@ -124,7 +127,10 @@ final class Decoder {
             Tensor[] outputs = runner.run(program, inputs);
             for (int i = 0; i < outputs.length; i++) {
                 String name = program.outputs.get(i).name;
-                if (name.startsWith(KEY)) {
+                boolean isCache = name.startsWith(KEY) || name.startsWith(VALUE);
+                if (isCache && outputs[i].shape().length == WHOLE) {
+                    values.put(name, outputs[i]);
+                } else if (name.startsWith(KEY)) {
                     write(values.get(name), outputs[i], KEY_AXIS, count);
                 } else if (name.startsWith(VALUE)) {
                     write(values.get(name), outputs[i], VALUE_AXIS, count);
