@@ -56,13 +56,13 @@ class Screen:
         result = row["result"]
         measured = {"on devices": result.get("accuracy_global"), "personal": result.get("accuracy_personal")}
         own = ", ".join(f"{name} {value:.2f}" for name, value in measured.items() if value is not None)
+        told = f"loss {result['loss']:.2f}" + (f"   {own}" if own else "")
         if (perplexity := result.get("perplexity")) is not None:
             scores = f"perplexity {perplexity:.2f}"
         else:
             scores = f"{_bar(result['accuracy'])} accuracy {result['accuracy']:.2f}"
         self.console.print(
-            f"  round {row['number']:>2} of {rounds}  {scores}   loss {result['loss']:.2f}   {own}{'   ' if own else ''}"
-            f"[dim]{result['seconds']:.1f} s[/dim]"
+            f"  round {row['number']:>2} of {rounds}  {scores}   {told}   [dim]{result['seconds']:.1f} s[/dim]"
         )
 
 
