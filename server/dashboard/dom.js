@@ -75,6 +75,8 @@ export function complain(element, message) {
   text(element, message ?? "");
 }
 
+const WORDS = 16; // what is longer is no number
+
 /** Numbers in large: [title, value, about it] each. */
 export function tiles(list, found) {
   keyed(
@@ -84,6 +86,7 @@ export function tiles(list, found) {
     ([title]) => h("div", {}, h("dt", {}, title), h("dd", {}, h("span"), h("small"))),
     (tile, [, value, about]) => {
       text(tile.querySelector("span"), value);
+      tile.querySelector("span").className = value.length > WORDS ? "words" : "";
       text(tile.querySelector("small"), about);
     },
   );

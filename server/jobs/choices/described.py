@@ -90,12 +90,12 @@ def _place(name: str) -> tuple[int, int]:
 def _settings() -> Iterator[SettingView]:
     schema, helps = JobSettings.model_json_schema(), _helps()
     choices: dict[str, list[str]] = {"training.estimator": list(ESTIMATORS), "aggregation": list(MEANS)}
+    choices |= {f"optimizers.{whose}.kind": list(AGGREGATIONS) for whose in ("units", "head")}
     defaults = JobSettings().model_dump(mode="json")
     for name, property_ in _leaves(schema, schema["$defs"]):
         if name == _ELSEWHERE:
             continue
-        known: list[str] = list(AGGREGATIONS if name.startswith("optimizers.") and name.endswith(".kind") else ())
-        known += list(choices.get(name, property_.get("enum", ())))
+        known: list[str] = choices[name] if name in choices else list(property_.get("enum", ()))
         options = [one for one in property_.get("anyOf", [property_]) if one.get("type") != "null"]
         bounds: dict[str, Any] = {**property_, **options[0]}
         kind: Kind = "choice" if known else _KINDS[bounds["type"]]
