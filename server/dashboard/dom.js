@@ -61,12 +61,19 @@ export function fill(table, columns, rows, key) {
     (line, row) => {
       columns.forEach(([, cell], number) => {
         const value = cell(row);
-        if (value instanceof Node) {
-          if (!line.cells[number].firstChild?.isEqualNode(value)) line.cells[number].replaceChildren(value);
-        } else text(line.cells[number], String(value ?? ""));
+        if (value instanceof Node) renew(line.cells[number], value);
+        else text(line.cells[number], String(value ?? ""));
       });
     },
   );
+}
+
+/** Put an element into a cell where it differs; what somebody has unfolded stays so, and has its focus still. */
+function renew(cell, value) {
+  const before = cell.firstElementChild;
+  if (before?.tagName === "DETAILS" && value.tagName === "DETAILS") {
+    [...value.children].forEach((child, place) => text(before.children[place], child.textContent));
+  } else if (!before?.isEqualNode(value)) cell.replaceChildren(value);
 }
 
 /** Show what went wrong, or hide the place for it. */

@@ -24,13 +24,14 @@ export function startForm({ changed, say, devices }) {
     complain($("job-form-error"));
     $("job-fields").hidden = $("no-bundle").hidden = $("job-start").disabled = true; // what fits a bundle fills the form
     $("job-dialog").showModal();
-    const known = named(bundles);
+    const before = named(bundles);
     try {
+      const known = described ?? call("GET", "v1/job-settings");
+      bundles = await call("GET", "v1/bundles");
       if (described === null) {
-        described = await call("GET", "v1/job-settings");
+        described = await known;
         makeFields(described, () => follow(fields));
       }
-      bundles = await call("GET", "v1/bundles");
     } catch (error) {
       complain($("job-form-error"), error.message);
     }
@@ -38,7 +39,7 @@ export function startForm({ changed, say, devices }) {
     $("no-bundle").hidden = bundles.length > 0;
     $("job-fields").hidden = !bundles.length;
     $("job-start").disabled = !bundles.length;
-    if (named(bundles) !== known) { // else what was typed before a cancel is still there
+    if (named(bundles) !== before) { // else what was typed before a cancel is still there
       choices(fields.bundle, bundles);
       showBundle(fields);
     }

@@ -16,13 +16,15 @@ const cost = ({ passes, sent, memory }) =>
 export function showPresets(bundle) {
   $("presets").replaceChildren(
     ...bundle.presets.map((preset) => {
-      const about = `preset-${preset.name}`;
+      const name = `preset-${preset.name}`;
+      const [about, fits] = [`${name}-about`, `${name}-fits`];
+      const said = { "aria-labelledby": name, "aria-describedby": preset.fits ? `${fits} ${about}` : about };
       return h(
         "label",
         { class: "option" },
-        h("input", { type: "radio", name: "preset", value: preset.name, checked: preset.fits, "aria-describedby": about }),
-        h("b", {}, preset.name),
-        preset.fits ? h("span", { class: "badge running" }, "fits this bundle") : null,
+        h("input", { type: "radio", name: "preset", value: preset.name, checked: preset.fits, ...said }),
+        h("b", { id: name }, preset.name),
+        preset.fits ? h("span", { id: fits, class: "badge running" }, "fits this bundle") : null,
         h("span", { id: about, class: "hint" }, preset.about, h("br"), cost(preset.cost)),
       );
     }),

@@ -23,7 +23,7 @@ class Site:
         self.clients: list = []
         with self.server.administrator() as admin:
             self.bundle = admin.upload_bundle(bundle)
-            self.token = admin.post("/v1/tokens", {"uses": 10})["token"]
+            self.token = admin.post("/v1/tokens", {"uses": 100})["token"]
 
     def job(self, name: str, training: dict | None = None, **settings) -> None:
         values = {
