@@ -75,7 +75,7 @@ export function closeCompare() {
 function picked() {
   const hash = inHash();
   const named = (name) => [...jobs.values()].find(({ id, name: own }) => id === name || own === name)?.id;
-  const ids = (hash.get("compare") ?? "").split(",").map(named).filter(Boolean);
+  const ids = [...hash.getAll("compare"), ...hash.getAll("with")].map(named).filter(Boolean);
   const newest = [...jobs.values()].sort((a, b) => b.created - a.created).map(({ id }) => id);
   const x = hash.get("over") in AXES ? hash.get("over") : "rounds";
   return { ids: (ids.length ? [...new Set(ids)] : newest.slice(0, 2)).slice(0, MOST), x };
@@ -189,7 +189,8 @@ export function startCompare() {
   const look = () => {
     const ids = [...$("compare-jobs").querySelectorAll(":checked")].map(({ value }) => value);
     const over = $("compare-over").value;
-    location.hash = new URLSearchParams({ compare: ids.join(), ...(over === "rounds" ? {} : { over }) }).toString();
+    const told = (ids.length ? ids : [""]).map((id) => ["compare", id]);
+    location.hash = new URLSearchParams(over === "rounds" ? told : [...told, ["over", over]]).toString();
   };
   $("compare-jobs").addEventListener("change", look);
   $("compare-over").addEventListener("change", look);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -57,7 +58,9 @@ def gguf_files(learned: Learned) -> Mapping[str, bytes]:
 
 
 def require_gguf(bundle: Bundle) -> None:
-    """Refuse a bundle whose jobs make no GGUF adapter, whatever they learn."""
+    """Refuse a bundle whose jobs make no GGUF adapter, whatever they learn, and a machine that writes none."""
+    if find_spec("gguf") is None:
+        raise RuntimeMissing("the format gguf", "gguf", "it is not installed")
     require_factors(bundle.manifest)
     _architecture(config_of(bundle))
 

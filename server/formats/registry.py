@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from edge_client.bundle.folder import Bundle
+from edge_client.errors import RuntimeMissing
 from server.errors import Refusal
 from server.formats.gguf import gguf_files, require_gguf
 from server.formats.learned import Learned
@@ -21,6 +22,6 @@ def offered(bundle: Bundle) -> list[str]:
     """List the formats in which a server can hand out what a job on this bundle learns."""
     try:
         require_gguf(bundle)
-    except Refusal:
+    except (Refusal, RuntimeMissing):
         return [name for name in FORMATS if name != "gguf"]
     return list(FORMATS)
