@@ -87,10 +87,12 @@ class Training:
     sigma: Annotated[float, Gt(0), Le(1)] = 1e-3
     """The step of a central difference."""
     optimizer: Optimizer = "sgd"
+    """The client's own, which makes its steps."""
     learning_rate: Rate = 1e-2
     head_learning_rate: Rate | None = None
     """The head's; `learning_rate` when left out."""
     weight_decay: Annotated[float, Ge(0), Lt(1)] = 0.0
+    """What a step takes from the weights themselves, times its rate (adamw)."""
     prefix_cache: bool = True
     """Keep the hidden states that enter the cut instead of computing them in every step."""
     exact_blocks: Annotated[int, Ge(0)] = 1
@@ -111,9 +113,13 @@ class ServerOptimizer:
     kind: Name = "fedyogi"
     """One of `edge_client.training.aggregations`, or of another distribution."""
     learning_rate: Rate = 1e-3
+    """The server's rate; fedavg takes the mean as it is."""
     beta1: Annotated[float, Ge(0), Lt(1)] = 0.9
+    """What the running mean of the changes keeps in a step."""
     beta2: Annotated[float, Ge(0), Lt(1)] = 0.99
+    """What the running mean of their squares keeps."""
     tau: Annotated[float, Gt(0), Le(1)] = 1e-3
+    """Added to the root of that mean: smaller changes make smaller steps."""
 
 
 @dataclass(frozen=True)

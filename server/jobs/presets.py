@@ -80,6 +80,18 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 
+ABOUT: Mapping[str, str] = {
+    "auto": "Each device takes true gradients through as many blocks as its memory allows; the server makes the step.",
+    "alike": "For few devices with few, similar examples: devices train by themselves, and the server averages.",
+    "default": "Forward gradients alone, by every device: no way back through the model, and more rounds.",
+    "paper": "As the SPRY paper has it: one direction over units and head together, 1,500 rounds.",
+    "bottleneck": "For bottleneck adapters: true gradients through two blocks, derivatives at bottlenecks before them.",
+    "aligned": "For aligned adapters: sixteen orthogonal directions a step, and the server makes the step.",
+    "aligned-iteration": "As aligned, but devices send a few numbers after each step in place of weights.",
+    "pairs": "For adapters of pairs: whole gradients by directions in turns; devices send a few numbers a step.",
+}
+"""Of each preset, whom it is for and what devices do, in a line."""
+
 _PRIVATE: Mapping[str, Any] = {
     "training": {"optimizer": "sgd", "learning_rate": 0.3, "head_learning_rate": 0.03},
     "optimizers": {

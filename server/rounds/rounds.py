@@ -11,7 +11,7 @@ the next one, or another worker, claims the round and goes on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,7 @@ from server.rounds import claims
 from server.rounds.claims import Claim
 from server.rounds.outcome import late
 from server.rounds.outcome.aggregation import bounded
-from server.rounds.outcome.evaluation import evaluate, on_devices, task_of
+from server.rounds.outcome.evaluation import evaluate, on_devices, task_of, unlearned_in
 from server.rounds.outcome.outcomes import Outcome, aggregate
 from server.rounds.places.fleet import all_have_reported, present
 from server.rounds.secrecy import summing, totals
@@ -200,19 +200,23 @@ def _evaluate(store: Store, job: Job, round_: Round, outcome: Outcome) -> dict[s
     settings = job.settings
     known: dict[str, float] = {"reports": len(reports)}
     if not settings.is_private:
-        known |= _as_reported(reports, settings.weight_bound, task_of(store, job))
+        bases = [round_.version - age for age in outcome.staleness] or [round_.version] * len(reports)
+        unlearned = unlearned_in(store.bundles.manifest(job.bundle), bases)
+        known |= _as_reported(reports, settings.weight_bound, task_of(store, job), unlearned)
     done = job.done + 1
     if settings.held_out and _is_last(job, round_) and (done % settings.evaluate_every == 0 or done == settings.rounds):
         known |= evaluate(store, job, outcome.model.result, done=done)
     return known
 
 
-def _as_reported(reports: Sequence[Report], bound: float, task: TaskType) -> dict[str, float]:
+def _as_reported(
+    reports: Sequence[Report], bound: float, task: TaskType, unlearned: Collection[int]
+) -> dict[str, float]:
     """What devices say of their examples."""
     weights = bounded([report.examples for report in reports], bound)
     loss = sum(report.loss * weight for report, weight in zip(reports, weights, strict=True)) / sum(weights)
     examples = sum(report.examples for report in reports)
-    return {"examples": examples, "loss": loss, **on_devices(reports, bound, task)}
+    return {"examples": examples, "loss": loss, **on_devices(reports, bound, task, unlearned)}
 
 
 # --- publish ---------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from server.control.log import LogView, log_of
 from server.control.outlook import advice
 from server.control.views import JobView, MetricView, RefusalView, RoundView, TrafficView
 from server.errors import Refusal
+from server.jobs.choices.starts import JobCost, cost_of
 from server.jobs.job import ENDED, PAUSED, RUNNING, Job
 from server.jobs.settings import JobSettings
 from server.rounds.outcome.late import as_begun
@@ -122,6 +123,13 @@ def list_rounds(
 def read_assignment(services: UseServices, job: str) -> AssignmentView | None:
     """Who trains what, and by which step, in the newest round that a device has joined."""
     return assignment(services.store, find_job(services.store, job))
+
+
+@router.get("/{job}/cost", dependencies=[Viewer])
+def read_cost(services: UseServices, job: str) -> JobCost:
+    """What it costs each of its devices, in the mean of a round's places, as its settings and its bundle have it."""
+    known = find_job(services.store, job)
+    return cost_of(services.store.bundles.manifest(known.bundle), known.settings)
 
 
 @router.get("/{job}/metrics", dependencies=[Viewer])
