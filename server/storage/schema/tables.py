@@ -19,7 +19,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA = 4
+SCHEMA = 5
 """Raise it with every column, table or index that comes: a database of an earlier version is given them."""
 schema = MetaData()
 
@@ -53,6 +53,7 @@ devices = Table(
     Column("key", String(43)),  # public, of those that sign; their hash is empty
     Column("signed", BigInteger),  # the time of the newest request that it signed, in milliseconds
     Column("note", String(300)),  # what people wrote about it
+    Index("devices_by_key", "key"),
 )
 
 people = Table(  # who may use the server beside the one with the administrator's token
