@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from safetensors.numpy import save
 
 from edge_client import keys
 from edge_client.bundle.folder import Bundle
-from edge_client.wire.proofs import DIGEST_HEADER, SCHEME, digest_of, signed_text
+from edge_client.wire.proofs import DIGEST_HEADER, SCHEME, digest_of, enrolment, signed_text
 
 P99_MS = 150.0
 
@@ -106,8 +106,7 @@ CHECK_IN = json.dumps({"runtimes": ["onnx"], "examples": 100, "memory_bytes": 50
 
 async def enrol(device: Device, port: int, token: str, key: str) -> None:
     device.connection = Connection(port)
-    public = {"public_key": keys.public_of(key)} if key else {}
-    body = json.dumps({"token": token, "name": f"device-{device.number}", **public}).encode()
+    body = json.dumps(asdict(enrolment(token, f"device-{device.number}", "", key))).encode()
     status, content = await device.call("POST", "/v1/devices", body)
     assert status == 201, content
     enrolled = json.loads(content)

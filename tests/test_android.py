@@ -23,8 +23,8 @@ from edge_client.client.summing import Adding
 from edge_client.store.job import JobStore
 from edge_client.store.jobs import DeviceStore
 from edge_client.sums.adding import changes
-from edge_client.wire.proofs import Signing
-from edge_client.wire.protocol import CheckIn, Enrolment, Report
+from edge_client.wire.proofs import Signing, enrolment
+from edge_client.wire.protocol import CheckIn, Report
 from edge_client.wire.server import Server as Wire
 from tests import android
 from tests.benchmarks import script
@@ -238,7 +238,7 @@ class Vanishing:
     def __init__(self, desk: Desk, name: str, bundle: Path, change: float) -> None:
         key = keys.make()
         wire = self.wire = Wire(desk.server.url)
-        identity = wire.identity = wire.enrol(Enrolment(desk.token, "vanishing", "", keys.public_of(key)))
+        identity = wire.identity = wire.enrol(enrolment(desk.token, "vanishing", "", key))
         wire.signing = Signing(identity.device, key, desk.server.url)
         task = wire.check_in(CheckIn(["onnx"], examples=21, job=name, sums=True, adds_noise=True)).task
         manifest = Bundle.open(bundle).manifest

@@ -5,9 +5,10 @@ from __future__ import annotations
 from edge_client import __version__
 from edge_client.errors import ServerError, SpryError, Unauthorized, Unreachable
 from edge_client.events import Event, Tell
-from edge_client.keys import installed, public_of
+from edge_client.keys import installed
 from edge_client.store.jobs import DeviceStore, signing
-from edge_client.wire.protocol import DeviceKey, Enrolled, Enrolment
+from edge_client.wire.proofs import device_key, enrolment
+from edge_client.wire.protocol import Enrolled
 from edge_client.wire.server import Server
 
 
@@ -39,8 +40,8 @@ def _enrolled(server: Server, store: DeviceStore, token: str | None, name: str, 
     if not token:
         what = f"this device is not enrolled with {server.url}"
         raise SpryError(f"{what}: give a token (--token), made by the server's operator with `spry token create`")
-    key = public_of(store.make_key()) if installed() else ""
-    identity = server.enrol(Enrolment(token, name[:100], __version__, key))
+    key = store.make_key() if installed() else ""
+    identity = server.enrol(enrolment(token, name[:100], __version__, key))
     if identity.secret:
         why = "no package cryptography here" if not key else "the server is of an earlier version"
         tell(Event("warning", f"this device proves itself by a secret that it sends, not a key: {why}"))
@@ -51,7 +52,7 @@ def _enrolled(server: Server, store: DeviceStore, token: str | None, name: str, 
 
 def _with_key(server: Server, store: DeviceStore, identity: Enrolled) -> Enrolled:
     """A key in place of the secret of an earlier version; a server of an earlier version goes on by the secret."""
-    key = DeviceKey(public_of(store.make_key()))
+    key = device_key(identity.device, store.make_key())
     _identify(server, store, identity)
     try:
         changed = server.send_key(key)

@@ -20,6 +20,7 @@ from http import HTTPStatus
 import httpx
 
 from edge_client import keys
+from edge_client.wire.protocol import DeviceKey, Enrolment
 
 SCHEME = "Spry"
 DIGEST_HEADER = "Content-Digest"
@@ -31,6 +32,30 @@ _MS = 1000
 def signed_text(method: str, moment: int, digest: str, query: str, path: str) -> bytes:
     """What stands under a request's signature; only the path, as it is decoded, may hold a line break."""
     return f"spry request\n{method}\n{moment}\n{digest}\n{query}\n{path}".encode()
+
+
+def enrolment_text(token: str, public_key: str) -> bytes:
+    """What a key signs that enrols with a token, to show that its secret half is there."""
+    return f"spry enrolment\n{token}\n{public_key}".encode()
+
+
+def key_text(device: str, public_key: str) -> bytes:
+    """What a key signs that becomes a device's."""
+    return f"spry key\n{device}\n{public_key}".encode()
+
+
+def enrolment(token: str, name: str, version: str, key: str) -> Enrolment:
+    """A device's request to take part, with the proof that its secret key is there; of an empty key with none."""
+    if not key:
+        return Enrolment(token, name, version)
+    public = keys.public_of(key)
+    return Enrolment(token, name, version, public, keys.encoded(keys.sign(key, enrolment_text(token, public))))
+
+
+def device_key(device: str, key: str) -> DeviceKey:
+    """A device's new key, with the proof that its secret half is there."""
+    public = keys.public_of(key)
+    return DeviceKey(public, keys.encoded(keys.sign(key, key_text(device, public))))
 
 
 def digest_header(sha256: bytes) -> str:

@@ -143,6 +143,8 @@ class Enrolment:
     version: Annotated[str, Len(0, 50)] = ""
     public_key: Annotated[str, Len(0, 43)] = ""
     """Ed25519, in base64url: what the device signs its requests with. Empty: it is given a secret to send."""
+    proof: Annotated[str, Len(0, 86)] = ""
+    """The key's signature over the token and itself (`edge_client.wire.proofs.enrolment_text`), in base64url."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,8 @@ class DeviceKey:
     """From now on a device signs its requests, and its secret is worth nothing."""
 
     public_key: Annotated[str, Len(43, 43)]
+    proof: Annotated[str, Len(0, 86)] = ""
+    """The new key's signature over the device and itself (`edge_client.wire.proofs.key_text`), in base64url."""
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,18 @@ import hashlib
 import hmac
 import secrets
 
-from edge_client.keys import KEY_BYTES, decoded
-from edge_client.wire.protocol import Enrolled, Enrolment
+from edge_client.keys import KEY_BYTES, SIGNATURE_BYTES, decoded, verify
+from edge_client.wire.proofs import enrolment_text, key_text
+from edge_client.wire.protocol import DeviceKey, Enrolled, Enrolment
 from server.errors import Refusal, not_found
 from server.storage.identities import audit, devices
 from server.storage.schema.rows import Device, Token
 from server.storage.store import Store
 
-_MINUTE = 60.0
-ENROLMENT, ENROLMENT_REFUSED = "enrol", "enrol-refused"
+_MINUTE, _DAY = 60.0, 86_400.0
+ENROLMENT, ENROLMENT_REFUSED, KEY_CHANGED = "enrol", "enrol-refused", "device-key"
+KEYS_A_DAY = 5
+"""Of a device: it changes its key when it is upgraded from a version without keys, and by hand."""
 
 
 def digest(secret: str) -> str:
@@ -66,21 +69,31 @@ def revoke_token(store: Store, token: str, by: str) -> None:
 
 
 def enrol(store: Store, enrolment: Enrolment, address: str) -> Enrolled:
-    """A device that asks again, as its first answer never reached it, is told what it was told: no use is lost."""
+    """Make a device of whoever has a token's text; one key is one device, whatever the tokens that it shows.
+
+    A device that asks again with its token, as its first answer never reached it, is told what it was told: no use is
+    lost. One that shows another token, as it was installed anew and its key was kept, is the device that it was and
+    belongs to that token from then on. So is one that was revoked: its own token does not let it in again.
+    """
     _limit_attempts(store, address)
-    now = store.now()
-    key = _checked_key(enrolment.public_key) if enrolment.public_key else None
-    secret = "" if key else secrets.token_urlsafe(32)
-    device = "d-" + secrets.token_hex(6)
+    key, now = enrolment.public_key or None, store.now()
+    if key:
+        _check_proof(key, enrolment_text(enrolment.token, key), enrolment.proof)
+    secret, made = "" if key else secrets.token_urlsafe(32), f"d-{secrets.token_hex(6)}"
     presented = digest(enrolment.token.partition(".")[0])
     with store.database.write() as connection:
-        if key and (before := devices.enrolled_before(connection, presented, key)):
-            return Enrolled(before, "")
-        token = devices.use_token(connection, presented, now)
+        known = devices.of_key(connection, key) if key else None
+        if known and not known.revoked and devices.token_of(connection, presented) == known.token:
+            return Enrolled(known.id, "")
+        token = devices.use_token(connection, presented, now, besides=known.token if known else None)
+        device = known.id if known else made
         if token is None:
             store.audit(connection, address, ENROLMENT_REFUSED, enrolment.name)
+        elif known:
+            devices.enrol_again(connection, device, enrolment.name, token)
         else:
             devices.add(connection, device, digest(secret) if secret else "", enrolment.name, token, now, key)
+        if token is not None:
             store.audit(connection, address, ENROLMENT, device, enrolment.name)
     if token is None:
         raise Refusal(
@@ -88,20 +101,47 @@ def enrol(store: Store, enrolment: Enrolment, address: str) -> Enrolled:
             "unauthorized",
             "the enrolment token is unknown, expired, used up or revoked; make one with `spry token create`",
         )
+    store.roster.forget(device)
     return Enrolled(device, secret)
 
 
-def _checked_key(key: str) -> str:
+def _check_proof(key: str, text: bytes, proof: str) -> None:
+    """Refuse a public key whose secret half is not shown to be there: it may be another device's."""
     if decoded(key, KEY_BYTES) is None:
         raise Refusal(422, "invalid", "the device's public key is none: expected 43 characters of base64url")
-    return key
+    signature = decoded(proof, SIGNATURE_BYTES)
+    if signature is None or not verify(key, text, signature):
+        raise Refusal(
+            422,
+            "invalid",
+            "the device's public key comes without a proof that it is its own (proof); a device of an earlier version "
+            "is to be upgraded before it enrols",
+        )
 
 
-def take_key(store: Store, device: Device, key: str) -> Enrolled:
-    """Let a device sign its requests from now on."""
+def take_key(store: Store, device: Device, message: DeviceKey) -> Enrolled:
+    """Let a device sign its requests from now on; a key that it has already is no change, so that it may ask again."""
+    key, now = message.public_key, store.now()
+    _check_proof(key, key_text(device.id, key), message.proof)
     with store.database.write() as connection:
-        devices.set_key(connection, device.id, _checked_key(key))
-        store.audit(connection, device.id, "device-key", device.id)
+        known = devices.of_key(connection, key)
+        if known is None:
+            changed = audit.times(connection, device.id, (KEY_CHANGED,), now - _DAY)
+            if len(changed) >= KEYS_A_DAY:
+                raise Refusal(
+                    429,
+                    "busy",
+                    f"this device changed its key {KEYS_A_DAY} times in a day: wait until the first was a day ago",
+                    retry_after=changed[0] + _DAY - now,
+                )
+            devices.set_key(connection, device.id, key)
+            store.audit(connection, device.id, KEY_CHANGED, device.id)
+        elif known.id != device.id:
+            raise Refusal(
+                409,
+                "invalid",
+                f"the key is that of device {known.id}: one key is one device; make another, or join as it",
+            )
     store.roster.forget(device.id)
     return Enrolled(device.id, "")
 

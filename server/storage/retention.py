@@ -11,11 +11,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, and_, delete, func, insert, or_, select, update
 
 from server.storage.files import references
+from server.storage.identities.refusals import count_and_forget
 from server.storage.schema.tables import (
     audit,
     jobs,
     refusals,
-    refused_before,
     rounds,
     scalars,
     summands,
@@ -45,7 +45,7 @@ def sweep(store: Store, first_rounds: int) -> None:
     with store.database.write() as connection:
         _sum_up_traffic(connection, old)
     with store.database.write() as connection:
-        _count_refusals(connection, refusals.c.time < now - settings.keep_days * _DAY)
+        count_and_forget(connection, refusals.c.time < now - settings.keep_days * _DAY)
     with store.database.write() as connection:
         forgotten = versions.c.weights.is_(None), versions.c.created < now - settings.keep_days * _DAY
         connection.execute(delete(versions).where(*forgotten))
@@ -99,18 +99,6 @@ def _sum_up_traffic(connection: Connection, old: Select[Any, Any]) -> None:
             row = {"job": job, "round": 0, "device": device, "up": int(up), "down": int(down)}
             connection.execute(insert(traffic).values(row))
     connection.execute(delete(traffic).where(of_rounds))
-
-
-def _count_refusals(connection: Connection, is_old: ColumnElement[bool]) -> None:
-    """Keep how many are forgotten, by job and code: counters must not go down."""
-    job = func.coalesce(refusals.c.job, "")
-    counted = select(job, refusals.c.code, func.count()).where(is_old).group_by(job, refusals.c.code)
-    for of_job, code, count in connection.execute(counted).all():
-        known = and_(refused_before.c.job == of_job, refused_before.c.code == code)
-        added = update(refused_before).where(known).values(count=refused_before.c.count + count)
-        if not connection.execute(added).rowcount:
-            connection.execute(insert(refused_before).values(job=of_job, code=code, count=count))
-    connection.execute(delete(refusals).where(is_old))
 
 
 def _is_in(job: Any, number: Any, gone: Any) -> ColumnElement[bool]:

@@ -160,7 +160,7 @@ class Reports:
         part = self._part(device, task)
         with self._store.database.write() as connection:
             if parts.end(connection, part, "failed", reason, self._store.now()):
-                refusals.add(connection, part, device, "failed", reason, self._store.now())
+                self._write_down(connection, part, device, "failed", reason)
         self._store.turn += 1
         return Receipt(self._store.settings.retry_seconds)
 
@@ -223,7 +223,15 @@ class Reports:
         if isinstance(refusal, Overtaken):
             return
         with self._store.database.write() as connection:
-            refusals.add(connection, part, device, refusal.code, refusal.detail, self._store.now())
+            self._write_down(connection, part, device, refusal.code, refusal.detail)
+
+    def _write_down(self, connection: Connection, part: Part, device: str, code: str, detail: str) -> None:
+        """Keep it, for people; a device that is refused again and again is told to wait and fills no database."""
+        now = self._store.now()
+        if (wait := refusals.wait_of(connection, device, now)) is not None:
+            why = f"more than {refusals.A_MINUTE} refusals and failures of this device in a minute: wait {wait:.0f} s"
+            raise Refusal(429, "busy", why, retry_after=wait)
+        refusals.add(connection, part, device, code, detail, now)
 
     def _wait(self, job: Job, number: int) -> float:
         """About when the round after this one opens, by how long the last one took."""

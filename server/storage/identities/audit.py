@@ -26,6 +26,12 @@ def of_subject(connection: Connection, subject: str, limit: int) -> list[Deed]:
     return [Deed(**row) for row in connection.execute(query).mappings()]
 
 
+def times(connection: Connection, actor: str, actions: Sequence[str], since: float) -> list[float]:
+    """When somebody did one of these, the oldest first."""
+    query = select(audit.c.time).where(audit.c.action.in_(actions), audit.c.actor == actor, audit.c.time > since)
+    return list(connection.execute(query.order_by(audit.c.time)).scalars())
+
+
 def count(connection: Connection, actor: str, actions: Sequence[str], since: float) -> int:
     query = select(func.count()).where(audit.c.action.in_(actions), audit.c.actor == actor, audit.c.time > since)
     return connection.scalar(query) or 0

@@ -10,7 +10,7 @@ from sqlalchemy import BigInteger, Connection, String, and_, bindparam, case, fu
 
 from edge_client.wire.protocol import CheckIn
 from server.storage.schema.rows import Device, Token
-from server.storage.schema.tables import devices, jobs, tasks, tokens
+from server.storage.schema.tables import about, devices, jobs, tasks, tokens
 
 # --- tokens ----------------------------------------------------------------------------------------------------------
 
@@ -25,9 +25,19 @@ def list_tokens(connection: Connection) -> list[Token]:
     return [Token(**row) for row in connection.execute(select(*columns).order_by(tokens.c.created)).mappings()]
 
 
-def use_token(connection: Connection, digest: str, now: float) -> str | None:
-    """The id of the token with this digest, one of whose uses is gone now; None where it has none left."""
+def token_of(connection: Connection, digest: str) -> str | None:
+    """The id of the token with this digest, whether or not it lets anybody in."""
+    return connection.scalar(select(tokens.c.id).where(tokens.c.hash == digest))
+
+
+def use_token(connection: Connection, digest: str, now: float, besides: str | None = None) -> str | None:
+    """The id of the token with this digest, one of whose uses is gone now; None where it has none left.
+
+    `besides` names one that is not good for this.
+    """
     usable = and_(tokens.c.expires > now, tokens.c.uses < tokens.c.max_uses, tokens.c.revoked.is_(False))
+    if besides is not None:
+        usable = and_(usable, tokens.c.id != besides)
     used = update(tokens).where(tokens.c.hash == digest, usable).values(uses=tokens.c.uses + 1)
     return connection.execute(used.returning(tokens.c.id)).scalar()
 
@@ -83,11 +93,21 @@ def find(connection: Connection, device: str) -> Device | None:
     return None if row is None else Device(**row)
 
 
-def enrolled_before(connection: Connection, digest: str, key: str) -> str | None:
-    """The device that enrolled by this key, with the token of this digest."""
-    same = and_(devices.c.key == key, tokens.c.hash == digest, devices.c.revoked.is_(False))
-    query = select(devices.c.id).join(tokens, tokens.c.id == devices.c.token).where(same)
-    return connection.execute(query.order_by(devices.c.created).limit(1)).scalar()
+def of_key(connection: Connection, key: str) -> Device | None:
+    """The device of this key; until the transaction ends nobody else becomes one by it.
+
+    Earlier versions made one for each token: the first that is not revoked counts.
+    """
+    connection.execute(select(about).where(about.c.key == "schema").with_for_update())
+    query = select(devices).where(devices.c.key == key).order_by(devices.c.revoked, devices.c.created).limit(1)
+    row = connection.execute(query).mappings().one_or_none()
+    return None if row is None else Device(**row)
+
+
+def enrol_again(connection: Connection, device: str, name: str, token: str) -> None:
+    """Let in a device that is known, by another token, whose it is from now on."""
+    values = {"name": name, "token": token, "revoked": False}
+    connection.execute(update(devices).where(devices.c.id == device).values(values))
 
 
 def revoke(connection: Connection, device: str) -> bool:

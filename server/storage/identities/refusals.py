@@ -4,14 +4,30 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, select, update
 
 from server.storage.schema.rows import Part, Refused
 from server.storage.schema.tables import refusals, refused_before
 
+A_MINUTE = 30
+"""Of a device, that are taken: one that works has one refusal a round at most, and rounds take seconds."""
+MOST_KEPT = 500
+"""Of a device: of older ones their number by job and code is kept."""
+_MINUTE = 60.0
+
+
+def wait_of(connection: Connection, device: str, now: float) -> float | None:
+    """The seconds until another refusal of a device may be written; None where it may now."""
+    newest = select(refusals.c.time).where(refusals.c.device == device, refusals.c.time > now - _MINUTE)
+    times = list(connection.execute(newest.order_by(refusals.c.time.desc()).limit(A_MINUTE)).scalars())
+    return times[-1] + _MINUTE - now if len(times) == A_MINUTE else None
+
 
 def add(connection: Connection, part: Part, device: str, code: str, detail: str, now: float) -> None:
     """What a device sent for a part, which may be another's, or why it gave its own back."""
+    before = select(refusals.c.id).where(refusals.c.device == device).order_by(refusals.c.id.desc())
+    if (oldest := connection.scalar(before.offset(MOST_KEPT - 2).limit(1))) is not None:
+        count_and_forget(connection, and_(refusals.c.device == device, refusals.c.id < oldest))
     connection.execute(
         insert(refusals).values(
             time=now,
@@ -23,6 +39,18 @@ def add(connection: Connection, part: Part, device: str, code: str, detail: str,
             detail=detail,
         )
     )
+
+
+def count_and_forget(connection: Connection, which: ColumnElement[bool]) -> None:
+    """Keep how many are forgotten, by job and code: counters must not go down."""
+    job = func.coalesce(refusals.c.job, "")
+    counted = select(job, refusals.c.code, func.count()).where(which).group_by(job, refusals.c.code)
+    for of_job, code, count in connection.execute(counted).all():
+        known = and_(refused_before.c.job == of_job, refused_before.c.code == code)
+        added = update(refused_before).where(known).values(count=refused_before.c.count + count)
+        if not connection.execute(added).rowcount:
+            connection.execute(insert(refused_before).values(job=of_job, code=code, count=count))
+    connection.execute(delete(refusals).where(which))
 
 
 def newest_first(connection: Connection, job: str, limit: int) -> list[Refused]:

@@ -54,6 +54,7 @@ devices = Table(
     Column("signed", BigInteger),  # the time of the newest request that it signed, in milliseconds
     Column("note", String(300)),  # what people wrote about it
     Column("version", String(50)),  # of its client; null until it has said it
+    Index("devices_by_key", "key"),
 )
 
 people = Table(  # who may use the server beside the one with the administrator's token

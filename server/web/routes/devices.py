@@ -111,7 +111,7 @@ def enrol(services: UseServices, request: Request, enrolment: Enrolment) -> Enro
 @router.put("/device-key", dependencies=[SignedBody])
 def put_key(services: UseServices, device: Device, message: DeviceKey) -> Enrolled:
     """Sign requests from now on, instead of sending a secret."""
-    return credentials.take_key(services.store, device, message.public_key)
+    return credentials.take_key(services.store, device, message)
 
 
 @router.get("/devices", dependencies=[Viewer])

@@ -1,16 +1,19 @@
 """Who may do what, and how secrets are kept."""
 
 import stat
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from edge_client.errors import SpryError
-from edge_client.keys import make, public_of
+from edge_client.keys import make
+from edge_client.wire.proofs import device_key, enrolment
 from server.app import create_app
-from server.control.credentials import digest
-from server.errors import ServerConfigError
+from server.control.credentials import KEYS_A_DAY, digest, take_key
+from server.errors import Refusal, ServerConfigError
 from server.settings import Settings, read_settings
+from server.storage.identities import devices
 from server.storage.store import Store
 
 OPEN = {("get", "/"), ("get", "/healthz"), ("get", "/metrics"), ("post", "/v1/devices")}
@@ -49,6 +52,10 @@ def test_secrets_are_kept_as_hashes_only(server, tmp_path):
         assert secret.encode() not in data
 
 
+def enrol(server, token, key, status=201, name="pi"):
+    return server.call("POST", "/v1/devices", status, json=asdict(enrolment(token, name, "", key))).json()
+
+
 @pytest.mark.parametrize("why", ["used up", "expired", "revoked", "unknown"])
 def test_a_token_that_is_no_longer_good(server, why):
     made = server.call("POST", "/v1/tokens", 201, json={"uses": 1, "seconds": 10}).json()
@@ -68,14 +75,75 @@ def test_a_token_that_is_no_longer_good(server, why):
 def test_a_device_whose_answer_was_lost_enrols_again_with_the_same_use(server):
     """It was killed between the server's commit and its own: its key is the one that it made before it asked."""
     made = server.call("POST", "/v1/tokens", 201, json={"uses": 1, "seconds": 10}).json()
-    body = {"token": made["token"], "name": "pi", "public_key": public_of(make())}
-    first = server.call("POST", "/v1/devices", 201, json=body).json()
-    assert server.call("POST", "/v1/devices", 201, json=body).json() == first
+    key = make()
+    first = enrol(server, made["token"], key)
+    assert enrol(server, made["token"], key) == first
     assert len(server.call("GET", "/v1/devices", 200).json()) == 1
-    server.call("POST", "/v1/devices", 401, json=body | {"public_key": public_of(make())})
-    assert server.call("POST", "/v1/devices", 201, json=body | {"token": server.token()}).json() != first
+    enrol(server, made["token"], make(), 401)
+
+
+def test_one_key_is_one_device_whatever_the_tokens(server):
+    """A board that is set up anew keeps its key and is given another token: it is the device that it was."""
+    key = make()
+    made = server.call("POST", "/v1/tokens", 201, json={"label": "attic", "uses": 1}).json()
+    first = enrol(server, server.token(), key, name="before")
+    assert enrol(server, made["token"], key, name="after") == first
+    (known,) = server.call("GET", "/v1/devices").json()
+    assert (known["id"], known["name"]) == (first["device"], "after")
+    enrol(server, made["token"], make(), 401)  # its use is gone
+    assert enrol(server, made["token"], key) == first  # not for the device that had it
+    enrol(server, "guessed", key, 401)
+
+
+def test_a_device_that_was_revoked_comes_back_by_another_token_alone(server):
+    key, token = make(), server.call("POST", "/v1/tokens", 201, json={"uses": 5}).json()["token"]
+    first = enrol(server, token, key)
     server.call("DELETE", f"/v1/devices/{first['device']}", 204)
-    server.call("POST", "/v1/devices", 401, json=body)
+    enrol(server, token, key, 401)
+    assert enrol(server, server.token(), key) == first
+    (known,) = server.call("GET", "/v1/devices").json()
+    assert not known["revoked"]
+
+
+def test_a_key_is_proved_by_its_signature(server):
+    """Whoever has seen another device's public key cannot enrol by it."""
+    token, key = server.token(), make()
+    body = asdict(enrolment(token, "pi", "", key))
+    other = asdict(enrolment(server.token(), "pi", "", key))
+    for proof in ("", "A" * 86, other["proof"], asdict(enrolment(token, "pi", "", make()))["proof"]):
+        refused = server.call("POST", "/v1/devices", 422, json=body | {"proof": proof}).json()
+        assert "without a proof" in refused["detail"]
+    server.call("POST", "/v1/devices", 201, json=body)
+
+
+def test_a_device_changes_its_key_with_a_proof_and_no_more_often_than_keys_wear_out(server):
+    first, second = server.device(), server.device()
+    own, others = make(), make()
+    other = asdict(device_key(second.id, others))
+    second.call("PUT", "/v1/device-key", json=other)
+    first.call("PUT", "/v1/device-key", 422, json=other)  # proved for another device
+    assert (
+        "one key is one device"
+        in first.call("PUT", "/v1/device-key", 409, json=asdict(device_key(first.id, others))).json()["detail"]
+    )
+    assert first.call("PUT", "/v1/device-key", json=asdict(device_key(first.id, own))).json()["secret"] == ""
+
+
+def test_keys_of_a_day_are_counted_in_the_database(server):
+    device = server.store.database
+    enrolled = enrol(server, server.token(), make())
+    with device.read() as connection:
+        known = devices.find(connection, enrolled["device"])
+    for _ in range(KEYS_A_DAY):
+        key = make()
+        take_key(server.store, known, device_key(known.id, key))
+    take_key(server.store, known, device_key(known.id, key))  # it has that already
+    with pytest.raises(Refusal, match="changed its key") as refused:
+        take_key(server.store, known, device_key(known.id, make()))
+    assert refused.value.status == 429
+    assert 86_000 < refused.value.retry_after <= 86_400
+    server.store.now = lambda now=server.store.now: now() + 86_401
+    take_key(server.store, known, device_key(known.id, make()))
 
 
 def test_enrolment_is_limited_for_each_address(serving):

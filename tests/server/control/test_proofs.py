@@ -3,11 +3,12 @@
 import hashlib
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 
 import pytest
 
 from edge_client import keys
-from edge_client.wire.proofs import SKEW, digest_of, signed_text
+from edge_client.wire.proofs import SKEW, digest_of, enrolment, signed_text
 
 HOUR = 3600
 
@@ -17,7 +18,7 @@ class Signer:
 
     def __init__(self, server):
         self.server, self.key = server, keys.make()
-        wanted = {"token": server.token(), "name": "pi", "public_key": keys.public_of(self.key)}
+        wanted = asdict(enrolment(server.token(), "pi", "", self.key))
         self.enrolled = server.call("POST", "/v1/devices", 201, json=wanted).json()
         self.id = self.enrolled["device"]
         self.newest = 0

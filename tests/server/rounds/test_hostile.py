@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
 from edge_client.bundle.names import SAID, SIZES
+from server.storage.identities import refusals
 from server.storage.jobs import find_job
+from server.storage.work import parts, rounds
 from tests.server.conftest import encode
 
 
@@ -319,3 +321,22 @@ def test_a_restarted_server_goes_on_by_the_same_sizes(serving, bundle, tmp_path,
         assert found.keys() == expected.keys()
         for name, value in expected.items():
             np.testing.assert_array_equal(found[name], value)
+
+
+def test_a_device_that_is_refused_again_and_again_waits_and_fills_no_database(server, victim):
+    """Updates of another's task: so many in a minute are written down, and of all that are refused the newest."""
+    device, job = server.device("late"), find_job(server.store, "job")
+    with server.store.database.read() as connection:
+        (part,) = [one.part for one in parts.accepted(connection, rounds.find(connection, job.id, 1))]
+    for _ in range(refusals.A_MINUTE):
+        device.call("PUT", f"/v1/tasks/{part.id}/update", 403, content=b"x")
+    refused = device.call("PUT", f"/v1/tasks/{part.id}/update", 429, content=b"x")
+    assert 0 < int(refused.headers["retry-after"]) <= 60
+    with server.store.database.write() as connection:
+        assert refusals.wait_of(connection, victim.id, server.store.now()) is None
+        for number in range(2 * refusals.MOST_KEPT):
+            refusals.add(connection, part, device.id, "late", "too late", server.store.now() + 3600 + number)
+        kept = refusals.newest_first(connection, job.id, 10 * refusals.MOST_KEPT)
+        assert sum(one.device == device.id for one in kept) == refusals.MOST_KEPT
+        counted = refusals.count_by_code(connection, job.id)
+    assert (counted["foreign"], counted["late"]) == (refusals.A_MINUTE, 2 * refusals.MOST_KEPT)

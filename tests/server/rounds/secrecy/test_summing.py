@@ -10,8 +10,8 @@ from edge_client.errors import ServerError, SpryError
 from edge_client.store.job import JobStore
 from edge_client.sums.adding import changes
 from edge_client.sums.fixed import scale
-from edge_client.wire.proofs import Signing
-from edge_client.wire.protocol import CheckIn, Enrolment, Report
+from edge_client.wire.proofs import Signing, enrolment
+from edge_client.wire.protocol import CheckIn, Report
 from edge_client.wire.server import Server as Wire
 from server.storage.jobs import find_job
 
@@ -40,7 +40,7 @@ class Device:
         self.job = JobStore(folder / f"device{number}")
         self.job.folder.mkdir(parents=True)
         self.connect(server)
-        self.wire.identity = self.wire.enrol(Enrolment(server.token(), f"pi{number}", "", keys.public_of(self.key)))
+        self.wire.identity = self.wire.enrol(enrolment(server.token(), f"pi{number}", "", self.key))
         self.identity = self.wire.identity
         self.wire.signing = Signing(self.identity.device, self.key, ADDRESS)
         self.adding = None

@@ -1,6 +1,5 @@
 package dev.spry.core;
 
-import dev.spry.core.bundle.Keys;
 import dev.spry.core.store.Store;
 import dev.spry.core.wire.Enrolled;
 import dev.spry.core.wire.Server;
@@ -40,7 +39,7 @@ final class Enrolment {
                     + ": enter a token, made by the server's operator with `spry token create`");
         }
         String shown = name.substring(0, Math.min(100, name.length()));
-        Enrolled identity = server.enrol(token, shown, Client.VERSION, Keys.publicOf(store.makeKey()));
+        Enrolled identity = server.enrol(token, shown, Client.VERSION, store.makeKey());
         store.saveIdentity(identity);
         tell.tell(Event.of("enrolled", "enrolled as " + identity.device).with("device", identity.device));
         return identity;
@@ -48,14 +47,14 @@ final class Enrolment {
 
     /** A key in place of the secret of an earlier version; a server of an earlier version goes on by the secret. */
     private Enrolled withKey(Enrolled identity) {
-        String key = Keys.publicOf(store.makeKey());
+        String key = store.makeKey();
         Enrolled changed;
         try {
             identify(identity);
-            changed = server.sendKey(key);
+            changed = server.sendKey(identity.device, key);
         } catch (UnauthorizedException known) { // the server may have the key already, and its answer was lost
             identify(new Enrolled(identity.device, ""));
-            changed = server.sendKey(key);
+            changed = server.sendKey(identity.device, key);
         } catch (UnreachableException error) {
             throw error;
         } catch (ServerException earlier) {

@@ -2,6 +2,7 @@ package dev.spry.core.wire;
 
 import java.io.Closeable;
 import java.io.IOException;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
@@ -19,6 +20,7 @@ import dev.spry.core.Pause;
 import dev.spry.core.ServerException;
 import dev.spry.core.SpryException;
 import dev.spry.core.Tell;
+import dev.spry.core.bundle.Keys;
 import dev.spry.core.sums.View;
 
 /**
@@ -116,15 +118,25 @@ public final class Server implements Closeable {
 
     // --- the wire ---
 
-    /** `publicKey` is what the device signs its requests with from then on. */
-    public Enrolled enrol(String token, String name, String version, String publicKey) {
-        JSONObject message = object("token", token, "name", name, "version", version, "public_key", publicKey);
+    /** `key` is the secret one by which the device signs its requests from then on; it stays here. */
+    public Enrolled enrol(String token, String name, String version, String key) {
+        String shown = Keys.publicOf(key);
+        String proof = proof(key, "spry enrolment\n" + token + "\n" + shown);
+        JSONObject message = object(
+                "token", token, "name", name, "version", version, "public_key", shown, "proof", proof);
         return message("POST", "/devices", message, Enrolled::new);
     }
 
-    /** A key in place of the secret that it enrolled with. */
-    public Enrolled sendKey(String publicKey) {
-        return message("PUT", "/device-key", object("public_key", publicKey), Enrolled::new);
+    /** A key in place of the secret that a device enrolled with. */
+    public Enrolled sendKey(String device, String key) {
+        String shown = Keys.publicOf(key);
+        String proof = proof(key, "spry key\n" + device + "\n" + shown);
+        return message("PUT", "/device-key", object("public_key", shown, "proof", proof), Enrolled::new);
+    }
+
+    /** That the secret half of a key is here. */
+    private static String proof(String key, String text) {
+        return Keys.sign(key, text.getBytes(StandardCharsets.UTF_8));
     }
 
     public CheckedIn checkIn(CheckIn message) {

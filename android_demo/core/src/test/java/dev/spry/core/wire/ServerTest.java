@@ -31,6 +31,7 @@ import dev.spry.core.SpryException;
 import dev.spry.core.Stopped;
 import dev.spry.core.UnauthorizedException;
 import dev.spry.core.UnreachableException;
+import dev.spry.core.bundle.Keys;
 
 @Timeout(60)
 class ServerTest {
@@ -61,7 +62,7 @@ class ServerTest {
         stage.then(200, "{\"device\": \"d\", \"secret\": \"s\"}");
         stage.then(200, "{\"wait\": 3.5, \"reason\": \"later\", \"new_field\": 1}");
         Server server = stage.device().open();
-        server.identify(server.enrol("token", "phone", "1", "key"), null);
+        server.identify(server.enrol("token", "phone", "1", Keys.make()), null);
         CheckedIn answer = server.checkIn(checkIn());
         assertNull(answer.task);
         assertEquals(3.5, answer.wait);
