@@ -2,7 +2,7 @@
 
     python benchmarks/language.py --model SOURCE --data DATA/gsm8k --out runs/language
 
-SOURCE is what `spry simulate --model` takes; the rows are conversations or questions with their answers, as GSM8K's are.
+SOURCE is what `spry simulate --model` takes; the rows are conversations or questions with answers, such as GSM8K's.
 Only rows that fit whole into `--length` tokens are taken, so that every answer is measured to its end. Devices' rows
 are split by the length of the question, at `--alpha` over its eighths. In the simulator, on the same rows, as many
 rounds and as many steps of a device:
