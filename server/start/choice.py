@@ -148,9 +148,13 @@ def has_few_rows(survey: Survey) -> bool:
     return task_named(survey.task).has_classes and len(survey.train.examples) <= _FEW_ROWS
 
 
-def how(job: JobPart) -> str:
-    """How its devices learn, in a few words."""
-    return "few rows, so devices walk by themselves" if job.preset else "each device steps by what it measures"
+def how(choice: Choice) -> str:
+    """How devices learn, in a few words."""
+    if choice.job.preset:
+        return "few rows, so devices walk by themselves"
+    if not task_named(choice.model.task).has_head:
+        return "devices walk by themselves, and the server takes their mean"
+    return "each device steps by what it measures"
 
 
 _WHY_PRESET = {

@@ -144,7 +144,7 @@ def _show(folder: Path, survey: Survey, choice: Choice, told: list[str]) -> None
     say(f"  {choice.model.length} tokens a row: {why['model.length']}")
     held_out, train = len(survey.held_out.examples), len(survey.train.examples)
     say(f"  {counted(held_out)} held out to measure on, {train:,} to learn from")
-    say(f"  {choice.job.rounds} rounds; no rates to set: {how(choice.job)}")
+    say(f"  {choice.job.rounds} rounds; no rates to set: {how(choice)}")
     say("")
     say(f"written to {folder / file.FILE}; change there what you like. Next:")
     trial = min(_TRIAL, train // LEAST_ROWS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -195,9 +196,10 @@ def _watched(home: Project, name: str, screen: Screen) -> dict[str, Any]:
                 found += administrator.get(f"/v1/jobs/{part(name)}/advice")
                 since = time.monotonic()
             for line in found:
-                if line not in troubles:
+                kind = re.sub(r"\d+", "", line)  # of one round and the next
+                if kind not in troubles:
                     screen.say(f"[yellow]![/yellow] {escape(line)}")
-            troubles.update(found)
+                troubles.add(kind)
             screen.round_open(job["progress"], rounds)
             time.sleep(_LOOK)
 

@@ -203,6 +203,7 @@ def test_rows_of_other_programs_are_known(new, tmp_path, talker_folder, rows, fi
     assert f"  taken for: {taken_for}" in done.out
     assert f"  learned: {learned}" in done.out
     file = read(done.file)
+    assert "no rates to set: devices walk by themselves" in done.out
     assert (file.model.task, file.model.labels) == ("causal-lm", ())
     assert "--generate" in file.model.options
     check = task_named("causal-lm").check((), Template.beside(talker_folder))
