@@ -278,7 +278,10 @@ def _by_features(
     state = start.optimizer | features.joined(start.optimizer, told)
     examples = sum(report.examples for report in reports)
     steps = sum(report.steps * report.examples for report in reports) / examples
-    return replace(start, optimizer=state), features.stepped(change, state, spec, settings.training, steps)
+    taken = features.LocalSteps(settings.training, steps, examples if manifest.model.labels else 0)
+    if taken.rows and not start.version:
+        state |= features.shares_of(change, spec, taken)
+    return replace(start, optimizer=state), features.stepped(change, state, spec, taken)
 
 
 def step_of_scalars(
