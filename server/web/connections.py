@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary, ref
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.addresses import PEER
-from server.web.standing import ANSWERING, Room, Standing, disconnect, queued
+from server.web.standing import ANSWERING, Room, OpenConnections, disconnect, queued
 
 _CONNECTION = "spry.connection"
 _PROTOCOLS = (
@@ -27,14 +27,14 @@ _QUEUED = 4
 _SHORT = "/v1/", "/healthz"
 """Where strangers get a short answer."""
 
-_standing: WeakKeyDictionary[asyncio.AbstractEventLoop, Standing] = WeakKeyDictionary()
+_standing: WeakKeyDictionary[asyncio.AbstractEventLoop, OpenConnections] = WeakKeyDictionary()
 _observed: set[type] = set()
 
 
 def guard(seconds: float, proxies: str) -> None:
     """Give up connections of this loop's servers whose other end does nothing for so many seconds, or are too many."""
     loop = asyncio.get_running_loop()
-    _standing[loop] = Standing(loop, seconds, Room.of_process(), proxies)
+    _standing[loop] = OpenConnections(loop, seconds, Room.of_process(), proxies)
     for module, name in _PROTOCOLS:
         try:
             kind = getattr(import_module(module), name)
@@ -66,13 +66,13 @@ def proved(scope: Scope) -> None:
         standing.proved(connection)
 
 
-def _of(scope: Scope) -> tuple[Any, Standing | None]:
+def _of(scope: Scope) -> tuple[Any, OpenConnections | None]:
     known = scope.get("state", {}).get(_CONNECTION)
     connection = known() if known else None
     return connection, None if connection is None else _standing_of(connection)
 
 
-def _standing_of(connection: Any) -> Standing | None:
+def _standing_of(connection: Any) -> OpenConnections | None:
     return _standing.get(connection.loop)
 
 

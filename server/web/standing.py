@@ -17,7 +17,7 @@ from collections import OrderedDict
 from typing import Any, NamedTuple
 
 from server.addresses import is_within, networks
-from server.web.turns import Turns
+from server.web.turns import PageTurns
 
 SLOWEST = 1024
 """Bytes a second: an answer that is taken more slowly is given up, as is a body that comes so."""
@@ -82,7 +82,7 @@ class _State:
         self.discarded = 0
 
 
-class Standing:
+class OpenConnections:
     """All connections of one server."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float, room: Room, proxies: str) -> None:
@@ -96,7 +96,7 @@ class Standing:
         self._strangers: dict[Any, _State] = {}
         self._known: OrderedDict[str, float] = OrderedDict()
         self._sweeping: asyncio.TimerHandle | None = None
-        self._turns = Turns()
+        self._turns = PageTurns()
 
     # --- what happens on a connection ---
 

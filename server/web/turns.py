@@ -16,7 +16,7 @@ _ADDRESS = 24
 """Of one unknown address; a known one may have all."""
 
 
-class Turns:
+class PageTurns:
     """Who has a turn, and who waits for one."""
 
     def __init__(self) -> None:

@@ -2,12 +2,12 @@
 
 import asyncio
 
-from server.web.turns import Turns
+from server.web.turns import PageTurns
 
 
 def test_one_address_leaves_turns_to_others():
     async def take() -> None:
-        turns = Turns()
+        turns = PageTurns()
         granted = [turns.take(("a", number), "a", known=False) for number in range(100)]
         held = [one for one in range(100) if granted[one] is None]
         assert 0 < len(held) < 50
@@ -29,7 +29,7 @@ def test_one_address_leaves_turns_to_others():
 
 def test_all_addresses_together_have_an_end():
     async def take() -> None:
-        turns = Turns()
+        turns = PageTurns()
         granted = [turns.take(number, str(number), known=False) for number in range(1000)]
         held = sum(one is None for one in granted)
         assert held < 200
