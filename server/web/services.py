@@ -35,6 +35,8 @@ class Services:
     uploads: Uploads = field(default_factory=Uploads)
     shared: WeakValueDictionary[object, Any] = field(default_factory=WeakValueDictionary[object, Any])
     """What streams read together; gone with the last that reads it."""
+    listening: set[object] = field(default_factory=set[object])
+    """One for each stream that is open."""
 
 
 def _services(request: Request) -> Services:
