@@ -55,7 +55,7 @@ class Screen:
     def round_done(self, row: dict[str, Any], rounds: int) -> None:
         result = row["result"]
         own = ""
-        if "accuracy_personal" in result:
+        if "accuracy_personal" in result and row["number"] > 1:  # the first begins from what nobody has trained
             own = f"   on devices {result['accuracy_global']:.2f}, personal {result['accuracy_personal']:.2f}"
         if (perplexity := result.get("perplexity")) is not None:
             scores = f"perplexity {perplexity:.2f}"

@@ -22,7 +22,7 @@ from edge_client.tasks.registry import task_named
 from server.errors import ProjectError
 from server.project import file
 from server.project.file import ProjectFile, ServerPart
-from server.start.choice import Choice, Reading, chosen, counted, how, model_for, remarks
+from server.start.choice import Choice, Reading, chosen, counted, how, how_long, model_for, remarks
 from server.start.local import LEAST_ROWS
 from server.start.port import FIRST, free_port
 from server.start.survey import Portion, Survey, surveyed
@@ -144,7 +144,7 @@ def _show(folder: Path, survey: Survey, choice: Choice, told: list[str]) -> None
     say(f"  {choice.model.length} tokens a row: {why['model.length']}")
     held_out, train = len(survey.held_out.examples), len(survey.train.examples)
     say(f"  {counted(held_out)} held out to measure on, {train:,} to learn from")
-    say(f"  {choice.job.rounds} rounds; no rates to set: {how(choice.job)}")
+    say(f"  {how_long(choice.job)}; no rates to set: {how(choice.job)}")
     say("")
     say(f"written to {folder / file.FILE}; change there what you like. Next:")
     trial = min(_TRIAL, train // LEAST_ROWS)
