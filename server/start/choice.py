@@ -222,6 +222,8 @@ def remarks(survey: Survey, source: str, length: int | None = None) -> list[str]
         others = "; ".join(f"--label {shlex.quote(name)} ({count} values)" for name, count in survey.others.items())
         instead = f"; the classes could be another: {others}" if others else ""
         told.append(f"the columns were taken by what stands in them; name others with --text and --label{instead}")
+    if survey.encoding:
+        told.append(f"read as {survey.encoding}, as it is not UTF-8: look at letters beyond a to z in data/train.jsonl")
     if survey.skipped.count:
         told.append(f"{counted(survey.skipped.count)} left out: {survey.skipped}")
     if survey.contradicted:

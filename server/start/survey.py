@@ -18,7 +18,7 @@ from edge_client.errors import DataError
 from edge_client.tasks.registry import task_named
 from server.simulation.data.dataset import labels_in
 from server.start.columns import columns_in
-from server.start.rows import first_rows, open_rows
+from server.start.rows import Recoded, first_rows, open_rows
 
 Count = Callable[[Sequence[str | tuple[str, str]]], list[int]]
 """How many tokens texts have."""
@@ -61,6 +61,8 @@ class Survey:
     """Of a sample of the rows, sorted."""
     latin: float
     """The share of the letters that English has."""
+    encoding: str = ""
+    """What the rows were written in, where that is not UTF-8."""
 
     @property
     def rows(self) -> int:
@@ -123,6 +125,7 @@ def surveyed(
         contradicted=seen.contradicted if kind.has_classes else 0,
         tokens=_counted(examples, count),
         latin=seen.latin,
+        encoding=raw.train.encoding if isinstance(raw.train, Recoded) else "",
     )
 
 

@@ -221,6 +221,18 @@ def test_tables_of_other_countries_and_programs(new, tmp_path, between, name, en
     assert (told["rows"], told["left_out"]) == (60, 0)
 
 
+@pytest.mark.parametrize(
+    ("encoding", "told_as"), [("cp1252", "Windows-1252"), ("latin-1", "Windows-1252"), ("utf-16", "UTF-16")]
+)
+def test_tables_that_are_not_utf_8(new, tmp_path, encoding, told_as):
+    rows = [("text", "label"), *((f"{text}, déjà vu", f"«{topic}»") for text, topic in tickets())]
+    with (tmp_path / "a.csv").open("w", newline="", encoding=encoding) as file:
+        csv.writer(file).writerows(rows)
+    told = found(new, "--data", "a.csv")
+    assert told["classes"].keys() == {f"«{topic}»" for topic in TOPICS}
+    assert any(line.startswith(f"read as {told_as}, as it is not UTF-8") for line in told["remarks"])
+
+
 def test_fields_of_objects_within_rows(new, tmp_path):
     rows = [{"ticket": {"body": text, "id": i}, "meta": {"team": topic}} for i, (text, topic) in enumerate(tickets())]
     told = found(new, "--data", lines(tmp_path, rows))
@@ -276,15 +288,14 @@ NO_HEADER = b"late again,delivery\n" + b"".join(
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("text,label\ncafé,a\n".encode("latin-1"), "line 2: is not UTF-8: byte 4 is 0xe9"),
         (b'text,label\n"open,a\nb,c\n', 'line 2: has a " that none closes'),
         (NO_HEADER, "begins with a row"),
         (
-            b"text,label\n" + b"".join(b"lost %d\xe9,b\nlate %d,a\n" % (i, i) for i in range(20)),
-            "name their column (--label); 20 of its rows cannot be read: line 2 is not UTF-8: byte",
+            b"text,label\n" + b"\xc3\xa9t\xc3\xa9,a\n" + b"".join(b"lost %d\xe9,b\nlate %d,a\n" % (i, i) for i in range(20)),
+            "name their column (--label); 20 of its rows cannot be read: line 3 is not UTF-8: byte",
         ),
     ],
-    ids=["latin-1", "an open quote", "no header", "one class in latin-1"],
+    ids=["an open quote", "no header", "one class in broken lines"],
 )
 def test_what_is_wrong_with_a_table(new, tmp_path, content, problem):
     (tmp_path / "a.csv").write_bytes(content)
