@@ -246,6 +246,9 @@ def _about_classes(survey: Survey) -> list[str]:
     if rare:
         shown = ", ".join(rare[:5]) + (f" and {len(rare) - 5} more" if len(rare) > 5 else "")
         told.append(f"fewer than {_FEW} examples of {shown}: hardly enough to learn from")
+    if single := [survey.labels[label] for label, count in sorted(survey.classes.items()) if count == 1]:
+        shown = ", ".join(single[:5]) + (f" and {len(single) - 5} more" if len(single) > 5 else "")
+        told.append(f"a single row of {shown}: learned from or measured on, never both; add rows, or join classes")
     folded = Counter(label.casefold().strip() for label in survey.labels)
     if alike := [label for label in survey.labels if folded[label.casefold().strip()] > 1]:
         told.append(f"classes that differ in capital letters alone: {', '.join(alike[:6])}; write them alike")

@@ -25,6 +25,8 @@ Count = Callable[[Sequence[str | tuple[str, str]]], list[int]]
 
 HELD_OUT, MOST_HELD_OUT = 0.2, 1000
 """The share of the rows that the server measures on, and how many of them at most."""
+_FEWEST = 5
+"""Rows of which a fifth is one."""
 _AT_ONCE = 256
 _SAMPLE = 5000
 """Rows whose tokens are counted."""
@@ -109,6 +111,11 @@ def surveyed(
     else:
         kept, held = examples.split(min(HELD_OUT, MOST_HELD_OUT / len(examples)))
         train, held_out = Portion(source, kept), Portion(source, held)
+    if len(train.examples) + len(held_out.examples) < _FEWEST or not held_out.examples:
+        raise DataError(
+            f"{raw.train.name} has {len(examples)} usable row{'' if len(examples) == 1 else 's'}, too few to hold any "
+            f"out to measure on: give more{_unread(source)}"
+        )
     seen = _looked_through(examples)
     return Survey(
         name=raw.train.name if raw.test is None else f"{raw.train.name}, {raw.test.name}",

@@ -54,9 +54,10 @@ def up(
     with home.locked():
         trust = publisher(home)
         running = Running(home.kept / "running.json")
-        _settle(home, running, screen)
+        if SERVER not in running.names:
+            settle_port(home, write=False)  # what cannot be is said before an export is waited for
         _export(home, screen)
-        _settle(home, running, screen)  # it may have taken minutes
+        _settle(home, running, screen)
         if start_server(home, running):
             screen.say(f"[green]✓[/green] The server runs; its dashboard: [link]{_dashboard(home)}[/link]")
         with _administrator(home) as administrator:
@@ -127,7 +128,7 @@ def down(project: FolderOption = None) -> None:
 
 
 def _settle(home: Project, running: Running, screen: Screen) -> None:
-    """Where the server listens, before an export is waited for."""
+    """Where the server listens."""
     asked = home.file.server.port
     if SERVER not in running.names:
         settle_port(home)

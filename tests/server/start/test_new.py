@@ -260,6 +260,32 @@ def test_rows_that_are_longer_than_any_device_reads(new, tmp_path):
     assert any("100% of the rows have more than" in line for line in told["remarks"])
 
 
+def test_a_project_is_replaced_where_that_is_asked_for(new, tmp_path):
+    rows = table(tmp_path / "a.csv", ("text", "label"), tickets())
+    assert new("--data", rows).code == 0
+    again = new("--data", rows)
+    assert (again.code, "pass --overwrite to replace it" in again.err) == (2, True)
+    fewer = table(tmp_path / "b.csv", ("text", "label"), tickets(30))
+    assert new("--data", fewer, "--overwrite").code == 0
+    assert len((tmp_path / "mine" / "data" / "train.jsonl").read_text().splitlines()) < 30
+    (tmp_path / "mine" / "server").mkdir()
+    assert "has a server that devices may know" in new("--data", rows, "--overwrite").err
+    (tmp_path / "mine" / "spry.toml").unlink()
+    assert "is no project, so --overwrite will not replace it" in new("--data", rows, "--overwrite").err
+
+
+def test_too_few_rows_to_hold_any_out_are_refused_before_anything_is_written(new, tmp_path):
+    done = new("--data", table(tmp_path / "a.csv", ("text", "label"), [("late again", "a"), ("lost it", "b")]))
+    assert (done.code, "too few to hold any out to measure on" in done.err) == (2, True)
+    assert not done.file.parent.exists()
+
+
+def test_a_class_of_one_row_is_told(new, tmp_path):
+    rows = [*tickets(), ("a word about tea", "praise")]
+    told = found(new, "--data", table(tmp_path / "a.csv", ("text", "label"), rows))
+    assert any(line.startswith("a single row of praise: learned from or measured on") for line in told["remarks"])
+
+
 def test_what_is_proposed_next_can_be_run(new, tmp_path):
     done = new("--data", table(tmp_path / "a.csv", ("text", "label"), tickets(6)))
     rows = len((done.file.parent / "data" / "train.jsonl").read_text().splitlines())
@@ -291,7 +317,9 @@ NO_HEADER = b"late again,delivery\n" + b"".join(
         (b'text,label\n"open,a\nb,c\n', 'line 2: has a " that none closes'),
         (NO_HEADER, "begins with a row"),
         (
-            b"text,label\n" + b"\xc3\xa9t\xc3\xa9,a\n" + b"".join(b"lost %d\xe9,b\nlate %d,a\n" % (i, i) for i in range(20)),
+            b"text,label\n"
+            + b"\xc3\xa9t\xc3\xa9,a\n"
+            + b"".join(b"lost %d\xe9,b\nlate %d,a\n" % (i, i) for i in range(20)),
             "name their column (--label); 20 of its rows cannot be read: line 3 is not UTF-8: byte",
         ),
     ],
