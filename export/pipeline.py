@@ -14,6 +14,7 @@ from edge_client.bundle import manifest as m
 from edge_client.bundle import signature
 from edge_client.commands.progress import Progress, Silent
 from edge_client.keys import read_secret
+from export.adapt.pooling import STEPS
 from export.adapt.wrapping import adapt
 from export.assembly import assemble
 from export.chain import DifferentiatedModel, Parts, differentiate
@@ -47,8 +48,8 @@ def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m
         _refuse_long_sequences(loaded, options)
         pack.require_space(options.out, _expected_bytes(loaded, options))
         in_files = options.low_memory or _left_in_files(loaded, options.out)
-    with progress.stage("adapt"):
-        adapted = adapt(loaded, options.adapter, options.seed)
+    with progress.stage("adapt", STEPS if options.adapter.from_mean else 0):
+        adapted = adapt(loaded, options.adapter, options.seed, tell=progress.advance)
     with progress.stage("capture and differentiate", len(options.shapes)):
         chain = differentiate(loaded, adapted, options, progress)
         keep(chain.stored.values(), loaded.kept or {})

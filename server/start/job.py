@@ -46,7 +46,8 @@ def ensure_job(project: Project, administrator: Administrator) -> tuple[dict[str
     numbered = (wanted.name if number == 1 else f"{wanted.name}-{number}" for number in range(1, len(jobs) + 2))
     name = next(name for name in numbered if name not in jobs)
     held_out = project.path(project.file.data.held_out) if project.file.data.held_out else None
-    given = {"rounds": wanted.rounds, "per_round": wanted.per_round, **wanted.settings}
+    patience = {"patience": wanted.patience} if wanted.patience and held_out else {}
+    given = {"rounds": wanted.rounds, "per_round": wanted.per_round, **patience, **wanted.settings}
     create_job(administrator, name, project.bundle, given, wanted.preset or None, held_out)
     files.write(path, msgspec.json.encode(NewestJob(name, asked)))
     return administrator.get(f"/v1/jobs/{part(name)}"), True
