@@ -82,7 +82,7 @@ export function complain(element, message) {
   text(element, message ?? "");
 }
 
-const WORDS = 16; // what is longer is no number
+const WORDS = 9; // characters: what is longer is read as words
 
 /** Numbers in large: [title, value, about it] each. */
 export function tiles(list, found) {

@@ -3,7 +3,7 @@
 import { $, h, text } from "./dom.js";
 
 const WORDS = { true: "yes", false: "no" };
-const ABOVE = new Set(["rounds", "per_round", "held_out"]); // fields of their own
+const ABOVE = new Set(["rounds", "per_round", "device_evaluation"]); // fields of their own
 
 let groups = [];
 

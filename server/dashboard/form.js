@@ -94,7 +94,7 @@ async function make(fields) {
 const mainSettings = (fields) => ({
   rounds: Number(fields.rounds.value),
   per_round: Number(fields.per_round.value),
-  ...(fields.measures.checked && !fields.measures.disabled ? { device_evaluation: 1 } : {}),
+  ...(fields.device_evaluation.disabled ? {} : { device_evaluation: Number(fields.device_evaluation.value) }),
 });
 
 const chosenBundle = (fields) => bundles.find(({ sha256 }) => sha256 === fields.bundle.value);
@@ -117,12 +117,10 @@ function showPreset(fields) {
   showCost(fields);
 }
 
-/** Devices cannot measure where nothing but scalars, or nothing beside weights, leaves them. */
+/** Of a private job nothing beside weights leaves a device. */
 function follow(fields) {
-  const { settings } = chosenPreset(chosenBundle(fields), fields);
-  const set = settingsSet();
-  const isPrivate = set.privacy_epsilon !== undefined || set.privacy_noise !== undefined;
-  fields.measures.disabled = isPrivate || (set.training?.mode ?? settings.training.mode) === "iteration";
+  const { privacy_epsilon: epsilon, privacy_noise: noise } = settingsSet();
+  fields.device_evaluation.disabled = epsilon !== undefined || noise !== undefined;
 }
 
 function showCost(fields) {

@@ -124,7 +124,7 @@ def test_the_forms_buttons_are_seen_and_fields_that_do_not_fit_too(tab, fresh):
     expect(page.get_by_label("Min holders")).to_be_focused()  # unfolded, with what the browser says of it
     page.get_by_label("Min holders").fill("")
     page.get_by_label("Privacy epsilon").fill("8")
-    expect(page.get_by_label("Devices measure the model too")).to_be_disabled()
+    expect(page.get_by_label("Devices measure it every so many rounds")).to_be_disabled()
     page.get_by_label("Aggregation", exact=True).select_option("agreeing")
     start.click()
     expect(page.locator("#job-form-error")).to_contain_text("it needs aggregation mean, got agreeing")
@@ -191,7 +191,6 @@ def test_a_job_of_mode_iteration_from_the_page(tab, site):
     page.get_by_label("Name").fill("by scalars")
     page.get_by_text("Training on devices").click()
     page.get_by_label("Mode", exact=True).select_option("iteration")
-    expect(page.get_by_label("Devices measure the model too")).to_be_disabled()
     page.get_by_label("Iterations", exact=True).fill("3")
     page.get_by_label("Devices in a round").fill("1")
     page.get_by_role("button", name="Start", exact=True).click()
