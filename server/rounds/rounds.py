@@ -21,11 +21,12 @@ from edge_client.tasks.task import TaskType
 from edge_client.wire.protocol import Report
 from edge_client.wire.scalars import encode_record
 from server.jobs.job import PAUSED, RUNNING, Job
+from server.jobs.settings import JobSettings
 from server.means.registry import PLAIN
 from server.rounds import claims
 from server.rounds.claims import Claim
 from server.rounds.outcome import late
-from server.rounds.outcome.aggregation import bounded
+from server.rounds.outcome.aggregation import mean_claim
 from server.rounds.outcome.evaluation import evaluate, on_devices, task_of
 from server.rounds.outcome.outcomes import Outcome, aggregate
 from server.rounds.places.fleet import all_have_reported, present
@@ -200,19 +201,18 @@ def _evaluate(store: Store, job: Job, round_: Round, outcome: Outcome) -> dict[s
     settings = job.settings
     known: dict[str, float] = {"reports": len(reports)}
     if not settings.is_private:
-        known |= _as_reported(reports, settings.weight_bound, task_of(store, job))
+        known |= _as_reported(reports, settings, task_of(store, job))
     done = job.done + 1
     if settings.held_out and _is_last(job, round_) and (done % settings.evaluate_every == 0 or done == settings.rounds):
         known |= evaluate(store, job, outcome.model.result, done=done)
     return known
 
 
-def _as_reported(reports: Sequence[Report], bound: float, task: TaskType) -> dict[str, float]:
+def _as_reported(reports: Sequence[Report], settings: JobSettings, task: TaskType) -> dict[str, float]:
     """What devices say of their examples."""
-    weights = bounded([report.examples for report in reports], bound)
-    loss = sum(report.loss * weight for report, weight in zip(reports, weights, strict=True)) / sum(weights)
-    examples = sum(report.examples for report in reports)
-    return {"examples": examples, "loss": loss, **on_devices(reports, bound, task)}
+    counts, bound, robust = [report.examples for report in reports], settings.weight_bound, settings.is_robust
+    loss = mean_claim([report.loss for report in reports], counts, bound, robust=robust)
+    return {"examples": sum(counts), "loss": loss, **on_devices(reports, bound, task, robust=robust)}
 
 
 # --- publish ---------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from edge_client.training.epoch import evaluate as judged
 from edge_client.wire.protocol import Report
 from server.errors import Refusal
 from server.jobs.job import Job
-from server.rounds.outcome.aggregation import bounded
+from server.rounds.outcome.aggregation import mean_claim
 from server.storage.store import Store
 
 if TYPE_CHECKING:
@@ -107,19 +107,22 @@ def _figures(task: TaskType, score: Score) -> dict[str, float]:
     return {name: value for name, value in (task.told(score) | shares).items() if math.isfinite(value)}
 
 
-def on_devices(reports: Sequence[Report], bound: float, task: TaskType) -> dict[str, float]:
-    """What devices measured on examples of their own, and how many did; none weighs much more than the others."""
+def on_devices(reports: Sequence[Report], bound: float, task: TaskType, *, robust: bool = False) -> dict[str, float]:
+    """What devices measured on examples of their own, and how many did; none weighs much more than the others.
+
+    `robust`: as the job's rule joins updates, so that few that lie do not move it.
+    """
     reports = [report for report in reports if report.held_back]
     if not reports:
         return {}
     known: dict[str, float] = {"evaluated": len(reports)}
     for whose in ("global", "personal"):
-        figures = _figures(task, _mean(reports, bound, task, whose))
+        figures = _figures(task, _mean(reports, bound, task, whose, robust=robust))
         known |= {f"{name}_{whose}": value for name, value in figures.items()}
     return known
 
 
-def _mean(reports: Sequence[Report], bound: float, task: TaskType, whose: str) -> Score:
+def _mean(reports: Sequence[Report], bound: float, task: TaskType, whose: str, *, robust: bool) -> Score:
     """The scores of one prediction, a mean over the devices that told them."""
     told = [(report.held_back, _sums(report, task, whose)) for report in reports]
     names = [score.name for score in task.scores]
@@ -127,9 +130,8 @@ def _mean(reports: Sequence[Report], bound: float, task: TaskType, whose: str) -
     for name in names:
         own = [(held_back, sums[name]) for held_back, sums in told if name in sums]
         if own:
-            weights = bounded([held_back for held_back, _ in own], bound)
-            scaled = (value * weight / held for (held, value), weight in zip(own, weights, strict=True))
-            means[name] = sum(scaled) / sum(weights)
+            held = [held_back for held_back, _ in own]
+            means[name] = mean_claim([value / rows for rows, value in own], held, bound, robust=robust)
     return Score(1, means)
 
 
