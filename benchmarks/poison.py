@@ -3,10 +3,14 @@
     python benchmarks/poison.py --data DATA/sst2 --out runs/poison
     python benchmarks/poison.py --data DATA/sst2 --out runs/poison --bundle bundle/
 
-3 of 10 devices send -5 times their update (`negated`), or train on labels that are turned round (`flipped`). Beside
-them `honest`, the fleet in which nobody lies, and `without`, the fleet without the three, by the plain mean. In the
-simulator; with `--bundle` on a real server, with a process for each device. The same command goes on where it stopped.
-`--liars 0 --fleets honest --rules mean` says whether real devices end where simulated ones do.
+3 of 10 devices send -5 times their update (`negated`), or train on labels that are turned round (`flipped`). Others
+send what they found and lie in what they tell beside it: in the moments of features, `pointed` without measure along
+what the head's step needs, `loud` in all, each as large as the server takes, `near` as far as it is just believed;
+`counted` in their examples and steps; `leaning` in what their classes explain. `turning` knows the rule that judges
+devices by all of their rounds: it tells the truth for a third of them and then sends the opposite, as long as it is
+heard. Beside them `honest`, the fleet in which nobody lies, and `without`, the fleet without the three, by the plain
+mean. In the simulator; with `--bundle` on a real server, with a process for each device. The same command goes on where
+it stopped. `--liars 0 --fleets honest --rules mean` says whether real devices end where simulated ones do.
 """
 
 from __future__ import annotations
@@ -19,18 +23,22 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from fleet import SPRY, Client, Server, machine, read_rows, write_rows
 
 from edge_client.arrays import Weights
+from edge_client.bundle.manifest import FeatureSpec
 from edge_client.bundle.names import FEATURES
 from edge_client.commands.options.adapter import AdapterOptions
+from edge_client.training.features import MEAN, Moments, moments_in
 from server.jobs.presets import merged
 from server.means.registry import MEANS, PLAIN
+from server.rounds.outcome.features import MOST_TIMES_USUAL, RIDGE, covariance_of, spread_of, variances_of
+from server.rounds.outcome.moments import MOST_TIMES, usual_change
 from server.simulation.compute.crews import Alone
-from server.simulation.compute.work import Worker
+from server.simulation.compute.work import ClientPart, Trained, Worker
 from server.simulation.data.split import Kinds, by_mix
 from server.simulation.plan import plan_for
 from server.simulation.run.fleet import Fleet
@@ -38,18 +46,69 @@ from server.simulation.run.state import RunState
 from server.storage.files.models import Model
 
 FACTOR = -5.0
+LEANING = 20.0
+"""Times as far goes the bias of a device that leans, and the other way."""
+TURNS = 1 / 3
+"""Of a job's rounds, after which a device that told the truth lies."""
 TRAINED = 0.8
 """Of a device's rows, as in a simulation."""
 FLEETS = "honest", "negated", "flipped"
+CLAIMS = "pointed", "loud", "near", "counted", "leaning", "turning"
+"""Lies that leave the update as it is, or as long as it is."""
+LYING = "negated", *CLAIMS
+"""Fleets of which some devices send what they did not find."""
 WITHOUT = "without"
 
 
-def lied(start: Weights, sent: Weights) -> Weights:
-    """An update that goes the other way, and far; what it tells of features is left as it is."""
+class Said(NamedTuple):
+    """What a device sends in a round: its weights with the moments beside them, and its report's fields."""
+
+    tensors: Weights
+    report: dict[str, Any]
+
+
+def lied(kind: str, start: Weights, said: Said, spec: FeatureSpec | None, done: float) -> Said:
+    """What a liar sends in the place of what it found, after that share of a job's rounds."""
+    if kind == "counted":
+        return Said(said.tensors, said.report | {"examples": 10**6, "steps": 10**6})
+    if kind == "leaning" and spec is not None and spec.bias:
+        bias = start[spec.bias] - np.float32(LEANING) * (said.tensors[spec.bias] - start[spec.bias])
+        return Said({**said.tensors, spec.bias: bias}, said.report)
+    if kind == "negated":
+        return Said(_along(start, said.tensors, FACTOR), said.report)
+    if kind == "turning":
+        return Said(_along(start, said.tensors, 1.0 if done < TURNS else -1.0), said.report)
+    if kind in ("pointed", "loud", "near") and spec is not None and MEAN in said.tensors:
+        own = moments_in(said.tensors, said.report["measured"])
+        moments = told_of_features(kind, start, said.tensors, own, spec)
+        return Said(said.tensors | moments.tensors, said.report)
+    return said
+
+
+def _along(start: Weights, sent: Weights, factor: float) -> Weights:
+    """An update so many times as long; what it tells of features is left as it is."""
     return {
-        name: value if name.startswith(FEATURES) else (start[name] + FACTOR * (value - start[name])).astype(np.float32)
+        name: value if name.startswith(FEATURES) else (start[name] + factor * (value - start[name])).astype(np.float32)
         for name, value in sent.items()
     }
+
+
+def told_of_features(kind: str, start: Weights, sent: Weights, own: Moments, spec: FeatureSpec) -> Moments:
+    """Moments that stop the head's step, as far as they are taken (`pointed`, `loud`) or believed (`near`)."""
+    times = MOST_TIMES_USUAL * spec.square / float((variances_of(own) + np.square(own.mean)).sum())
+    if kind == "loud":
+        return Moments(own.rows, own.mean, (0.9 * times * own.products).astype(np.float32))
+    change = usual_change([sent], start, spec)
+    needed = change.weight if change.bias is None else change.weight - np.outer(change.bias, own.mean)
+    spread = spread_of(own.products, own.mean.astype(np.float64))
+    values, vectors = np.linalg.eigh(covariance_of(own) / np.outer(spread, spread))
+    root = (vectors * np.sqrt(np.maximum(values, 0.0) + RIDGE)) @ vectors.T
+    ways = np.linalg.svd(needed / spread @ np.linalg.inv(root), full_matrices=False)[2][: max(1, len(needed) - 1)]
+    along = spread[:, None] * (root @ ways.T)
+    added = (along @ along.T)[np.triu_indices(len(spread))]
+    room = 0.5 * times * float(variances_of(own).sum()) / float(np.square(along).sum())
+    most = MOST_TIMES - 1 if kind == "near" else room
+    return Moments(own.rows, own.mean, (own.products + most * added).astype(np.float32))
 
 
 # --- whose the rows are ----------------------------------------------------------------------------------------------
@@ -90,9 +149,10 @@ def settings_of(options: argparse.Namespace, rule: str, clients: int) -> dict[st
 class Liars(Alone):
     """Workers whose last clients lie."""
 
-    def __init__(self, worker: Worker, liars: frozenset[int]) -> None:
+    def __init__(self, worker: Worker, liars: frozenset[int], kind: str, rounds: int) -> None:
         super().__init__(worker)
-        self._liars = liars
+        self._liars, self._kind, self._rounds = liars, kind, rounds
+        self._spec = worker.manifest.features
 
     def call(self, method: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         found = super().call(method, calls)
@@ -100,11 +160,16 @@ class Liars(Alone):
             return found
         return [
             [
-                replace(one, update=lied(call[1], one.update)) if member.client in self._liars else one
+                self._lied(call[1], member, one) if member.client in self._liars else one
                 for member, one in zip(call[0], group, strict=True)
             ]
             for call, group in zip(calls, found, strict=True)
         ]
+
+    def _lied(self, start: Weights, member: ClientPart, one: Trained) -> Trained:
+        done = (member.task.round - 1) / self._rounds
+        said = lied(self._kind, start, Said(one.update, one.report), self._spec, done)
+        return replace(one, update=said.tensors, report=said.report)
 
 
 def simulated(options: argparse.Namespace, kind: str, rule: str, folder: Path) -> dict[str, Any]:
@@ -121,10 +186,9 @@ def simulated(options: argparse.Namespace, kind: str, rule: str, folder: Path) -
         test_examples=options.test_examples,
     )  # fmt: skip
     worker = Worker(plan)
-    liars = (
-        frozenset(range(options.clients - options.liars, options.clients)) if kind == "negated" else frozenset[int]()
-    )
-    fleet = Fleet(plan, worker.manifest, worker.population.clients, len(worker.tested), Liars(worker, liars))
+    last = range(options.clients - options.liars, options.clients)
+    crew = Liars(worker, frozenset(last if kind in LYING else ()), kind, options.rounds)
+    fleet = Fleet(plan, worker.manifest, worker.population.clients, len(worker.tested), crew)
     state, line = RunState(Model(0, worker.learner.initial, {})), dict[str, Any]()
     outliers = 0
     while state.round < options.rounds:
@@ -154,7 +218,7 @@ def lie() -> None:
         return found
 
     def save(store: JobStore, tensors: Weights, report: Any) -> None:
-        save_update(store, lied(start, tensors), report)
+        save_update(store, lied("negated", start, Said(tensors, {}), None, 0.0).tensors, report)
 
     part.current = current
     setattr(JobStore, "save_update", save)  # noqa: B010 -- the same, for who reads types: it is a method of all stores
@@ -209,6 +273,8 @@ def measured(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     if options.liars:
         cases = [(WITHOUT, PLAIN), *cases]
     run = served if options.bundle else simulated
+    if options.bundle and set(options.fleets.split(",")) & set(CLAIMS):
+        raise SystemExit("what devices tell beside their updates is simulated: leave out --bundle")
     kept = options.out / ("served.json" if options.bundle else "simulated.json")
     found: dict[str, dict[str, Any]] = json.loads(kept.read_text()) if kept.exists() else {}
     for kind, rule in cases:

@@ -208,6 +208,11 @@ class JobSettings(BaseModel):
         return self
 
     @property
+    def is_robust(self) -> bool:
+        """Whether what devices tell is joined by a rule that few liars do not move far."""
+        return self.aggregation != PLAIN
+
+    @property
     def is_buffered(self) -> bool:
         """Whether updates count in the round in which they come, not in that which they were asked for."""
         return self.schedule == "buffered"

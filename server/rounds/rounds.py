@@ -21,11 +21,12 @@ from edge_client.tasks.task import TaskType
 from edge_client.wire.protocol import Report
 from edge_client.wire.scalars import encode_record
 from server.jobs.job import PAUSED, RUNNING, Job
+from server.jobs.settings import JobSettings
 from server.means.registry import PLAIN
 from server.rounds import claims
 from server.rounds.claims import Claim
 from server.rounds.outcome import late
-from server.rounds.outcome.aggregation import bounded
+from server.rounds.outcome.aggregation import mean_claim
 from server.rounds.outcome.evaluation import evaluate, on_devices, task_of, unlearned_in
 from server.rounds.outcome.outcomes import Outcome, aggregate
 from server.rounds.places.fleet import all_have_reported, present
@@ -202,7 +203,7 @@ def _evaluate(store: Store, job: Job, round_: Round, outcome: Outcome) -> dict[s
     if not settings.is_private:
         bases = [round_.version - age for age in outcome.staleness] or [round_.version] * len(reports)
         unlearned = unlearned_in(store.bundles.manifest(job.bundle), bases)
-        known |= _as_reported(reports, settings.weight_bound, task_of(store, job), unlearned)
+        known |= _as_reported(reports, settings, task_of(store, job), unlearned)
     done = job.done + 1
     if settings.held_out and _is_last(job, round_) and (done % settings.evaluate_every == 0 or done == settings.rounds):
         known |= evaluate(store, job, outcome.model.result, done=done)
@@ -210,13 +211,12 @@ def _evaluate(store: Store, job: Job, round_: Round, outcome: Outcome) -> dict[s
 
 
 def _as_reported(
-    reports: Sequence[Report], bound: float, task: TaskType, unlearned: Collection[int]
+    reports: Sequence[Report], settings: JobSettings, task: TaskType, unlearned: Collection[int]
 ) -> dict[str, float]:
     """What devices say of their examples."""
-    weights = bounded([report.examples for report in reports], bound)
-    loss = sum(report.loss * weight for report, weight in zip(reports, weights, strict=True)) / sum(weights)
-    examples = sum(report.examples for report in reports)
-    return {"examples": examples, "loss": loss, **on_devices(reports, bound, task, unlearned)}
+    counts, bound, robust = [report.examples for report in reports], settings.weight_bound, settings.is_robust
+    loss = mean_claim([report.loss for report in reports], counts, bound, robust=robust)
+    return {"examples": sum(counts), "loss": loss, **on_devices(reports, bound, task, unlearned, robust=robust)}
 
 
 # --- publish ---------------------------------------------------------------------------------------------------------

@@ -148,7 +148,9 @@ class Reports:
         with self._store.database.write() as connection:
             current = rounds.lock(connection, part.job, part.round)  # whoever closes it takes the round first too
             parts.judge(connection, part, told)
-            known = on_devices(parts.judged(connection, current), job.settings.weight_bound, task_of(self._store, job))
+            bound, robust = job.settings.weight_bound, job.settings.is_robust
+            judged = parts.judged(connection, current)
+            known = on_devices(judged, bound, task_of(self._store, job), robust=robust)
             metrics.replace(connection, current, known)
             rounds.add_to_result(connection, current, known)
         return Receipt(0.0)

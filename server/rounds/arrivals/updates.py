@@ -61,7 +61,7 @@ def read_update(path: Path, manifest: Manifest, units: Sequence[int]) -> Update:
     except SafetensorError as error:
         raise _invalid(f"it is not a safetensors file: {error}") from None
     try:
-        report = _REPORT.validate_json(metadata.get(REPORT, ""))
+        report = _REPORT.validate_json(metadata.get(REPORT, ""), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

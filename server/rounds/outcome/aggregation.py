@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest
+from edge_client.wire.protocol import Report
 from edge_client.wire.scalars import Participant
+from server.means.trimmed import trimmed
+from server.means.units import WEIGHT_BOUND
+
+STEPS_BOUND = 2.0
+"""Times the median device's: as many steps are believed where devices weigh alike, as rows differ more than that."""
 
 
 @dataclass
@@ -62,7 +68,7 @@ class Mean:
         return {name: (np.sqrt(sums.squares) / sums.examples).astype(np.float32) for name, sums in self._sums.items()}
 
 
-def bounded(counts: Sequence[int], bound: float) -> list[float]:
+def bounded(counts: Sequence[float], bound: float) -> list[float]:
     """Weights of which none is more than `bound` times the median one; of an even number the lower median counts.
 
     A device says itself how many examples it has: no more than a share of the mean must hang on its word.
@@ -71,6 +77,30 @@ def bounded(counts: Sequence[int], bound: float) -> list[float]:
         return []
     largest = bound * statistics.median_low(counts)
     return [min(count, largest) for count in counts]
+
+
+def mean_claim(values: Sequence[float], counts: Sequence[int], bound: float, *, robust: bool) -> float:
+    """The mean of a number that devices say of themselves, such as a loss, by how many examples each is of.
+
+    By a robust rule without the largest and the smallest ones, each device with the weight of the median one at most.
+    By the plain mean none is larger than `bound` times the median one, or than 1, as a share may be, nor below zero.
+    """
+    if robust:
+        weights = np.array(bounded(counts, WEIGHT_BOUND), np.float64)
+        return float(trimmed(np.array(values, np.float64)[:, None], weights)[0])
+    weights, largest = bounded(counts, bound), max(1.0, bound * statistics.median_low(values))
+    within = [min(max(value, 0.0), largest) for value in values]
+    return sum(value * weight for value, weight in zip(within, weights, strict=True)) / sum(weights)
+
+
+def mean_steps(reports: Sequence[Report], bound: float) -> float:
+    """How many steps an update is of, in the mean that weighs examples, both bounded by the median device's.
+
+    A device says itself how many steps it took: the head's gradient is a change divided by their mean.
+    """
+    weights = bounded([report.examples for report in reports], bound)
+    steps = bounded([report.steps for report in reports], max(bound, STEPS_BOUND))
+    return sum(own * weight for own, weight in zip(steps, weights, strict=True)) / sum(weights)
 
 
 def bounded_scalars(clients: Sequence[Participant], bound: float) -> list[Participant]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from edge_client.bundle.manifest import Manifest
 from edge_client.tasks.registry import task_named
+from edge_client.training.epoch import steps_in
 from edge_client.training.features import MOST
 from edge_client.wire.protocol import Report, Training
 from edge_client.wire.scalars import ScalarReport
@@ -18,18 +19,20 @@ LARGEST_DERIVATIVE = 1e6
 
 
 def held_to(report: Report, declared: int | None, training: Training, manifest: Manifest) -> Report:
-    """The report with no more examples than there can be; refused where it counts what cannot be.
+    """The report with no more examples and steps than there can be; refused where it counts what cannot be.
 
     A file that has grown since the check-in makes an honest device count more than it declared: it keeps its place,
     with the weight that it declared.
     """
     check_held_back(report, declared, training, manifest)
-    steps = min(report.steps, training.iterations or report.steps)
+    possible = training.iterations if declared is None else steps_in(training, declared)  # a row in each at least
+    steps = min(report.steps, possible or report.steps)
     most = min(report.examples, steps * training.batch)
     looked_at = MOST if declared is None else min(MOST, declared)
     rows = task_named(manifest.model.task).most_feature_rows(looked_at, training.length)
     measured = min(report.measured, rows)
-    return replace(report, examples=most if declared is None else min(most, declared), measured=measured)
+    examples = most if declared is None else min(most, declared)
+    return replace(report, examples=examples, steps=steps, measured=measured)
 
 
 def scalars_held_to(report: ScalarReport, declared: int | None) -> ScalarReport:

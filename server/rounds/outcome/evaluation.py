@@ -25,7 +25,7 @@ from edge_client.training.epoch import evaluate as judged
 from edge_client.wire.protocol import Report
 from server.errors import Refusal
 from server.jobs.job import Job
-from server.rounds.outcome.aggregation import bounded
+from server.rounds.outcome.aggregation import mean_claim
 from server.storage.store import Store
 
 if TYPE_CHECKING:
@@ -109,7 +109,12 @@ def _figures(task: TaskType, score: Score) -> dict[str, float]:
 
 
 def on_devices(
-    reports: Sequence[Report], bound: float, task: TaskType, unlearned: Collection[int] = ()
+    reports: Sequence[Report],
+    bound: float,
+    task: TaskType,
+    unlearned: Collection[int] = (),
+    *,
+    robust: bool = False,
 ) -> dict[str, float]:
     """Average what devices measured on examples of their own, and count them; none weighs much more than the others.
 
@@ -119,6 +124,7 @@ def on_devices(
         task: whose scores they tell.
         unlearned: places of reports whose global model had a task layer that nobody had trained: what it got right is
             chance, and is left out.
+        robust: join them as the job's rule joins updates, so that few that lie do not move the mean.
     """
     measured = {place: report for place, report in enumerate(reports) if report.held_back}
     if not measured:
@@ -126,7 +132,7 @@ def on_devices(
     known: dict[str, float] = {"evaluated": len(measured)}
     learned = [report for place, report in measured.items() if place not in unlearned]
     for whose, told in (("global", learned), ("personal", list(measured.values()))):
-        figures = _figures(task, _mean(told, bound, task, whose)) if told else {}
+        figures = _figures(task, _mean(told, bound, task, whose, robust=robust)) if told else {}
         known |= {f"{name}_{whose}": value for name, value in figures.items()}
     return known
 
@@ -136,7 +142,7 @@ def unlearned_in(manifest: Manifest, bases: Sequence[int]) -> frozenset[int]:
     return frozenset(place for place, base in enumerate(bases) if base == 0) if manifest.head else frozenset()
 
 
-def _mean(reports: Sequence[Report], bound: float, task: TaskType, whose: str) -> Score:
+def _mean(reports: Sequence[Report], bound: float, task: TaskType, whose: str, *, robust: bool) -> Score:
     """The scores of one prediction, a mean over the devices that told them."""
     told = [(report.held_back, _sums(report, task, whose)) for report in reports]
     names = [score.name for score in task.scores]
@@ -144,9 +150,8 @@ def _mean(reports: Sequence[Report], bound: float, task: TaskType, whose: str) -
     for name in names:
         own = [(held_back, sums[name]) for held_back, sums in told if name in sums]
         if own:
-            weights = bounded([held_back for held_back, _ in own], bound)
-            scaled = (value * weight / held for (held, value), weight in zip(own, weights, strict=True))
-            means[name] = sum(scaled) / sum(weights)
+            held = [held_back for held_back, _ in own]
+            means[name] = mean_claim([value / rows for rows, value in own], held, bound, robust=robust)
     return Score(1, means)
 
 

@@ -28,7 +28,7 @@ from edge_client.bundle.manifest import FeatureSpec
 from edge_client.bundle.names import FEATURES
 from edge_client.training.features import MEAN, PRODUCTS, Moments
 from edge_client.wire.protocol import Training
-from server.means.rule import Numbers
+from server.means.rule import FEWEST, Numbers
 
 COUNT = FEATURES + "count"
 SHARES = FEATURES + "shares"
@@ -51,8 +51,12 @@ LEAST_SPREAD = 0.1
 """Of the features' usual size: what hardly varies beside it moves when the adapter does, and must not then decide."""
 AGAIN = 12
 """One in so many of a round's clients measures, after the first round: features change while the units train."""
+MOST_ASKED = 64
+"""Of a round's clients: thousands of rows say enough, and each device's moments are looked at."""
 KEPT = 0.9
 """What rows that were told before count for, in each round: so much of them is out of date."""
+ROUNDING = 1e-3
+"""Of a feature's variance: by how much products may fall short of a covariance."""
 MOST_TIMES_USUAL = 100.0
 """How much larger than those of the exporter's sentences a device's features may be."""
 
@@ -73,8 +77,14 @@ class LocalSteps(NamedTuple):
 
 
 def is_asked(version: int, slot: int, per_round: int) -> bool:
-    """Whether the client of a place measures, in a round that starts from a version."""
-    return version == 0 or slot < max(1, per_round // AGAIN)
+    """Whether the client of a place measures, in a round that starts from a version.
+
+    Three at least, so that what one tells is compared; each place in its turn, so that none is always heard.
+    """
+    if version == 0:
+        return slot < MOST_ASKED
+    asked = min(max(FEWEST, per_round // AGAIN), MOST_ASKED)
+    return (slot - version * asked) % per_round < asked
 
 
 def joined(state: Weights, told: Iterable[Moments]) -> Weights:
@@ -82,7 +92,7 @@ def joined(state: Weights, told: Iterable[Moments]) -> Weights:
     new = [(float(one.rows), one) for one in told if one.rows]
     if not new:
         return {name: state[name] for name in (COUNT, MEAN, PRODUCTS) if name in state}
-    known = [*_kept(state), *new]
+    known = [*kept(state), *new]
     total = sum(rows for rows, _ in known)
     shares = [rows / total for rows, _ in known]
     means = [one.mean.astype(np.float64) for _, one in known]
@@ -93,8 +103,8 @@ def joined(state: Weights, told: Iterable[Moments]) -> Weights:
     return {COUNT: np.array([total], np.float32), MEAN: mean.astype(np.float32), PRODUCTS: products.astype(np.float32)}
 
 
-def _kept(state: Weights) -> list[tuple[float, Moments]]:
-    """What was told before, with the rows that it counts for."""
+def kept(state: Weights) -> list[tuple[float, Moments]]:
+    """The moments that were told before, with the rows that they count for; none at first."""
     if COUNT not in state:
         return []
     rows = float(state[COUNT][0])
@@ -135,7 +145,7 @@ def stepped(change: Weights, state: Weights, spec: FeatureSpec, steps: LocalStep
     about = state[PRODUCTS] if spec.bias else state[PRODUCTS] + _packed(state[MEAN], len(state[PRODUCTS]))
     ridge = _ridge(rows, weight.shape) if rows else RIDGE
     curvature = _curvature(state, bias) if rows else CURVATURE
-    moved = way * CURVATURE / curvature * _solved(weight - np.outer(bias, mean), about, mean, ridge)
+    moved = way * CURVATURE / curvature * solved(weight - np.outer(bias, mean), about, mean, ridge)
     after = {spec.weight: moved.astype(np.float32)}
     if spec.bias:
         after[spec.bias] = (bias_way * bias - moved @ mean).astype(np.float32)
@@ -173,9 +183,9 @@ def whitened(weight: Numbers, bias: Numbers | None, state: Weights) -> Numbers:
     return rows - np.outer(rows @ along, along)
 
 
-def _solved(rows: Numbers, products: Array, mean: Numbers, ridge: float) -> Numbers:
+def solved(rows: Numbers, products: Array, mean: Numbers, ridge: float = RIDGE) -> Numbers:
     """Rows through the inverse of the features' covariance, in units of each feature's own spread."""
-    return _turned(rows, products, mean, 1.0, ridge) / _spread(products, mean)
+    return _turned(rows, products, mean, 1.0, ridge) / spread_of(products, mean)
 
 
 def freedom_of(state: Weights) -> float:
@@ -190,23 +200,20 @@ def _turned(rows: Numbers, products: Array, mean: Numbers, power: float, ridge: 
     """Rows in units of each feature's own spread, through a power of the inverse of what is left of the covariance."""
     values, vectors = _correlation(products, mean)
     eased = (values + ridge) ** power
-    rows = rows / _spread(products, mean)
+    rows = rows / spread_of(products, mean)
     return rows / eased if vectors is None else rows @ ((vectors / eased) @ vectors.T)
 
 
 def _correlation(products: Array, mean: Numbers) -> tuple[Numbers, Numbers | None]:
     """Eigenvalues and vectors of the covariance in units of features' own spread; of variances alone no vectors."""
-    width, spread = len(mean), _spread(products, mean)
+    width, spread = len(mean), spread_of(products, mean)
     if len(products) == width:
         return np.ones(width), None
-    covariance = np.zeros((width, width))
-    covariance[np.triu_indices(width)] = products
-    covariance = covariance + np.triu(covariance, 1).T
-    values, vectors = np.linalg.eigh(covariance / np.outer(spread, spread))
+    values, vectors = np.linalg.eigh(_square(products, width) / np.outer(spread, spread))
     return np.maximum(values, 0.0), vectors  # what devices tell need not be a covariance
 
 
-def _spread(products: Array, mean: Numbers) -> Numbers:
+def spread_of(products: Array, mean: Numbers) -> Numbers:
     variances = np.maximum(_diagonal(products, len(mean)).astype(np.float64), 0.0)
     size = np.mean(variances + np.square(mean)) + np.finfo(np.float32).tiny
     return np.sqrt(np.maximum(variances, LEAST_SPREAD**2 * size))
@@ -214,13 +221,44 @@ def _spread(products: Array, mean: Numbers) -> Numbers:
 
 def unlikely(moments: Moments, spec: FeatureSpec) -> str | None:
     """Why moments cannot be those of a model's features; None where they can."""
-    variances = _diagonal(moments.products, len(moments.mean))
+    variances = variances_of(moments)
     if (variances < 0).any():
         return "its features vary by less than nothing"
+    if len(moments.products) > len(moments.mean) and not _is_covariance(moments):
+        return "its features vary together as none do: their products are no covariance"
     square, most = float((variances + np.square(moments.mean)).sum()), MOST_TIMES_USUAL * max(spec.square, 1e-6)
     if square > most:
         return f"its features have a mean square of {square:.3g}, {square / spec.square:.0f} times the usual"
     return None
+
+
+def variances_of(moments: Moments) -> Numbers:
+    """How much each feature varies."""
+    return _diagonal(moments.products, len(moments.mean)).astype(np.float64)
+
+
+def covariance_of(moments: Moments) -> Numbers:
+    """How features vary together [features, features], or each alone where no more is told."""
+    return _square(moments.products, len(moments.mean))
+
+
+def _square(products: Array, width: int) -> Numbers:
+    if len(products) == width:
+        return products.astype(np.float64)
+    square = np.zeros((width, width))
+    square[np.triu_indices(width)] = products
+    return square + np.triu(square, 1).T
+
+
+def _is_covariance(moments: Moments) -> bool:
+    """Whether some rows have these products, up to rounding: none vary by less than nothing in any direction."""
+    spread = spread_of(moments.products, np.zeros(len(moments.mean)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = covariance_of(moments) / np.outer(spread, spread) + ROUNDING * np.eye(len(spread))
+    try:
+        return bool(np.isfinite(np.linalg.cholesky(scaled)).all())
+    except np.linalg.LinAlgError:
+        return False
 
 
 def _diagonal(products: Array, width: int) -> Array:

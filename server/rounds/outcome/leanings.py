@@ -18,7 +18,8 @@ from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import Manifest
 from edge_client.bundle.names import LEANING
 from server.jobs.settings import JobSettings
-from server.means.rule import Numbers
+from server.means.rule import Numbers, no_longer
+from server.rounds.outcome.outliers import HEAD_NORM, Norms, kind_of_unit
 from server.storage.files.models import Model
 
 KEPT = 0.9
@@ -62,16 +63,25 @@ class _Products:
 class Leanings:
     """Of a round's clients, by what rounds before tell and for those to come."""
 
-    def __init__(self, start: Model, settings: JobSettings, manifest: Manifest) -> None:
+    def __init__(self, start: Model, settings: JobSettings, manifest: Manifest, usual: Norms | None = None) -> None:
+        """`usual` has the median lengths of the round's updates: no client tells more than goes with one of these."""
         self._start = start
+        self._usual = usual or {}
         self._bias = manifest.features.bias if manifest.features is not None and settings.measures(manifest) else ""
         known = bool(self._bias) and 0 < len(manifest.model.labels) <= MOST_CLASSES
-        self._parameters = {one.name for unit in manifest.units for one in unit.parameters} if known else set[str]()
+        units = manifest.units if known else []
+        self._parameters = {one.name: kind_of_unit(unit) for unit in units for one in unit.parameters}
         self._told: dict[str, _Products] = {}
         self._slopes: dict[str, Numbers] = {}
 
-    def without_leaning(self, update: Mapping[str, Array], weights: Mapping[str, float]) -> Mapping[str, Array]:
-        """What is left of the parameters that an update weighs in; what goes with its errors is noted for later."""
+    def without_leaning(
+        self, update: Mapping[str, Array], weights: Mapping[str, float], norms: Norms | None = None
+    ) -> Mapping[str, Array]:
+        """What is left of the parameters that an update weighs in; what goes with its errors is noted for later.
+
+        What is taken from a parameter's change is as long as the change at most: earlier rounds' clients may have lied.
+        So may this one: what is noted of it is as of an update of the median lengths, if its own (`norms`) are longer.
+        """
         own = {name: update[name] for name in weights}
         if not self._parameters:
             return own
@@ -80,9 +90,16 @@ class Leanings:
             far = np.subtract(own[name], self._start.weights[name], dtype=np.float64).ravel()
             if name not in self._told:
                 self._told[name] = _Products.empty(len(errors), len(far))
-            self._told[name].add(errors, far, weights[name])
-            own[name] = own[name] - (errors @ self._slope(name, len(errors), len(far))).reshape(own[name].shape)
+            believed = self._share(HEAD_NORM, norms) * errors, self._share(self._parameters[name], norms) * far
+            self._told[name].add(*believed, weights[name])
+            taken = no_longer((errors @ self._slope(name, len(errors), len(far)))[None], float(np.linalg.norm(far)))
+            own[name] = own[name] - taken.reshape(own[name].shape)
         return own
+
+    def _share(self, kind: str, norms: Norms | None) -> float:
+        """What is left of a client's part in what later rounds know."""
+        own, usual = (norms or {}).get(kind, 0.0), self._usual.get(kind, 0.0)
+        return min(1.0, usual / own) if own > 0 and usual > 0 else 1.0
 
     def _slope(self, name: str, classes: int, size: int) -> Numbers:
         """How far a parameter goes for each error, by what rounds before tell."""

@@ -31,11 +31,12 @@ from server.means.units import WEIGHT_BOUND, against_in_words, combined, in_word
 from server.privacy.budget import mechanism_of, wanted_in
 from server.privacy.noise import Noise
 from server.rounds.outcome import features
-from server.rounds.outcome.aggregation import Holder, Mean, bounded_scalars, weights_of
+from server.rounds.outcome.aggregation import Holder, Mean, bounded, bounded_scalars, mean_steps, weights_of
 from server.rounds.outcome.counts import scalars_held_to
 from server.rounds.outcome.late import aged
 from server.rounds.outcome.leanings import Leanings
-from server.rounds.outcome.outliers import Norms, beyond, sizes, usual_in, usual_sizes
+from server.rounds.outcome.moments import believed, change_in, usual_change
+from server.rounds.outcome.outliers import Norms, beyond, sizes, usual, usual_in, usual_sizes
 from server.rounds.outcome.voices import compared_heads, is_whole_head, voices
 from server.storage.files.models import Model, moved, repeated
 from server.storage.schema.rows import Part, Reported, Round
@@ -155,7 +156,7 @@ def mean_of_updates(
     updates: Sequence[Contribution],
     settings: JobSettings,
     manifest: Manifest,
-    usual: Norms,
+    known: Norms,
     noise: Noise | None = None,
 ) -> Outcome:
     """By the job's mean; those that go far beyond what is usual are left out. Noise is drawn where none is given."""
@@ -164,14 +165,14 @@ def mean_of_updates(
     refused: list[tuple[str, str]] = []
     taken: list[Contribution] = []
     for update in updates:
-        if why := beyond(update.norms, usual, settings.norm_bound):
+        if why := beyond(update.norms, known, settings.norm_bound):
             refused.append((update.part, why))
         else:
             taken.append(update)
     reports = [update.report for update in taken]
     holders = [Holder(_clarity(update, manifest), update.report.examples) for update in taken]
-    come = (_plain if settings.aggregation == PLAIN else _robust)(start, taken, holders, settings, manifest)
-    start, change = _by_features(come.start, come.change, come.told, reports, settings, manifest)
+    come = (_robust if settings.is_robust else _plain)(start, taken, holders, settings, manifest)
+    start, change = _by_features(come, settings, manifest)
     staleness = tuple(update.staleness for update in taken if update.staleness is not None)
     return Outcome(
         moved(start, change, settings, manifest, come.errors),
@@ -192,6 +193,9 @@ class _Come(NamedTuple):
     errors: Weights
     """The change's standard errors."""
     told: list[Moments]
+    """Those that are believed."""
+    reports: list[Report]
+    """Of the updates that count."""
     odd: tuple[tuple[str, str], ...] = ()
 
 
@@ -199,13 +203,17 @@ def _plain(
     start: Model, taken: Sequence[Contribution], holders: Sequence[Holder], settings: JobSettings, manifest: Manifest
 ) -> _Come:
     """One update at a time."""
-    mean, told, leanings = Mean(start.weights), list[Moments](), Leanings(start, settings, manifest)
+    lengths = usual([update.norms for update in taken], fewest=1)
+    mean, told, leanings = Mean(start.weights), list[Moments](), Leanings(start, settings, manifest, lengths)
     for update, weights in zip(taken, weights_of(holders, settings.weight_bound, manifest), strict=True):
         tensors = update.tensors()
-        mean.add(leanings.without_leaning(tensors, weights), weights)
+        mean.add(leanings.without_leaning(tensors, weights, update.norms), weights)
         told.append(moments_in(tensors, update.report.measured))
+    changes, spec = mean.changes(), manifest.features
+    if spec is not None and taken:
+        told = believed(start.optimizer, told, change_in(changes, spec))
     start = replace(start, optimizer=start.optimizer | leanings.state())
-    return _Come(start, mean.changes(), mean.errors(), told)
+    return _Come(start, changes, mean.errors(), told, [update.report for update in taken])
 
 
 def _robust(
@@ -215,7 +223,8 @@ def _robust(
     rule = MEANS.find(settings.aggregation)
     tensors = [update.tensors() for update in taken]
     told = [moments_in(own, update.report.measured) for own, update in zip(tensors, taken, strict=True)]
-    moments = features.joined(start.optimizer, told) if settings.measures(manifest) else {}
+    moments = features.joined(start.optimizer, _believed(start, told, tensors, manifest))
+    moments = moments if settings.measures(manifest) else {}
     heads = compared_heads(start.weights, moments, tensors, manifest)
     start, away = _heard(rule, start, taken, tensors, moments, heads, manifest)
     inside = [place for place in range(len(taken)) if place not in away]
@@ -226,8 +235,18 @@ def _robust(
     words = {inside[holder]: in_words(parts) for holder, parts in mean.odd.items()}
     words |= {place: against_in_words(cosine) for place, cosine in away.items()}
     odd = tuple((taken[place].part, why) for place, why in sorted(words.items()))
-    state = start.optimizer | mean.sizes
-    return _Come(replace(start, optimizer=state), mean.change, mean.errors, [told[place] for place in inside], odd)
+    found = _believed(start, [told[place] for place in inside], kept, manifest)
+    start = replace(start, optimizer=start.optimizer | mean.sizes)
+    return _Come(start, mean.change, mean.errors, found, [taken[place].report for place in inside], odd)
+
+
+def _believed(
+    start: Model, told: Sequence[Moments], updates: Sequence[Mapping[str, Any]], manifest: Manifest
+) -> list[Moments]:
+    """The moments beside updates that are joined."""
+    if manifest.features is None or not updates:
+        return []
+    return believed(start.optimizer, told, usual_change(updates, start.weights, manifest.features))
 
 
 def _heard(
@@ -263,25 +282,18 @@ def _clarity(update: Contribution, manifest: Manifest) -> dict[int, float]:
     return kind_of(update.training).clarity(manifest, update.training, update.units)
 
 
-def _by_features(
-    start: Model,
-    change: Weights,
-    told: Sequence[Moments],
-    reports: Sequence[Report],
-    settings: JobSettings,
-    manifest: Manifest,
-) -> tuple[Model, Weights]:
+def _by_features(come: _Come, settings: JobSettings, manifest: Manifest) -> tuple[Model, Weights]:
     """The change with the head's as features have it, and the model with what devices told of them."""
-    spec = manifest.features
+    spec, start, reports = manifest.features, come.start, come.reports
     if spec is None or not settings.measures(manifest) or not reports:
-        return start, change
-    state = start.optimizer | features.joined(start.optimizer, told)
-    examples = sum(report.examples for report in reports)
-    steps = sum(report.steps * report.examples for report in reports) / examples
-    taken = features.LocalSteps(settings.training, steps, examples if manifest.model.labels else 0)
+        return start, come.change
+    state = start.optimizer | features.joined(start.optimizer, come.told)
+    bound = min(settings.weight_bound, WEIGHT_BOUND) if settings.is_robust else settings.weight_bound
+    rows = sum(bounded([report.examples for report in reports], bound)) if manifest.model.labels else 0
+    taken = features.LocalSteps(settings.training, mean_steps(reports, bound), round(rows))
     if taken.rows and not start.version:
-        state |= features.shares_of(change, spec, taken)
-    return replace(start, optimizer=state), features.stepped(change, state, spec, taken)
+        state |= features.shares_of(come.change, spec, taken)
+    return replace(start, optimizer=state), features.stepped(come.change, state, spec, taken)
 
 
 def step_of_scalars(

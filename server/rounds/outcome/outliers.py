@@ -29,6 +29,7 @@ from server.storage.work import parts
 Norms = dict[str, float]
 """Root mean square of a change: of all units ("units"), of the head ("head"), of each unit ("unit " and its name)."""
 _UNIT = "unit "
+HEAD_NORM = "head"
 FEWEST_NORMS = 3
 """Below this a median says nothing."""
 _FEWEST_NUMBERS = 24
@@ -38,13 +39,18 @@ _LAST_ROUNDS = 4
 """With the open one. A unit may have one holder in a round, or none."""
 
 
+def kind_of_unit(unit: Unit) -> str:
+    """What a unit's length is called among the norms."""
+    return _UNIT + unit.name
+
+
 def norms(
     update: Mapping[str, NDArray[Any]], weights: Weights, head: frozenset[str], units: Sequence[Unit] = ()
 ) -> Norms:
     """How far an update goes, of its units and of its head, whatever their number of weights."""
     lengths: Norms = {}
-    each = ((_UNIT + unit.name, update.keys() & {one.name for one in unit.parameters}) for unit in units)
-    for kind, names in (("units", update.keys() - head), ("head", update.keys() & head), *each):
+    each = ((kind_of_unit(unit), update.keys() & {one.name for one in unit.parameters}) for unit in units)
+    for kind, names in (("units", update.keys() - head), (HEAD_NORM, update.keys() & head), *each):
         size = sum(update[name].size for name in names)
         if size:
             squares = sum(

@@ -10,9 +10,17 @@ from hypothesis import strategies as st
 from edge_client.bundle import manifest as manifests
 from edge_client.bundle.manifest import FILE_NAME
 from edge_client.estimators.registry import kind_of
-from edge_client.wire.protocol import Training
+from edge_client.wire.protocol import Report, Training
 from edge_client.wire.scalars import Participant, ScalarReport
-from server.rounds.outcome.aggregation import Holder, Mean, bounded, bounded_scalars, weights_of
+from server.rounds.outcome.aggregation import (
+    Holder,
+    Mean,
+    bounded,
+    bounded_scalars,
+    mean_claim,
+    mean_steps,
+    weights_of,
+)
 
 START = {"a": np.zeros(2, np.float32), "b": np.ones(1, np.float32), "head": np.zeros(1, np.float32)}
 
@@ -105,3 +113,30 @@ def test_no_report_of_scalars_owns_a_unit(told, bound):
     for (count, units), kept in zip(told, found, strict=True):
         beside = [[other for other, also in told if unit in also] for unit in units] + [[other for other, _ in told]]
         assert kept == min(count, *(int(bound * sorted(one)[(len(one) - 1) // 2]) for one in beside))
+
+
+@pytest.mark.parametrize(
+    ("values", "robust", "mean"),
+    [
+        ([1.0, 2.0, 3.0], False, 2.0),
+        ([1.0, 2.0, 1e30], False, (1 + 2 + 4 * 2) / 3),
+        ([1.0, 2.0, -1e30], False, (1 + 2 + 0) / 3),
+        ([1.0, 2.0, 1e30], True, 2.0),
+        ([0.0] * 3 + [0.5] * 7, True, 0.5),
+        ([1e30] * 3 + [0.5] * 3 + [0.7] * 4, True, 0.7),
+        ([1e30], True, 1e30),
+    ],
+)
+def test_a_number_that_devices_say_of_themselves(values, robust, mean):
+    assert mean_claim(values, [10] * len(values), 4.0, robust=robust) == pytest.approx(mean)
+
+
+def test_no_device_weighs_more_than_others_in_what_it_says():
+    assert mean_claim([0.0, 0.0, 1.0], [10, 10, 10**9], 4.0, robust=False) == pytest.approx(4 / 6)
+
+
+def test_the_steps_of_a_change_are_bounded_by_those_of_the_median_device():
+    """Whoever claims a billion would divide the head's gradient by them."""
+    reports = [Report(10, 4, 1.0), Report(10, 4, 1.0), Report(10**9, 2**31, 1.0)]
+    assert mean_steps(reports, 4.0) == pytest.approx((4 + 4 + 4 * 16) / 6)
+    assert mean_steps(reports, 1.0) == pytest.approx((4 + 4 + 8) / 3)

@@ -11,6 +11,7 @@ from server.rounds.outcome.features import (
     BIAS_SHARE_OF_STEP,
     COUNT,
     KEPT,
+    MOST_ASKED,
     RIDGE,
     SHARE_OF_STEP,
     SHARES,
@@ -190,8 +191,11 @@ def test_moments_follow_features_that_grow(generator):
 
 def test_all_clients_of_the_first_round_are_asked_and_then_a_few():
     assert all(is_asked(0, slot, 24) for slot in range(24))
-    assert [slot for slot in range(24) if is_asked(1, slot, 24)] == [0, 1]
-    assert [slot for slot in range(3) if is_asked(7, slot, 3)] == [0]
+    assert [slot for slot in range(24) if is_asked(1, slot, 24)] == [3, 4, 5]
+    assert [slot for slot in range(24) if is_asked(8, slot, 24)] == [0, 1, 2]
+    assert [slot for slot in range(100) if is_asked(1, slot, 100)] == list(range(8, 16))
+    assert [slot for slot in range(3) if is_asked(7, slot, 3)] == [0, 1, 2]
+    assert sum(is_asked(0, slot, 1000) for slot in range(1000)) == MOST_ASKED
 
 
 def test_of_many_features_the_squares_alone_count(generator):
@@ -219,6 +223,19 @@ def test_moments_that_no_features_have_are_told():
     large = np.array([900.0, 0.0, 1.0], np.float32)
     assert "901 times the usual" in (unlikely(Moments(8, 0 * mean, large), SPEC) or "")
     assert unlikely(Moments(8, 0 * mean, np.array([2.0, 0.3, 1.0], np.float32)), SPEC) is None
+    assert unlikely(Moments(8, 0 * mean, np.array([1.0, 1.0, 1.0], np.float32)), SPEC) is None, "one is the other"
+
+
+@pytest.mark.parametrize("together", [1.01, -1.01, 3.4e38, -3.4e38])
+def test_features_vary_together_no_more_than_each_by_itself(together):
+    told = Moments(8, np.zeros(2, np.float32), np.array([1.0, together, 1.0], np.float32))
+    assert "no covariance" in (unlikely(told, SPEC) or "")
+
+
+def test_products_that_no_rows_have_are_no_covariance():
+    """Three features of which each two go against each other by .6: the sum of all would vary by less than nothing."""
+    told = Moments(8, np.zeros(3, np.float32), np.array([1.0, -0.6, -0.6, 1.0, -0.6, 1.0], np.float32))
+    assert "no covariance" in (unlikely(told, FeatureSpec("head.weight", "head.bias", 3.0)) or "")
 
 
 # --- through the real application ------------------------------------------------------------------------------------
@@ -240,39 +257,39 @@ def moments(server, bundle_name, generator):
 
 
 def test_devices_are_asked_by_their_places(server, bundle_name, moments):
-    """All of the first round; the first place of the next."""
-    server.create_job(bundle_name, per_round=2, over_selection=1, optimizers={"units": {"kind": "fedavg"}})
+    """All of the first round; three places of the next, which take turns."""
+    server.create_job(bundle_name, per_round=4, over_selection=1, optimizers={"units": {"kind": "fedavg"}})
     server.advance()
-    devices = server.device(), server.device()
+    devices = [server.device() for _ in range(4)]
     start = devices[0].weights("job")
     tasks = [device.task() for device in devices]
-    assert [task["measure"] for task in tasks] == [True, True]
+    assert all(task["measure"] for task in tasks)
     for device, task in zip(devices, tasks, strict=True):
         device.send(task, told_by(device, task, moments))
     server.advance()
     spec = server.store.bundles.manifest(bundle_name).features
     step = devices[0].weights("job")[spec.weight] - start[spec.weight]
     assert np.abs(step - 0.1).max() > 0.01, "the head's step is not the plain mean"
-    assert [device.task()["measure"] for device in reversed(devices)] == [True, False]
+    assert [device.task()["measure"] for device in reversed(devices)] == [True, True, False, True]
 
 
 def test_what_is_told_unasked_does_not_count(server, bundle_name, moments):
     """Nor more rows than a device has examples: nobody's features decide by being told often, or as many."""
-    server.create_job(bundle_name, per_round=2, over_selection=1)
+    server.create_job(bundle_name, per_round=4, over_selection=1)
     server.advance()
-    device, other = server.device(), server.device()
-    for one in (device, other):
+    devices = [server.device() for _ in range(4)]
+    for one in devices:
         task = one.task(examples=8)
         one.send(task, told_by(one, task, moments))
     server.advance()
     state = server.store.models.load(find_job(server.store, "job"), 1).optimizer
-    assert state[COUNT] == 2 * 8, "each claims moments of 16 rows"
-    task, unasked = device.task(examples=8), other.task(examples=8)
-    device.send(task, device.update(task))
-    other.send(unasked, told_by(other, unasked, moments))
+    assert state[COUNT] == 4 * 8, "each claims moments of 16 rows"
+    for one in devices:
+        task = one.task(examples=8)
+        one.send(task, one.update(task) if task["measure"] else told_by(one, task, moments))
     server.advance()
     after = server.store.models.load(find_job(server.store, "job"), 2).optimizer
-    assert after[COUNT] == 2 * 8
+    assert after[COUNT] == 4 * 8
     np.testing.assert_array_equal(after[MEAN], state[MEAN])
 
 

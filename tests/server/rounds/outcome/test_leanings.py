@@ -10,6 +10,7 @@ from edge_client.wire.protocol import ServerOptimizer, ServerOptimizers, Trainin
 from server.jobs.settings import JobSettings
 from server.rounds.outcome.aggregation import Mean
 from server.rounds.outcome.leanings import KEPT, MOST_CLASSES, RIDGE, Leanings
+from server.rounds.outcome.outliers import HEAD_NORM, kind_of_unit
 from server.storage.files.models import Model
 
 MEASURED = JobSettings(
@@ -151,3 +152,32 @@ def nothing_taken(fleet, settings):
     taken = leanings.without_leaning(update, dict.fromkeys(update, 1.0))
     assert all(taken[name] is value for name, value in update.items())
     return leanings
+
+
+def test_no_more_is_taken_from_a_change_than_it_is_long(fleet):
+    """Of a client whose bias says that its classes explain everything, many times over."""
+    first = Leanings(fleet.model(), MEASURED, fleet.manifest)
+    fleet.come(first, fleet.errors(20))
+    later = Leanings(fleet.model(first.state()), MEASURED, fleet.manifest)
+    update = fleet.update(fleet.errors(1)[0])
+    update[fleet.bias] = (fleet.start[fleet.bias] + 1000 * fleet.errors(1)[0]).astype(np.float32)
+    left = later.without_leaning(update, dict.fromkeys(fleet.names, 1.0))
+    for name in fleet.names:
+        own = np.linalg.norm(update[name] - fleet.start[name])
+        taken = np.linalg.norm(update[name] - left[name])
+        np.testing.assert_allclose(taken, own, rtol=1e-4)
+
+
+def test_a_client_tells_later_rounds_as_much_as_the_median_one(fleet):
+    """Whoever goes ten times as far counts as one that goes as far as others."""
+    unit = kind_of_unit(fleet.manifest.units[0])
+    one, other = (fleet.update(errors) for errors in fleet.errors(2))
+    states = []
+    for times in (1, 10):
+        leanings = Leanings(fleet.model(), MEASURED, fleet.manifest, {HEAD_NORM: 1.0, unit: 1.0})
+        sent = {name: fleet.start[name] + times * (value - fleet.start[name]) for name, value in other.items()}
+        leanings.without_leaning(one, dict.fromkeys(fleet.names, 1.0), {HEAD_NORM: 1.0, unit: 1.0})
+        leanings.without_leaning(sent, dict.fromkeys(fleet.names, 1.0), {HEAD_NORM: times, unit: times})
+        states.append(leanings.state())
+    for name, known in states[0].items():
+        np.testing.assert_allclose(states[1][name], known, rtol=1e-3, atol=1e-4)
