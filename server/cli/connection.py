@@ -42,6 +42,10 @@ class AdminError(SpryError):
     """The server did not do what was asked; says why and what to do."""
 
 
+class Refused(AdminError):
+    """The server is there, and says why it does not do that."""
+
+
 class NoAnswer(AdminError):
     """Nobody is there now; a server that starts again may be soon."""
 
@@ -227,7 +231,7 @@ def _problem(response: httpx.Response) -> AdminError:
             where = str(response.url.copy_with(path="/", query=None)).rstrip("/")
             return AdminError(f"{where} does not know this token; give one that its administrator made (--admin-token)")
         if problem["code"] != "http":
-            return AdminError(printable(str(problem["detail"])))
+            return Refused(printable(str(problem["detail"])))
     except (ValueError, KeyError, TypeError):
         pass
     answered = f"{response.url} answered {response.status_code} {response.reason_phrase}"

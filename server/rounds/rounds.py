@@ -310,7 +310,7 @@ def _end_round(
     metrics.add(connection, round_, known)
     done = job.done + 1
     jobs.set_done(connection, job.id, done)
-    if why := _stop_reason(connection, job, task_of(store, job).main_score, done, now):
+    if why := stop_reason(connection, job, task_of(store, job).main_score, done, now):
         jobs.end(connection, job.id, why, store.now())
 
 
@@ -335,7 +335,7 @@ def _fail(store: Store, job: Job, round_: Round, claim: Claim, why: str) -> None
             log.warning("job %s: round %d failed: %s", job.name, round_.number, why, extra=told)
 
 
-def _stop_reason(connection: Connection, job: Job, score: str, done: int, now: float) -> str | None:
+def stop_reason(connection: Connection, job: Job, score: str, done: int, now: float) -> str | None:
     """Why the job ends here, if it does; what devices measured counts where several have, or all of a small fleet."""
     settings = job.settings
     if done >= settings.rounds:

@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Annotated, Any
 
-from annotated_types import Len
+from annotated_types import Ge, Le, Len
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, field_validator
@@ -63,6 +63,16 @@ class Reason(BaseModel):
     reason: Annotated[str, Len(0, 200)] = ""
 
 
+class MoreRounds(BaseModel):
+    """How long a job goes on."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    rounds: Annotated[int, Ge(1), Le(1_000_000)]
+    patience: Annotated[int, Ge(1)] | None = None
+    """As before where it is left out."""
+
+
 # --- administrators --------------------------------------------------------------------------------------------------
 
 
@@ -98,6 +108,14 @@ def resume(services: UseServices, by: ByOperator, job: str) -> JobView:
     resumed = jobs.set_state(services.store, job, RUNNING, by)
     services.store.wake.set()
     return views.job(services.store, resumed)
+
+
+@router.post("/{job}/extend")
+def extend(services: UseServices, by: ByOperator, job: str, wanted: MoreRounds) -> JobView:
+    """Go on with a job for more rounds, from the weights that it has; also where it ended when its rounds were done."""
+    extended = jobs.extend(services.store, job, wanted.rounds, wanted.patience, by)
+    services.store.wake.set()
+    return views.job(services.store, extended)
 
 
 @router.post("/{job}/stop")

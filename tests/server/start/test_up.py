@@ -105,6 +105,12 @@ def test_what_was_learned_is_told_beside_one_place(told):
         assert re.search(rf"{what} 0\.\d{{3}}|{what} 1\.000", done.err), what
 
 
+def test_more_rounds_go_on_with_the_job(told, project):
+    change(project.folder, job={"rounds": 3})
+    again = json.loads(told("up", "--json").out)
+    assert (again["job"]["name"], again["job"]["done"], again["job"]["version"]) == ("mine", 3, 3)
+
+
 def test_other_settings_are_another_job(told, project):
     """One of its devices is killed meanwhile, which is told."""
     change(project.folder, job={"rounds": 1, "per_round": 1})
