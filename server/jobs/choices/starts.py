@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -90,7 +91,7 @@ def planned(manifest: Manifest, given: Mapping[str, Any], preset: str = "") -> J
         raise Refusal(422, "invalid", f"preset must be one of {', '.join(PRESETS)}, got {preset!r}")
     training = given.get("training", {})
     if not isinstance(training, Mapping):
-        raise Refusal(422, "invalid", "training must be an object of settings")
+        raise Refusal(422, "invalid", f"training must be an object of settings, got {json.dumps(training)}")
     start = preset or preset_for(manifest.adapter.method, training)
     wanted = merged(start_of(manifest, start), private_start(given), given)
     settings = JobSettings.model_validate(wanted)
