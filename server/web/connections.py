@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary, ref
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.addresses import PEER
-from server.web.standing import ANSWERING, Room, OpenConnections, disconnect, queued
+from server.web.standing import ANSWERING, OpenConnections, Room, disconnect, queued
 
 _CONNECTION = "spry.connection"
 _PROTOCOLS = (
