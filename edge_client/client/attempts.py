@@ -72,6 +72,7 @@ class Attempts:
         if job.update() is None:
             conditions = self.check_ins.conditions
             bench = self.workshop.bench_for(task, conditions.memory())
+            bench.require(task)
             job.save_about(KnownJob(task.job, task.job_name, task.bundle, task.runtime))
             examples, held_back = self.data.fitting(
                 bench.manifest.model, bench.kind.fields, bench.check(), bench.template, converses=bench.kind.converses
