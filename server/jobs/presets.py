@@ -93,7 +93,7 @@ for the head too, whose features are not measured then; rates by which units and
 average, in which noise cancels."""
 
 _ALONE: Mapping[str, Any] = {
-    "training": {"optimizer": "adamw", "learning_rate": 0.006},
+    "training": {"optimizer": "adamw", "learning_rate": 0.015},
     "optimizers": {"units": {"kind": "fedavg"}},
     "average": 0.0,
 }
