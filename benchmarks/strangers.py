@@ -114,7 +114,7 @@ def attack(port: int, connections: int, addresses: int, chosen: list[str]) -> No
 
 
 async def _timed(call: Awaitable[tuple[int, bytes]], took: list[float]) -> None:
-    """How long an answer takes; infinitely, where there is none."""
+    """Measure the seconds until an answer comes; infinity where none does."""
     began = time.perf_counter()
     try:
         status, _ = await asyncio.wait_for(call, 5)

@@ -9,7 +9,7 @@ from .errors import SpryError
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What steers a terminal, ends a line, turns the direction of writing, or is no character: half of a pair."""
+"""Characters that steer a terminal, end a line, change the direction of writing, or are half of a surrogate pair."""
 
 
 def parse_bytes(text: str) -> int:

@@ -80,7 +80,7 @@ class Environment(ImmutableSandboxedEnvironment):
 
     @pass_context
     def _words(self, _context: Context, size: int) -> str:
-        """Of so many characters that the template writes as they are."""
+        """Charge the characters that a template writes unchanged."""
         self.budget.step()
         self.budget.pay(size)
         return ""

@@ -21,7 +21,7 @@ from .protocol import PROBLEM, VERSION_HEADER, Problem
 
 T = TypeVar("T")
 _DIGITS = 15
-"""Of a version."""
+"""The largest version number."""
 _LONGEST = 1000
 """Characters of a refusal."""
 

@@ -60,7 +60,7 @@ Name = Annotated[str, Len(1, 100)]
 Positive = Annotated[int, Ge(1), Le(2**20)]
 Version = Annotated[int, Ge(0), Le(2**31 - 1)]
 Index = Annotated[int, Ge(0), Lt(2**16)]
-"""Of a unit, a segment or a device of a sum."""
+"""The largest number of a unit, a segment or a member of a secure sum."""
 Wait = Annotated[float, Ge(0), Le(1e6)]
 Rate = Annotated[float, Gt(0), Lt(1e3)]
 
@@ -96,7 +96,7 @@ class Training:
     head_learning_rate: Rate | None = None
     """The head's; `learning_rate` when left out."""
     weight_decay: Annotated[float, Ge(0), Lt(1)] = 0.0
-    """What a step takes from the weights themselves, times its rate (adamw)."""
+    """The weight decay of a step, times its rate (adamw)."""
     prefix_cache: bool = True
     """Keep the hidden states that enter the cut instead of computing them in every step."""
     exact_blocks: Annotated[int, Ge(0), Le(2**16)] = 1
@@ -119,9 +119,9 @@ class ServerOptimizer:
     learning_rate: Rate = 1e-3
     """The server's rate; fedavg takes the mean as it is."""
     beta1: Annotated[float, Ge(0), Lt(1)] = 0.9
-    """What the running mean of the changes keeps in a step."""
+    """The decay rate of the first moment."""
     beta2: Annotated[float, Ge(0), Lt(1)] = 0.99
-    """What the running mean of their squares keeps."""
+    """The decay rate of the second moment."""
     tau: Annotated[float, Gt(0), Le(1)] = 1e-3
     """Added to the root of that mean: smaller changes make smaller steps."""
 

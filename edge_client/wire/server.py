@@ -134,7 +134,7 @@ class Server:
             return []
 
     def weights(self, job: str, since: int, most: int) -> Tensors | None:
-        """What changed after a version, in so many bytes at most; None when nothing did."""
+        """Fetch what changed after a version, bounded in bytes; None when nothing did."""
         answer = self._request("GET", f"/jobs/{quote(job, safe='')}/weights", params={"since": since}, limit=most)
         return None if answer.response.status_code == HTTPStatus.NO_CONTENT else tensors_of(answer)
 
@@ -255,7 +255,7 @@ class Server:
 
 
 def _identity(enrolled: Enrolled) -> Enrolled:
-    """What a device is known by is sent with each request, and kept for ever: nothing else may stand there."""
+    """Refuse an identity with other characters: it is sent with each request, and kept for ever."""
     if not (_DEVICE.fullmatch(enrolled.device) and _SECRET.fullmatch(enrolled.secret)):
         raise BadAnswer(f"the server gives this device a name or a secret that is none; {_OTHER}", status=200)
     return enrolled

@@ -29,7 +29,7 @@ _WORDS = 24
 """Tokens of a text, at most."""
 _RATE, _WARM = 3e-3, 20
 _SPREAD = 0.3
-"""Of what the pooler learns to say, before its tanh."""
+"""The standard deviation of the pooler's target before its tanh."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _is_new(parameter: str, pooler: str) -> bool:
 
 
 class _Mean:
-    """What the pooler is to say: the mean over tokens, centred and of an even spread."""
+    """The target of the pooler: the mean over tokens, centred and scaled."""
 
     def __init__(self, base: nn.Module, texts: Sequence[Mapping[str, Tensor]]) -> None:
         self._base = base

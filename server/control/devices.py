@@ -47,7 +47,7 @@ class DeviceView(BaseModel):
 
 
 class FailureView(BaseModel):
-    """What was last refused of a device, or given back by it."""
+    """The last refusal or failure of a device."""
 
     time: float
     code: str
@@ -60,9 +60,9 @@ class ListedDevice(DeviceView):
     group: str
     """The label of its token."""
     version: str
-    """Of its client; empty until it has said it."""
+    """The version of the device's client; empty until it has told it."""
     failed: FailureView | None
-    """What went wrong last, whenever that was."""
+    """The last thing that went wrong, whenever that was."""
 
 
 class GroupView(BaseModel):
@@ -79,7 +79,7 @@ class DeviceList(BaseModel):
     total: int
     """That fit."""
     states: dict[str, int]
-    """How many would fit in each state, whichever is asked for."""
+    """The number of matching devices in each state, whichever state is asked for."""
     groups: list[GroupView]
     """All that there are to choose from; of many the largest."""
     devices: list[ListedDevice]

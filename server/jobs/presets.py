@@ -90,7 +90,7 @@ ABOUT: Mapping[str, str] = {
     "aligned-iteration": "As aligned, but devices send a few numbers after each step in place of weights.",
     "pairs": "For adapters of pairs: whole gradients by directions in turns; devices send a few numbers a step.",
 }
-"""Of each preset, whom it is for and what devices do, in a line."""
+"""One line for each preset: whom it is for and what devices do."""
 
 _PRIVATE: Mapping[str, Any] = {
     "training": {"optimizer": "sgd", "learning_rate": 0.3, "head_learning_rate": 0.03},

@@ -1,4 +1,4 @@
-"""What the rows would come to in one place: logistic regression on the frozen encoder's features.
+"""Compute the accuracy of all rows in one place: logistic regression on the frozen encoder's features.
 
 Computed on this machine when a job has ended, by the bundle's own programs: what devices learned together is then told
 beside what each has alone, and beside all rows in one place.
@@ -24,7 +24,7 @@ from server.means.rule import Numbers
 
 _STEPS = 300
 _PENALTY = 0.1
-"""Of the squared weights, over the rows, where a row of features has length 1: scikit-learn's `C` of 10."""
+"""The penalty of squared weights over the number of rows, for features of length 1: scikit-learn's `C` of 10."""
 
 
 class Rows(NamedTuple):
@@ -49,7 +49,7 @@ class Files(NamedTuple):
     train: Path
     held_out: Path
     devices: Sequence[Path]
-    """What each device has."""
+    """The rows of each device."""
 
 
 def baseline(bundle: Path, files: Files, tell: Callable[[str], None]) -> Baseline | None:

@@ -47,7 +47,7 @@ _WHY_MEAN = "begins with what the encoder says by its mean; "
 _READ_BY_MEAN = "bert"
 """The family of encoders of sentences whose classifiers have a pooler to learn it."""
 ROUNDS, PATIENCE = 40, 5
-"""Of a job of classes: rounds at most, and how many without a better accuracy end it."""
+"""The most rounds of a classification job, and the rounds without a better accuracy after which it ends."""
 
 
 @dataclass
@@ -191,7 +191,7 @@ def has_few_rows(survey: Survey) -> bool:
 
 
 def how(choice: Choice) -> str:
-    """How devices learn, in a few words."""
+    """Describe in a few words how devices learn."""
     if choice.job.preset:
         return "few rows, so devices walk by themselves"
     if not task_named(choice.model.task).has_head:

@@ -10,7 +10,7 @@ from typing import IO, NamedTuple
 
 _UTF_16 = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _WESTERN = "cp1252", "latin-1"
-"""What programs of Western Europe write; the second has a letter for every byte."""
+"""The encodings of Western Europe's programs; the second has a letter for every byte."""
 _NAMES = {"utf-16": "UTF-16", "cp1252": "Windows-1252", "latin-1": "Latin-1"}
 
 
@@ -19,7 +19,7 @@ class Readable(NamedTuple):
 
     path: Path
     encoding: str = ""
-    """What it was written in, where that is not UTF-8."""
+    """The file's encoding, where that is not UTF-8."""
     copy: IO[bytes] | None = None
     """Holds the file of the path, which goes when nobody holds this."""
 
@@ -42,7 +42,7 @@ def readable(path: Path) -> Readable:
 
 
 def _encoding(path: Path) -> str:
-    """What a file is written in; empty for UTF-8, and for what is no text of one of those that are known."""
+    """Recognise a file's encoding; empty for UTF-8, and for what is no text in a known one."""
     broken = False
     with path.open("rb") as file:
         start = file.read(2)

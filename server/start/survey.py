@@ -64,7 +64,7 @@ class Survey:
     latin: float
     """The share of the letters that English has."""
     encoding: str = ""
-    """What the rows were written in, where that is not UTF-8."""
+    """The encoding of the rows' file, where that is not UTF-8."""
 
     @property
     def rows(self) -> int:

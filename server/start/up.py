@@ -129,7 +129,7 @@ def down(project: FolderOption = None) -> None:
 
 
 def _settle(home: Project, running: Running, screen: Screen) -> None:
-    """Where the server listens."""
+    """The address that the server listens on."""
     asked = home.file.server.port
     if SERVER not in running.names:
         settle_port(home)

@@ -44,7 +44,7 @@ def _services(request: Request) -> Services:
 
 
 _CLIENT = re.compile(r"spry(-android)?/([\w.+-]{1,40})")
-"""What devices call themselves."""
+"""The names that devices give themselves."""
 _BY_DEVICE = HTTPBearer(scheme_name="device", description="A device's `<id>.<secret>`", auto_error=False)
 _BY_ADMIN = HTTPBearer(scheme_name="administrator", description="The administrator's token", auto_error=False)
 _BY_SCRAPER = HTTPBearer(scheme_name="metrics", description="The setting `metrics_token`", auto_error=False)

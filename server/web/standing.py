@@ -44,7 +44,7 @@ _DAY = 86_400.0
 
 
 class Room(NamedTuple):
-    """How many connections a process may have."""
+    """The most connections of a process."""
 
     all: int
     strangers: int
@@ -52,7 +52,7 @@ class Room(NamedTuple):
 
     @classmethod
     def of_process(cls) -> Room:
-        """As many as there are file descriptors for; asks for more of them where few are allowed."""
+        """Count the file descriptors that there are, and ask for more where few are allowed."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = _WANTED if hard == resource.RLIM_INFINITY else min(hard, _WANTED)
         if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -66,7 +66,7 @@ class Room(NamedTuple):
 
 
 class _State:
-    """What is known of one connection."""
+    """The state of one connection."""
 
     __slots__ = ("address", "closed", "discarded", "fresh", "held", "left", "proven", "since", "stalled")
 

@@ -13,11 +13,11 @@ from typing import Any
 
 _ALL = 64
 _ADDRESS = 24
-"""Of one unknown address; a known one may have all."""
+"""The turns of one unknown address; a known one may have all."""
 
 
 class PageTurns:
-    """Who has a turn, and who waits for one."""
+    """A queue of turns: who has one, and who waits."""
 
     def __init__(self) -> None:
         self._held: dict[Any, str] = {}

@@ -58,7 +58,7 @@ def test_a_note_is_kept_and_a_device_revoked(tab, fresh):
 
 
 def test_many_devices_are_found_and_one_that_failed_says_why(tab, fresh):
-    """By keyboard: search, sort and unfold; choose several, and write a note for them."""
+    """Search, sort and unfold by keyboard; choose several, and write a note for them."""
     for number in range(1, 61):
         fresh.enrolled(f"board-{number}")
     with fresh.server.administrator() as admin:

@@ -49,17 +49,17 @@ class SettingView(BaseModel):
     """A setting of a job, as a field of a form."""
 
     name: str
-    """As `--set` takes it, such as `training.epochs`."""
+    """The setting's name as `--set` takes it, such as `training.epochs`."""
     help: str
-    """As `spry job create --help` has it, where it has an option for it."""
+    """The help of its option of `spry job create`, where there is one."""
     kind: Kind
     choices: list[str]
-    """Of a choice, what is known here."""
+    """The names that may be chosen."""
     least: float | None
-    """Of a number; one that must be above 0 has 0 here."""
+    """The least value of a number; 0 for one that must be above 0."""
     most: float | None
     default: bool | int | float | str | None
-    """Where neither a preset nor anybody sets it; null where it is left open."""
+    """The value where neither a preset nor anybody sets one; null where it is left open."""
 
 
 class SettingsGroup(BaseModel):

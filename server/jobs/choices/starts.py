@@ -1,4 +1,4 @@
-"""What a job on a bundle may start from: presets, what each means, and what it costs a device."""
+"""The presets that a job on a bundle may start from, with what each means and costs a device."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _ANY = "alike", "default", "paper"
 
 
 class JobCost(BaseModel):
-    """What a job costs each of its devices, in the mean of a round's places."""
+    """The cost of a job for one device, in the mean of a round's assignments."""
 
     passes: float
-    """Of a step, in forward passes."""
+    """The compute of a step, in forward passes."""
     sent: int
     """Bytes of its updates, in a round."""
     fetched: int
@@ -115,7 +115,7 @@ def cost_of(manifest: Manifest, settings: JobSettings) -> JobCost:
 def _bytes(
     manifest: Manifest, settings: JobSettings, way: Training, dealt: Sequence[tuple[int, ...]]
 ) -> tuple[int, int]:
-    """What a device sends and fetches in a round."""
+    """The bytes that a device sends and fetches in a round."""
     if way.mode == "iteration":
         steps, scalars = steps_in(way, 0), _scalars(manifest, way)
         gradient = _WEIGHT * manifest.head_size if way.head == "exact" else 0

@@ -32,7 +32,7 @@ from server.means.rule import FEWEST, Numbers
 
 COUNT = FEATURES + "count"
 SHARES = FEATURES + "shares"
-"""Of each class, the share of the rows of the first round."""
+"""The share of each class among the rows of the first round."""
 SHARE_OF_STEP = 0.1
 """Of the way to the features' best fit, for each step that clients took: their batches are few and noisy."""
 MOST_OF_WAY = 1.0
@@ -42,7 +42,7 @@ BIAS_SHARE_OF_STEP = 0.5
 BIAS_MOST_OF_WAY = 2.0
 """Newton's whole step, as the errors' curvature is at most a half."""
 CURVATURE = 0.5
-"""Of the errors, at most, whatever the number of classes."""
+"""The bound of the errors' curvature, for any number of classes."""
 RIDGE, MOST_RIDGE = 0.3, 10.0
 """Of a feature's variance: what is added to each direction's, lest those in which nothing varies count like others."""
 ROWS_A_FEATURE = 3.0
@@ -52,27 +52,27 @@ LEAST_SPREAD = 0.1
 AGAIN = 12
 """One in so many of a round's clients measures, after the first round: features change while the units train."""
 MOST_ASKED = 64
-"""Of a round's clients: thousands of rows say enough, and each device's moments are looked at."""
+"""The most clients of a round that measure features: thousands of rows are enough."""
 KEPT = 0.9
 """What rows that were told before count for, in each round: so much of them is out of date."""
 ROUNDING = 1e-3
-"""Of a feature's variance: by how much products may fall short of a covariance."""
+"""The share of a feature's variance by which products may fall short of a covariance."""
 MOST_TIMES_USUAL = 100.0
 """How much larger than those of the exporter's sentences a device's features may be."""
 
 
 class LocalSteps(NamedTuple):
-    """What a round's clients did, as far as the length of the head's step hangs on it."""
+    """The local work of a round's clients, which sets the length of the head's step."""
 
     training: Training
     number: float
     """Steps of a client, in the mean."""
     rows: int = 0
-    """Of all clients, where outputs are classes; 0 elsewhere."""
+    """Rows of all clients together, where outputs are classes; 0 elsewhere."""
 
     @property
     def mean_of(self) -> float:
-        """What makes mean gradients of sums of steps."""
+        """The factor that turns a sum of steps into a mean gradient."""
         return 1 / (self.number * (self.training.head_learning_rate or self.training.learning_rate))
 
 
@@ -153,7 +153,7 @@ def stepped(change: Weights, state: Weights, spec: FeatureSpec, steps: LocalStep
 
 
 def _ridge(rows: int, shape: tuple[int, ...]) -> float:
-    """By how many rows a class has, of a layer of [classes, features]."""
+    """Compute the ridge of a layer [classes, features] from the rows that a class has in the mean."""
     classes, width = shape
     return float(np.clip(width * classes / (ROWS_A_FEATURE * rows), RIDGE, MOST_RIDGE))
 
@@ -233,12 +233,12 @@ def unlikely(moments: Moments, spec: FeatureSpec) -> str | None:
 
 
 def variances_of(moments: Moments) -> Numbers:
-    """How much each feature varies."""
+    """Compute the variance of each feature."""
     return _diagonal(moments.products, len(moments.mean)).astype(np.float64)
 
 
 def covariance_of(moments: Moments) -> Numbers:
-    """How features vary together [features, features], or each alone where no more is told."""
+    """Unpack the features' covariance [features, features], or their variances where no more is told."""
     return _square(moments.products, len(moments.mean))
 
 

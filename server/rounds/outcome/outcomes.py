@@ -193,9 +193,9 @@ class _Come(NamedTuple):
     errors: Weights
     """The change's standard errors."""
     told: list[Moments]
-    """Those that are believed."""
+    """The feature moments that are believed."""
     reports: list[Report]
-    """Of the updates that count."""
+    """The reports of the updates that count."""
     odd: tuple[tuple[str, str], ...] = ()
 
 

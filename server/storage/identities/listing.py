@@ -27,7 +27,7 @@ class DeviceQuery:
     """Which devices are wanted."""
 
     heard_since: float
-    """Who was heard of before that is away."""
+    """The moment before which a device that was last seen counts as away."""
     search: str = ""
     """A part of the id, the name, the note, the version or the group's label."""
     state: DeviceState | None = None
@@ -47,7 +47,7 @@ class Listed(NamedTuple):
     group: str
     """The label of its token."""
     failed: Refused | None
-    """What was last refused of it or given back."""
+    """The device's last refusal or failure."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def groups(connection: Connection) -> list[Group]:
 
 
 def _wanted(query: Select[Any], wanted: DeviceQuery, state: ColumnElement[str] | None) -> Select[Any]:
-    """Of these columns, the rows that fit; of all states where none is given."""
+    """Select these columns of the devices that match; of all states where none is given."""
     at_work = and_(tasks.c.device == devices.c.id, tasks.c.state == "open")
     query = (
         query.select_from(devices)
@@ -147,7 +147,7 @@ def _state(heard_since: float) -> ColumnElement[str]:
 
 
 def _by_name() -> list[ColumnElement[Any]]:
-    """As people count: `board-9` stands before `board-10`."""
+    """Sort names as people count: `board-9` stands before `board-10`."""
     return [func.rtrim(devices.c.name, _DIGITS), func.length(devices.c.name), devices.c.name]
 
 

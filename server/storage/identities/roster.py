@@ -29,7 +29,7 @@ class KnownDevices:
         self._signed: dict[str, int] = {}
         """When known devices signed what was taken last, in milliseconds."""
         self._versions: dict[str, str] = {}
-        """Of known devices' clients."""
+        """The versions of known devices' clients."""
         self._read = self._sent = -FRESH
         self._lock = threading.Lock()
 
@@ -76,7 +76,7 @@ class KnownDevices:
                 self._versions[device] = version
 
     def versions(self, names: Iterable[str]) -> dict[str, str]:
-        """What versions devices run, of those that said it."""
+        """Count the versions that devices run, of those that told theirs."""
         with self._lock:
             return {name: self._versions[name] for name in names if name in self._versions}
 

@@ -136,7 +136,7 @@ class Device:
     note: str | None = None
     """What people wrote about it."""
     version: str | None = None
-    """Of its client."""
+    """The version of its client."""
 
 
 @dataclass(frozen=True)

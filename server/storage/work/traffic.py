@@ -108,7 +108,7 @@ def count_senders(connection: Connection, job: str) -> int:
 
 
 def by_device(connection: Connection, among: Collection[str] | None = None) -> dict[str, Volume]:
-    """Of all jobs; of these devices alone, where they are named."""
+    """Sum over all jobs; over these devices alone, where they are named."""
     query = select(traffic.c.device, func.sum(traffic.c.up), func.sum(traffic.c.down)).group_by(traffic.c.device)
     if among is not None:
         query = query.where(traffic.c.device.in_(among))

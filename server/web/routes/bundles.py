@@ -61,18 +61,18 @@ class BundleView(BaseModel):
     in_mode: dict[Mode, dict[str, Any]]
     """The same where a mode is asked for, which may want another preset."""
     presets: list[PresetView]
-    """What a job on it may start from, the fitting one first, and what each costs a device."""
+    """List the presets that a job on a bundle may start from, the fitting one first, with what each costs a device."""
     publishers: list[str]
     """Public keys of those who signed it."""
 
 
 class JobWish(BaseModel):
-    """What somebody wants of a job, before it is made."""
+    """The wishes of somebody for a job, before it is made."""
 
     model_config = ConfigDict(extra="forbid")
 
     preset: Annotated[str, Len(0, 100)] = ""
-    """Where settings start from; what fits the adapter when left out."""
+    """The preset that settings start from; what fits the adapter when left out."""
     settings: dict[str, Any] = {}
     """Over those of the preset."""
 

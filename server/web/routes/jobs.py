@@ -64,13 +64,13 @@ class Reason(BaseModel):
 
 
 class MoreRounds(BaseModel):
-    """How long a job goes on."""
+    """The length of a job."""
 
     model_config = ConfigDict(extra="forbid")
 
     rounds: Annotated[int, Ge(1), Le(1_000_000)]
     patience: Annotated[int, Ge(1)] | None = None
-    """As before where it is left out."""
+    """Unchanged where it is left out."""
 
 
 # --- administrators --------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def read_assignment(services: UseServices, job: str) -> AssignmentView | None:
 
 @router.get("/{job}/cost", dependencies=[Viewer])
 def read_cost(services: UseServices, job: str) -> JobCost:
-    """What it costs each of its devices, in the mean of a round's places, as its settings and its bundle have it."""
+    """The job's cost for one device, in the mean of a round's assignments, by its settings and its bundle."""
     known = find_job(services.store, job)
     return cost_of(services.store.bundles.manifest(known.bundle), known.settings)
 

@@ -220,7 +220,7 @@ def test_any_word_about_a_sum(first, second):
 
 
 def test_much_is_not_read():
-    """What is longer than its use is left after as much."""
+    """An answer that is longer than its use is left after as much."""
     read = 0
 
     class Endless(httpx.SyncByteStream):

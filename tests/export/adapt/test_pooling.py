@@ -25,7 +25,7 @@ def opened(folder):
 
 
 def means_and_pooled(base, wrapped, loaded):
-    """Of texts that nothing was learned by."""
+    """Build texts that nothing was learned by."""
     means, pooled = [], []
     for batch in random_texts(loaded, 256, 16, seed=99):
         inputs = {name: value for name, value in batch.items() if name != "labels"}
@@ -37,7 +37,7 @@ def means_and_pooled(base, wrapped, loaded):
 
 
 def error(means, pooled):
-    """How far what is pooled is from the means, centred and of an even spread, by their square."""
+    """Measure the distance of the pooled features from the means, centred and scaled, by their square."""
     moved = means - means.mean(0)
     wanted = torch.tanh(0.3 * moved / moved.std())
     return float((pooled - wanted).square().sum() / wanted.square().sum())

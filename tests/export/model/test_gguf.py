@@ -87,7 +87,7 @@ def test_weights_are_what_the_formats_library_says(folder, tmp_path, kind):
 
 @pytest.mark.parametrize("kind", ["llama", "phi3", "qwen2"])
 def test_weights_are_those_of_transformers_own_loader(kind, tmp_path):
-    """Of the architectures that it reads in a test's sizes."""
+    """Build a file of each architecture in a test's sizes."""
     pytest.importorskip("accelerate", reason="transformers reads no GGUF file without accelerate")
     file = whole(base(kind, tmp_path / kind, seed=randrange(1 << 24)), tmp_path / "model.gguf", "Q8_0", tokenizer=True)
     ours = load(str(file), SPEAK, ()).model.state_dict()

@@ -1,4 +1,4 @@
-"""What people are told of bundles: their names, who signed them, what jobs on them cost and learn."""
+"""The catalog of bundles: names, signers, and what jobs on them cost and learn."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""What people see of devices, all and one, and write about them."""
+"""The list of devices, a single device, and notes about them."""
 
 from edge_client import __version__
 from server.control import credentials

@@ -1,4 +1,4 @@
-"""What people choose from when they start a job: presets with their costs, settings with their help."""
+"""The choices of a new job: presets with their costs, settings with their help."""
 
 import pytest
 

@@ -29,7 +29,7 @@ def write(folder, rows, shape) -> None:
 
 
 def simulated(model, data, out, *settings, rounds=1):
-    """What it wrote of each round."""
+    """Read what the run wrote of each round."""
     arguments = [
         "simulate", "--model", str(model), "--data", str(data), "--task", "causal-lm", "--clients", "2",
         "--per-round", "2", "--rounds", str(rounds), "--batch", "2", "--length", "64", "--out", str(out),

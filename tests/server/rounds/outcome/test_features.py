@@ -119,7 +119,7 @@ def test_the_bias_alone_steps_as_far_as_the_errors_curvature_lets_it(generator, 
 
 
 def test_a_class_of_few_rows_steps_as_far_as_its_errors_curvature_lets_it(generator):
-    """Of many classes each has few errors, and their curvature is its share of the rows."""
+    """Each of many classes has few errors, and their curvature is its share of the rows."""
     rows, classes = features(generator), 20
     errors = generator.standard_normal((len(rows), classes)).astype(np.float32) / classes
     change, state = summed(rows, errors), joined({}, [moments_of(rows)])
