@@ -61,7 +61,7 @@ def main() -> None:
 def _rows(loaded: Any, data: Path, most: int, length: int) -> Iterator[list[int]]:
     template = template_of(loaded.tokenizer)
     for line in data.read_text().splitlines()[:most]:
-        row = known_row(json.loads(line), has_template=bool(template.source))
+        row: dict[str, Any] = dict(known_row(json.loads(line), has_template=bool(template.source)))
         whole = "messages" in row
         text = template.render(row["messages"]) if whole else row["text"]
         yield loaded.tokenizer(text, add_special_tokens=not whole)["input_ids"][:length]

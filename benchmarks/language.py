@@ -117,7 +117,7 @@ def dealt(options: argparse.Namespace, clients: int) -> Path:
     for name, count in (("test", options.held_out), ("train", clients * options.examples)):
         fitting = list[dict[str, Any]]()
         for read in read_rows(options.data / f"{name}.jsonl"):
-            row = known_row(read, has_template=True)
+            row = dict(known_row(read, has_template=True))
             if len(sequence_of(example_of(row, learner.template), encoder).ids) <= options.length:
                 fitting.append(row)
             if len(fitting) == count:

@@ -21,12 +21,14 @@ from server.means.rule import FEWEST, Numbers, middle, no_longer, sizes_of
 from server.rounds.outcome.features import covariance_of, joined, kept, solved, spread_of, variances_of
 
 MOST_TIMES = 2.0
-"""The most that a device's features may vary, over the median device's. Those of honest ones varied 1.6 times as much at
-most on AG News, SST-2 and Snips, in the first round, of devices with most classes or with one."""
+"""The most that a device's features may vary, over the median device's.
+
+Those of honest ones varied 1.6 times as much at most on AG News, SST-2 and Snips, in the first round, of devices with
+most classes or with one."""
 
 
 class HeadChange(NamedTuple):
-    """Compute the devices' joint change of the layer that features enter, before the server's step."""
+    """The devices' joint change of the layer that features enter, before the server's step."""
 
     weight: Numbers
     """[classes, features]"""
