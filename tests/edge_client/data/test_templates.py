@@ -183,7 +183,8 @@ def test_a_template_that_takes_too_much_is_refused_in_one_line(source):
 def test_what_templates_do_is_within_their_budget():
     source = (
         "{% for m in messages %}{{ loop.index }}/{{ loop.length }} {{ '%5s' % m.role }}"
-        "{{ m['content']|trim ~ eos_token }}{% else %}none{% endfor %}{% for k, v in {'a': 1}.items() %}{{ k ~ v }}{% endfor %}{{ '{:>3}'.format('x') }}"
+        "{{ m['content']|trim ~ eos_token }}{% else %}none{% endfor %}"
+        "{% for k, v in {'a': 1}.items() %}{{ k ~ v }}{% endfor %}{{ '{:>3}'.format('x') }}"
         "{{ messages|map(attribute='content')|join(', ') }}{% set x %}{{ 1 }}b{% endset %}{{ x }}{{ ('a', 'b')[0] }}"
     )
     long = [{"role": "user", "content": "a word " * 100}] * 2000
