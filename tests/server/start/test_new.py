@@ -317,9 +317,7 @@ NO_HEADER = b"late again,delivery\n" + b"".join(
         (b'text,label\n"open,a\nb,c\n', 'line 2: has a " that none closes'),
         (NO_HEADER, "begins with a row"),
         (
-            b"text,label\n"
-             b"\xc3\xa9t\xc3\xa9,a\n"
-            + b"".join(b"lost %d\xe9,b\nlate %d,a\n" % (i, i) for i in range(20)),
+            b"text,label\n\xc3\xa9t\xc3\xa9,a\n" + b"".join(b"lost %d\xe9,b\nlate %d,a\n" % (i, i) for i in range(20)),
             "name their column (--label); 20 of its rows cannot be read: line 3 is not UTF-8: byte",
         ),
     ],
