@@ -33,7 +33,7 @@ _SPREAD = 0.3
 
 
 @dataclass(frozen=True)
-class Pooled:
+class MeanStart:
     """A model as it starts."""
 
     loaded: Loaded
@@ -64,7 +64,7 @@ def _pooler(loaded: Loaded) -> str:
     return f"{loaded.model.base_model_prefix}.pooler"
 
 
-def from_mean(loaded: Loaded, config: PeftConfig, seed: int, tell: Callable[[str], None]) -> Pooled:
+def from_mean(loaded: Loaded, config: PeftConfig, seed: int, tell: Callable[[str], None]) -> MeanStart:
     """Learn to say at the first token what the mean over all tokens says, with an adapter about a copy of the model."""
     prefix, name = loaded.model.base_model_prefix, _pooler(loaded)
     torch.manual_seed(seed)
@@ -81,7 +81,7 @@ def from_mean(loaded: Loaded, config: PeftConfig, seed: int, tell: Callable[[str
     adapter = {key: value.detach().clone() for key, value in student.named_parameters() if "lora_" in key}
     merged: Any = student.merge_and_unload()
     merged.requires_grad_(False)
-    return Pooled(replace(loaded, model=merged), adapter, name)
+    return MeanStart(replace(loaded, model=merged), adapter, name)
 
 
 def _texts(loaded: Loaded, seed: int) -> list[dict[str, Tensor]]:

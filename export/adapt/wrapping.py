@@ -17,7 +17,7 @@ from edge_client.commands.options.adapter import AdapterOptions
 from export.adapt.adapter import ADAPTERS, Targets
 from export.adapt.heads import feature_square, prepare_head
 from export.adapt.labelled import Batch, read_batches
-from export.adapt.pooling import Pooled, from_mean, with_new_pooler
+from export.adapt.pooling import MeanStart, from_mean, with_new_pooler
 from export.adapt.targets import Projections, find_projections, shortest_patterns
 from export.errors import ExportError
 from export.graph.capture import capture
@@ -132,7 +132,7 @@ def _linears(model: nn.Module, heads: Sequence[str]) -> list[str]:
 
 
 def _prepared(
-    loaded: Loaded, pooled: Pooled | None, heads: Sequence[str], examples: Sequence[Batch], seed: int
+    loaded: Loaded, pooled: MeanStart | None, heads: Sequence[str], examples: Sequence[Batch], seed: int
 ) -> float | None:
     """Put the task layer behind its features as they are at the start, and measure how long these are."""
     starts = pooled.loaded if pooled else loaded

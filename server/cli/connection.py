@@ -14,7 +14,6 @@ from urllib.parse import quote
 
 import httpx
 
-from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import FILE_NAME
 from edge_client.bundle.signature import SIGNATURES
 from edge_client.errors import SpryError
@@ -126,6 +125,8 @@ class Administrator:
 
     def upload_bundle(self, path: Path, advance: Callable[[int, int], None] = lambda _sent, _total: None) -> str:
         """Send what the server lacks of a bundle; `advance` is told bytes sent and in all. Gives its name."""
+        from edge_client.bundle.folder import Bundle  # with numpy, which most commands have no use for
+
         with Bundle.open(path) as bundle:
             data = (bundle.folder / FILE_NAME).read_bytes()
             name = hashlib.sha256(data).hexdigest()

@@ -35,7 +35,7 @@ class Rows(NamedTuple):
     classes: NDArray[np.int64]
 
 
-class Baseline(NamedTuple):
+class RegressionScores(NamedTuple):
     """Accuracies of rows held out."""
 
     in_one_place: float
@@ -52,7 +52,7 @@ class Files(NamedTuple):
     """The rows of each device."""
 
 
-def baseline(bundle: Path, files: Files, tell: Callable[[str], None]) -> Baseline | None:
+def baseline(bundle: Path, files: Files, tell: Callable[[str], None]) -> RegressionScores | None:
     """Fit a layer to all rows, and to those of each device; None where the bundle tells no features.
 
     Args:
@@ -73,7 +73,7 @@ def baseline(bundle: Path, files: Files, tell: Callable[[str], None]) -> Baselin
             bench.close()
     alone = [_accuracy(rows, measured, classes) for rows in parts]
     tell("fitting")
-    return Baseline(_accuracy(whole, measured, classes), float(np.mean(alone)) if alone else None)
+    return RegressionScores(_accuracy(whole, measured, classes), float(np.mean(alone)) if alone else None)
 
 
 class _Features:

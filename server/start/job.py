@@ -13,7 +13,6 @@ import msgspec
 from edge_client.bundle.manifest import FILE_NAME
 from edge_client.store import files
 from server.cli.connection import Administrator, Refused, part
-from server.cli.job import create_job
 from server.project.folder import Project
 
 TOKEN_USES, TOKEN_DAYS = 100, 30
@@ -38,6 +37,8 @@ class EnrolmentToken(msgspec.Struct, frozen=True):
 
 def ensure_job(project: Project, administrator: Administrator) -> tuple[dict[str, Any], bool]:
     """The job as it stands, and whether it is new."""
+    from server.cli.job import create_job
+
     path = project.kept / "job.json"
     known, asked = files.read_json(path, NewestJob), _asked(project)
     if known is not None and known.asked == asked:

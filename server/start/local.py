@@ -8,9 +8,8 @@ from pathlib import Path
 from edge_client import keys
 from edge_client.commands.keys import write_key
 from edge_client.store import files
-from server.cli.serve import check_free
 from server.errors import ProjectError, ServerConfigError
-from server.processes import wait_for_server
+from server.processes import check_free, wait_for_server
 from server.project import file
 from server.project.folder import Project
 from server.project.running import Running

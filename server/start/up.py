@@ -12,7 +12,6 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from edge_client.tasks.registry import task_named
 from edge_client.wire.invitation import Invitation
 from server.cli.common import say, show_json, span
 from server.cli.connection import Access, Administrator, part
@@ -23,7 +22,6 @@ from server.project.export import Recipe
 from server.project.folder import Project
 from server.project.running import Running
 from server.screen import Screen
-from server.start.baseline import Files, baseline
 from server.start.job import ensure_job, invitation, known_job
 from server.start.local import SERVER, publisher, settle_port, start_devices, start_server
 
@@ -231,6 +229,9 @@ def _learned(job: dict[str, Any]) -> list[str]:
 
 def _compared(home: Project, job: dict[str, Any], screen: Screen) -> list[str]:
     """Say what the same rows come to otherwise, where they are at hand and have classes."""
+    from edge_client.tasks.registry import task_named
+    from server.start.baseline import Files, baseline
+
     data = home.file.data
     accuracy = job["metrics"].get("accuracy")
     if accuracy is None or not data.held_out or not task_named(home.file.model.task).has_classes:
