@@ -68,7 +68,7 @@ def test_a_product_is_how_much_a_step_lowers_anothers_loss(manifest, start, rows
         updates.append(sent(start, spec, weight, bias))
     one, other = compared_heads(start, moments, updates, manifest)
     (weight, bias), (theirs, their_bias) = gradients
-    step = features._solved(weight - np.outer(bias, mean), moments[features.PRODUCTS], mean)
+    step = features._solved(weight - np.outer(bias, mean), moments[features.PRODUCTS], mean, features.RIDGE)
     lowered = float((step * (theirs - np.outer(their_bias, mean))).sum())
     assert one @ other == pytest.approx(lowered, rel=1e-3, abs=1e-3 * float(np.sqrt((one @ one) * (other @ other))))
 
