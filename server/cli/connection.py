@@ -41,7 +41,7 @@ class AdminError(SpryError):
     """The server did not do what was asked; says why and what to do."""
 
 
-class Refused(AdminError):
+class RefusedByServer(AdminError):
     """The server is there, and says why it does not do that."""
 
 
@@ -232,7 +232,7 @@ def _problem(response: httpx.Response) -> AdminError:
             where = str(response.url.copy_with(path="/", query=None)).rstrip("/")
             return AdminError(f"{where} does not know this token; give one that its administrator made (--admin-token)")
         if problem["code"] != "http":
-            return Refused(printable(str(problem["detail"])))
+            return RefusedByServer(printable(str(problem["detail"])))
     except (ValueError, KeyError, TypeError):
         pass
     answered = f"{response.url} answered {response.status_code} {response.reason_phrase}"

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_client.bundle.chain import cut_for
 from edge_client.bundle.folder import Bundle
 from edge_client.data.batches import in_order
 from edge_client.data.examples import Example, Examples, examples_for
@@ -81,11 +82,11 @@ class _Features:
 
     def __init__(self, bench: Workbench, tell: Callable[[str], None]) -> None:
         batch, length = bench.manifest.shapes[0]
-        training = Training(batch=batch, length=length)
+        training, units = Training(batch=batch, length=length), list(range(len(bench.manifest.units)))
         task = Task(
-            id="baseline", job="baseline", job_name="baseline", round=1, seed=0, units=[], cut=0, bundle="",
-            runtime=bench.runtime_name, version=0, iteration=0, seconds=0.0, training=training,
-            optimizers=ServerOptimizers(), batch=batch,
+            id="one-place", job="one-place", job_name="one-place", round=1, seed=0, units=units,
+            cut=cut_for(bench.manifest, units), bundle="", runtime=bench.runtime_name, version=0, iteration=0,
+            seconds=0.0, training=training, optimizers=ServerOptimizers(), batch=batch,
         )  # fmt: skip
         self._bench, self._tell = bench, tell
         self._passes = bench.passes(task, None, keep_prefixes=False)

@@ -12,7 +12,7 @@ import msgspec
 
 from edge_client.bundle.manifest import FILE_NAME
 from edge_client.store import files
-from server.cli.connection import Administrator, Refused, part
+from server.cli.connection import Administrator, RefusedByServer, part
 from server.project.folder import Project
 
 TOKEN_USES, TOKEN_DAYS = 100, 30
@@ -69,7 +69,7 @@ def _goes_on(project: Project, administrator: Administrator, job: dict[str, Any]
     patience = {"patience": wanted.patience} if wanted.patience and job["settings"]["patience"] else {}
     try:
         administrator.post(f"/v1/jobs/{part(job['name'])}/extend", {"rounds": wanted.rounds, **patience})
-    except Refused:
+    except RefusedByServer:
         return False
     return True
 
