@@ -20,6 +20,7 @@ import torch
 from peft import PeftModel
 
 from edge_client.checkpoints import local_model
+from edge_client.data.conversations import known_row
 from export.cli import quiet_libraries
 from export.model.loading import load, template_of
 from export.tasks.registry import MODEL_TASKS
@@ -32,7 +33,7 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="the GGUF file, or package:NAME")
     parser.add_argument("--peft", required=True, type=Path, help="a folder of `spry adapter download`")
     parser.add_argument("--gguf", required=True, type=Path, help="adapter.gguf, of the format gguf")
-    parser.add_argument("--data", required=True, type=Path, help="a .jsonl with `text` or `messages`")
+    parser.add_argument("--data", required=True, type=Path, help="a .jsonl of texts, messages or answers")
     parser.add_argument("--rows", type=int, default=20, help="how many of them")
     parser.add_argument("--length", type=int, default=256, help="tokens of a row at most")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -60,7 +61,7 @@ def main() -> None:
 def _rows(loaded: Any, data: Path, most: int, length: int) -> Iterator[list[int]]:
     template = template_of(loaded.tokenizer)
     for line in data.read_text().splitlines()[:most]:
-        row = json.loads(line)
+        row: dict[str, Any] = dict(known_row(json.loads(line), has_template=bool(template.source)))
         whole = "messages" in row
         text = template.render(row["messages"]) if whole else row["text"]
         yield loaded.tokenizer(text, add_special_tokens=not whole)["input_ids"][:length]

@@ -101,7 +101,7 @@ class Device(NamedTuple):
     features: Array
     labels: Array
     lie: str
-    """What it lies about; nothing where it is honest."""
+    """Name what the device lies about; empty for an honest one."""
 
     def update(self, weights: Weights, known: Encoded, seed: int) -> Weights:
         """After a pass over its rows."""
@@ -122,7 +122,7 @@ class Device(NamedTuple):
         return {spec.weight: weight.astype(np.float32), spec.bias: bias.astype(np.float32)}
 
     def sent(self, weights: Weights, known: Encoded, seed: int, done: float, *, asked: bool) -> Said:
-        """What it sends after a pass, with the moments of its features where it is asked for them."""
+        """Compute what a device sends after a pass, with feature moments where the server asks for them."""
         moments = moments_of(self.features[:64]) if asked else NOTHING
         steps = -(-len(self.labels) // known.settings.training.batch)
         report = {"examples": len(self.labels), "steps": steps, "loss": 0.0, "measured": moments.rows}

@@ -2,7 +2,7 @@
 
     python benchmarks/language.py --model SOURCE --data DATA/gsm8k --out runs/language
 
-SOURCE is what `spry simulate --model` takes; the rows are conversations, such as GSM8K's questions with their answers.
+SOURCE is what `spry simulate --model` takes; the rows are conversations or questions with answers, such as GSM8K's.
 Only rows that fit whole into `--length` tokens are taken, so that every answer is measured to its end. Devices' rows
 are split by the length of the question, at `--alpha` over its eighths. In the simulator, on the same rows, as many
 rounds and as many steps of a device:
@@ -43,7 +43,7 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from edge_client.commands.options.adapter import AdapterOptions
-from edge_client.data.conversations import example_of
+from edge_client.data.conversations import example_of, known_row
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.sequences import sequence_of
 from edge_client.data.templates import Template
@@ -116,7 +116,8 @@ def dealt(options: argparse.Namespace, clients: int) -> Path:
     encoder = TextEncoder(learner.tokenizer, learner.manifest, 1, options.length + 1)
     for name, count in (("test", options.held_out), ("train", clients * options.examples)):
         fitting = list[dict[str, Any]]()
-        for row in read_rows(options.data / f"{name}.jsonl"):
+        for read in read_rows(options.data / f"{name}.jsonl"):
+            row = dict(known_row(read, has_template=True))
             if len(sequence_of(example_of(row, learner.template), encoder).ids) <= options.length:
                 fitting.append(row)
             if len(fitting) == count:

@@ -3,11 +3,11 @@
     python benchmarks/paper.py --data DATA --out runs --tables defaults [main free longer …] [--seeds 0 1 2] [--jobs 2]
 
 DATA holds a folder for each data set (ag_news, sst2, snli, …), each with train.jsonl, test.jsonl and labels.json. Runs
-that are done are left alone and stopped ones go on, so the same command resumes the sweep. What a finished run found
-is kept in benchmarks/results/runs/, so a sweep goes on from a clone on another machine too; after a change to a method,
-remove its folders there. In the table of the defaults other methods have the rate by which a few short runs get
+that are done are left alone and stopped ones go on, so the same command resumes the sweep; after a change to a method,
+remove its folders in `--out`. In the table of the defaults other methods have the rate by which a few short runs get
 farthest, each time the same four factors of their usual one, measured on held-back training rows. `--list` prints the
-commands instead. When a table's runs are done, `spry report` writes it to benchmarks/results/. The tables:
+commands instead. `spry report` then writes each table to `reports/` in `--out`; those of the project's own runs are in
+benchmarks/results/. The tables:
 """
 
 from __future__ import annotations
@@ -29,9 +29,6 @@ import rates
 from tables import DESK, MODEL, TABLES, Run, kept_under
 
 SPRY = [sys.executable, "-c", "from edge_client.commands.cli import main; main()"]
-RESULTS = Path(__file__).parent / "results"
-RECORDS = RESULTS / "runs"
-"""What finished runs found, without their weights."""
 ASIDE = {"data": (DESK, 256), "held-back": ("test.jsonl", rates.HELD_BACK)}
 """Of some copies of a data set: where training rows go, and how many. At the desk task layers are standardized and
 adapters aligned by them."""
@@ -61,33 +58,25 @@ def _lay_aside(folder: Path, file: str, most: int) -> None:
         (folder / target).write_text("".join(row for number, row in enumerate(rows) if number in chosen))
 
 
-def simulate(command: list[str], folder: Path, record: Path, threads: int) -> str:
-    if (record / "summary.json").exists():
-        return f"done before  {record}"
+def simulate(command: list[str], folder: Path, threads: int) -> str:
+    if (folder / "summary.json").exists():
+        return f"done before  {folder}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     with folder.with_suffix(".log").open("a") as log:
         code = subprocess.run([*SPRY, *command], stdout=log, stderr=log, env=environment, check=False).returncode
-    if code == 0:
-        keep(folder, record)
     return f"{'done' if code == 0 else 'FAILED'}  {folder}"
 
 
-def keep(folder: Path, record: Path) -> None:
-    """What `spry report` reads of a run; the summary last, as it says that the rest is there."""
-    record.mkdir(parents=True, exist_ok=True)
-    for name in ("config.json", "rounds.jsonl", "summary.json"):
-        shutil.copy(folder / name, record)
-
-
-def report(table: str, model: str) -> None:
+def report(table: str, model: str, out: Path) -> None:
     runs = (replace(made, model=model) for made in TABLES[table]())
-    rows = dict.fromkeys(made.folder(RECORDS, 0).parent for made in runs)
+    rows = dict.fromkeys(made.folder(out, 0).parent for made in runs)
     kept = [str(folder) for folder in rows if folder.is_dir()]
     if not kept:
         print(f"{table}: no run has ended, so there is nothing to report")
         return
-    target = RESULTS / f"{kept_under(table, model)}.md"
+    target = out / "reports" / f"{kept_under(table, model)}.md"
+    target.parent.mkdir(exist_ok=True)
     title = (TABLES[table].__doc__ or table).rstrip(".")
     subprocess.run([*SPRY, "report", *kept, "--title", title, "--out", str(target)], check=True)
 
@@ -122,7 +111,7 @@ def main() -> None:
             for seed in options.seeds:  # one of everything before the next
                 sweep.take(runs, seed)
         if not options.list:
-            report(table, options.model)
+            report(table, options.model, options.out)
 
 
 def _is_among(folder: Path, parts: Sequence[str]) -> bool:
@@ -148,7 +137,7 @@ class Sweep:
     def _tuned(self, run: Run, seed: int) -> str:
         """A run, after the trials that tell its rate."""
         told = [self._one(trial, rates.SEED) for trial in rates.trials([run])]
-        ready = rates.chosen(run, RECORDS)
+        ready = rates.chosen(run, self.out)
         if ready is None:
             return "\n".join([*told, f"after these  {run.folder(self.out, seed)}"])
         return "\n".join([*told, self._one(ready, seed)])
@@ -157,7 +146,7 @@ class Sweep:
         command = [*run.command(self.out, seed, self.arithmetic), "--device", self.device]
         if self.only_listed:
             return shlex.join(["spry", *command])
-        return simulate(command, run.folder(self.out, seed), run.folder(RECORDS, seed), self.threads)
+        return simulate(command, run.folder(self.out, seed), self.threads)
 
 
 if __name__ == "__main__":

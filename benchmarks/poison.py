@@ -49,7 +49,7 @@ FACTOR = -5.0
 LEANING = 20.0
 """Times as far goes the bias of a device that leans, and the other way."""
 TURNS = 1 / 3
-"""Of a job's rounds, after which a device that told the truth lies."""
+"""The share of a job's rounds after which a device that was honest begins to lie."""
 TRAINED = 0.8
 """Of a device's rows, as in a simulation."""
 FLEETS = "honest", "negated", "flipped"
@@ -61,14 +61,14 @@ WITHOUT = "without"
 
 
 class Said(NamedTuple):
-    """What a device sends in a round: its weights with the moments beside them, and its report's fields."""
+    """The message of a device in a round: weights, feature moments and the report's fields."""
 
     tensors: Weights
     report: dict[str, Any]
 
 
 def lied(kind: str, start: Weights, said: Said, spec: FeatureSpec | None, done: float) -> Said:
-    """What a liar sends in the place of what it found, after that share of a job's rounds."""
+    """Replace a device's honest message by a lie, after a share of the job's rounds."""
     if kind == "counted":
         return Said(said.tensors, said.report | {"examples": 10**6, "steps": 10**6})
     if kind == "leaning" and spec is not None and spec.bias:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from .format import shown
+
 Detail = str | int | float | bool | None
 
 
@@ -19,6 +21,12 @@ class Event:
     kind: str
     message: str
     details: Mapping[str, Detail] = field(default_factory=dict[str, Detail])
+
+    def __post_init__(self) -> None:
+        """Whatever a server, a bundle or a row says in it, it is one line and steers no terminal."""
+        details = {name: shown(told) if isinstance(told, str) else told for name, told in self.details.items()}
+        object.__setattr__(self, "message", shown(self.message))
+        object.__setattr__(self, "details", details)
 
 
 Tell = Callable[[Event], None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,13 +14,14 @@ from edge_client.bundle import manifest as m
 from edge_client.bundle import signature
 from edge_client.commands.progress import Progress, Silent
 from edge_client.keys import read_secret
+from export.adapt.pooling import STEPS
 from export.adapt.wrapping import adapt
 from export.assembly import assemble
 from export.chain import DifferentiatedModel, Parts, differentiate
 from export.check.quantized import tied_weights
 from export.errors import ExportError, VerificationFailed
 from export.graph.slots import slot_of
-from export.lower.lowering import LoweredSegment, SegmentLowering, lower_all, prune
+from export.lower.lowering import Results, SegmentLowering, lower_all, partial, prune
 from export.lower.target import Shaped, processor_for
 from export.model import mapped
 from export.model.fitting import require_memory_for_all, require_memory_for_each
@@ -47,8 +48,8 @@ def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m
         _refuse_long_sequences(loaded, options)
         pack.require_space(options.out, _expected_bytes(loaded, options))
         in_files = options.low_memory or _left_in_files(loaded, options.out)
-    with progress.stage("adapt"):
-        adapted = adapt(loaded, options.adapter, options.seed)
+    with progress.stage("adapt", STEPS if options.adapter.from_mean else 0):
+        adapted = adapt(loaded, options.adapter, options.seed, tell=progress.advance)
     with progress.stage("capture and differentiate", len(options.shapes)):
         chain = differentiate(loaded, adapted, options, progress)
         keep(chain.stored.values(), loaded.kept or {})
@@ -65,27 +66,48 @@ def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m
 
 
 def _finest_needed(parts: Parts, cache: Path, progress: Progress) -> m.Manifest:
-    """The whole bundle, by int8 products that are as exact as they can be where the usual ones are too coarse."""
+    """The whole bundle, by int8 products in two digits where the model needs them, everywhere if that is too little."""
     with pack.scratch(parts.options.out) if parts.in_files else nullcontext() as scratch:
         verification = Verification(parts, scratch and Scratch(scratch))
+        one = _lowered(parts, cache, progress)
         try:
-            return _written(parts, cache, progress, verification)
+            return _written(parts, cache, progress, verification, one)
         except VerificationFailed as error:
             if not all(parts.processors[runtime] for runtime in error.runtimes):
                 raise
-            return _written(parts, cache, progress, verification, fine=True)
+        two = _lowered(parts, cache, progress, fine=True)
+        verification.in_two = needed = _needed_in_two(parts, cache, progress, verification, one, two)
+        if needed < two.keys():
+            with suppress(VerificationFailed):
+                return _written(parts, cache, progress, verification, one | {key: two[key] for key in needed})
+        verification.in_two = two.keys()
+        return _written(parts, cache, progress, verification, two)
 
 
-def _written(
-    parts: Parts, cache: Path, progress: Progress, verification: Verification, *, fine: bool = False
-) -> m.Manifest:
-    """The whole bundle in its place, or nothing; `fine`: the form of int8 products that is as exact as it can be."""
+def _lowered(parts: Parts, cache: Path, progress: Progress, *, fine: bool = False) -> Results:
+    """All segments, by runtime; `fine`: the form of int8 products that is as exact as it can be."""
     options = parts.options
     jobs = _jobs(parts, fine=fine)
     with progress.stage("lower, in two digits" if fine else "lower", len(jobs)):
         workers = options.workers or int(bool(options.low_memory))
         results = lower_all(jobs, cache, workers, _telling(progress))
         _refuse_fallbacks(results, options)
+    return results
+
+
+def _needed_in_two(
+    parts: Parts, cache: Path, progress: Progress, verification: Verification, one: Results, two: Results
+) -> set[tuple[str, str]]:
+    """The segments whose products need two digits, by runtime."""
+    with partial(cache) as folder:
+        manifest = assemble(folder / "one", parts, one)
+        assemble(folder / "two", parts, two)
+        return verification.needed_in_two(folder / "one", folder / "two", manifest, progress)
+
+
+def _written(parts: Parts, cache: Path, progress: Progress, verification: Verification, results: Results) -> m.Manifest:
+    """The whole bundle in its place, or nothing."""
+    options = parts.options
     with pack.staging(options.out) as folder:
         manifest = assemble(folder, parts, results)
         if options.most_directions:
@@ -184,7 +206,7 @@ def _telling(progress: Progress) -> Callable[[SegmentLowering, bool], None]:
     return tell
 
 
-def _refuse_fallbacks(results: Mapping[tuple[str, str], LoweredSegment], options: ExportOptions) -> None:
+def _refuse_fallbacks(results: Results, options: ExportOptions) -> None:
     fallbacks = [f"{runtime}: {line}" for (runtime, _), result in results.items() for line in result.fallbacks]
     if fallbacks and not options.allow_fallback:
         raise ExportError(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from edge_client.bundle import manifest as m
 from edge_client.commands.progress import Progress
 from edge_client.memory import trim_memory
 from export.chain import Parts
-from export.check import verify
+from export.check import digits, verify
 from export.check.excerpt import excerpt, few_segments, only, stand_alone, structure
 from export.check.generation import verify_generation
 from export.check.memory import memory_of
@@ -23,6 +24,7 @@ from export.check.verify import Extent
 from export.model.mapped import Scratch
 from export.write.description import structure_of
 
+_IN_TWO = "segments in two digits"
 _ROUNDED = "weights of the file, relative change by rounding"
 
 
@@ -48,6 +50,8 @@ class Verification:
         self._truths: dict[tuple[int, Reference], verify.Truth] = {}
         self._rounded: dict[str, float] = {}
         """By runtime, by how much the weights of a GGUF file were changed."""
+        self.in_two: Collection[tuple[str, str]] = ()
+        """Runtimes and segments whose products are in two digits, to be told."""
 
     def verified(self, folder: Path, manifest: m.Manifest, progress: Progress) -> m.Manifest:
         """The manifest with every runtime's checks, or `VerificationFailed`."""
@@ -70,9 +74,32 @@ class Verification:
             m.Check(runtime, options.precision, _ROUNDED, change, None, passed=True)
             for runtime, change in self._rounded.items()
         ]
+        checks += [
+            m.Check(
+                runtime, options.precision, f"segments in two digits, of {len(manifest.segments)}", count, None, True
+            )
+            for runtime, count in Counter(runtime for runtime, _ in self.in_two).items()
+        ]
         verify.refuse_failures(checks)
         tried = {name: verify.with_trials(folder, name, spec) for name, spec in manifest.runtimes.items()}
         return msgspec.structs.replace(manifest, runtimes=tried, verification=tuple(checks))
+
+    def needed_in_two(self, one: Path, two: Path, manifest: m.Manifest, progress: Progress) -> set[tuple[str, str]]:
+        """The segments, by runtime, that need int8 products in two digits, of bundles in one digit and in two.
+
+        All of them where the whole chain is not verified, or nothing in it moves.
+        """
+        names = [segment.name for segment in manifest.segments]
+        runtimes = self._parts.options.runtimes
+        if self._scopes[0].blocks or not manifest.units:
+            return {(runtime, name) for runtime in runtimes for name in names}
+        needed: set[tuple[str, str]] = set()
+        with progress.stage("choose digits", digits.GROUPS * len(runtimes)):
+            for runtime in runtimes:
+                truth = self._truth(0, manifest, self._reference(runtime, manifest))
+                found = digits.needed_in_two(one, two, manifest, runtime, truth, progress.advance)
+                needed |= {(runtime, name) for name in found}
+        return needed
 
     def _alone(self, scope: _Scope) -> AbstractContextManager[None]:
         """The model without the other blocks, where a scope leaves some out."""

@@ -47,7 +47,7 @@ def client_of(peer: str, headers: Iterable[tuple[bytes, bytes]], trusted: tuple[
 
     Each proxy adds on the right whom it heard; what stands left of the first that is not trusted may be invented.
     """
-    if not _within(peer, trusted):
+    if not is_within(peer, trusted):
         return peer[:_LONGEST]
     said = b",".join(value for name, value in headers if name == _FORWARDED).decode("latin-1")
     nearest = peer
@@ -56,12 +56,13 @@ def client_of(peer: str, headers: Iterable[tuple[bytes, bytes]], trusted: tuple[
         if known is None:
             break
         nearest = str(known)
-        if not _within(nearest, trusted):
+        if not is_within(nearest, trusted):
             break
     return nearest
 
 
-def _within(host: str, trusted: tuple[Network, ...]) -> bool:
+def is_within(host: str, trusted: tuple[Network, ...]) -> bool:
+    """Whether an address is one of these, or in one of these networks."""
     known = _address(host) if trusted else None
     return known is not None and any(known in network for network in trusted)
 

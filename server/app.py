@@ -24,7 +24,7 @@ from server.storage.store import Store
 from server.web import guide, problems, reference
 from server.web.admission import Door
 from server.web.checkins import AtOnce
-from server.web.connections import guard
+from server.web.connections import InTurn, guard
 from server.web.pages import Pages
 from server.web.routes import access, bundles, dashboard, devices, events, jobs, operations, tasks
 from server.web.services import Services
@@ -56,7 +56,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             raise
         stopping = threading.Event()
         hear_signals(stopping)
-        guard(store.settings.patience_seconds)
+        guard(store.settings.patience_seconds, store.settings.trusted_proxies)
         offers = Offers(store)
         app.state.services = Services(store, offers, Summands(store), stopping)
         ticker = Ticker(store, offers, stopping)
@@ -71,6 +71,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         version=__version__,
         lifespan=lifespan,
         routes=list(_ROUTES),
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         separate_input_output_schemas=False,  # one name for each message in the reference
@@ -78,6 +79,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(AtOnce)
     app.add_middleware(Door)
     app.add_middleware(PlainRefusal)
+    app.add_middleware(InTurn)
     app.add_middleware(logs.RequestLog)
     app.add_middleware(TrueClient)
     problems.install(app)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import httpx
 
 from edge_client.errors import SpryError
+from server.errors import ServerConfigError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -129,6 +130,20 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def check_free(host: str, port: int) -> None:
+    """Refuse an address that something listens on already."""
+    try:
+        kind, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(kind, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise ServerConfigError(
+            f"cannot listen on {host}, port {port}: {error.strerror}; end what listens there, or choose other --host "
+            "and --port"
+        ) from None
 
 
 def last_line(log: Path) -> str:

@@ -54,16 +54,15 @@ class Screen:
 
     def round_done(self, row: dict[str, Any], rounds: int) -> None:
         result = row["result"]
-        own = ""
-        if "accuracy_personal" in result:
-            own = f"   on devices {result['accuracy_global']:.2f}, personal {result['accuracy_personal']:.2f}"
+        measured = {"on devices": result.get("accuracy_global"), "personal": result.get("accuracy_personal")}
+        own = ", ".join(f"{name} {value:.2f}" for name, value in measured.items() if value is not None)
+        told = f"loss {result['loss']:.2f}" + (f"   {own}" if own else "")
         if (perplexity := result.get("perplexity")) is not None:
             scores = f"perplexity {perplexity:.2f}"
         else:
             scores = f"{_bar(result['accuracy'])} accuracy {result['accuracy']:.2f}"
         self.console.print(
-            f"  round {row['number']:>2} of {rounds}  {scores}   loss {result['loss']:.2f}{own}   "
-            f"[dim]{result['seconds']:.1f} s[/dim]"
+            f"  round {row['number']:>2} of {rounds}  {scores}   {told}   [dim]{result['seconds']:.1f} s[/dim]"
         )
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
-CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What steers a terminal, ends a line, turns the direction of writing, or is no character: half of a pair."""
+from edge_client.format import CONTROLS, shown
 
 
 def printable(text: str) -> str:
@@ -15,4 +12,4 @@ def printable(text: str) -> str:
 
 def spaced(text: str) -> str:
     """The text with a space for each such character: no longer than it was."""
-    return CONTROLS.sub(" ", text)
+    return shown(text)

@@ -104,6 +104,14 @@ def test_dashboards(tiny):
     assert found["told to the least"] > 1000
 
 
+def test_strangers():
+    options = "--connections", 120, "--patience", 2, "--before", 1, "--seconds", 4, "--json"
+    found = json.loads(ran("strangers", *options, misses=True))
+    assert found["health: asked"] > 1
+    assert not found["health: not answered"]
+    assert not found["check-in: not answered"]
+
+
 def test_memory_over_time(tiny, data):
     options = "--rounds", 4, "--every", 2, "--steps", 1, "--examples", 20, "--settled", 1
     lines = ran("memory", "--bundle", tiny, "--data", data, *options, misses=True).splitlines()

@@ -4,47 +4,11 @@ import asyncio
 import json
 from argparse import Namespace
 
-import numpy as np
 import pytest
 
 from server.project.file import JobPart, ModelPart, ProjectFile, written
 from server.project.folder import Project
-from server.simulation.compute.guide import orthonormal
 from tests.benchmarks import script
-from tests.conftest import LABELS
-
-TEXTS = ("it is a train", "the ice is on the lake", "is it?", "a b c", "the lake", "on it", "no ice, no train!", "d e")
-
-
-@pytest.fixture(scope="module")
-def guide():
-    for name in ("fleet", "adapters"):
-        script(name)
-    return script("guide")
-
-
-def test_a_share_is_of_what_two_samples_have_in_common(guide):
-    rng = np.random.default_rng()
-    one, other = rng.normal(size=(2, 6)) + 1
-    whole, half = orthonormal(rng.normal(size=(6, 6))), orthonormal(rng.normal(size=(3, 6)))
-    rest = orthonormal(np.vstack([half, rng.normal(size=(3, 6))]))[3:]
-    assert guide.share(whole, one, other) == pytest.approx(1)
-    assert guide.share(half, one, one) + guide.share(rest, one, one) == pytest.approx(1)
-    assert guide.share(half, half[0], half[0]) == pytest.approx(1)
-
-
-def test_gradients_at_hand_hold_more_than_chance(guide, model_folder, tmp_path):
-    (tmp_path / "labels.json").write_text(json.dumps(LABELS))
-    rows = [{"text": text, "label": LABELS[number % 3]} for number, text in enumerate(TEXTS * 16)]
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    trial = guide.Trial(
-        tmp_path, {"method": "lora", "rank": 1, "last_blocks": 0}, length=8, desk=32, texts=32, model=str(model_folder)
-    )
-    first, last = trial.rows(steps=2, every=2, directions=[4])
-    assert (first.step, last.step, first.directions, first.numbers) == (0, 2, 4, 4 * 2 * 32)
-    assert first.now == first.start > first.random
-    assert last.now != last.start
-    assert last.loss < first.loss
 
 
 def test_steps_are_counted_in_forward_passes(bundle):

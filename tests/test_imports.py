@@ -200,3 +200,9 @@ import edge_client.commands.join, httpx
 print([name for name in ("click", "rich", "pygments") if name in sys.modules], httpx.Client().is_closed)
 """
     assert python(code).strip() == "[] False"
+
+
+@pytest.mark.parametrize("module", ["server.start.up", "server.cli.devices", "server.cli.job"])
+def test_a_command_that_asks_a_server_does_not_load_what_runs_one(module):
+    code = f"import sys, {module}; print([name for name in {HEAVY!r} if name in sys.modules])"
+    assert python(code).strip() == "[]"

@@ -373,7 +373,7 @@ def _decode(data: bytes, kind: type[Any], where: str) -> Any:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
         raise BundleError(f"{where} is not a manifest of schema {SCHEMA}: {error}; export the bundle again") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BundleError(f"{where} is damaged ({error}); copy or download the bundle again") from None
 
 

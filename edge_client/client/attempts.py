@@ -68,10 +68,11 @@ class Attempts:
         """Train, and send what comes of it."""
         if self.check_ins.only_sums and task.sum is None:
             raise TrainingError(f"{task.job_name} shows updates to its server, and this device joined with --only-sums")
-        job.begin(task)
+        task = job.begin(task)
         if job.update() is None:
             conditions = self.check_ins.conditions
             bench = self.workshop.bench_for(task, conditions.memory())
+            bench.require(task)
             job.save_about(KnownJob(task.job, task.job_name, task.bundle, task.runtime))
             examples, held_back = self.data.fitting(
                 bench.manifest.model, bench.kind.fields, bench.check(), bench.template, converses=bench.kind.converses

@@ -183,11 +183,17 @@ class Client:
             return False
         answer = self._check_ins.look(self.runtimes)
         if answer.task is None:
-            self._attempts.done.failures += self._check_ins.fitness.fits_none
+            fitness = self._check_ins.fitness
+            self._attempts.done.failures += fitness.fits_none or (fitness.finds_none and not self._knows_job())
             self._waits.wait(answer.wait, answer.reason)
             return False
         self._attempts.take(answer.task)
         return True
+
+    def _knows_job(self) -> bool:
+        """Whether the job that was named is one that this device took part in, which has ended or is paused."""
+        known = (job.about for job in self.store.jobs())
+        return any(self.job in (about.id, about.name) for about in known if about is not None)
 
     def unload(self) -> None:
         """Give back the memory of runtime, programs and tokenizer."""

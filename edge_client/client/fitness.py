@@ -36,6 +36,11 @@ class Fitness:
         """Whether there are jobs, and the rows fit none of them."""
         return bool(self._open) and all(job.job in self._unfit for job in self._open or ())
 
+    @property
+    def finds_none(self) -> bool:
+        """Whether a job was named, and none that runs is it."""
+        return self._job is not None and self._open == []
+
     def look(self, server: Server) -> dict[str, str]:
         """By the id of a job that the rows do not fit, why."""
         if self._open is None or self._data.stamp() != self._stamp:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 
 from edge_client.errors import SpryError
+from edge_client.format import shown
 
 BAD_INPUT = 2
 INTERRUPTED = 130  # what a shell reports for a process ended by Ctrl-C
@@ -41,5 +42,5 @@ def outcome(work: Callable[[], object]) -> int:
 
 
 def complain(message: str, code: int = BAD_INPUT) -> int:
-    sys.stderr.write(f"error: {' '.join(message.split())}\n")
+    sys.stderr.write(f"error: {shown(' '.join(message.split()))}\n")
     return code

@@ -234,7 +234,7 @@ class CsvSource(FileSource):
         if header and self._known and not self._known & set(header):
             raise DataError(
                 f"{self.path}, line 1: expected a header with the columns text and label (or question, context and "
-                f"answers), got {', '.join(header)[:200]}"
+                f"answers), got {', '.join(header)[:200]}; name others with --text and --label"
             )
         return header
 

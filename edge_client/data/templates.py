@@ -18,10 +18,14 @@ import msgspec
 
 from edge_client.errors import BundleError, DataError, RuntimeMissing
 
+from .budget import TooMuch
+
 if TYPE_CHECKING:
     import jinja2
 
     from edge_client.bundle.folder import Bundle
+
+    from .sandbox import Environment
 
 Message = Mapping[str, object]
 """At least its `role` and its `content`."""
@@ -190,7 +194,7 @@ class Template:
             raise RuntimeMissing("reading messages", "chat", str(error)) from None
         try:
             return Environment().from_string(self.source)
-        except (TemplateError, RecursionError) as error:
+        except (TemplateError, RecursionError, TooMuch) as error:
             raise BundleError(f"the chat template cannot be read ({_line(error)}); export the model again") from None
 
     def _rendered(self, messages: Sequence[Message], add_generation_prompt: bool, mark: str) -> str:
@@ -203,9 +207,13 @@ class Template:
             "_mark": mark,
         }
         plain = [{**message} for message in messages]
+        cast("Environment", template.environment).budget.begin()
         try:
             blocks = template.generate(messages=plain, add_generation_prompt=add_generation_prompt, **given)
             return "".join(_bounded(blocks))
+        except TooMuch as error:
+            why = f"the chat template {error}, which none needs"
+            raise DataError(f"{why}: shorten the row, or look at the template of the bundle") from None
         except _TooLong:
             what = f"the chat template writes more than {LONGEST_TEXT:,} characters"
             raise DataError(f"{what}: shorten the row") from None

@@ -90,6 +90,12 @@ _LATE = {"falcon": ("[0-9][0-9][0-9]",), "default": (r"\p{N}+", "[0-9][0-9][0-9]
 _GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
 
 
+def name_of(pattern: Pattern) -> str | None:
+    """The first of a pattern's names, whether or not a text begins with a token; None where llama.cpp knows none."""
+    known = (name for name, one in PATTERNS.items() if name not in _LATE and one[:3] == pattern[:3])
+    return next(known, None)
+
+
 class GgufWords:
     """The words of a file.
 

@@ -121,15 +121,16 @@ class OnnxRuntime(Runtime):
         try:
             model = path.read_bytes()
             generates, is_linked = program.kind in (PREFILL, DECODE), _writes_caches(program)
-            packs = b"MatMulNBits" in model or program.kind == DECODE or is_linked
+            packs = b"MatMulNBits" in model or program.kind == DECODE
             options = self._options(packs=packs or _is_read_often(program, model, path))
             if generates and not is_linked:
                 # Sessions of a chain each have threads, which would go on spinning while the next one works.
                 options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-            if program.kind == DECODE or is_linked:
-                # A few rows at a time, weights are read faster packed than where they are mapped, and what is packed
+            if program.kind == DECODE:
+                # One row at a time, weights are read faster packed than where they are mapped, and what is packed
                 # takes the place of what was mapped. A table that is turned for its product is turned once, and what
-                # all blocks compute alike is computed once.
+                # all blocks compute alike is computed once. For the few passes of a prompt that would take longer than
+                # it saves.
                 options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
             options.add_session_config_entry(_WEIGHTS_FOLDER, str(path.parent))
             written = model if program.kind == DECODE else _for_this_processor(model)

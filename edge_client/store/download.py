@@ -17,7 +17,7 @@ from edge_client.bundle.folder import Bundle, files_of, safe_path, sha256
 from edge_client.bundle.manifest import FILE_NAME, FileSpec, Manifest
 from edge_client.errors import BadAnswer, BundleError, ServerError, StoreError
 from edge_client.events import Event, Tell, silent
-from edge_client.wire.answers import body_of
+from edge_client.wire.answers import body_of, pieces
 from edge_client.wire.server import Server
 
 from .files import make_folder, write
@@ -141,7 +141,7 @@ def _receive(server: Server, bundle: str, file: FileSpec, partial: Path) -> None
             raise httpx.RemoteProtocolError("the file cannot be resumed; starting again")
         with partial.open("ab") as target:
             target.truncate(start)
-            for part in response.iter_bytes():
+            for part in pieces(response):
                 start += len(part)
                 if start > file.bytes:
                     raise BadAnswer(f"{response.url} is longer than the manifest says; {_TELL}", status=200)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+import secrets
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from edge_client.bundle.names import under, within
 from edge_client.events import Tell, silent
 from edge_client.wire.protocol import REPORT, Report, Task
 
-from .files import PRIVATE, parse_tensors, read_json, set_aside, write
+from .files import PRIVATE, SHARED, parse_tensors, read_json, set_aside, write
 
 T = TypeVar("T")
 _WEIGHT, _OPTIMIZER = "w/", "o/"
@@ -88,13 +89,22 @@ class JobStore:
     def task(self) -> Task | None:
         return read_json(self.folder / "task.json", Task, self.tell)
 
-    def begin(self, task: Task) -> None:
-        """Take up a task; what was left of another one is dropped."""
+    def begin(self, task: Task) -> Task:
+        """Take up a task, and give it as it is done; what was left of another one is dropped.
+
+        An update that goes into a sum is made by a seed that the device draws: of a server that gives a version and a
+        seed twice, the difference of two sums would tell what one device added.
+        """
         known = self.task()
-        if known is None or known.id != task.id:
+        if known is None or known.id != task.id or (known.sum is None) != (task.sum is None):
             self.finish()
+            known = None
+        if task.sum is not None:
+            task = replace(task, seed=secrets.randbits(63) if known is None else known.seed)
         if known != task:
-            write(self.folder / "task.json", msgspec.json.encode(task))
+            private = PRIVATE if task.sum else SHARED
+            write(self.folder / "task.json", msgspec.json.encode(task), mode=private)
+        return task
 
     def finish(self) -> None:
         """Forget the task, then its result, which without its task is not sent."""

@@ -19,7 +19,7 @@ from edge_client.wire.server import Server
 
 from .epoch import check_finite, steps_in
 from .optimizers import check_aggregations
-from .versions import applied, downloaded, merged, newest_kept
+from .versions import applied, downloaded, largest, merged, newest_kept
 
 POLL_SECONDS = 25.0
 GRACE_SECONDS = 30.0
@@ -120,7 +120,7 @@ class Iterations:
     def _follow(self, wait: float) -> None:
         """Bring the weights to the newest version."""
         try:
-            answer = self.server.steps(self.task.job, self.kept.version, wait)
+            answer = self.server.steps(self.task.job, self.kept.version, largest(self.manifest), wait)
         except ServerError as error:
             if error.code != "late":
                 raise

@@ -48,6 +48,17 @@ class Workbench:
         self.template = Template.of(bundle)
         self._tokenizer = bundle.tokenizer()
 
+    def require(self, task: Task) -> None:
+        """Refuse a task that names what the bundle does not have."""
+        units, segments = len(self.manifest.units), len(self.manifest.segments)
+        summed = task.sum.units if task.sum else []
+        known = all(unit < units for unit in task.units) and len(set(task.units)) == len(task.units)
+        if not (known and task.cut < segments and set(summed) <= set(task.units)):
+            raise TrainingError(
+                f"the task is of units {task.units[:8]} from segment {task.cut}, where the bundle has {units} units in "
+                f"{segments} segments; ask who runs the server"
+            )
+
     def check(self) -> Check:
         """Makes examples of rows."""
         return self.kind.check(self.manifest.model.labels, self.template)

@@ -18,6 +18,8 @@ from edge_client.wire.server import Server
 from .replay import replay
 
 _SAME_VERSION = "server and device need the same version of spry"
+_HEADER, _SLACK = 256, 1 << 20
+"""Bytes that describe a tensor, and those of a step's record."""
 
 
 def newest_kept(store: JobStore, bundle: Bundle, task: Task) -> KeptWeights:
@@ -41,12 +43,18 @@ def current(server: Server, store: JobStore, bundle: Bundle, task: Task) -> Kept
 def downloaded(server: Server, kept: KeptWeights, manifest: Manifest, task: Task) -> KeptWeights:
     """What has changed since the version that is kept, or everything where the server does not know that one."""
     try:
-        answer = server.weights(task.job, kept.version)
+        answer = server.weights(task.job, kept.version, largest(manifest))
     except ServerError as error:
         if error.code != "stale":
             raise
-        answer = server.weights(task.job, -1)
+        answer = server.weights(task.job, -1, largest(manifest))
     return kept if answer is None else merged(kept, answer, manifest)
+
+
+def largest(manifest: Manifest) -> int:
+    """Bytes of all that a server can send of a version: weights with their optimizer's state, and what names them."""
+    each = (4 * parameter.size + len(parameter.name) + _HEADER for parameter in manifest.trained)
+    return (1 + len(REPEATED)) * sum(each) + _SLACK
 
 
 def merged(kept: KeptWeights, answer: Tensors, manifest: Manifest) -> KeptWeights:
@@ -80,5 +88,8 @@ def applied(
             f"{_SAME_VERSION}"
         )
     weights, optimizer = dict(kept.weights), dict(kept.optimizer)
-    names = replay(record, weights, optimizer, manifest, task.training, task.optimizers)
+    try:
+        names = replay(record, weights, optimizer, manifest, task.training, task.optimizers)
+    except (ValueError, LookupError, OverflowError) as error:
+        raise BadAnswer(f"the server's step cannot be taken ({error}); {_SAME_VERSION}", status=200) from None
     return KeptWeights(record.version, weights, optimizer), names

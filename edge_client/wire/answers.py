@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -12,10 +14,16 @@ import httpx
 import msgspec
 
 from edge_client.errors import BadAnswer, ServerError, Unauthorized
+from edge_client.format import shown
 
+from .bounds import bounded
 from .protocol import PROBLEM, VERSION_HEADER, Problem
 
 T = TypeVar("T")
+_DIGITS = 15
+"""The largest version number."""
+_LONGEST = 1000
+"""Characters of a refusal."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +46,19 @@ def body_of(response: httpx.Response, limit: int) -> bytes:
     """All of a streamed answer, unless it is larger than any that is meant."""
     parts: list[bytes] = []
     size = 0
-    for part in response.iter_bytes():
+    for part in pieces(response):
         size += len(part)
         if size > limit:
             raise BadAnswer(f"{response.url} answers with more than {limit:,} bytes; it is no server of this version")
         parts.append(part)
     return b"".join(parts)
+
+
+def pieces(response: httpx.Response) -> Iterator[bytes]:
+    """A streamed answer as it comes. None was asked for that is compressed: a little of it may be much."""
+    if response.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
+        raise BadAnswer(f"{response.url} answers in an encoding that was not asked for; check --server", status=200)
+    return response.iter_raw()
 
 
 def media_type(response: httpx.Response) -> str:
@@ -52,8 +67,8 @@ def media_type(response: httpx.Response) -> str:
 
 def parsed(answer: Answer, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(answer.body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return bounded(msgspec.json.decode(answer.body, type=kind), kind)
+    except (ValueError, RecursionError) as error:  # msgspec's own are such
         raise BadAnswer(
             f"{answer.response.url} gives no answer of this version of spry ({error}); check --server", status=200
         ) from None
@@ -61,7 +76,7 @@ def parsed(answer: Answer, kind: type[T]) -> T:
 
 def tensors_of(answer: Answer) -> Tensors:
     version = answer.response.headers.get(VERSION_HEADER, "")
-    if not version.isdecimal():
+    if not (version.isdecimal() and len(version) <= _DIGITS):
         raise BadAnswer(
             f"{answer.response.url} does not tell the version of its weights ({VERSION_HEADER})", status=200
         )
@@ -75,12 +90,13 @@ def refusal(response: httpx.Response, body: bytes) -> ServerError:
         try:
             problem = msgspec.json.decode(body, type=Problem)
             detail, code = problem.detail or problem.title, problem.code
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (ValueError, RecursionError):
             pass
     elif 300 <= status < 500:
         detail += "; check --server"
     kind = Unauthorized if status == HTTPStatus.UNAUTHORIZED else ServerError
-    return kind(detail, code=code, status=status, retry_after=retry_after(response.headers.get("Retry-After")))
+    wait = retry_after(response.headers.get("Retry-After"))
+    return kind(shown(detail[:_LONGEST]), code=shown(code[:_LONGEST]), status=status, retry_after=wait)
 
 
 def retry_after(value: str | None) -> float | None:
@@ -88,10 +104,10 @@ def retry_after(value: str | None) -> float | None:
     if not value:
         return None
     try:
-        return max(float(value), 0.0)
+        seconds = float(value)
     except ValueError:
-        pass
-    try:
-        return max(parsedate_to_datetime(value).timestamp() - time.time(), 0.0)
-    except (ValueError, TypeError):
-        return None
+        try:
+            seconds = parsedate_to_datetime(value).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError):
+            return None
+    return None if math.isnan(seconds) else max(seconds, 0.0)

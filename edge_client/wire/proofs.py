@@ -35,12 +35,12 @@ def signed_text(method: str, moment: int, digest: str, query: str, path: str) ->
 
 
 def enrolment_text(token: str, public_key: str) -> bytes:
-    """What a key signs that enrols with a token, to show that its secret half is there."""
+    """Build the text that a key signs at enrolment, which proves that its secret half is there."""
     return f"spry enrolment\n{token}\n{public_key}".encode()
 
 
 def key_text(device: str, public_key: str) -> bytes:
-    """What a key signs that becomes a device's."""
+    """Build the text that a new key of a device signs."""
     return f"spry key\n{device}\n{public_key}".encode()
 
 

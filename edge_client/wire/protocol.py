@@ -57,7 +57,11 @@ RefusalCode = Literal[
 ]
 
 Name = Annotated[str, Len(1, 100)]
-Positive = Annotated[int, Ge(1)]
+Positive = Annotated[int, Ge(1), Le(2**20)]
+Version = Annotated[int, Ge(0), Le(2**31 - 1)]
+Index = Annotated[int, Ge(0), Lt(2**16)]
+"""The largest number of a unit, a segment or a member of a secure sum."""
+Wait = Annotated[float, Ge(0), Le(1e6)]
 Rate = Annotated[float, Gt(0), Lt(1e3)]
 
 
@@ -72,9 +76,9 @@ class Training:
     length: Positive = 64
     epochs: Positive = 1
     """Passes over the client's examples in a round (mode epoch)."""
-    iterations: Annotated[int, Ge(0)] = 0
+    iterations: Annotated[int, Ge(0), Le(2**31 - 1)] = 0
     """Steps in a round; in mode epoch 0 leaves the number to `epochs`, in mode iteration 0 means 1."""
-    directions: Annotated[int, Ge(0)] = 1
+    directions: Annotated[int, Ge(0), Le(2**20)] = 1
     """K: directions per example (forward) or perturbations per batch (central). 0 leaves it to the server: as many as
     the numbers in a client's units. A task always has some."""
     kind: DirectionKind = "normal"
@@ -87,13 +91,15 @@ class Training:
     sigma: Annotated[float, Gt(0), Le(1)] = 1e-3
     """The step of a central difference."""
     optimizer: Optimizer = "sgd"
+    """The client's own, which makes its steps."""
     learning_rate: Rate = 1e-2
     head_learning_rate: Rate | None = None
     """The head's; `learning_rate` when left out."""
     weight_decay: Annotated[float, Ge(0), Lt(1)] = 0.0
+    """The weight decay of a step, times its rate (adamw)."""
     prefix_cache: bool = True
     """Keep the hidden states that enter the cut instead of computing them in every step."""
-    exact_blocks: Annotated[int, Ge(0)] = 1
+    exact_blocks: Annotated[int, Ge(0), Le(2**16)] = 1
     """The model's last blocks that a step goes back through (mixed)."""
     pack: bool = False
     """Short examples stand together in one sequence (language models)."""
@@ -111,9 +117,13 @@ class ServerOptimizer:
     kind: Name = "fedyogi"
     """One of `edge_client.training.aggregations`, or of another distribution."""
     learning_rate: Rate = 1e-3
+    """The server's rate; fedavg takes the mean as it is."""
     beta1: Annotated[float, Ge(0), Lt(1)] = 0.9
+    """The decay rate of the first moment."""
     beta2: Annotated[float, Ge(0), Lt(1)] = 0.99
+    """The decay rate of the second moment."""
     tau: Annotated[float, Gt(0), Le(1)] = 1e-3
+    """Added to the root of that mean: smaller changes make smaller steps."""
 
 
 @dataclass(frozen=True)
@@ -163,9 +173,9 @@ class DeviceKey:
 class OpenJob:
     """What a running job asks of a device's rows, to be told before a place is taken."""
 
-    job: str
-    job_name: str
-    task: str
+    job: Name
+    job_name: Name
+    task: Name
     labels: list[str]
     """Its classes, where it has any."""
 
@@ -202,14 +212,14 @@ class CheckIn:
 class Sum:
     """A sum that a task's update is added to, of which the server learns the total alone."""
 
-    place: int
-    units: list[int]
+    place: Index
+    units: list[Index]
     """What is added of the task's, which all of a team hold."""
-    least: int
+    least: Annotated[int, Ge(1), Lt(2**16)]
     """Devices of whose parts a sum is opened."""
-    scores: list[str] = field(default_factory=list[str])
+    scores: Annotated[list[Name], Len(0, 20)] = field(default_factory=list[str])
     """What reports say beside what is counted, in this order."""
-    noise: float | None = None
+    noise: Annotated[float, Ge(0), Le(1e9)] | None = None
     """Deviations of the noise, in clips of the task, that devices lay on the sum together; None: none."""
 
 
@@ -217,33 +227,33 @@ class Sum:
 class Task:
     """One client's part in a round."""
 
-    id: str
-    job: str
-    job_name: str
-    round: int
-    seed: int
+    id: Name
+    job: Name
+    job_name: Name
+    round: Version
+    seed: Annotated[int, Ge(0), Lt(2**64)]
     """Of its directions and the order of its examples."""
-    units: list[int]
-    cut: int
+    units: list[Index]
+    cut: Index
     """The segment at which tangents start."""
-    bundle: str
+    bundle: Name
     """The sha256 of the bundle's manifest."""
-    runtime: str
-    version: int
+    runtime: Name
+    version: Version
     """The weights to start from."""
-    iteration: int
+    iteration: Version
     """Mode iteration: the first step of the round that is still open."""
-    seconds: float
+    seconds: Annotated[float, Ge(0), Le(1e9)]
     """How long the round takes updates."""
     training: Training
     optimizers: ServerOptimizers
-    batch: int
+    batch: Positive
     """The batch to run at most: `training.batch`, or less where the device's memory is short."""
     evaluate: bool = False
     """Measure the global and the personal model on examples held back, and report."""
     measure: bool = False
     """Tell the moments of what reaches the head's last layer, beside the update (mode epoch)."""
-    clip: float | None = None
+    clip: Annotated[float, Gt(0), Le(1e30)] | None = None
     """How far the update may go as a whole, by its L2 norm, in a job with a privacy budget: a longer one is shortened,
     and its report tells no loss and no number of examples."""
     sum: Sum | None = None
@@ -255,8 +265,8 @@ class CheckedIn:
     """A task, or the seconds to wait and why there is none."""
 
     task: Task | None = None
-    wait: float = 0.0
-    reason: str = ""
+    wait: Wait = 0.0
+    reason: Annotated[str, Len(0, 2000)] = ""
 
 
 Finite = Annotated[float, Ge(-1e30), Le(1e30)]
@@ -303,7 +313,7 @@ class Failure:
 class Receipt:
     """An accepted report; it is on disk."""
 
-    wait: float
+    wait: Wait
     """Seconds after which a check-in is worth while."""
     repeated: bool = False
     """The same report had been accepted before."""

@@ -211,6 +211,8 @@ def _decode_record(
         report, at = _decode_scalars(data, at + _SEED.size + width, 0.0, shape)
         units = tuple(unit for unit in range(8 * width) if bits >> unit & 1)
         participants.append(Participant(seed, units, report))
+    if (len(data) - at) % 4:
+        raise ScalarError("a record ends in the middle of a number")
     rest = np.frombuffer(data, "<f4", offset=at).astype(np.float32) if len(data) > at else None
     return StepRecord(version, round_, iteration, tuple(participants), rest)
 

@@ -7,10 +7,12 @@ Every request of the wire can be repeated without harm. A refusal becomes a `Ser
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,7 +22,7 @@ import httpx
 import msgspec
 
 from edge_client import __version__
-from edge_client.errors import ServerError, Unreachable
+from edge_client.errors import BadAnswer, ServerError, Unreachable
 from edge_client.events import Event, Tell, silent
 
 from .addresses import checked_address, travels_open, trusted
@@ -47,9 +49,11 @@ T = TypeVar("T")
 SECONDS = 30.0
 """For connecting and between two pieces of an answer."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 300.0
-SMALL, LARGE = 1 << 20, 1 << 30
-"""Bytes that an answer may have: a message; weights."""
+SMALL, _JOBS = 1 << 20, 4 << 20
+"""Bytes that an answer may have: a message; a list of jobs, each with its labels."""
 _REPEATED = {408, 425, 429}
+_DEVICE, _SECRET = re.compile("[A-Za-z0-9_-]{1,64}"), re.compile("[!-~]{0,200}")
+_OTHER = "check --server, and that it runs a version of spry that this device knows"
 _OCTETS = "application/octet-stream"
 
 
@@ -89,6 +93,7 @@ class Server:
             verify=trusted(self.url, ca),
             timeout=SECONDS,
             transport=transport,
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # none is kept
             headers={"User-Agent": f"spry/{__version__}", "Accept-Encoding": "identity"},
         )
 
@@ -111,10 +116,10 @@ class Server:
     # --- the wire ---
 
     def enrol(self, enrolment: Enrolment) -> Enrolled:
-        return self._message("POST", "/devices", Enrolled, enrolment)
+        return _identity(self._message("POST", "/devices", Enrolled, enrolment))
 
     def send_key(self, key: DeviceKey) -> Enrolled:
-        return self._message("PUT", "/device-key", Enrolled, key)
+        return _identity(self._message("PUT", "/device-key", Enrolled, key))
 
     def check_in(self, message: CheckIn) -> CheckedIn:
         return self._message("POST", "/check-in", CheckedIn, message)
@@ -122,21 +127,21 @@ class Server:
     def open_jobs(self) -> list[OpenJob]:
         """The jobs that run; none where the server is of an earlier version."""
         try:
-            return parsed(self._request("GET", "/open-jobs", limit=LARGE), list[OpenJob])
+            return parsed(self._request("GET", "/open-jobs", limit=_JOBS), list[OpenJob])
         except ServerError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
             return []
 
-    def weights(self, job: str, since: int) -> Tensors | None:
-        """What changed after a version; None when nothing did."""
-        answer = self._request("GET", f"/jobs/{quote(job, safe='')}/weights", params={"since": since}, limit=LARGE)
+    def weights(self, job: str, since: int, most: int) -> Tensors | None:
+        """Fetch what changed after a version, bounded in bytes; None when nothing did."""
+        answer = self._request("GET", f"/jobs/{quote(job, safe='')}/weights", params={"since": since}, limit=most)
         return None if answer.response.status_code == HTTPStatus.NO_CONTENT else tensors_of(answer)
 
-    def steps(self, job: str, since: int, wait: float = 0.0) -> bytes | Tensors:
+    def steps(self, job: str, since: int, most: int, wait: float = 0.0) -> bytes | Tensors:
         """Records of the steps after a version, none after `wait` seconds without one; or weights, if they are less."""
         path, asked = f"/jobs/{quote(job, safe='')}/steps", {"since": since, "wait": round(wait, 1)}
-        answer = self._request("GET", path, params=asked, limit=LARGE, seconds=SECONDS + wait)
+        answer = self._request("GET", path, params=asked, limit=most, seconds=SECONDS + wait)
         return tensors_of(answer) if media_type(answer.response) == SAFETENSORS else answer.body
 
     def send_update(self, task: str, data: bytes) -> Receipt:
@@ -247,6 +252,13 @@ class Server:
         if self.identity is not None and self.identity.secret:
             headers["Authorization"] = f"Bearer {self.identity.device}.{self.identity.secret}"
         return headers
+
+
+def _identity(enrolled: Enrolled) -> Enrolled:
+    """Refuse an identity with other characters: it is sent with each request, and kept for ever."""
+    if not (_DEVICE.fullmatch(enrolled.device) and _SECRET.fullmatch(enrolled.secret)):
+        raise BadAnswer(f"the server gives this device a name or a secret that is none; {_OTHER}", status=200)
+    return enrolled
 
 
 # --- pauses ----------------------------------------------------------------------------------------------------------

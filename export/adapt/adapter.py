@@ -92,6 +92,8 @@ def check_adapter(options: AdapterOptions) -> None:
     positive("rank", [options.rank])
     positive("dimension", [options.dimension])
     ADAPTERS[options.method].check(options)
+    if options.from_mean and options.method != "lora":
+        raise ExportError(f"--from-mean teaches LoRA's layers, got --peft {options.method}: leave one of them out")
     if options.last_blocks is not None and options.last_blocks < 0:
         raise ExportError(f"--last-blocks takes 0 (all) or more, got {options.last_blocks}")
     if not math.isfinite(options.alpha):

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from edge_client.commands.options.adapter import AdapterOptions
 from export.adapt.adapter import ADAPTERS, Targets
 from export.adapt.heads import feature_square, prepare_head
-from export.adapt.labelled import read_batches
+from export.adapt.labelled import Batch, read_batches
+from export.adapt.pooling import MeanStart, from_mean, with_new_pooler
 from export.adapt.targets import Projections, find_projections, shortest_patterns
 from export.errors import ExportError
 from export.graph.capture import capture
@@ -54,13 +55,58 @@ def head_modules(model: nn.Module, task: ModelTask) -> list[str]:
     return [name for name, child in model.named_children() if name != base and any(True for _ in child.parameters())]
 
 
-def adapt(loaded: Loaded, options: AdapterOptions, seed: int = 0, projections: Projections | None = None) -> Adapted:
-    """Wrap the model with PEFT and find its units and head; its projections are found too where they are not given."""
+def adapt(
+    loaded: Loaded,
+    options: AdapterOptions,
+    seed: int = 0,
+    projections: Projections | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Adapted:
+    """Wrap the model with PEFT and find its units and head; its projections are found too where they are not given.
+
+    What takes long tells how far it is.
+    """
+    if options.from_mean:
+        loaded = with_new_pooler(loaded)
     model, task = loaded.model, loaded.task
     method = ADAPTERS[options.method]
     between = method.between() if method.between else None
     heads = head_modules(model, task)
-    linears = [name for name, module in model.named_modules() if _is_linear(module) and name.split(".")[0] not in heads]
+    targets, within = _targets(loaded, options, heads, projections)
+    common: dict[str, Any] = {"task_type": task.peft_type, "modules_to_save": [*heads, *loaded.drawn] or None}
+    if any(type(module).__name__ == "Conv1D" for module in model.modules()):
+        common["fan_in_fan_out"] = True
+    examples = read_batches(loaded, Path(options.examples)) if options.examples else []
+    config = method.config(options, targets, common)
+    pooled = from_mean(loaded, config, seed, tell) if options.from_mean else None
+    square = _prepared(loaded, pooled, heads, examples, seed)
+    layers = [name for name in _linears(model, heads) if any(_matches(name, target) for target in targets.names)]
+    bases = between.bases(loaded, layers, options, examples, seed) if between else {}
+    torch.manual_seed(seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        adapted = get_peft_model(model, config, adapter_name=_ADAPTER)  # type: ignore[arg-type]
+    adapted.eval()
+    if pooled:
+        pooled.put(adapted)
+    _keep_as_drawn(adapted, loaded.drawn)
+    if (trains := method.trains) is not None:
+        _train_base_parameters(adapted, lambda name: trains(name) and within(name))
+    if between is not None:
+        for name, basis in bases.items():
+            between.put(adapted.get_submodule(f"base_model.model.{name}"), basis, _ADAPTER)
+    described = _describe(adapted, at_bottlenecks=method.at_bottlenecks)
+    adapts = any(slot.role is Role.ADAPTER for slot in described.slots.values())
+    if not described.slots or not (adapts or method.head_alone):
+        raise ExportError(f"the adapter {options.method!r} finds nothing to train in this model; choose another --peft")
+    return replace(described, feature_square=square)
+
+
+def _targets(
+    loaded: Loaded, options: AdapterOptions, heads: Sequence[str], projections: Projections | None
+) -> tuple[Targets, Callable[[str], bool]]:
+    """The layers that are adapted, and whether a module or parameter belongs to the blocks that are."""
+    method, linears = ADAPTERS[options.method], _linears(loaded.model, heads)
     targets = list(options.targets)
     feedforward: Sequence[str] = ()
     if not targets or method.feedforward:
@@ -78,33 +124,24 @@ def adapt(loaded: Loaded, options: AdapterOptions, seed: int = 0, projections: P
     if last_blocks:
         targets = [name for name in linears if within(name) and any(_matches(name, target) for target in targets)]
         feedforward = [name for name in targets if any(_matches(name, target) for target in feedforward)]
-    common: dict[str, Any] = {"task_type": task.peft_type, "modules_to_save": [*heads, *loaded.drawn] or None}
-    if any(type(module).__name__ == "Conv1D" for module in model.modules()):
-        common["fan_in_fan_out"] = True
-    examples = read_batches(loaded, Path(options.examples)) if options.examples else []
+    return Targets(targets, feedforward), within
+
+
+def _linears(model: nn.Module, heads: Sequence[str]) -> list[str]:
+    return [name for name, module in model.named_modules() if _is_linear(module) and name.split(".")[0] not in heads]
+
+
+def _prepared(
+    loaded: Loaded, pooled: MeanStart | None, heads: Sequence[str], examples: Sequence[Batch], seed: int
+) -> float | None:
+    """Put the task layer behind its features as they are at the start, and measure how long these are."""
+    starts = pooled.loaded if pooled else loaded
     if heads:
-        prepare_head(loaded, heads, examples, seed)
-    square = feature_square(loaded, heads, seed)
-    layers = [name for name in linears if any(_matches(name, target) for target in targets)]
-    bases = between.bases(loaded, layers, options, examples, seed) if between else {}
-    torch.manual_seed(seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        adapted = get_peft_model(
-            model, method.config(options, Targets(targets, feedforward), common), adapter_name=_ADAPTER
-        )  # type: ignore[arg-type]
-    adapted.eval()
-    _keep_as_drawn(adapted, loaded.drawn)
-    if (trains := method.trains) is not None:
-        _train_base_parameters(adapted, lambda name: trains(name) and within(name))
-    if between is not None:
-        for name, basis in bases.items():
-            between.put(adapted.get_submodule(f"base_model.model.{name}"), basis, _ADAPTER)
-    described = _describe(adapted, at_bottlenecks=method.at_bottlenecks)
-    adapts = any(slot.role is Role.ADAPTER for slot in described.slots.values())
-    if not described.slots or not (adapts or method.head_alone):
-        raise ExportError(f"the adapter {options.method!r} finds nothing to train in this model; choose another --peft")
-    return replace(described, feature_square=square)
+        prepare_head(starts, heads, examples, seed)
+    if pooled:
+        for name in [*heads, pooled.pooler]:
+            loaded.model.set_submodule(name, starts.model.get_submodule(name))
+    return feature_square(starts, heads, seed)
 
 
 def _last_blocks(loaded: Loaded, options: AdapterOptions) -> int:

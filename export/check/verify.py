@@ -195,10 +195,8 @@ class _Checks:
         self._stepper, self._extent, self._advance = stepper, extent, advance
         self._precision: Precision = precision
         self._truth, self._unquantized = truth, unquantized
-        self._directions = [*zip(sample.directions, sample.entering, strict=True)] if stepper.manifest.units else []
-        tokens = {name: value.numpy() for name, value in sample.inputs.items() if name != "labels"}
-        weights = {name: value.numpy() for name, value in sample.values.items()}
-        self._inputs = tokens, sample.inputs["labels"].numpy(), weights
+        self._directions = len(sample.directions) if stepper.manifest.units else 0
+        self._inputs = _inputs(sample)
 
     def lines(self) -> Iterator[_Line]:
         truth, bound = self._truth, JVP_BOUND[self._precision]
@@ -234,9 +232,8 @@ class _Checks:
     def _steps(self, bound: float) -> list[Step]:
         """One for each direction that is needed."""
         steps: list[Step] = []
-        for pair in self._directions:
-            directions = _repeated(self._stepper, *pair)
-            steps.append(self._stepper.along(*self._inputs, directions, _first_cut(self._stepper)))
+        for number in range(self._directions):
+            steps.append(along(self._stepper, self._truth.sample, number))
             jvps = np.stack([step.jvp[0] for step in steps])
             error = _relative(jvps, self._truth.jvps(len(steps)))
             if len(steps) == 1 or not self._extent.adaptive:
@@ -251,6 +248,19 @@ class _Checks:
         cosine = float(np.vdot(jvps, expected) / (np.linalg.norm(jvps) * np.linalg.norm(expected)))
         yield "cosine of the estimated gradient with the float model's", cosine, None, True
         yield "loss, relative change by quantization", _relative(loss, self._unquantized.losses), None, True
+
+
+def along(stepper: Stepper, sample: Sample, number: int) -> Step:
+    """A step along one of the sample's directions, from the first cut."""
+    directions = _repeated(stepper, sample.directions[number], sample.entering[number])
+    return stepper.along(*_inputs(sample), directions, _first_cut(stepper))
+
+
+def _inputs(sample: Sample) -> tuple[dict[str, np.ndarray], np.ndarray, dict[str, np.ndarray]]:
+    """Tokens, labels and weights."""
+    tokens = {name: value.numpy() for name, value in sample.inputs.items() if name != "labels"}
+    weights = {name: value.numpy() for name, value in sample.values.items()}
+    return tokens, sample.inputs["labels"].numpy(), weights
 
 
 def is_far(error: float, bound: float, count: int) -> bool:

@@ -20,8 +20,8 @@ from export.graph.caching import attends_by_operator, cache_shapes, capture_cach
 from export.graph.segments import SegmentGraph, split
 from export.graph.slots import Slot
 
-CHUNK = 32
-"""A prompt's tokens at a time; short ones are padded to it."""
+CHUNK = 64
+"""A prompt's tokens at a time; short ones are padded to it, and each pass of long ones packs the weights anew."""
 
 
 @dataclass(frozen=True)

@@ -76,11 +76,15 @@ class LoweredSegment(msgspec.Struct, frozen=True):
     folder: str = ""
 
 
+Results = dict[tuple[str, str], LoweredSegment]
+"""By runtime and segment."""
+
+
 def lower_all(
     jobs: Sequence[SegmentLowering], cache: Path, workers: int, advance: Callable[[SegmentLowering, bool], None]
-) -> dict[tuple[str, str], LoweredSegment]:
+) -> Results:
     """Lower every job; `advance` is told of each that is done and whether it came from the cache."""
-    results: dict[tuple[str, str], LoweredSegment] = {}
+    results: Results = {}
     keys = {id(job): cache / _key(job) for job in jobs}
     pending: list[SegmentLowering] = []
     for job in jobs:
@@ -170,7 +174,7 @@ def _lower(job: SegmentLowering, key: Path) -> LoweredSegment:
     lowered = target.lower(job.segment, job.programs, job.stored, job.precision, tied=job.tied)
     job.done()
     key.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"{_PARTIAL}{os.getpid()}-", dir=key.parent))
+    folder = _folder(key.parent)
     try:
         files = [_write(folder, path, content) for path, content in sorted(lowered.files.items())]
         result = LoweredSegment(files, lowered.entries, lowered.fallbacks)
@@ -181,6 +185,20 @@ def _lower(job: SegmentLowering, key: Path) -> LoweredSegment:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return msgspec.structs.replace(result, folder=str(key))
+
+
+def _folder(cache: Path) -> Path:
+    return Path(tempfile.mkdtemp(prefix=f"{_PARTIAL}{os.getpid()}-", dir=cache))
+
+
+@contextmanager
+def partial(cache: Path) -> Generator[Path, None, None]:
+    """A folder beside what is kept, for files that go with the block; what a killed export left there is pruned."""
+    folder = _folder(cache)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write(folder: Path, path: str, content: bytes) -> FileSpec:

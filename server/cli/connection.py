@@ -14,7 +14,6 @@ from urllib.parse import quote
 
 import httpx
 
-from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import FILE_NAME
 from edge_client.bundle.signature import SIGNATURES
 from edge_client.errors import SpryError
@@ -40,6 +39,10 @@ _PASSING = frozenset({502, 503, 504})
 
 class AdminError(SpryError):
     """The server did not do what was asked; says why and what to do."""
+
+
+class Refused(AdminError):
+    """The server is there, and says why it does not do that."""
 
 
 class NoAnswer(AdminError):
@@ -122,6 +125,8 @@ class Administrator:
 
     def upload_bundle(self, path: Path, advance: Callable[[int, int], None] = lambda _sent, _total: None) -> str:
         """Send what the server lacks of a bundle; `advance` is told bytes sent and in all. Gives its name."""
+        from edge_client.bundle.folder import Bundle  # with numpy, which most commands have no use for
+
         with Bundle.open(path) as bundle:
             data = (bundle.folder / FILE_NAME).read_bytes()
             name = hashlib.sha256(data).hexdigest()
@@ -227,7 +232,7 @@ def _problem(response: httpx.Response) -> AdminError:
             where = str(response.url.copy_with(path="/", query=None)).rstrip("/")
             return AdminError(f"{where} does not know this token; give one that its administrator made (--admin-token)")
         if problem["code"] != "http":
-            return AdminError(printable(str(problem["detail"])))
+            return Refused(printable(str(problem["detail"])))
     except (ValueError, KeyError, TypeError):
         pass
     answered = f"{response.url} answered {response.status_code} {response.reason_phrase}"

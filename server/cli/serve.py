@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import os
 import signal
-import socket
 import ssl
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +13,7 @@ import typer
 
 from server import logs
 from server.errors import ServerConfigError
+from server.processes import check_free
 from server.settings import read_settings
 from server.storage.store import Store
 
@@ -78,20 +78,6 @@ def _check_pair(certificate: Path, key: Path) -> None:
     except (OSError, ssl.SSLError) as error:
         what = f"{certificate} and {key} are no certificate with its key as PEM"
         raise ServerConfigError(f"{what} ({error}): give a certificate and its own key") from None
-
-
-def check_free(host: str, port: int) -> None:
-    """Refuse an address that something listens on already."""
-    try:
-        kind, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(kind, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except OSError as error:
-        raise ServerConfigError(
-            f"cannot listen on {host}, port {port}: {error.strerror}; end what listens there, or choose other --host "
-            "and --port"
-        ) from None
 
 
 def _is_loopback(host: str) -> bool:

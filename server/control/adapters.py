@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import io
 import zipfile
+from functools import lru_cache
+from pathlib import Path
 
 from safetensors.numpy import load_file
 
+from edge_client.bundle import manifest as manifests
 from edge_client.bundle.adapters import folded
+from edge_client.bundle.folder import Bundle
 from server.errors import Refusal
 from server.formats.learned import Learned, Version
-from server.formats.registry import FORMATS, NAMES, WITH_BASE
+from server.formats.registry import FORMATS, NAMES, WITH_BASE, offered
 from server.jobs.job import Job
 from server.storage.store import Store
 
+_REMEMBERED = 1000
+"""Bundles whose formats are known: what a bundle holds never changes."""
 _TIME = (1980, 1, 1, 0, 0, 0)
+
+
+def formats_of(store: Store, job: Job) -> list[str]:
+    """List the formats in which this server can hand out what a job learns."""
+    return list(_formats(store.bundles.path(job.bundle)))
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _formats(folder: Path) -> tuple[str, ...]:
+    return tuple(offered(Bundle(folder, manifests.read(folder / manifests.FILE_NAME))))
 
 
 def adapter_archive(store: Store, job: Job, version: int, form: str = "peft") -> bytes:

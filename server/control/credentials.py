@@ -20,7 +20,7 @@ from server.storage.store import Store
 _MINUTE, _DAY = 60.0, 86_400.0
 ENROLMENT, ENROLMENT_REFUSED, KEY_CHANGED = "enrol", "enrol-refused", "device-key"
 KEYS_A_DAY = 5
-"""Of a device: it changes its key when it is upgraded from a version without keys, and by hand."""
+"""Key changes of a device in a day: an upgrade from a version without keys makes one, and people do by hand."""
 
 
 def digest(secret: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from dataclasses import asdict
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -12,13 +13,15 @@ from edge_client.estimators.registry import kind_of
 from edge_client.wire.protocol import Training
 from server.jobs.job import Job
 from server.rounds.places.fleet import away_before
-from server.storage.identities import devices
+from server.storage.identities import devices, listing
+from server.storage.identities.listing import DeviceOrder, DeviceQuery, DeviceState, Listed
 from server.storage.schema.rows import Device, Volume
 from server.storage.store import Store
 from server.storage.work import parts, rounds, traffic
 from server.storage.work.parts import NamedPart
 
-DeviceState = Literal["training", "waiting", "away", "revoked"]
+FAILED_SECONDS = 86_400.0
+"""Within so many, what was refused of a device or given back makes it one that failed."""
 Totals = dict[str, Volume]
 """Of each device."""
 
@@ -41,6 +44,45 @@ class DeviceView(BaseModel):
     """Bytes of all that it sent and fetched."""
     note: str
     """What people wrote about it."""
+
+
+class FailureView(BaseModel):
+    """The last refusal or failure of a device."""
+
+    time: float
+    code: str
+    detail: str
+
+
+class ListedDevice(DeviceView):
+    """A device in a list."""
+
+    group: str
+    """The label of its token."""
+    version: str
+    """The version of the device's client; empty until it has told it."""
+    failed: FailureView | None
+    """The last thing that went wrong, whenever that was."""
+
+
+class GroupView(BaseModel):
+    """Devices that enrolled with the same token."""
+
+    token: str
+    label: str
+    count: int
+
+
+class DeviceList(BaseModel):
+    """Some of the devices that somebody looks for."""
+
+    total: int
+    """That fit."""
+    states: dict[str, int]
+    """The number of matching devices in each state, whichever state is asked for."""
+    groups: list[GroupView]
+    """All that there are to choose from; of many the largest."""
+    devices: list[ListedDevice]
 
 
 class UnitView(BaseModel):
@@ -88,6 +130,26 @@ def list_devices(store: Store, totals: Totals) -> list[DeviceView]:
         known = devices.with_jobs(connection)
     heard_since = away_before(store)
     return [device_view(device, job, totals.get(device.id, Volume(0, 0)), heard_since) for device, job in known]
+
+
+def device_list(
+    store: Store, wanted: DeviceQuery, order: DeviceOrder, offset: int, limit: int, *, descending: bool = False
+) -> DeviceList:
+    """List the devices that fit, from one of them on."""
+    with store.database.read() as connection:
+        found = listing.page(connection, wanted, order, offset, limit, descending=descending)
+        moved = traffic.by_device(connection, [one.device.id for one in found])
+        states = listing.count_states(connection, wanted)
+        groups = [GroupView(**asdict(group)) for group in listing.groups(connection)]
+    rows = [_listed(one, moved.get(one.device.id, Volume(0, 0)), wanted.heard_since) for one in found]
+    total = sum(states.values()) if wanted.state is None else states.get(wanted.state, 0)
+    return DeviceList(total=total, states=states, groups=groups, devices=rows)
+
+
+def _listed(one: Listed, moved: Volume, heard_since: float) -> ListedDevice:
+    failed = one.failed and FailureView(time=one.failed.time, code=one.failed.code, detail=one.failed.detail)
+    known = device_view(one.device, one.job, moved, heard_since)
+    return ListedDevice(**known.model_dump(), group=one.group, version=one.device.version or "", failed=failed)
 
 
 def device_view(device: Device, job: str | None, moved: Volume, heard_since: float) -> DeviceView:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 
 from edge_client.wire.protocol import OpenJob
 from server.errors import Refusal
@@ -11,7 +12,8 @@ from server.jobs.job import ENDED, RUNNING, Job, JobState
 from server.jobs.settings import JobSettings
 from server.privacy.budget import settled
 from server.privacy.shares import check_rounding
-from server.rounds.outcome.evaluation import check_held_out
+from server.rounds.outcome.evaluation import check_held_out, task_of
+from server.rounds.rounds import stop_reason
 from server.storage import jobs
 from server.storage.files import catalog
 from server.storage.jobs import find_job
@@ -88,3 +90,37 @@ def set_state(store: Store, name: str, state: JobState, by: str, reason: str = "
         store.audit(connection, by, f"job-{state}", job.id, reason)
     store.turn += 1
     return find_job(store, job.id)
+
+
+def extend(store: Store, name: str, rounds: int, patience: int | None, by: str) -> Job:
+    """Go on with a job for more rounds, also where it ended because its rounds were done or its patience was out."""
+    job = find_job(store, name)
+    if job.settings.is_private:
+        raise Refusal(409, "invalid", "the noise of a private job was chosen for all of its rounds: create another job")
+    if rounds < job.settings.rounds:
+        raise Refusal(409, "invalid", f"job {job.name} has {job.settings.rounds} rounds, got {rounds}: give more")
+    settings = job.settings.model_copy(update={"rounds": rounds, "patience": patience or job.settings.patience})
+    longer, score = replace(job, settings=settings), task_of(store, job).main_score
+    with store.database.write() as connection:
+        if job.state == ENDED:
+            before, after = (stop_reason(connection, one, score, job.done, store.now()) for one in (job, longer))
+            _refuse_end(job, before, after)
+        if not jobs.go_on(connection, job, settings):
+            raise Refusal(409, "invalid", f"job {job.name} is no more {job.state}: look again")
+        store.audit(connection, by, "job-extended", job.id, f"{rounds} rounds")
+    store.turn += 1
+    return find_job(store, job.id)
+
+
+def _refuse_end(job: Job, before: str | None, after: str | None) -> None:
+    """Refuse to go on with what was stopped by hand, or would end at once.
+
+    Args:
+        job: that has ended.
+        before: why it ends, by the settings that it has.
+        after: why it would, by those that it is to have.
+    """
+    if before is None:
+        raise Refusal(409, "ended", f"job {job.name} has ended ({job.reason}); create another")
+    if after is not None:
+        raise Refusal(409, "ended", f"job {job.name} would end again at once ({after}): give more rounds or patience")

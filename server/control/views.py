@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 from sqlalchemy import Connection
 
+from server.control.adapters import formats_of
 from server.control.outlook import ends_about
 from server.jobs.job import RUNNING, Job
 from server.jobs.settings import JobSettings
@@ -85,6 +86,10 @@ class JobView(BaseModel):
     """What the server can see of devices' work."""
     ends_about: float | None
     """When its last round is done, if rounds go on as the newest did: an estimate."""
+    model: str
+    """The model that its bundle was made of: a name on the hub, `package:…`, or the name of a folder or file."""
+    formats: list[str]
+    """In which this server hands out what it learns."""
 
 
 class RoundView(BaseModel):
@@ -157,6 +162,7 @@ def job(store: Store, job: Job) -> JobView:
         senders = traffic.count_senders(connection, job.id)
         ends = ends_about(connection, job, store.now())
         cost = _privacy(connection, job)
+    manifest = store.bundles.manifest(job.bundle)
     return JobView(
         id=job.id,
         name=job.name,
@@ -178,6 +184,8 @@ def job(store: Store, job: Job) -> JobView:
         privacy=cost,
         sees=job.settings.sees,
         ends_about=ends,
+        model=manifest.model.name,
+        formats=formats_of(store, job),
     )
 
 

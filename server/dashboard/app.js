@@ -8,11 +8,12 @@ import { closeCompare, openCompare, refreshCompare, startCompare } from "./compa
 import { closeDevice, openDevice, refreshDevice, startDevice } from "./device.js";
 import { showDevices, startDevices } from "./devices.js";
 import { $, complain, text } from "./dom.js";
+import { closeFleet, openFleet, refreshFleet, startFleet } from "./fleet.js";
 import { startForm } from "./form.js";
 import { count, percent, setClock } from "./format.js";
 import { accuracyOf, countDown, newestFirst, showJob, showList, startActions } from "./jobs.js";
 import { refreshLog, showAdvice } from "./log.js";
-import { linkTo, page, turnTo } from "./pages.js";
+import { page, turnTo } from "./pages.js";
 import { showRefusals } from "./refusals.js";
 import { expired, signIn, startSession, takeToken } from "./session.js";
 import { showSettings } from "./settings.js";
@@ -24,7 +25,7 @@ const CONNECTION = {
   lost: "connection lost, trying again",
 };
 
-const TITLES = { device: "A device", tokens: "Enrol devices", compare: "Compare jobs" };
+const TITLES = { device: "A device", devices: "Devices", tokens: "Enrol devices", compare: "Compare jobs" };
 
 const fleet = { jobs: new Map(), devices: new Map() };
 let details = empty();
@@ -53,6 +54,7 @@ const TAKE = {
   devices: (rows) => {
     rows.forEach((row) => fleet.devices.set(row.id, row));
     refreshDevice();
+    refreshFleet();
   },
   rounds: (rows) => rows.forEach((row) => details.rounds.set(row.number, row)),
   metrics: (rows) =>
@@ -109,7 +111,6 @@ function connection(state) {
 
 function choose(id) {
   chosen = fleet.jobs.has(id) ? id : (newestFirst(fleet.jobs)[0]?.id ?? null);
-  $("device-back").href = job() ? linkTo("job", job().name) : "#";
   draw("all");
   connect();
 }
@@ -120,6 +121,8 @@ function turn() {
   turnTo(name);
   if (name === "device") openDevice(of);
   else closeDevice();
+  if (name === "devices") openFleet();
+  else closeFleet();
   if (name === "compare") openCompare(fleet.jobs);
   else closeCompare();
   if (name === "tokens") openTokens();
@@ -190,7 +193,7 @@ function enter(jobs) {
 function leave() {
   stream?.close();
   stream = null;
-  for (const close of [closeDevice, closeCompare, closeTokens]) close();
+  for (const close of [closeDevice, closeFleet, closeCompare, closeTokens]) close();
   fleet.jobs.clear();
   fleet.devices.clear();
   chosen = null;
@@ -204,6 +207,7 @@ function start() {
   $("log-details").addEventListener("toggle", () => job() && refreshLog(job()));
   startDevices(() => draw("devices"));
   startDevice(say);
+  startFleet(say);
   startTokens(say);
   startCompare();
   addEventListener("hashchange", () => {

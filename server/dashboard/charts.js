@@ -7,6 +7,7 @@ const uPlot = globalThis.uPlot;
 const HEIGHT = 200;
 const BARS = 60; // so many rounds at most are drawn as bars
 const ROUNDS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000];
+const BY_ROUND = { title: "round", format: String };
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
@@ -140,7 +141,7 @@ class Chart {
     this.legend = h("ul", { class: "legend", "aria-hidden": "true" });
     this.summary = h("p", { class: "hidden-text" });
     this.note = h("p", { class: "muted" });
-    this.table = h("table", {}, h("caption", {}, `${kind.title}, round by round`));
+    this.table = h("table", {}, h("caption", {}, kind.title));
     this.details = h(
       "details",
       {},
@@ -171,7 +172,9 @@ class Chart {
     this.section.hidden = this.kind.when ? !this.kind.when(job) : false;
     if (this.section.hidden) return;
     this.series = this.kind.series(table, job);
+    this.axis = table.axis ?? BY_ROUND; // what stands below the curves
     const shown = this.series.length > 0;
+    this.section.hidden = !shown && Boolean(this.kind.optional);
     text(this.note, [shown ? "" : this.kind.none(job), this.kind.note?.(table)].filter(Boolean).join(" "));
     this.note.hidden = !this.note.textContent;
     this.rounds = [...new Set(this.series.flatMap(({ values }) => [...values.keys()]))].sort((a, b) => a - b);
@@ -186,7 +189,7 @@ class Chart {
       ...this.series.map(({ values }) => this.rounds.map((round) => values.get(round) ?? null)),
     ];
     this.bars = this.kind.bars && this.rounds.length <= BARS;
-    const kind = [this.bars, ...this.series.map(({ label }) => label)].join();
+    const kind = [this.bars, this.axis.title, ...this.series.map(({ label }) => label)].join();
     if (this.plot === null || kind !== this.known) {
       this.plot?.destroy();
       this.known = kind;
@@ -216,7 +219,7 @@ class Chart {
         y: { range: (_, low, high) => this.range(low, high) },
       },
       axes: [
-        { ...axis, incrs: ROUNDS, space: 44, size: 30 },
+        { ...axis, incrs: ROUNDS, space: 44, size: 30, values: (_, values) => values.map(this.axis.format) },
         { ...axis, size: 62, space: 36, values: (_, values) => values.map(kind.tick ?? kind.format) },
       ],
       series: [{}, ...this.series.map((_, number) => this.line(number))],
@@ -245,7 +248,7 @@ class Chart {
     return {
       stroke,
       width: 2,
-      dash: [[], [6, 4], [2, 3]][number],
+      dash: [[], [6, 4], [2, 3]][number % 3],
       spanGaps: true,
       points: { show: this.rounds.length < 30, size: 5, fill: stroke },
     };
@@ -266,17 +269,18 @@ class Chart {
     const at = index ?? this.rounds.length - 1;
     this.series.forEach(({ values }, number) => {
       const value = index === null ? [...values.values()].at(-1) : values.get(this.rounds[at]);
-      text(this.legend.children[number].querySelector("b"), this.kind.format(value));
+      text(this.legend.children[number].querySelector("b"), value == null ? "–" : this.kind.format(value));
     });
-    this.legend.dataset.round = index === null ? "" : `round ${this.rounds[at]}`;
+    this.legend.dataset.round = index === null ? "" : `${this.axis.title} ${this.axis.format(this.rounds[at])}`;
   }
 
   tell() {
-    const { kind } = this;
+    const { kind, axis } = this;
     const told = this.series.map(({ label, values }) => {
       const all = [...values.values()];
       const from = all.length > 1 ? `, first ${kind.format(all[0])}` : "";
-      return `${label} ${kind.format(all.at(-1))} in round ${[...values.keys()].at(-1)}${from}`;
+      const where = `${axis.title} ${axis.format([...values.keys()].at(-1))}`;
+      return `${label} ${kind.format(all.at(-1))} in ${where}${from}`;
     });
     text(this.summary, told.length ? `Newest: ${told.join("; ")}.` : "");
     if (this.details.open && this.series.length) {
@@ -287,7 +291,7 @@ class Chart {
       ]);
       this.table.tHead?.remove();
       this.table.tBodies[0]?.remove();
-      fill(this.table, [["round", String], ...columns], this.rounds.toReversed(), (round) => round);
+      fill(this.table, [[axis.title, axis.format], ...columns], this.rounds.toReversed(), (round) => round);
     }
   }
 

@@ -5,8 +5,7 @@ import { ago, bytes, count, digits } from "./format.js";
 import { linkTo } from "./pages.js";
 
 const ORDER = ["training", "waiting", "away", "revoked"];
-const SHOWN = 50;
-let all = false;
+const SHOWN = 20; // of those at work first; all have a page of their own
 
 const profile = (device) => device.profile ?? {};
 
@@ -37,10 +36,6 @@ function place() {
 export function startDevices(redraw) {
   narrow.addEventListener("change", redraw);
   text($("address"), location.origin);
-  $("all-devices").addEventListener("click", () => {
-    all = true;
-    redraw();
-  });
 }
 
 export function showDevices(devices) {
@@ -48,11 +43,11 @@ export function showDevices(devices) {
   const found = [...devices.values()].sort(
     (a, b) => ORDER.indexOf(a.state) - ORDER.indexOf(b.state) || a.name.localeCompare(b.name, "en", { numeric: true }),
   );
-  const rows = all ? found : found.slice(0, SHOWN);
+  const rows = found.slice(0, SHOWN);
   $("devices-scroll").hidden = $("devices-text").hidden = !found.length;
   $("no-device").hidden = found.length > 0;
   $("all-devices").hidden = rows.length === found.length;
-  text($("all-devices"), `Show all ${count(found.length)}`);
+  text($("all-devices"), `All ${count(found.length)} devices`);
   const counts = ORDER.map((state) => [state, found.filter((device) => device.state === state).length]);
   text(
     $("devices-text"),

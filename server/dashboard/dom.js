@@ -61,12 +61,19 @@ export function fill(table, columns, rows, key) {
     (line, row) => {
       columns.forEach(([, cell], number) => {
         const value = cell(row);
-        if (value instanceof Node) {
-          if (!line.cells[number].firstChild?.isEqualNode(value)) line.cells[number].replaceChildren(value);
-        } else text(line.cells[number], String(value ?? ""));
+        if (value instanceof Node) renew(line.cells[number], value);
+        else text(line.cells[number], String(value ?? ""));
       });
     },
   );
+}
+
+/** Put an element into a cell where it differs; what somebody has unfolded stays so, and has its focus still. */
+function renew(cell, value) {
+  const before = cell.firstElementChild;
+  if (before?.tagName === "DETAILS" && value.tagName === "DETAILS") {
+    [...value.children].forEach((child, place) => text(before.children[place], child.textContent));
+  } else if (!before?.isEqualNode(value)) cell.replaceChildren(value);
 }
 
 /** Show what went wrong, or hide the place for it. */
@@ -74,6 +81,8 @@ export function complain(element, message) {
   element.hidden = !message;
   text(element, message ?? "");
 }
+
+const WORDS = 9; // characters: what is longer is read as words
 
 /** Numbers in large: [title, value, about it] each. */
 export function tiles(list, found) {
@@ -84,6 +93,7 @@ export function tiles(list, found) {
     ([title]) => h("div", {}, h("dt", {}, title), h("dd", {}, h("span"), h("small"))),
     (tile, [, value, about]) => {
       text(tile.querySelector("span"), value);
+      tile.querySelector("span").className = value.length > WORDS ? "words" : "";
       text(tile.querySelector("small"), about);
     },
   );

@@ -20,18 +20,21 @@ export function startDownload({ chosen, say }) {
 /** What is there to download; nothing before the first round. */
 export function showLearned(job) {
   const nothing = job.version === 0;
-  for (const [id] of BUTTONS) if (!$(id).dataset.busy) $(id).disabled = nothing;
+  for (const [id, format] of BUTTONS) {
+    if (!$(id).dataset.busy) $(id).disabled = nothing;
+    $(id).hidden = !job.formats.includes(format);
+  }
   text(
     $("learned-text"),
     nothing
       ? "Nothing yet: the first round is not done."
       : `Version ${count(job.version)}, as an adapter beside the model that the bundle was made of.`,
   );
-  text($("merge-command"), `spry adapter download ${quoted(job.name)} --format merged --model BASE --out merged/`);
+  text($("merge-command"), `spry adapter download ${quoted(job.name)} --format merged --model ${quoted(job.model)} --out merged/`);
 }
 
 /** As a shell reads it. */
-const quoted = (name) => (/^[\w.-]+$/.test(name) ? name : `'${name.replaceAll("'", "'\\''")}'`);
+const quoted = (name) => (/^[\w.:/-]+$/.test(name) ? name : `'${name.replaceAll("'", "'\\''")}'`);
 
 async function download(button, job, { format, error, say }) {
   const label = button.textContent;

@@ -2,7 +2,7 @@
 
 import { $ } from "./dom.js";
 
-const PAGES = ["device", "tokens", "compare"]; // and the job, where it is none of them
+const PAGES = ["device", "devices", "tokens", "compare"]; // and the job, where it is none of them
 
 export const inHash = () => new URLSearchParams(location.hash.slice(1));
 

@@ -1,7 +1,8 @@
 // Updates that were not taken and tasks that were given back, by reason.
 
-import { $, fill, text } from "./dom.js";
+import { $, fill, h, text } from "./dom.js";
 import { ago, count } from "./format.js";
+import { linkTo } from "./pages.js";
 
 const WHY = {
   late: "after the round was over",
@@ -12,6 +13,8 @@ const WHY = {
   "too-large": "larger than the task can be",
   failed: "given back by the device",
 };
+
+const deviceOf = ({ device }, devices) => h("a", { href: linkTo("device", device) }, devices.get(device)?.name ?? device);
 
 export function showRefusals(job, refusals, devices) {
   const rows = Object.entries(job.refused)
@@ -26,14 +29,9 @@ export function showRefusals(job, refusals, devices) {
     ["code", (row) => row.code],
     ["meaning", (row) => WHY[row.code] ?? "", "wrap"],
     ["count", (row) => count(row.number), "number"],
-    [
-      "newest",
-      (row) =>
-        row.newest
-          ? `${row.newest.detail} (${devices.get(row.newest.device)?.name ?? row.newest.device}, ${ago(row.newest.time)})`
-          : "",
-      "wrap",
-    ],
+    ["newest", (row) => row.newest?.detail ?? "", "wrap"],
+    ["device", (row) => (row.newest ? deviceOf(row.newest, devices) : ""), "named"],
+    ["when", (row) => (row.newest ? ago(row.newest.time) : "")],
   ];
   if (rows.length) fill($("refusals"), columns, rows, (row) => row.code);
 }

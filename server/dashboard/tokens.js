@@ -35,6 +35,7 @@ export async function openTokens() {
   complain($("tokens-error"));
   if (!$("token-server").value) $("token-server").value = location.origin;
   warn();
+  proposeKey();
   try {
     show(await call("GET", "v1/tokens"));
   } catch (error) {
@@ -55,6 +56,20 @@ function show(tokens) {
   fill($("tokens"), COLUMNS, tokens.toReversed(), (token) => token.id);
 }
 
+/** The publisher's key, where all who signed the bundles here are one and nobody has typed another. */
+async function proposeKey() {
+  const field = $("token-form").elements.key;
+  if (field.value || field.dataset.typed || !may("operator")) return;
+  try {
+    const [key, ...others] = new Set((await call("GET", "v1/bundles")).flatMap(({ publishers }) => publishers));
+    if (key === undefined || others.length || field.dataset.typed) return;
+    field.value = key;
+    text($("token-key-found"), "It stands here because it signed the bundles on this server.");
+  } catch (error) {
+    complain($("token-error"), error.message);
+  }
+}
+
 /** An address that means this very machine to whoever reads it. */
 function warn() {
   $("token-warning").hidden = !LOOPBACK.test($("token-server").value);
@@ -64,6 +79,10 @@ export function startTokens(tell) {
   say = tell;
   const form = $("token-form");
   $("token-server").addEventListener("input", warn);
+  form.elements.key.addEventListener("input", ({ target }) => {
+    target.dataset.typed = "yes";
+    text($("token-key-found"), "");
+  });
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     complain($("token-error"));

@@ -14,13 +14,13 @@ from rich.console import Console
 
 from edge_client.runtimes.runtime import available
 from server.cli.adapter import save_adapter
-from server.cli.serve import check_free
 from server.demo import intents
 from server.demo.fleet import JOB, DemoFleet, started
 from server.demo.folder import DemoFolder
 from server.demo.plan import BATCH, LENGTH, MODEL, MOST_CLIENTS, DemoPlan, plan_for
 from server.demo.result import DemoResult, measured
 from server.demo.tables import next_steps, show
+from server.processes import check_free
 from server.screen import Screen
 
 

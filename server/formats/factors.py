@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from edge_client.arrays import Array
+from edge_client.bundle.manifest import Manifest
 from server.errors import Refusal
 from server.formats.learned import Learned
 
@@ -38,7 +39,13 @@ class Factors(NamedTuple):
 
 def lora_factors(learned: Learned) -> dict[str, Factors]:
     """Factors by the layer's name in the model; refused where they are not all that was trained."""
-    method, manifest = learned.adapter.method, learned.bundle.manifest
+    trained = require_factors(learned.bundle.manifest)
+    return dict(_tiny(learned) if _TINY in trained[0] else _plain(learned))
+
+
+def require_factors(manifest: Manifest) -> list[str]:
+    """Refuse what trains more than factors; the names of what it trains."""
+    method = manifest.adapter.method
     if manifest.head:
         layer = manifest.head[0].name.removeprefix(PEFT_PREFIX)
         raise Refusal(
@@ -56,7 +63,7 @@ def lora_factors(learned: Learned) -> dict[str, Factors]:
             f"an adapter of --peft {method} {_why(other[0])}, and a GGUF adapter is products of thin factors alone: "
             "take the format peft, or merged",
         )
-    return dict(_tiny(learned) if _TINY in trained[0] else _plain(learned))
+    return trained
 
 
 def _why(name: str) -> str:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from edge_client.arrays import Array
+from edge_client.bundle.folder import Bundle
 from edge_client.data.templates import Template
 from edge_client.errors import RuntimeMissing
 from server.errors import Refusal
-from server.formats.factors import Factors, lora_factors
-from server.formats.learned import Learned
+from server.formats.factors import Factors, lora_factors, require_factors
+from server.formats.learned import Learned, config_of
 from server.formats.ollama import modelfile
 
 if TYPE_CHECKING:
@@ -55,10 +57,18 @@ def gguf_files(learned: Learned) -> Mapping[str, bytes]:
     }
 
 
+def require_gguf(bundle: Bundle) -> None:
+    """Refuse a bundle whose jobs make no GGUF adapter, whatever they learn, and a machine that writes none."""
+    if find_spec("gguf") is None:
+        raise RuntimeMissing("the format gguf", "gguf", "it is not installed")
+    require_factors(bundle.manifest)
+    _architecture(config_of(bundle))
+
+
 def gguf_adapter(learned: Learned) -> bytes:
     """The bytes of the file."""
     factors = lora_factors(learned)
-    architecture = _architecture(learned)
+    architecture = _architecture(learned.model_config)
     try:
         import gguf
     except ImportError as error:
@@ -81,8 +91,8 @@ def gguf_adapter(learned: Learned) -> bytes:
         return path.read_bytes()
 
 
-def _architecture(learned: Learned) -> Architecture:
-    kind = learned.model_config["model_type"]
+def _architecture(config: Mapping[str, Any]) -> Architecture:
+    kind = config["model_type"]
     if kind not in ARCHITECTURES:
         raise Refusal(
             409, "invalid",

@@ -29,6 +29,14 @@ class Version(NamedTuple):
         return self.number > 0
 
 
+def config_of(bundle: Bundle) -> Mapping[str, Any]:
+    """Read the base model's own configuration, in transformers' words."""
+    file = bundle.folder / _MODEL_CONFIG
+    if not file.is_file():
+        raise Refusal(409, "incomplete", f"this bundle has no {_MODEL_CONFIG}: export it again for this format")
+    return json.loads(file.read_text())
+
+
 class Learned:
     """A version of a job's weights, with its bundle.
 
@@ -54,10 +62,7 @@ class Learned:
     @cached_property
     def model_config(self) -> Mapping[str, Any]:
         """The base model's own configuration, in transformers' words."""
-        file = self.bundle.folder / _MODEL_CONFIG
-        if not file.is_file():
-            raise Refusal(409, "incomplete", f"this bundle has no {_MODEL_CONFIG}: export it again for this format")
-        return json.loads(file.read_text())
+        return config_of(self.bundle)
 
     def described(self) -> bytes:
         """Where it comes from, in a file beside it."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from server.formats.gguf import gguf_files
+from edge_client.bundle.folder import Bundle
+from edge_client.errors import RuntimeMissing
+from server.errors import Refusal
+from server.formats.gguf import gguf_files, require_gguf
 from server.formats.learned import Learned
 from server.formats.peft import peft_files
 
@@ -13,3 +16,12 @@ FORMATS: dict[str, Callable[[Learned], Mapping[str, bytes]]] = {"peft": peft_fil
 MERGED, WHOLE = "merged", "merged-gguf"
 WITH_BASE = MERGED, WHOLE
 NAMES = (*FORMATS, *WITH_BASE)
+
+
+def offered(bundle: Bundle) -> list[str]:
+    """List the formats in which a server can hand out what a job on this bundle learns."""
+    try:
+        require_gguf(bundle)
+    except (Refusal, RuntimeMissing):
+        return [name for name in FORMATS if name != "gguf"]
+    return list(FORMATS)

@@ -5,34 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
 from edge_client.data.templates import Template
+from edge_client.gguf.tokens import Pattern, name_of
 from server.errors import NotWhole
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
 
 
-class Split(NamedTuple):
-    """How a text is split before pairs are joined."""
-
-    name: str
-    """llama.cpp's."""
-    whole_first: bool
-    """A word that is a token is taken as it is, whatever its pairs would come to."""
-
-
-_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
-_OTHERS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_SPLITS = {
-    rf"{_WORDS}|\p{{N}}{{1,3}}|{_OTHERS}": Split("llama-bpe", whole_first=True),
-    rf"{_WORDS}|\p{{N}}|{_OTHERS}": Split("qwen2", whole_first=False),
-}
-_PLAIN = Split("gpt-2", whole_first=False)
-"""What a byte-level tokenizer does that names no pattern."""
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
@@ -43,7 +27,7 @@ def add_words(writer: GGUFWriter, folder: Path, count: int) -> None:
     if not (folder / "tokenizer.json").is_file():
         raise NotWhole("it has no tokenizer.json")
     told = json.loads((folder / "tokenizer.json").read_text())
-    split, tokenizer = _split(told), Tokenizer.from_str(json.dumps(told))
+    pattern, tokenizer = _pattern(told), Tokenizer.from_str(json.dumps(told))
     if tokenizer.get_vocab_size() > count:
         raise NotWhole(f"its tokenizer has {tokenizer.get_vocab_size()} tokens, and the model {count}")
     added = {one["id"]: one for one in told["added_tokens"]}
@@ -58,33 +42,38 @@ def add_words(writer: GGUFWriter, folder: Path, count: int) -> None:
         else:
             kinds.append(gguf.TokenType.NORMAL)
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(split.name)
+    writer.add_tokenizer_pre(pattern)
     writer.add_token_list(words)
     writer.add_token_types([int(kind) for kind in kinds])
     writer.add_token_merges([one if isinstance(one, str) else " ".join(one) for one in told["model"]["merges"]])
     _add_special(writer, Template.beside(folder), tokenizer)
 
 
-def _split(told: Mapping[str, Any]) -> Split:
-    """What llama.cpp does as this tokenizer does; nothing that it would leave out may be in it."""
+def _pattern(told: Mapping[str, Any]) -> str:
+    """llama.cpp's name of what splits texts as this tokenizer does; nothing that it would leave out may be in it."""
     model, steps = told["model"], _steps(told.get("pre_tokenizer"))
-    split = None
-    match steps:
-        case [{"type": "ByteLevel", "use_regex": True, "add_prefix_space": False}]:
-            split = _PLAIN
-        case [
-            {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False},
-            {"type": "ByteLevel", "use_regex": False, "add_prefix_space": False},
-        ]:
-            split = _SPLITS.get(pattern)
-        case _:
-            pass
+    patterns = [_regex(step) for step in steps[:-1]]
+    name = None
+    if steps and steps[-1]["type"] == "ByteLevel" and not steps[-1]["add_prefix_space"] and None not in patterns:
+        known = tuple(pattern for pattern in patterns if pattern is not None)
+        name = name_of(Pattern(known, plain=steps[-1]["use_regex"], whole_first=bool(model.get("ignore_merges"))))
     bytewise = model.get("type") == "BPE" and not model.get("byte_fallback") and not model.get("dropout")
-    if not bytewise or split is None or bool(model.get("ignore_merges")) != split.whole_first:
+    if not bytewise or name is None:
         raise NotWhole("its tokenizer splits texts in a way that is not known to be llama.cpp's")
     if _steps(told.get("normalizer"), "normalizers") not in ([], [{"type": "NFC"}]):
         raise NotWhole("its tokenizer changes texts before it splits them")
-    return split
+    return name
+
+
+def _regex(step: Mapping[str, Any]) -> str | None:
+    """The pattern whose matches a step keeps as pieces of their own; None where it does anything else."""
+    match step:
+        case {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}:
+            return pattern
+        case {"type": "Digits", "individual_digits": True}:
+            return r"\p{N}"
+        case _:
+            return None
 
 
 def _steps(part: Mapping[str, Any] | None, many: str = "pretokenizers") -> list[Mapping[str, Any]]:

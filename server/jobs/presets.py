@@ -80,6 +80,18 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 
+ABOUT: Mapping[str, str] = {
+    "auto": "Each device takes true gradients through as many blocks as its memory allows; the server makes the step.",
+    "alike": "For few devices with few, similar examples: devices train by themselves, and the server averages.",
+    "default": "Forward gradients alone, by every device: no way back through the model, and more rounds.",
+    "paper": "As the SPRY paper has it: one direction over units and head together, 1,500 rounds.",
+    "bottleneck": "For bottleneck adapters: true gradients through two blocks, derivatives at bottlenecks before them.",
+    "aligned": "For aligned adapters: sixteen orthogonal directions a step, and the server makes the step.",
+    "aligned-iteration": "As aligned, but devices send a few numbers after each step in place of weights.",
+    "pairs": "For adapters of pairs: whole gradients by directions in turns; devices send a few numbers a step.",
+}
+"""One line for each preset: whom it is for and what devices do."""
+
 _PRIVATE: Mapping[str, Any] = {
     "training": {"optimizer": "sgd", "learning_rate": 0.3, "head_learning_rate": 0.03},
     "optimizers": {
@@ -93,11 +105,12 @@ for the head too, whose features are not measured then; rates by which units and
 average, in which noise cancels."""
 
 _ALONE: Mapping[str, Any] = {
-    "training": {"optimizer": "adamw", "learning_rate": 0.006},
+    "training": {"optimizer": "adamw", "learning_rate": 0.015},
     "optimizers": {"units": {"kind": "fedavg"}},
-    "average": 0.5,
+    "average": 0.0,
 }
-"""Of units that learn without a task layer beside them."""
+"""Of units that learn without a task layer beside them. The mean of devices is steady; an average over versions would
+be a round behind while the loss falls."""
 
 HALF_WAY = 2.0
 """Passes of a step that goes back through half of the blocks."""

@@ -62,8 +62,9 @@ def mean_within(changes: Numbers, weights: Numbers, most: float) -> Numbers:
 
 
 def no_longer(changes: Numbers, most: float) -> Numbers:
-    """Those that are longer are shortened."""
-    return changes * np.minimum(1.0, most / np.maximum(sizes_of(changes), np.finfo(np.float64).tiny))[:, None]
+    """Shorten changes that are longer than that."""
+    sizes = sizes_of(changes)
+    return changes * np.divide(most, sizes, where=sizes > most, out=np.ones_like(sizes))[:, None]
 
 
 def shares_kept(sizes: Numbers, most: float) -> Numbers:

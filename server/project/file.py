@@ -42,6 +42,8 @@ class JobPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     rounds: int = 10
+    patience: int = 0
+    """Rounds without a better held-out accuracy, after which it ends; 0: never."""
     per_round: int = 10
     preset: str = ""
     settings: dict[str, Any] = {}

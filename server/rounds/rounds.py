@@ -11,7 +11,7 @@ the next one, or another worker, claims the round and goes on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ from server.rounds import claims
 from server.rounds.claims import Claim
 from server.rounds.outcome import late
 from server.rounds.outcome.aggregation import mean_claim
-from server.rounds.outcome.evaluation import evaluate, on_devices, task_of
+from server.rounds.outcome.evaluation import evaluate, on_devices, task_of, unlearned_in
 from server.rounds.outcome.outcomes import Outcome, aggregate
 from server.rounds.places.fleet import all_have_reported, present
 from server.rounds.secrecy import summing, totals
@@ -201,18 +201,22 @@ def _evaluate(store: Store, job: Job, round_: Round, outcome: Outcome) -> dict[s
     settings = job.settings
     known: dict[str, float] = {"reports": len(reports)}
     if not settings.is_private:
-        known |= _as_reported(reports, settings, task_of(store, job))
+        bases = [round_.version - age for age in outcome.staleness] or [round_.version] * len(reports)
+        unlearned = unlearned_in(store.bundles.manifest(job.bundle), bases)
+        known |= _as_reported(reports, settings, task_of(store, job), unlearned)
     done = job.done + 1
     if settings.held_out and _is_last(job, round_) and (done % settings.evaluate_every == 0 or done == settings.rounds):
         known |= evaluate(store, job, outcome.model.result, done=done)
     return known
 
 
-def _as_reported(reports: Sequence[Report], settings: JobSettings, task: TaskType) -> dict[str, float]:
+def _as_reported(
+    reports: Sequence[Report], settings: JobSettings, task: TaskType, unlearned: Collection[int]
+) -> dict[str, float]:
     """What devices say of their examples."""
     counts, bound, robust = [report.examples for report in reports], settings.weight_bound, settings.is_robust
     loss = mean_claim([report.loss for report in reports], counts, bound, robust=robust)
-    return {"examples": sum(counts), "loss": loss, **on_devices(reports, bound, task, robust=robust)}
+    return {"examples": sum(counts), "loss": loss, **on_devices(reports, bound, task, unlearned, robust=robust)}
 
 
 # --- publish ---------------------------------------------------------------------------------------------------------
@@ -306,7 +310,7 @@ def _end_round(
     metrics.add(connection, round_, known)
     done = job.done + 1
     jobs.set_done(connection, job.id, done)
-    if why := _stop_reason(connection, job, task_of(store, job).main_score, done, now):
+    if why := stop_reason(connection, job, task_of(store, job).main_score, done, now):
         jobs.end(connection, job.id, why, store.now())
 
 
@@ -331,7 +335,7 @@ def _fail(store: Store, job: Job, round_: Round, claim: Claim, why: str) -> None
             log.warning("job %s: round %d failed: %s", job.name, round_.number, why, extra=told)
 
 
-def _stop_reason(connection: Connection, job: Job, score: str, done: int, now: float) -> str | None:
+def stop_reason(connection: Connection, job: Job, score: str, done: int, now: float) -> str | None:
     """Why the job ends here, if it does; what devices measured counts where several have, or all of a small fleet."""
     settings = job.settings
     if done >= settings.rounds:

@@ -50,9 +50,6 @@ class MethodOptions(OptionGroup):
     speeds: Annotated[
         float, typer.Option(min=1, help="How many times as long the slowest client takes as the fastest, simulated.")
     ] = 1.0
-    guided: Annotated[
-        int, typer.Option(min=0, help="So many of the K directions are gradients of --examples, not random.")
-    ] = 0
 
 
 @dataclass(frozen=True)

@@ -67,8 +67,6 @@ class Plan(BaseModel):
     go back through one."""
     speeds: Annotated[float, Ge(1), Le(1e6)] = 1.0
     """How many times as long the slowest client takes as the fastest."""
-    guided: Annotated[int, Ge(0)] = 0
-    """So many directions are gradients of the examples at hand, instead of random."""
     settings: JobSettings
 
     @field_validator("adapter")
@@ -87,9 +85,10 @@ class Plan(BaseModel):
 
     @model_validator(mode="after")
     def _can_be_late(self) -> Plan:
-        if self.settings.is_buffered and (self.guided or self.kind.estimator is not None or self.kind.variance_bound):
-            what = "--guided" if self.guided else f"method {self.method}"
-            raise ValueError(f"{what} is about rounds that wait for their clients: leave out schedule=buffered")
+        if self.settings.is_buffered and (self.kind.estimator is not None or self.kind.variance_bound):
+            raise ValueError(
+                f"method {self.method} is about rounds that wait for their clients: leave out schedule=buffered"
+            )
         return self
 
     @model_validator(mode="after")
@@ -97,23 +96,6 @@ class Plan(BaseModel):
         estimator = self.settings.training.estimator
         if self.able < 1 and estimator != "auto":
             raise ValueError(f"--able is of estimator auto, and this is {estimator}: leave it out, or take auto")
-        return self
-
-    @model_validator(mode="after")
-    def _can_be_guided(self) -> Plan:
-        if self.guided and self.kind.family != "forward":
-            raise ValueError(f"guided directions are for forward gradients, and {self.method} takes none")
-        count = self.settings.training.directions
-        if self.guided and not count:
-            raise ValueError("directions 0 are the whole gradient and leave nothing to guide: give --directions N")
-        if count < self.guided:
-            raise ValueError(
-                f"{self.guided} of {count} directions cannot be guided: lower --guided, or raise --directions"
-            )
-        if self.guided and (head := self.settings.training.head) != "exact":
-            raise ValueError(f"guided directions are of units alone and need an exact head, got head {head}")
-        if self.guided and not self.adapter.examples:
-            raise ValueError("guided directions come from labelled examples: give --examples FILE")
         return self
 
 
@@ -130,7 +112,7 @@ def plan_for(
 ) -> Plan:
     """A method under a preset, one that fits its adapter where none is named, with what was asked for on top."""
     kind = method_named(method)
-    preset = preset or preset_for(adapter.get("method", ""), _asked(kind, settings, guided=others.get("guided", 0)))
+    preset = preset or preset_for(adapter.get("method", ""), _asked(kind, settings))
     known = PAPER_DATA.get(Path(data).name)
     if preset == "paper":
         adapter, others = _of_the_paper(adapter, others, known)
@@ -173,11 +155,11 @@ def _of_the_paper(
     return merged(lora, named), {**fleet, **others}
 
 
-def _asked(kind: Method, settings: Mapping[str, Any], *, guided: int) -> Mapping[str, Any]:
+def _asked(kind: Method, settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """What is asked of training, by the method too where it stands for one way to find gradients."""
     training = settings.get("training")
     asked = training if isinstance(training, Mapping) else {}
-    known_for = {} if kind.by_device and not guided else {"estimator": kind.settings["training"]["estimator"]}
+    known_for = {} if kind.by_device else {"estimator": kind.settings["training"]["estimator"]}
     return {**known_for, **asked}
 
 

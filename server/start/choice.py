@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from tokenizers import Tokenizer
 
@@ -32,13 +33,21 @@ _TOKENS_OF_A_WORD = 1.4
 _ENGLISH = 0.9
 _ROOM = "--last-blocks", "0", "--rank", "8", "--alpha", "16"
 """For an adapter that few steps take far: all blocks, and twice the scale."""
-_WHY_ROOM = "few rows: all blocks learn, in long steps; "
+_WHY_ROOM = "all blocks learn, in long steps; "
 _WRITTEN = 256
 _WHY_SPEAKS = "for `spry chat` and `spry generate`, so many tokens of prompt and answer; "
 _NO_CACHE = "bloom", "falcon"
 """Families of models that cannot generate on devices."""
 _FEW_ROWS = 1000
 """Up to so many rows to learn from, a round's passes are short, and ten steps of the server's are too few."""
+_MANY_CLASSES = 10
+"""From so many on a head that steps by its features learns more of few rows than devices that walk."""
+_FROM_MEAN = "--from-mean"
+_WHY_MEAN = "begins with what the encoder says by its mean; "
+_READ_BY_MEAN = "bert"
+"""The family of encoders of sentences whose classifiers have a pooler to learn it."""
+ROUNDS, PATIENCE = 40, 5
+"""The most rounds of a classification job, and the rounds without a better accuracy after which it ends."""
 
 
 @dataclass
@@ -56,10 +65,12 @@ class Reading:
     Args:
         source: as `spry export` takes it.
 
-    Its `template` makes texts of conversations.
+    Its `template` makes texts of conversations; `by_mean` says whether it was trained to be read by its mean, and can
+    begin so (`spry export --from-mean`).
     """
 
     def __init__(self, source: str) -> None:
+        self.by_mean = False
         place = local_model(source)
         if place is None:
             require_hub(source)
@@ -74,6 +85,7 @@ class Reading:
         config = _config(place)
         self.positions = config.get("max_position_embeddings")
         self.family = config.get("model_type")
+        self.by_mean = self.family == _READ_BY_MEAN and _pools_by_mean(place)
 
     def _read_gguf(self, header: GgufHeader) -> None:
         words = GgufWords(header)
@@ -107,6 +119,12 @@ def _config(folder: Path | None) -> dict[str, Any]:
     return json.loads(file.read_text()) if file is not None and file.is_file() else {}
 
 
+def _pools_by_mean(folder: Path | None) -> bool:
+    file = folder / "1_Pooling" / "config.json" if folder is not None else None
+    known = json.loads(file.read_text()) if file is not None and file.is_file() else {}
+    return bool(known.get("pooling_mode_mean_tokens"))
+
+
 def model_for(task: str | None, asked: str | None) -> str:
     """The one that was asked for; a text's class can be learned by the encoder that comes as a package.
 
@@ -124,33 +142,61 @@ def model_for(task: str | None, asked: str | None) -> str:
 
 def chosen(name: str, survey: Survey, source: str, reader: Reading) -> Choice:
     length = _length(survey, reader)
-    few = has_few_rows(survey)
+    few, by_mean = has_few_rows(survey), reader.by_mean and begins_by_mean(survey)
     speaks = survey.task == "causal-lm" and reader.family not in _NO_CACHE
     written = min(max(2 * length, _WRITTEN), reader.positions or _WRITTEN)
-    options = _ROOM if few else ("--generate", str(written)) if speaks else ()
+    room = _ROOM if few or by_mean else ("--generate", str(written)) if speaks else ()
+    options = (*room, *((_FROM_MEAN,) if by_mean else ()))
     model = ModelPart(source=source, task=survey.task, labels=survey.labels, length=length, options=options)
     preset = "alike" if few else ""
+    job = JobPart(name=name, preset=preset)
+    if task_named(survey.task).has_classes:
+        job = msgspec.structs.replace(job, rounds=ROUNDS, patience=PATIENCE)
     why = {
         "model.source": "small, and needs no hub" if source == ENCODER else "as asked",
         "model.quantize": "a quarter of the memory of float32, and faster on most boards",
         "model.length": _why_length(length, survey, reader),
         "model.targets": "runtimes between quotes: onnx, executorch, torchscript",
-        "model.options": f"{_WHY_ROOM if few else _WHY_SPEAKS if speaks else ''}more of `spry export`, word by word",
+        "model.options": _why_options(options, speaks=speaks),
+        "job.rounds": "at most",
+        "job.patience": "rounds without a better held-out accuracy, after which it ends; 0: never",
         "job.per_round": "a round ends earlier when all devices that there are have reported",
         "job.preset": _WHY_PRESET[preset],
         "server.host": "this machine alone; 0.0.0.0 for others, with tls_cert and tls_key or plain_http = true",
     }
-    return Choice(model, JobPart(name=name, preset=preset), why)
+    return Choice(model, job, why)
+
+
+def _why_options(options: tuple[str, ...], *, speaks: bool) -> str:
+    room, mean = _WHY_ROOM if _ROOM[0] in options else "", _WHY_MEAN if _FROM_MEAN in options else ""
+    return f"{room}{mean}{_WHY_SPEAKS if speaks else ''}more of `spry export`, word by word"
+
+
+def begins_by_mean(survey: Survey) -> bool:
+    """Whether rows are single texts with a class, which is what encoders of sentences are read by their mean for."""
+    return task_named(survey.task).has_classes and "text_pair" not in survey.fields
+
+
+def how_long(job: JobPart) -> str:
+    """When a job ends, in a few words."""
+    if not job.patience:
+        return f"{job.rounds} rounds"
+    return f"until held-out accuracy has not risen for {job.patience} rounds, {job.rounds} at most"
 
 
 def has_few_rows(survey: Survey) -> bool:
-    """Whether all that there is to learn classes from is soon gone through."""
-    return task_named(survey.task).has_classes and len(survey.train.examples) <= _FEW_ROWS
+    """Whether all that there is to learn few classes from is soon gone through."""
+    few = len(survey.train.examples) <= _FEW_ROWS and len(survey.labels) < _MANY_CLASSES
+    return task_named(survey.task).has_classes and few
 
 
-def how(job: JobPart) -> str:
-    """How its devices learn, in a few words."""
-    return "few rows, so devices walk by themselves" if job.preset else "each device steps by what it measures"
+def how(choice: Choice) -> str:
+    """Describe in a few words how devices learn."""
+    if choice.job.preset:
+        return "few rows, so devices walk by themselves"
+    if not task_named(choice.model.task).has_head:
+        return "devices walk by themselves, and the server takes their mean"
+    return "each device steps by what it measures"
 
 
 _WHY_PRESET = {
@@ -180,6 +226,8 @@ def remarks(survey: Survey, source: str, length: int | None = None) -> list[str]
         others = "; ".join(f"--label {shlex.quote(name)} ({count} values)" for name, count in survey.others.items())
         instead = f"; the classes could be another: {others}" if others else ""
         told.append(f"the columns were taken by what stands in them; name others with --text and --label{instead}")
+    if survey.encoding:
+        told.append(f"read as {survey.encoding}, as it is not UTF-8: look at letters beyond a to z in data/train.jsonl")
     if survey.skipped.count:
         told.append(f"{counted(survey.skipped.count)} left out: {survey.skipped}")
     if survey.contradicted:
@@ -202,6 +250,9 @@ def _about_classes(survey: Survey) -> list[str]:
     if rare:
         shown = ", ".join(rare[:5]) + (f" and {len(rare) - 5} more" if len(rare) > 5 else "")
         told.append(f"fewer than {_FEW} examples of {shown}: hardly enough to learn from")
+    if single := [survey.labels[label] for label, count in sorted(survey.classes.items()) if count == 1]:
+        shown = ", ".join(single[:5]) + (f" and {len(single) - 5} more" if len(single) > 5 else "")
+        told.append(f"a single row of {shown}: learned from or measured on, never both; add rows, or join classes")
     folded = Counter(label.casefold().strip() for label in survey.labels)
     if alike := [label for label in survey.labels if folded[label.casefold().strip()] > 1]:
         told.append(f"classes that differ in capital letters alone: {', '.join(alike[:6])}; write them alike")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,7 @@ import msgspec
 
 from edge_client.bundle.manifest import FILE_NAME
 from edge_client.store import files
-from server.cli.connection import Administrator, part
-from server.cli.job import create_job
+from server.cli.connection import Administrator, Refused, part
 from server.project.folder import Project
 
 TOKEN_USES, TOKEN_DAYS = 100, 30
@@ -24,6 +24,8 @@ class NewestJob(msgspec.Struct, frozen=True):
     name: str
     asked: str
     """The same for the same bundle, examples and settings."""
+    beside_rounds: str = ""
+    """The same but for how long it goes on."""
 
 
 class EnrolmentToken(msgspec.Struct, frozen=True):
@@ -35,21 +37,41 @@ class EnrolmentToken(msgspec.Struct, frozen=True):
 
 def ensure_job(project: Project, administrator: Administrator) -> tuple[dict[str, Any], bool]:
     """The job as it stands, and whether it is new."""
+    from server.cli.job import create_job
+
     path = project.kept / "job.json"
     known, asked = files.read_json(path, NewestJob), _asked(project)
     if known is not None and known.asked == asked:
         return administrator.get(f"/v1/jobs/{part(known.name)}"), False
     jobs = {job["name"]: job for job in administrator.get("/v1/jobs")}
+    beside = _asked(project, without=("rounds", "patience"))
+    if known is not None and known.beside_rounds == beside and _goes_on(project, administrator, jobs.get(known.name)):
+        files.write(path, msgspec.json.encode(NewestJob(known.name, asked, beside)))
+        return administrator.get(f"/v1/jobs/{part(known.name)}"), False
     if known is not None and known.name in jobs and jobs[known.name]["state"] != "ended":
         administrator.post(f"/v1/jobs/{part(known.name)}/stop")  # devices cannot learn two things at a time
     wanted = project.file.job
     numbered = (wanted.name if number == 1 else f"{wanted.name}-{number}" for number in range(1, len(jobs) + 2))
     name = next(name for name in numbered if name not in jobs)
     held_out = project.path(project.file.data.held_out) if project.file.data.held_out else None
-    given = {"rounds": wanted.rounds, "per_round": wanted.per_round, **wanted.settings}
+    patience = {"patience": wanted.patience} if wanted.patience and held_out else {}
+    given = {"rounds": wanted.rounds, "per_round": wanted.per_round, **patience, **wanted.settings}
     create_job(administrator, name, project.bundle, given, wanted.preset or None, held_out)
-    files.write(path, msgspec.json.encode(NewestJob(name, asked)))
+    files.write(path, msgspec.json.encode(NewestJob(name, asked, beside)))
     return administrator.get(f"/v1/jobs/{part(name)}"), True
+
+
+def _goes_on(project: Project, administrator: Administrator, job: dict[str, Any] | None) -> bool:
+    """Let a job go on for more rounds, from what it has learned; False where it can not, or is to have fewer."""
+    wanted = project.file.job
+    if job is None or wanted.rounds < job["settings"]["rounds"]:
+        return False
+    patience = {"patience": wanted.patience} if wanted.patience and job["settings"]["patience"] else {}
+    try:
+        administrator.post(f"/v1/jobs/{part(job['name'])}/extend", {"rounds": wanted.rounds, **patience})
+    except Refused:
+        return False
+    return True
 
 
 def known_job(project: Project) -> str | None:
@@ -57,8 +79,9 @@ def known_job(project: Project) -> str | None:
     return None if known is None else known.name
 
 
-def _asked(project: Project) -> str:
-    told = [msgspec.json.encode(project.file.job), _digest(project.bundle / FILE_NAME)]
+def _asked(project: Project, without: Sequence[str] = ()) -> str:
+    job = {name: value for name, value in msgspec.to_builtins(project.file.job).items() if name not in without}
+    told = [msgspec.json.encode(job), _digest(project.bundle / FILE_NAME)]
     if project.file.data.held_out:
         told.append(_digest(project.path(project.file.data.held_out)))
     return hashlib.sha256(b"".join(told)).hexdigest()

@@ -8,9 +8,8 @@ from pathlib import Path
 from edge_client import keys
 from edge_client.commands.keys import write_key
 from edge_client.store import files
-from server.cli.serve import check_free
 from server.errors import ProjectError, ServerConfigError
-from server.processes import wait_for_server
+from server.processes import check_free, wait_for_server
 from server.project import file
 from server.project.folder import Project
 from server.project.running import Running
@@ -48,13 +47,21 @@ def start_server(project: Project, running: Running) -> bool:
     return True
 
 
-def settle_port(project: Project) -> None:
-    """Another port where something has the project's, which would answer in place of it, and no device knows it yet."""
+def settle_port(project: Project, *, write: bool = True) -> None:
+    """Another port where something has the project's, which would answer in place of it, and no device knows it yet.
+
+    Args:
+        project: whose server it is.
+        write: into its file; else it is only refused what cannot be settled.
+    """
     part = project.file.server
     try:
         check_free(part.host, part.port)
     except ServerConfigError:
-        if project.server.exists() or (port := free_port(part.host)) is None or not write_port(project.folder, port):
+        port = None if project.server.exists() else free_port(part.host)
+        if port is not None and not write:
+            return
+        if port is None or not write_port(project.folder, port):
             raise ProjectError(
                 f"the server cannot listen on {part.host}, port {part.port}: another program has it, or it is none of "
                 f"this machine; end what listens there, or change it in {file.FILE}, and tell devices"

@@ -22,7 +22,7 @@ from edge_client.tasks.registry import task_named
 from server.errors import ProjectError
 from server.project import file
 from server.project.file import ProjectFile, ServerPart
-from server.start.choice import Choice, Reading, chosen, counted, how, model_for, remarks
+from server.start.choice import Choice, Reading, chosen, counted, how, how_long, model_for, remarks
 from server.start.local import LEAST_ROWS
 from server.start.port import FIRST, free_port
 from server.start.survey import Portion, Survey, surveyed
@@ -55,6 +55,9 @@ def new(
     task: Annotated[str | None, typer.Option(help=f"What is learned: {', '.join(TASKS)}; by the columns.")] = None,
     model: Annotated[str | None, typer.Option(help="Another model, as `spry export` takes it.")] = None,
     target: Annotated[str, typer.Option(help="Runtimes of the devices, between commas.")] = "onnx",
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a project of that name, which nothing was learned in yet.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON on standard output.")] = False,
 ) -> None:
     """Look at data, choose how to learn from it, and write a project that `spry up` starts.
@@ -62,7 +65,7 @@ def new(
     Example: spry new tickets --data tickets.csv
     """
     folder = Path(name)
-    _check(folder)
+    _check(folder, overwrite=overwrite)
     if task is not None:
         task_named(task)
     source = model_for(task, model)
@@ -79,13 +82,22 @@ def new(
         _show(folder, survey, choice, told)
 
 
-def _check(folder: Path) -> None:
+def _check(folder: Path, *, overwrite: bool) -> None:
     if not _NAME.fullmatch(folder.name):
         raise ProjectError(
             f"a project's name has letters, digits, points, - and _, up to 63 of them, got {folder.name!r}"
         )
-    if folder.exists():
-        raise ProjectError(f"{folder} exists; choose another name, or remove it")
+    if not folder.exists():
+        return
+    if not overwrite:
+        raise ProjectError(f"{folder} exists; choose another name, remove it, or pass --overwrite to replace it")
+    if not (folder / file.FILE).is_file():
+        raise ProjectError(f"{folder} is no project, so --overwrite will not replace it; choose another name")
+    if (folder / "server").exists():
+        raise ProjectError(
+            f"{folder} has a server that devices may know, so --overwrite will not replace it; choose another name, or "
+            "remove it after `spry down`"
+        )
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -102,6 +114,7 @@ def _write(folder: Path, survey: Survey, choice: Choice) -> None:
         _write_rows(making / whole.data.held_out, survey.held_out)
         (making / ".gitignore").write_text(_IGNORED)
         (making / file.FILE).write_text(file.written(whole, choice.why))
+        shutil.rmtree(folder, ignore_errors=True)  # none, or one that was to be replaced
         making.rename(folder)
     finally:
         shutil.rmtree(making, ignore_errors=True)
@@ -144,7 +157,7 @@ def _show(folder: Path, survey: Survey, choice: Choice, told: list[str]) -> None
     say(f"  {choice.model.length} tokens a row: {why['model.length']}")
     held_out, train = len(survey.held_out.examples), len(survey.train.examples)
     say(f"  {counted(held_out)} held out to measure on, {train:,} to learn from")
-    say(f"  {choice.job.rounds} rounds; no rates to set: {how(choice.job)}")
+    say(f"  {how_long(choice.job)}; no rates to set: {how(choice)}")
     say("")
     say(f"written to {folder / file.FILE}; change there what you like. Next:")
     trial = min(_TRIAL, train // LEAST_ROWS)

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from edge_client.store import files
-from server.cli.serve import check_free
 from server.errors import ServerConfigError
+from server.processes import check_free
 from server.project import file
 
 FIRST, _COUNT = 8000, 20

@@ -11,6 +11,7 @@ from edge_client.data.columns import spread
 from edge_client.data.sources import TABLES, BadRow, CsvSource, Located, Row, Source, json_source
 from edge_client.errors import DataError
 from server.simulation.data import hub
+from server.start.encodings import Readable, readable
 
 LOOKED_AT = 1000
 """Rows whose fields and contents tell the columns."""
@@ -112,7 +113,23 @@ def _file(path: Path) -> Source:
         raise DataError(
             f"{path} is neither .jsonl, .json, .csv nor .parquet; save it as one of these, with a row for each example"
         )
-    return CsvSource(path, known=()) if end in TABLES else json_source(path)
+    known = readable(path)
+    source = CsvSource(known.path, known=()) if end in TABLES else json_source(known.path)
+    return Recoded(source, path, known) if known.encoding else source
+
+
+class Recoded(Source):
+    """Rows of a file that is not UTF-8."""
+
+    def __init__(self, source: Source, path: Path, known: Readable) -> None:
+        self.name, self.encoding = str(path), known.encoding
+        self._source, self._known = source, known
+
+    def rows(self) -> Iterator[Located]:
+        return self._source.rows()
+
+    def row(self, at: int, /) -> Row:
+        return self._source.row(at)
 
 
 def first_rows(source: Source) -> list[Row]:

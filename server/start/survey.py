@@ -18,13 +18,15 @@ from edge_client.errors import DataError
 from edge_client.tasks.registry import task_named
 from server.simulation.data.dataset import labels_in
 from server.start.columns import columns_in
-from server.start.rows import first_rows, open_rows
+from server.start.rows import Recoded, first_rows, open_rows
 
 Count = Callable[[Sequence[str | tuple[str, str]]], list[int]]
 """How many tokens texts have."""
 
 HELD_OUT, MOST_HELD_OUT = 0.2, 1000
 """The share of the rows that the server measures on, and how many of them at most."""
+_FEWEST = 5
+"""Rows of which a fifth is one."""
 _AT_ONCE = 256
 _SAMPLE = 5000
 """Rows whose tokens are counted."""
@@ -61,6 +63,8 @@ class Survey:
     """Of a sample of the rows, sorted."""
     latin: float
     """The share of the letters that English has."""
+    encoding: str = ""
+    """The encoding of the rows' file, where that is not UTF-8."""
 
     @property
     def rows(self) -> int:
@@ -107,6 +111,11 @@ def surveyed(
     else:
         kept, held = examples.split(min(HELD_OUT, MOST_HELD_OUT / len(examples)))
         train, held_out = Portion(source, kept), Portion(source, held)
+    if len(train.examples) + len(held_out.examples) < _FEWEST or not held_out.examples:
+        raise DataError(
+            f"{raw.train.name} has {len(examples)} usable row{'' if len(examples) == 1 else 's'}, too few to hold any "
+            f"out to measure on: give more{_unread(source)}"
+        )
     seen = _looked_through(examples)
     return Survey(
         name=raw.train.name if raw.test is None else f"{raw.train.name}, {raw.test.name}",
@@ -123,6 +132,7 @@ def surveyed(
         contradicted=seen.contradicted if kind.has_classes else 0,
         tokens=_counted(examples, count),
         latin=seen.latin,
+        encoding=raw.train.encoding if isinstance(raw.train, Recoded) else "",
     )
 
 

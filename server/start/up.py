@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ import typer
 from rich.markup import escape
 
 from edge_client.wire.invitation import Invitation
-from server.cli.common import say, show_json
+from server.cli.common import say, show_json, span
 from server.cli.connection import Access, Administrator, part
 from server.cli.job_lines import job_line, to_beat
 from server.control.invitations import as_lines
@@ -27,6 +28,7 @@ from server.start.local import SERVER, publisher, settle_port, start_devices, st
 _LOOK = 0.5
 _STANDS_STILL = 45.0
 """Seconds without another round, after which people are told what a job waits for."""
+_BY_REGRESSION = " (both by logistic regression on the frozen encoder's features)"
 FolderOption = Annotated[
     Path | None, typer.Option("--project", help="The project's folder; the one that this is run in.")
 ]
@@ -51,9 +53,10 @@ def up(
     with home.locked():
         trust = publisher(home)
         running = Running(home.kept / "running.json")
-        _settle(home, running, screen)
+        if SERVER not in running.names:
+            settle_port(home, write=False)  # what cannot be is said before an export is waited for
         _export(home, screen)
-        _settle(home, running, screen)  # it may have taken minutes
+        _settle(home, running, screen)
         if start_server(home, running):
             screen.say(f"[green]✓[/green] The server runs; its dashboard: [link]{_dashboard(home)}[/link]")
         with _administrator(home) as administrator:
@@ -74,7 +77,7 @@ def up(
     if as_json:
         show_json({"job": job, "token": token, "server": home.url, "running": running.names})
     elif job["state"] == "ended":
-        for line in _learned(job):
+        for line in [*_learned(job), *_compared(home, job, screen)]:
             screen.say(escape(line))
         typer.echo(_next_steps(home, name))
 
@@ -124,7 +127,7 @@ def down(project: FolderOption = None) -> None:
 
 
 def _settle(home: Project, running: Running, screen: Screen) -> None:
-    """Where the server listens, before an export is waited for."""
+    """The address that the server listens on."""
     asked = home.file.server.port
     if SERVER not in running.names:
         settle_port(home)
@@ -187,6 +190,8 @@ def _watched(home: Project, name: str, screen: Screen) -> dict[str, Any]:
                 done = [row for row in reversed(rows) if row["state"] == "done"]
                 for row in done[told - len(done) or None :] if told < len(done) else []:
                     screen.round_done(row, rounds)
+                if not told and done and rounds > 1:
+                    screen.say(f"  {_how_long(job, done[0])}")
                 told, since = job["done"], time.monotonic()
             if job["state"] in ("ended", "set-aside"):
                 return job
@@ -195,11 +200,21 @@ def _watched(home: Project, name: str, screen: Screen) -> dict[str, Any]:
                 found += administrator.get(f"/v1/jobs/{part(name)}/advice")
                 since = time.monotonic()
             for line in found:
-                if line not in troubles:
+                kind = re.sub(r"\d+", "", line)  # of one round and the next
+                if kind not in troubles:
                     screen.say(f"[yellow]![/yellow] {escape(line)}")
-            troubles.update(found)
+                troubles.add(kind)
             screen.round_open(job["progress"], rounds)
             time.sleep(_LOOK)
+
+
+def _how_long(job: dict[str, Any], first: dict[str, Any]) -> str:
+    """Say when a job ends, and about when that is at the pace of its first round."""
+    rounds, patience = job["settings"]["rounds"], job["settings"]["patience"]
+    about = span(rounds * first["result"]["seconds"])
+    if patience is None:
+        return f"{rounds} rounds: about {about} in all"
+    return f"until held-out accuracy has not risen for {patience} rounds, {rounds} at most: about {about} in all"
 
 
 def _learned(job: dict[str, Any]) -> list[str]:
@@ -210,6 +225,28 @@ def _learned(job: dict[str, Any]) -> list[str]:
     before, after = known["perplexity_before"], known["perplexity"]
     losses = f"{math.log(before):.3f} before, {math.log(after):.3f} now"
     return [f"Held-out loss of a token: {losses} (perplexity {before:.2f}, {after:.2f})"]
+
+
+def _compared(home: Project, job: dict[str, Any], screen: Screen) -> list[str]:
+    """Say what the same rows come to otherwise, where they are at hand and have classes."""
+    from edge_client.tasks.registry import task_named
+    from server.start.baseline import Files, baseline
+
+    data = home.file.data
+    accuracy = job["metrics"].get("accuracy")
+    if accuracy is None or not data.held_out or not task_named(home.file.model.task).has_classes:
+        return []
+    files = Files(home.path(data.train), home.path(data.held_out), sorted(home.devices.glob("*/data.jsonl")))
+    if not (files.train.is_file() and files.held_out.is_file()):
+        return []
+    doing = "Comparing with all rows in one place"
+    with screen.stage(doing, "Compared with all rows in one place"):
+        found = baseline(home.bundle, files, lambda line: screen.doing(f"{doing}: {line}"))
+    if found is None:
+        return []
+    lines = [f"Accuracy on the held-out rows: together {accuracy:.3f}"]
+    lines += [] if found.alone is None else [f"  each device alone {found.alone:.3f}"]
+    return [*lines, f"  all rows in one place {found.in_one_place:.3f}{_BY_REGRESSION}"]
 
 
 def _next_steps(home: Project, name: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, Select, func, insert, or_, select, update
 
 from server.errors import not_found
-from server.jobs.job import ENDED, SET_ASIDE, Job, JobState
+from server.jobs.job import ENDED, RUNNING, SET_ASIDE, Job, JobState
 from server.jobs.settings import JobSettings
 from server.storage.schema.tables import bundles, jobs, rounds, tasks
 from server.storage.store import Store
@@ -60,6 +60,17 @@ def add(connection: Connection, job: Job) -> None:
 def set_state(connection: Connection, job: str, state: JobState, reason: str) -> bool:
     """Unless it has ended."""
     moved = update(jobs).where(jobs.c.id == job, jobs.c.state != ENDED).values(state=state, reason=reason)
+    return bool(connection.execute(moved).rowcount)
+
+
+def go_on(connection: Connection, job: Job, settings: JobSettings) -> bool:
+    """Take other settings for what is to come, unless the job has moved on meanwhile; one that has ended runs again."""
+    state = RUNNING if job.state == ENDED else job.state
+    moved = (
+        update(jobs)
+        .where(jobs.c.id == job.id, jobs.c.state == job.state)
+        .values(settings=settings.model_dump(mode="json"), state=state, reason="", ended=None)
+    )
     return bool(connection.execute(moved).rowcount)
 
 

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.text import CONTROLS
 from server.web.bodies import Crowd, parsed, read, taken_by
+from server.web.connections import proved
 from server.web.problems import problem
 
 _ASKED = "spry.asked"
@@ -38,6 +39,8 @@ def once(ask: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
                 known[ask] = await ask(request, *given, **named)
             else:
                 known[ask] = await run_in_threadpool(ask, request, *given, **named)
+            if known[ask] is not None:  # as what is open to everybody tells
+                proved(request.scope)
         return known[ask]
 
     _FIRST.add(asked)

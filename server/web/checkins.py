@@ -16,6 +16,7 @@ from edge_client.wire.proofs import digest_of
 from edge_client.wire.protocol import CheckedIn, CheckIn
 from server.control.credentials import digest
 from server.control.proofs import Signed
+from server.web.connections import proved
 from server.web.services import Services, signed
 
 _PATH = "/v1/check-in"
@@ -45,6 +46,7 @@ class AtOnce:
         if answer is None:
             await self._app(scope, _again(message, receive), send)
             return
+        proved(scope)
         headers = [(b"content-length", b"%d" % len(answer)), (b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": answer})

@@ -1,6 +1,6 @@
-"""Connections on which no request comes to its end: bounded in time, in bytes and in number.
+"""uvicorn's connections, watched: bounded in time, in bytes and in number.
 
-uvicorn waits for the rest of a request for ever, and keeps of its head what comes. It has no place for a bound, and who
+uvicorn waits for the rest of a request, and for an answer to be taken, for ever. It has no place for a bound, and who
 runs `uvicorn server.app:app` could not be given a protocol of ours; so its own protocols are watched, in each process
 when it starts. They also learn here who is at the other end, which uvicorn forgets where it believes a header.
 """
@@ -10,133 +10,159 @@ from __future__ import annotations
 import asyncio
 from importlib import import_module
 from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.addresses import PEER
+from server.web.standing import ANSWERING, OpenConnections, Room, disconnect, queued
 
+_CONNECTION = "spry.connection"
 _PROTOCOLS = (
     ("uvicorn.protocols.http.httptools_impl", "HttpToolsProtocol"),
     ("uvicorn.protocols.http.h11_impl", "H11Protocol"),
 )
-_HEAD = 32 << 10
-"""Bytes of a head, or of what frames a body, that a connection may hold."""
-_DISCARDED = 1 << 20
-"""Bytes of a body that are read away after its answer, so that who sends it comes to read the answer."""
-_MOST = 256
-"""Connections that wait for a request at once; one more, and the oldest goes."""
-_FRAMING = 8
-"""Bytes that frame a byte of a body at most, in chunks of one."""
+_QUEUED = 4
+"""Requests that may wait on a connection for the answer to one before them."""
+_SHORT = "/v1/", "/healthz"
+"""The paths at which strangers get a short answer."""
+
+_standing: WeakKeyDictionary[asyncio.AbstractEventLoop, OpenConnections] = WeakKeyDictionary()
+_observed: set[type] = set()
 
 
-class _Arrival:
-    """What has come on one connection."""
-
-    __slots__ = ("discarded", "held", "timer")
-
-    def __init__(self) -> None:
-        self.held = 0
-        self.discarded = 0
-        self.timer: asyncio.TimerHandle | None = None
-
-
-class _Watch:
-    """All connections of this process."""
-
-    def __init__(self) -> None:
-        self.seconds = 15.0
-        self.kinds: set[type] = set()
-        self._all: dict[Any, _Arrival] = {}
-        self._waiting: dict[Any, None] = {}  # the oldest first
-
-    def made(self, connection: Any) -> None:
-        connection.app_state = {**connection.app_state, PEER: connection.client}
-        self._all[connection] = _Arrival()
-        self._wait(connection)
-
-    def came(self, connection: Any, size: int) -> None:
-        if arrival := self._all.get(connection):
-            arrival.held += size
-
-    def body(self, connection: Any, size: int) -> None:
-        if arrival := self._all.get(connection):
-            arrival.held = max(0, arrival.held - _FRAMING * size)
-            if connection.cycle.response_complete:
-                arrival.discarded += size
-
-    def parsed(self, connection: Any, before: Any) -> None:
-        """After uvicorn looked at what came: a head is complete, or waited for."""
-        arrival = self._all.get(connection)
-        if arrival is None:
-            return
-        if connection.cycle is not before:
-            arrival.held = arrival.discarded = 0
-            self._settle(connection)
-        elif before is None or before.response_complete:
-            self._wait(connection)
-        if arrival.held > _HEAD or arrival.discarded > _DISCARDED:
-            connection.transport.abort()
-
-    def lost(self, connection: Any) -> None:
-        self._settle(connection)
-        self._all.pop(connection, None)
-
-    def _wait(self, connection: Any) -> None:
-        if connection in self._waiting:
-            return
-        self._waiting[connection] = None
-        self._all[connection].timer = connection.loop.call_later(self.seconds, connection.transport.abort)
-        if len(self._waiting) > _MOST:
-            oldest = next(iter(self._waiting))
-            self._settle(oldest)
-            oldest.transport.abort()
-
-    def _settle(self, connection: Any) -> None:
-        self._waiting.pop(connection, None)
-        arrival = self._all.get(connection)
-        if arrival is not None and arrival.timer is not None:
-            arrival.timer.cancel()
-            arrival.timer = None
-
-
-_watch = _Watch()
-
-
-def guard(seconds: float) -> None:
-    """Give up connections on which no head of a request came within so many seconds."""
-    _watch.seconds = seconds
+def guard(seconds: float, proxies: str) -> None:
+    """Give up connections of this loop's servers whose other end does nothing for so many seconds, or are too many."""
+    loop = asyncio.get_running_loop()
+    _standing[loop] = OpenConnections(loop, seconds, Room.of_process(), proxies)
     for module, name in _PROTOCOLS:
         try:
             kind = getattr(import_module(module), name)
         except ImportError:  # httptools is for machines that have it
             continue
-        if kind not in _watch.kinds:
-            _watch.kinds.add(kind)
+        if kind not in _observed:
+            _observed.add(kind)
             _observe(kind)
 
 
+class InTurn:
+    """Lets requests for pages, which anybody may read, wait for their turn."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not scope["path"].startswith(_SHORT):
+            connection, standing = _of(scope)
+            if standing is not None and not await standing.turn(connection):
+                return
+        await self._app(scope, receive, send)
+
+
+def proved(scope: Scope) -> None:
+    """Note that who sent a request has shown a secret or a signature; called on the loop of the server."""
+    connection, standing = _of(scope)
+    if standing is not None:
+        standing.proved(connection)
+
+
+def _of(scope: Scope) -> tuple[Any, OpenConnections | None]:
+    known = scope.get("state", {}).get(_CONNECTION)
+    connection = known() if known else None
+    return connection, None if connection is None else _standing_of(connection)
+
+
+def _standing_of(connection: Any) -> OpenConnections | None:
+    return _standing.get(connection.loop)
+
+
 def _observe(kind: Any) -> None:
-    made, received, lost = kind.connection_made, kind.data_received, kind.connection_lost
-    body = getattr(kind, "on_body", None)  # h11 has none, and bounds by itself what it holds
+    _observe_connecting(kind)
+    _observe_reading(kind)
+    _observe_writing(kind)
+
+
+def _observe_connecting(kind: Any) -> None:
+    made, lost, ended = kind.connection_made, kind.connection_lost, kind.eof_received
 
     def connection_made(self: Any, transport: asyncio.Transport) -> None:
         made(self, transport)
-        _watch.made(self)
-
-    def data_received(self: Any, data: bytes) -> None:
-        before = self.cycle
-        if body is not None:
-            _watch.came(self, len(data))
-        received(self, data)
-        _watch.parsed(self, before)
+        self.app_state = {**self.app_state, PEER: self.client, _CONNECTION: ref(self)}
+        self.ws_protocol_class = None  # nothing here speaks it, and such a connection would be watched no more
+        if standing := _standing_of(self):
+            standing.made(self)
 
     def connection_lost(self: Any, error: Exception | None) -> None:
-        _watch.lost(self)
+        if standing := _standing_of(self):
+            standing.lost(self)
         lost(self, error)
+        disconnect(self)
+        for cycle, _ in getattr(self, "pipeline", ()):  # no circles: a flood would have to wait for the collector
+            cycle.on_response = None
 
-    kind.connection_made, kind.data_received, kind.connection_lost = connection_made, data_received, connection_lost
-    if body is not None:
+    def eof_received(self: Any) -> Any:
+        if standing := _standing_of(self):
+            standing.half_closed(self)
+        return ended(self)
 
-        def on_body(self: Any, content: bytes) -> None:
-            _watch.body(self, len(content))
-            body(self, content)
+    kind.connection_made, kind.connection_lost, kind.eof_received = connection_made, connection_lost, eof_received
 
-        kind.on_body = on_body
+
+def _observe_reading(kind: Any) -> None:
+    received = kind.data_received
+    body = getattr(kind, "on_body", None)  # h11 has none, bounds by itself what it holds, and takes one at a time
+
+    def data_received(self: Any, data: bytes) -> None:
+        before, standing = self.cycle, _standing_of(self)
+        if standing and body is not None:
+            standing.came(self, len(data))
+        received(self, data)
+        if standing:
+            standing.parsed(self, before)
+
+    kind.data_received = data_received
+    if body is None:
+        return
+    headed = kind.on_headers_complete
+
+    def on_body(self: Any, content: bytes) -> None:
+        if standing := _standing_of(self):
+            standing.body(self, len(content))
+        body(self, content)
+
+    def on_headers_complete(self: Any) -> None:
+        if queued(self) >= _QUEUED:
+            disconnect(self)
+            self.transport.abort()
+            raise ValueError("too many requests wait for an answer")  # the parser stops
+        before = self.cycle
+        headed(self)
+        if queued(self) == 1:
+            setattr(self, ANSWERING, before)
+
+    kind.on_body, kind.on_headers_complete = on_body, on_headers_complete
+
+
+def _observe_writing(kind: Any) -> None:
+    paused, resumed, answered = kind.pause_writing, kind.resume_writing, kind.on_response_complete
+
+    def pause_writing(self: Any) -> None:
+        paused(self)
+        if standing := _standing_of(self):
+            standing.stalls(self)
+
+    def resume_writing(self: Any) -> None:
+        resumed(self)
+        if standing := _standing_of(self):
+            standing.flows(self)
+
+    def on_response_complete(self: Any) -> None:
+        setattr(self, ANSWERING, self.pipeline[-1][0] if queued(self) else None)
+        answered(self)
+        if queued(self):
+            self.flow.pause_reading()  # one after the other
+        if standing := _standing_of(self):
+            standing.answered(self)
+
+    kind.pause_writing, kind.resume_writing = pause_writing, resume_writing
+    kind.on_response_complete = on_response_complete

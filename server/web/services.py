@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import threading
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -34,12 +35,16 @@ class Services:
     uploads: Uploads = field(default_factory=Uploads)
     shared: WeakValueDictionary[object, Any] = field(default_factory=WeakValueDictionary[object, Any])
     """What streams read together; gone with the last that reads it."""
+    listening: set[object] = field(default_factory=set[object])
+    """One for each stream that is open."""
 
 
 def _services(request: Request) -> Services:
     return request.app.state.services
 
 
+_CLIENT = re.compile(r"spry(-android)?/([\w.+-]{1,40})")
+"""The names that devices give themselves."""
 _BY_DEVICE = HTTPBearer(scheme_name="device", description="A device's `<id>.<secret>`", auto_error=False)
 _BY_ADMIN = HTTPBearer(scheme_name="administrator", description="The administrator's token", auto_error=False)
 _BY_SCRAPER = HTTPBearer(scheme_name="metrics", description="The setting `metrics_token`", auto_error=False)
@@ -67,10 +72,11 @@ async def signed_body(request: Request) -> None:
 
 
 def device(request: Request, sent: OfDevice) -> rows.Device:
-    head = signed(request)
-    if head.proof:
-        return authenticate_signed(_services(request).store, head)
-    return authenticate(_services(request).store, sent.credentials if sent else "")
+    head, store = signed(request), _services(request).store
+    found = authenticate_signed(store, head) if head.proof else authenticate(store, sent.credentials if sent else "")
+    if client := _CLIENT.match(request.headers.get("User-Agent", "")):
+        store.roster.note_version(found.id, client[2] + (" (Android)" if client[1] else ""))
+    return found
 
 
 def asking(request: Request, sent: OfAdmin) -> Known:

@@ -11,6 +11,7 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
+from server.errors import Refusal
 from server.web.services import Services
 
 _KEEP_ALIVE = 15.0
@@ -18,6 +19,9 @@ _KEEP_ALIVE = 15.0
 
 _RECENT = 8
 """News that a channel keeps for those who are behind."""
+
+_MOST = 400
+"""Streams of a process, each of which takes some 45 KB."""
 
 
 class ServerSentEvent(NamedTuple):
@@ -84,6 +88,8 @@ def stream(
 
     All streams of one key share a source, which is made for the first of them.
     """
+    if len(services.listening) >= _MOST:
+        raise Refusal(503, "busy", f"{_MOST} streams of events are open: close pages that show them", retry_after=5)
     channel = services.shared.get(key)
     if channel is None:
         services.shared[key] = channel = Channel(source(), every)
@@ -93,6 +99,16 @@ def stream(
 
 
 async def _lines(services: Services, request: Request, channel: Channel, every: float) -> AsyncGenerator[str, None]:
+    listener = object()
+    services.listening.add(listener)
+    try:
+        async for line in _news(services, request, channel, every):
+            yield line
+    finally:
+        services.listening.discard(listener)
+
+
+async def _news(services: Services, request: Request, channel: Channel, every: float) -> AsyncGenerator[str, None]:
     loop = asyncio.get_running_loop()
     told, number = loop.time(), 0
     while not (services.stopping.is_set() or await request.is_disconnected()):

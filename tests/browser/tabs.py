@@ -23,7 +23,7 @@ class Site:
         self.clients: list = []
         with self.server.administrator() as admin:
             self.bundle = admin.upload_bundle(bundle)
-            self.token = admin.post("/v1/tokens", {"uses": 10})["token"]
+            self.token = admin.post("/v1/tokens", {"uses": 100})["token"]
 
     def job(self, name: str, training: dict | None = None, **settings) -> None:
         values = {
@@ -154,7 +154,7 @@ def press_on(page, name: str) -> None:
 
 
 def fill(page, label: str, value: str) -> None:
-    field = page.locator("#job-dialog").get_by_label(label, exact=False).first
+    field = page.locator("#job-dialog").get_by_label(label, exact=True).first
     for _ in range(40):
         if field.evaluate("element => element === document.activeElement"):
             break
@@ -162,3 +162,14 @@ def fill(page, label: str, value: str) -> None:
     expect(field).to_be_focused()
     page.keyboard.press("Control+a")
     page.keyboard.type(value)
+
+
+def unfold(page, title: str) -> None:
+    """Tab until what folds a part of the form has the focus, and open it."""
+    summary = page.locator("#job-dialog summary").filter(has_text=title)
+    for _ in range(40):
+        if summary.evaluate("element => element === document.activeElement"):
+            break
+        page.keyboard.press("Tab")
+    expect(summary).to_be_focused()
+    page.keyboard.press("Enter")

@@ -1,5 +1,7 @@
 """A device's own page, in a real browser."""
 
+import time
+
 import httpx
 from playwright.sync_api import expect
 
@@ -22,7 +24,7 @@ def test_a_device_has_a_page_with_its_rounds(tab, site):
     expect(page.locator("#device-tiles")).to_contain_text("MB")
     expect(page.locator("#device-refusals-text")).to_have_text("Nothing was refused or given back.")
     page.get_by_role("link", name="All devices").click()
-    expect(page.get_by_role("heading", name="history", level=1)).to_be_visible()
+    expect(page.locator("#found tbody tr")).to_have_count(2)
     site.stop("history")
 
 
@@ -53,6 +55,59 @@ def test_a_note_is_kept_and_a_device_revoked(tab, fresh):
     watching.turn_to(f"device={device}")
     expect(watching.page.locator("#note-text")).to_have_text("<b>cellar</b>")
     expect(watching.page.get_by_role("textbox", name="Note")).to_be_hidden()
+
+
+def test_many_devices_are_found_and_one_that_failed_says_why(tab, fresh):
+    """Search, sort and unfold by keyboard; choose several, and write a note for them."""
+    for number in range(1, 61):
+        fresh.enrolled(f"board-{number}")
+    with fresh.server.administrator() as admin:
+        token = admin.post("/v1/tokens", {"label": "the cellar"})["token"]
+    device = httpx.post(f"{fresh.server.url}/v1/devices", json={"token": token, "name": "pi"}).raise_for_status().json()
+    headers = {"Authorization": f"Bearer {device['device']}.{device['secret']}"}
+    fresh.job("fails", per_round=1)
+    says = {"runtimes": ["onnx"], "examples": 9}
+    until = time.monotonic() + 30
+    while not (task := httpx.post(f"{fresh.server.url}/v1/check-in", json=says, headers=headers).json()["task"]):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    reason = {"reason": "<b>the battery</b> is low"}
+    httpx.post(f"{fresh.server.url}/v1/tasks/{task['id']}/failure", json=reason, headers=headers).raise_for_status()
+
+    one = tab(at=fresh)
+    one.open()
+    page = one.page
+    page.get_by_role("link", name="All 61 devices").click()
+    found, text = page.locator("#found tbody tr"), page.locator("#fleet-text")
+    expect(text).to_have_text("1 to 50 of 61 devices")
+    page.get_by_role("button", name="Those after").click()
+    expect(found).to_have_count(11)
+    page.get_by_role("searchbox", name="Search").fill("board-1")
+    expect(text).to_have_text("1 to 11 of 11 devices")
+    page.get_by_role("button", name="device", exact=True).press("Enter")
+    expect(page.locator("#found th[aria-sort]")).to_have_attribute("aria-sort", "ascending")
+    expect(found.nth(1)).to_contain_text("board-10")
+    page.reload()  # the address says what is looked for
+    expect(text).to_have_text("1 to 11 of 11 devices")
+    page.get_by_label("Choose board-10", exact=True).check()
+    page.get_by_label("Choose board-11", exact=True).check()
+    page.get_by_label("Note for the chosen devices").fill("second shelf")
+    page.get_by_role("button", name="Keep", exact=True).press("Enter")
+    expect(page.locator("#announcer")).to_have_text("2 devices have the note.")
+    expect(found.filter(has_text="second shelf")).to_have_count(2)
+    page.get_by_role("searchbox", name="Search").fill("")
+    page.get_by_label("Failed within a day").check()
+    expect(text).to_have_text("1 to 1 of 1 device")
+    expect(found).to_contain_text("the cellar")
+    found.locator("summary").press("Enter")
+    expect(found).to_contain_text("<b>the battery</b> is low")
+
+    watching = tab(PHONE, at=fresh)
+    watching.open(token=fresh.person("viewer"))
+    watching.turn_to("devices")
+    expect(watching.page.locator("#found tbody tr")).to_have_count(50)
+    expect(watching.page.locator("#chosen-form")).to_be_hidden()
+    assert watching.fits()
 
 
 def test_names_of_jobs_stay_as_they_are_and_the_bar_is_one_line(tab, fresh):

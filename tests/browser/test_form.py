@@ -4,7 +4,7 @@ import hashlib
 
 from playwright.sync_api import expect
 
-from tests.browser.tabs import ELSEWHERE, PHONE, fill, press_on
+from tests.browser.tabs import ELSEWHERE, PHONE, fill, press_on, unfold
 from tests.test_journeys import fleet, rows
 
 
@@ -32,13 +32,14 @@ def test_a_cancelled_form_keeps_what_was_typed(tab, fresh, paired):
     page = one.page
     press_on(page, "Start a job")
     page.get_by_label("Name").fill("again")
-    page.get_by_label("Mode").select_option("iteration")
-    page.get_by_label("Learning rate").fill("0.5")
+    page.get_by_label("default").check()
+    page.get_by_text("Training on devices").click()
+    page.get_by_label("Learning rate", exact=True).fill("0.5")
     press_on(page, "Cancel")
     page.get_by_role("button", name="Start a job").click()
     expect(page.get_by_label("Name")).to_have_value("again")
-    expect(page.get_by_label("Mode")).to_have_value("iteration")
-    expect(page.get_by_label("Learning rate")).to_have_value("0.5")
+    expect(page.get_by_label("default")).to_be_checked()
+    expect(page.get_by_label("Learning rate", exact=True)).to_have_value("0.5")
     page.keyboard.press("Escape")
     with fresh.server.administrator() as admin:
         admin.upload_bundle(paired)
@@ -46,24 +47,24 @@ def test_a_cancelled_form_keeps_what_was_typed(tab, fresh, paired):
     expect(page.get_by_label("Bundle").locator("option")).to_have_count(2)
 
 
-def test_as_many_clients_are_proposed_as_are_here(tab, fresh):
+def test_as_many_devices_are_proposed_as_are_here(tab, fresh):
     one = tab(at=fresh)
     one.open()
     page = one.page
     press_on(page, "Start a job")
     expect(page.locator("#clients-hint")).to_have_text("No device is here yet.")
-    expect(page.get_by_label("Clients in a round")).to_have_value("10")
+    expect(page.get_by_label("Devices in a round")).to_have_value("10")
     press_on(page, "Cancel")
     for number in range(3):
         fresh.enrolled(f"pi {number}")
     expect(page.locator("#devices tbody tr")).to_have_count(3)
     page.get_by_role("button", name="Start a job").click()
     expect(page.locator("#clients-hint")).to_have_text("3 devices are here.")
-    expect(page.get_by_label("Clients in a round")).to_have_value("3")
-    page.get_by_label("Clients in a round").fill("2")
+    expect(page.get_by_label("Devices in a round")).to_have_value("3")
+    page.get_by_label("Devices in a round").fill("2")
     press_on(page, "Cancel")
     page.get_by_role("button", name="Start a job").click()
-    expect(page.get_by_label("Clients in a round")).to_have_value("2")
+    expect(page.get_by_label("Devices in a round")).to_have_value("2")
 
 
 def test_a_bundle_is_named_by_people(tab, fresh):
@@ -89,17 +90,51 @@ def test_the_form_starts_from_what_fits_the_bundle(tab, fresh, paired):
     press_on(page, "Start a job")
     page.get_by_label("Name").fill("exact")
     page.get_by_label("Bundle").select_option(fresh.bundle)
-    expect(page.get_by_label("Mode")).to_have_value("epoch")
+    expect(page.get_by_role("radio", name="auto")).to_be_checked()
+    expect(page.locator("#presets")).to_contain_text("forward passes a step")
     page.get_by_label("Bundle").select_option(pairs)
-    expect(page.locator("#bundle-hint")).to_contain_text("Jobs on it start from the preset pairs")
-    expect(page.get_by_label("Mode")).to_have_value("iteration")
-    expect(page.get_by_label("Iterations in a round")).to_have_value("4")
-    expect(page.get_by_label("Learning rate")).to_have_value("0.001")
-    page.get_by_label("Learning rate").fill("0.002")
+    expect(page.get_by_role("radio", name="pairs")).to_be_checked()
+    expect(page.locator("#presets label").first).to_contain_text("fits this bundle")
+    page.get_by_text("Training on devices").click()
+    rate = page.get_by_label("Learning rate", exact=True)
+    expect(rate).to_have_value("")  # nobody sets one
+    expect(rate).to_have_attribute("placeholder", "0.001")
+    rate.fill("0.002")
+    expect(page.locator("summary").filter(has_text="Training on devices")).to_have_text("Training on devices · 1 set")
     press_on(page, "Start")
     expect(page.locator("#job-dialog")).to_be_hidden()
     made = fresh.state("exact")["settings"]
     assert (made["training"]["learning_rate"], made["training"]["directions"], made["average"]) == (0.002, 32, 0.95)
+
+
+def test_the_forms_buttons_are_seen_and_fields_that_do_not_fit_too(tab, fresh):
+    one = tab((1440, 900), at=fresh)
+    one.open()
+    page = one.page
+    page.get_by_role("button", name="Start a job").click()
+    start = page.get_by_role("button", name="Start", exact=True)
+    expect(start).to_be_enabled()
+    for summary in page.locator("#setting-groups summary").all():
+        summary.click()
+    expect(start).to_be_in_viewport(ratio=1)
+    page.get_by_label("Name").fill("private")
+    page.get_by_label("Min holders").fill("1")
+    page.locator("summary").filter(has_text="Secure aggregation").click()
+    start.click()
+    expect(page.get_by_label("Min holders")).to_be_focused()  # unfolded, with what the browser says of it
+    page.get_by_label("Min holders").fill("")
+    page.get_by_label("Privacy epsilon").fill("8")
+    expect(page.get_by_label("Devices measure it every so many rounds")).to_be_disabled()
+    page.get_by_label("Aggregation", exact=True).select_option("agreeing")
+    start.click()
+    expect(page.locator("#job-form-error")).to_contain_text("it needs aggregation mean, got agreeing")
+    one.wrong.clear()  # the browser tells of the refusal
+    page.get_by_label("Aggregation", exact=True).select_option("")
+    start.click()
+    expect(page.locator("#job-dialog")).to_be_hidden()
+    made = fresh.state("private")["settings"]
+    assert (made["privacy_epsilon"], made["device_evaluation"]) == (8.0, 0)
+    assert made["average"] == 0.8, "as spry job create starts a private job"
 
 
 def test_a_job_is_started_paused_resumed_and_stopped_by_keyboard_alone(tab, site):
@@ -110,17 +145,17 @@ def test_a_job_is_started_paused_resumed_and_stopped_by_keyboard_alone(tab, site
     expect(page.get_by_label("Name")).to_be_focused()
     page.keyboard.type("typed")
     fill(page, "Rounds", "500")
-    fill(page, "Clients in a round", "2")
+    fill(page, "Devices in a round", "2")
+    unfold(page, "Training on devices")
     fill(page, "Learning rate", "0.1")
-    fill(page, "Other settings", '{"training": {"batch": 3}}')
-    page.keyboard.press("Tab")
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
+    unfold(page, "Advanced: JSON")
+    fill(page, "Other settings (JSON)", '{"training": {"batch": 3}}')
+    press_on(page, "Start")
     expect(page.locator("#job-form-error")).to_contain_text("training.batch")  # as the server says it
-    fill(page, "Other settings", '{"over_selection": 1')
+    fill(page, "Other settings (JSON)", '{"over_selection": 1')
     press_on(page, "Start")
     expect(page.locator("#job-form-error")).to_contain_text("JSON")
-    fill(page, "Other settings", '{"over_selection": 1}')
+    fill(page, "Other settings (JSON)", '{"over_selection": 1}')
     press_on(page, "Start")
     expect(page.locator("#job-dialog")).to_be_hidden()
     expect(page.get_by_role("heading", name="typed", level=1)).to_be_visible()
@@ -154,11 +189,10 @@ def test_a_job_of_mode_iteration_from_the_page(tab, site):
     page = one.page
     page.get_by_role("button", name="Start a job").click()
     page.get_by_label("Name").fill("by scalars")
-    expect(page.get_by_label("Learning rate")).to_have_value("0.001")
-    page.get_by_label("Mode").select_option("iteration")
-    expect(page.get_by_label("Learning rate")).to_have_value("0.01")
-    page.get_by_label("Iterations in a round").fill("3")
-    page.get_by_label("Clients in a round").fill("1")
+    page.get_by_text("Training on devices").click()
+    page.get_by_label("Mode", exact=True).select_option("iteration")
+    page.get_by_label("Iterations", exact=True).fill("3")
+    page.get_by_label("Devices in a round").fill("1")
     page.get_by_role("button", name="Start", exact=True).click()
     expect(page.get_by_role("heading", name="by scalars", level=1)).to_be_visible()
     training = site.state("by scalars")["settings"]["training"]
@@ -174,8 +208,9 @@ def test_a_job_is_measured_on_examples_from_the_page(tab, site, tmp_path):
     page = one.page
     page.get_by_role("button", name="Start a job").click()
     page.get_by_label("Name").fill("measured")
-    page.get_by_label("Clients in a round").fill("2")
-    page.get_by_label("Other settings").fill('{"training": {"batch": 2, "length": 8}}')
+    page.get_by_label("Devices in a round").fill("2")
+    page.get_by_text("Advanced: JSON").click()
+    page.get_by_label("Other settings (JSON)").fill('{"training": {"batch": 2, "length": 8}}')
     page.get_by_label("Held-out examples").set_input_files(foreign)
     page.get_by_role("button", name="Start", exact=True).click()
     expect(page.locator("#job-form-error")).to_contain_text("cold")

@@ -208,7 +208,7 @@ class Stages(Silent):
         return super().stage(name, steps)
 
 
-def test_a_model_that_one_digit_is_too_coarse_for_gets_two(exporting, tmp_path):
+def test_a_model_that_one_digit_is_too_coarse_for_gets_two_where_it_needs_them(exporting, tmp_path):
     """Large weights at random make a product's rounding large at the end of six blocks."""
     config = transformers.BertConfig(vocab_size=100, hidden_size=64, num_hidden_layers=6, num_attention_heads=2,
                                      intermediate_size=64, initializer_range=0.2)  # fmt: skip
@@ -219,7 +219,11 @@ def test_a_model_that_one_digit_is_too_coarse_for_gets_two(exporting, tmp_path):
     manifest = Bundle.open(exporting(tmp_path / "out", progress=stages, **options)).manifest
     assert [name for name in stages.told if name.startswith("lower")] == ["lower", "lower, in two digits"]
     (jvp,) = [check for check in manifest.verification if check.what.startswith("jvp")]
-    assert 0 < jvp.value < 0.01
+    assert 0 < jvp.value < jvp.bound
+    (fine,) = [check.value for check in manifest.verification if check.what == "segments in two digits, of 8"]
+    programs = [program for program in manifest.runtimes["onnx"].programs if program.kind == "plain"]
+    files = {program.segment: (tmp_path / "out" / program.file).read_bytes() for program in programs}
+    assert fine == sum(b"DequantizeLinear" in content for content in files.values()) > 0
     assert not list(tmp_path.glob(".out*"))
 
 

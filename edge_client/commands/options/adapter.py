@@ -90,6 +90,10 @@ class AdapterOptions(OptionGroup):
         ),
     ] = None
     """None: the share that the method was measured best in, or wherever the layers are that are named."""
+    from_mean: Annotated[
+        bool,
+        typer.Option("--from-mean", help="Begin with what an encoder of sentences says by its mean; takes a minute."),
+    ] = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dimension", self.dimension or own_dimension(self.method))

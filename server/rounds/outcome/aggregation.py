@@ -94,7 +94,7 @@ def mean_claim(values: Sequence[float], counts: Sequence[int], bound: float, *, 
 
 
 def mean_steps(reports: Sequence[Report], bound: float) -> float:
-    """How many steps an update is of, in the mean that weighs examples, both bounded by the median device's.
+    """Average the local steps of updates, weighted by examples, both bounded by the median device's.
 
     A device says itself how many steps it took: the head's gradient is a change divided by their mean.
     """

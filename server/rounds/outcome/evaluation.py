@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edge_client.arrays import Weights
+from edge_client.bundle.manifest import Manifest
 from edge_client.data.batches import Batch
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import examples_for
@@ -107,19 +108,38 @@ def _figures(task: TaskType, score: Score) -> dict[str, float]:
     return {name: value for name, value in (task.told(score) | shares).items() if math.isfinite(value)}
 
 
-def on_devices(reports: Sequence[Report], bound: float, task: TaskType, *, robust: bool = False) -> dict[str, float]:
-    """What devices measured on examples of their own, and how many did; none weighs much more than the others.
+def on_devices(
+    reports: Sequence[Report],
+    bound: float,
+    task: TaskType,
+    unlearned: Collection[int] = (),
+    *,
+    robust: bool = False,
+) -> dict[str, float]:
+    """Average what devices measured on examples of their own, and count them; none weighs much more than the others.
 
-    `robust`: as the job's rule joins updates, so that few that lie do not move it.
+    Args:
+        reports: of a round, as they were taken.
+        bound: how often the median weight one of them may have.
+        task: whose scores they tell.
+        unlearned: places of reports whose global model had a task layer that nobody had trained: what it got right is
+            chance, and is left out.
+        robust: join them as the job's rule joins updates, so that few that lie do not move the mean.
     """
-    reports = [report for report in reports if report.held_back]
-    if not reports:
+    measured = {place: report for place, report in enumerate(reports) if report.held_back}
+    if not measured:
         return {}
-    known: dict[str, float] = {"evaluated": len(reports)}
-    for whose in ("global", "personal"):
-        figures = _figures(task, _mean(reports, bound, task, whose, robust=robust))
+    known: dict[str, float] = {"evaluated": len(measured)}
+    learned = [report for place, report in measured.items() if place not in unlearned]
+    for whose, told in (("global", learned), ("personal", list(measured.values()))):
+        figures = _figures(task, _mean(told, bound, task, whose, robust=robust)) if told else {}
         known |= {f"{name}_{whose}": value for name, value in figures.items()}
     return known
+
+
+def unlearned_in(manifest: Manifest, bases: Sequence[int]) -> frozenset[int]:
+    """Find the places of updates that began with version 0, where that has a task layer which nobody has trained."""
+    return frozenset(place for place, base in enumerate(bases) if base == 0) if manifest.head else frozenset()
 
 
 def _mean(reports: Sequence[Report], bound: float, task: TaskType, whose: str, *, robust: bool) -> Score:

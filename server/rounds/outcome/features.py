@@ -2,9 +2,13 @@
 
 The head's last layer is a product with features, so its mean gradient says little as it stands: most of it is about
 the features' mean, which belongs to the bias, and about the few directions in which all features vary. Taken about the
-mean, and through the inverse of the covariance, every direction is stepped in alike (a step of Newton's method, but for
-the errors' own curvature, which is at most a half whatever the number of classes): the same share of the way for 2 and
-for 77 classes, for features of any size, for one device and for a hundred.
+mean, and through the inverse of the covariance, every direction is stepped in alike: the same share of the way for
+features of any size, for one device and for a hundred. It is a step of Newton's method, with the curvature of a class's
+errors in place of their common bound of a half: of 77 classes each has a 77th of the rows, so that by the bound a step
+would be a 38th of what it should be.
+
+Where a class has few rows, directions in which features hardly vary tell more of these rows than of the class. So the
+fewer rows a class has, the more is added to the variance of all directions.
 
 Features change while the units train: by moments of the first round alone the head's steps become too long where the
 features have grown, and its loss runs away. So a few clients measure again in each round.
@@ -15,6 +19,7 @@ The clients' own steps are short (`server.jobs.completion`): what counts of them
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +31,8 @@ from edge_client.wire.protocol import Training
 from server.means.rule import FEWEST, Numbers
 
 COUNT = FEATURES + "count"
+SHARES = FEATURES + "shares"
+"""The share of each class among the rows of the first round."""
 SHARE_OF_STEP = 0.1
 """Of the way to the features' best fit, for each step that clients took: their batches are few and noisy."""
 MOST_OF_WAY = 1.0
@@ -34,20 +41,39 @@ BIAS_SHARE_OF_STEP = 0.5
 """The same of the bias, in which all examples have a part."""
 BIAS_MOST_OF_WAY = 2.0
 """Newton's whole step, as the errors' curvature is at most a half."""
-RIDGE = 0.3
+CURVATURE = 0.5
+"""The bound of the errors' curvature, for any number of classes."""
+RIDGE, MOST_RIDGE = 0.3, 10.0
 """Of a feature's variance: what is added to each direction's, lest those in which nothing varies count like others."""
+ROWS_A_FEATURE = 3.0
+"""Rows of a class for each feature that make the ridge 1; with fewer rows it grows."""
 LEAST_SPREAD = 0.1
 """Of the features' usual size: what hardly varies beside it moves when the adapter does, and must not then decide."""
 AGAIN = 12
 """One in so many of a round's clients measures, after the first round: features change while the units train."""
 MOST_ASKED = 64
-"""Of a round's clients: thousands of rows say enough, and each device's moments are looked at."""
+"""The most clients of a round that measure features: thousands of rows are enough."""
 KEPT = 0.9
 """What rows that were told before count for, in each round: so much of them is out of date."""
 ROUNDING = 1e-3
-"""Of a feature's variance: by how much products may fall short of a covariance."""
+"""The share of a feature's variance by which products may fall short of a covariance."""
 MOST_TIMES_USUAL = 100.0
 """How much larger than those of the exporter's sentences a device's features may be."""
+
+
+class LocalSteps(NamedTuple):
+    """The local work of a round's clients, which sets the length of the head's step."""
+
+    training: Training
+    number: float
+    """Steps of a client, in the mean."""
+    rows: int = 0
+    """Rows of all clients together, where outputs are classes; 0 elsewhere."""
+
+    @property
+    def mean_of(self) -> float:
+        """The factor that turns a sum of steps into a mean gradient."""
+        return 1 / (self.number * (self.training.head_learning_rate or self.training.learning_rate))
 
 
 def is_asked(version: int, slot: int, per_round: int) -> bool:
@@ -92,21 +118,55 @@ def _packed(apart: Numbers, size: int) -> Numbers:
     return np.outer(apart, apart)[np.triu_indices(len(apart))]
 
 
-def stepped(change: Weights, state: Weights, spec: FeatureSpec, training: Training, steps: float) -> Weights:
+def shares_of(change: Weights, spec: FeatureSpec, steps: LocalSteps) -> Weights:
+    """Find classes' shares of the rows by the first round's step of the bias: the head has them all likely alike yet.
+
+    Returns:
+        what the server's state keeps of it; nothing where the layer has no bias.
+    """
+    if spec.bias not in change:
+        return {}
+    bias = steps.mean_of * change[spec.bias]
+    return {SHARES: np.clip(1 / len(bias) + bias, 0, 1).astype(np.float32)}
+
+
+def stepped(change: Weights, state: Weights, spec: FeatureSpec, steps: LocalSteps) -> Weights:
     """The mean change that clients report, with the last layer's as the features' moments have it."""
     if COUNT not in state or spec.weight not in change:
         return change
-    mean_of = 1 / (steps * (training.head_learning_rate or training.learning_rate))  # from sums of steps to gradients
-    way, bias_way = min(SHARE_OF_STEP * steps, MOST_OF_WAY), min(BIAS_SHARE_OF_STEP * steps, BIAS_MOST_OF_WAY)
+    mean_of, rows = steps.mean_of, steps.rows
+    way, bias_way = (
+        min(SHARE_OF_STEP * steps.number, MOST_OF_WAY),
+        min(BIAS_SHARE_OF_STEP * steps.number, BIAS_MOST_OF_WAY),
+    )
     mean = state[MEAN].astype(np.float64) if spec.bias else np.zeros(len(state[MEAN]))
     weight = mean_of * change[spec.weight].astype(np.float64)
     bias = mean_of * change[spec.bias].astype(np.float64) if spec.bias else np.zeros(len(weight))
     about = state[PRODUCTS] if spec.bias else state[PRODUCTS] + _packed(state[MEAN], len(state[PRODUCTS]))
-    moved = way * solved(weight - np.outer(bias, mean), about, mean)
+    ridge = _ridge(rows, weight.shape) if rows else RIDGE
+    curvature = _curvature(state, bias) if rows else CURVATURE
+    moved = way * CURVATURE / curvature * solved(weight - np.outer(bias, mean), about, mean, ridge)
     after = {spec.weight: moved.astype(np.float32)}
     if spec.bias:
         after[spec.bias] = (bias_way * bias - moved @ mean).astype(np.float32)
     return {**change, **after}
+
+
+def _ridge(rows: int, shape: tuple[int, ...]) -> float:
+    """Compute the ridge of a layer [classes, features] from the rows that a class has in the mean."""
+    classes, width = shape
+    return float(np.clip(width * classes / (ROWS_A_FEATURE * rows), RIDGE, MOST_RIDGE))
+
+
+def _curvature(state: Weights, bias: Numbers) -> Any:
+    """Bound the curvature of each class's errors [classes, 1]: a class with a share s of the rows has at most s.
+
+    A class that is much more frequent in a round than before has at least what its bias says.
+    """
+    if SHARES not in state:  # there is no bias, or the first round was of an earlier version
+        return CURVATURE
+    shares = np.maximum(state[SHARES].astype(np.float64), bias)
+    return np.clip(shares, 1 / len(shares), CURVATURE)[:, None]
 
 
 def whitened(weight: Numbers, bias: Numbers | None, state: Weights) -> Numbers:
@@ -123,9 +183,9 @@ def whitened(weight: Numbers, bias: Numbers | None, state: Weights) -> Numbers:
     return rows - np.outer(rows @ along, along)
 
 
-def solved(rows: Numbers, products: Array, mean: Numbers) -> Numbers:
+def solved(rows: Numbers, products: Array, mean: Numbers, ridge: float = RIDGE) -> Numbers:
     """Rows through the inverse of the features' covariance, in units of each feature's own spread."""
-    return _turned(rows, products, mean, 1.0) / spread_of(products, mean)
+    return _turned(rows, products, mean, 1.0, ridge) / spread_of(products, mean)
 
 
 def freedom_of(state: Weights) -> float:
@@ -136,10 +196,10 @@ def freedom_of(state: Weights) -> float:
     return float(left.sum() ** 2 / max(float((left**2).sum()), np.finfo(np.float64).tiny))
 
 
-def _turned(rows: Numbers, products: Array, mean: Numbers, power: float) -> Numbers:
+def _turned(rows: Numbers, products: Array, mean: Numbers, power: float, ridge: float = RIDGE) -> Numbers:
     """Rows in units of each feature's own spread, through a power of the inverse of what is left of the covariance."""
     values, vectors = _correlation(products, mean)
-    eased = (values + RIDGE) ** power
+    eased = (values + ridge) ** power
     rows = rows / spread_of(products, mean)
     return rows / eased if vectors is None else rows @ ((vectors / eased) @ vectors.T)
 
@@ -173,12 +233,12 @@ def unlikely(moments: Moments, spec: FeatureSpec) -> str | None:
 
 
 def variances_of(moments: Moments) -> Numbers:
-    """How much each feature varies."""
+    """Compute the variance of each feature."""
     return _diagonal(moments.products, len(moments.mean)).astype(np.float64)
 
 
 def covariance_of(moments: Moments) -> Numbers:
-    """How features vary together [features, features], or each alone where no more is told."""
+    """Unpack the features' covariance [features, features], or their variances where no more is told."""
     return _square(moments.products, len(moments.mean))
 
 

@@ -77,7 +77,7 @@ class Leanings:
     def without_leaning(
         self, update: Mapping[str, Array], weights: Mapping[str, float], norms: Norms | None = None
     ) -> Mapping[str, Array]:
-        """What is left of the parameters that an update weighs in; what goes with its errors is noted for later.
+        """Subtract the class correction from an update, and note what goes with its errors for later rounds.
 
         What is taken from a parameter's change is as long as the change at most: earlier rounds' clients may have lied.
         So may this one: what is noted of it is as of an update of the median lengths, if its own (`norms`) are longer.
@@ -98,7 +98,7 @@ class Leanings:
         return own
 
     def _share(self, kind: str, norms: Norms | None) -> float:
-        """What is left of a client's part in what later rounds know."""
+        """Shorten a client's part in the statistics of later rounds."""
         own, usual = (norms or {}).get(kind, 0.0), self._usual.get(kind, 0.0)
         return min(1.0, usual / own) if own > 0 and usual > 0 else 1.0
 

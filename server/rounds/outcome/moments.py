@@ -21,12 +21,14 @@ from server.means.rule import FEWEST, Numbers, middle, no_longer, sizes_of
 from server.rounds.outcome.features import covariance_of, joined, kept, solved, spread_of, variances_of
 
 MOST_TIMES = 2.0
-"""How much more than the median device's a device's features may vary. Those of honest ones varied 1.6 times as much at
-most on AG News, SST-2 and Snips, in the first round, of devices with most classes or with one."""
+"""The most that a device's features may vary, over the median device's.
+
+Those of honest ones varied 1.6 times as much at most on AG News, SST-2 and Snips, in the first round, of devices with
+most classes or with one."""
 
 
 class HeadChange(NamedTuple):
-    """How devices together change the layer that features reach, before the server steps."""
+    """The devices' joint change of the layer that features enter, before the server's step."""
 
     weight: Numbers
     """[classes, features]"""
@@ -76,7 +78,7 @@ def believed(state: Weights, told: Sequence[Moments], change: HeadChange) -> lis
 def _times_usual(
     state: Weights, moments: Sequence[Moments], inside: Sequence[Moments], change: HeadChange
 ) -> tuple[Numbers, Numbers]:
-    """How many times as much as usual each device's features vary at most, and the mean about which.
+    """Compute how much more each device's features vary than usual, and the mean about which they do.
 
     Usual is the median device; what is known from rounds before counts as one.
     """

@@ -31,7 +31,7 @@ from server.means.units import WEIGHT_BOUND, against_in_words, combined, in_word
 from server.privacy.budget import mechanism_of, wanted_in
 from server.privacy.noise import Noise
 from server.rounds.outcome import features
-from server.rounds.outcome.aggregation import Holder, Mean, bounded_scalars, mean_steps, weights_of
+from server.rounds.outcome.aggregation import Holder, Mean, bounded, bounded_scalars, mean_steps, weights_of
 from server.rounds.outcome.counts import scalars_held_to
 from server.rounds.outcome.late import aged
 from server.rounds.outcome.leanings import Leanings
@@ -193,9 +193,9 @@ class _Come(NamedTuple):
     errors: Weights
     """The change's standard errors."""
     told: list[Moments]
-    """Those that are believed."""
+    """The feature moments that are believed."""
     reports: list[Report]
-    """Of the updates that count."""
+    """The reports of the updates that count."""
     odd: tuple[tuple[str, str], ...] = ()
 
 
@@ -284,13 +284,16 @@ def _clarity(update: Contribution, manifest: Manifest) -> dict[int, float]:
 
 def _by_features(come: _Come, settings: JobSettings, manifest: Manifest) -> tuple[Model, Weights]:
     """The change with the head's as features have it, and the model with what devices told of them."""
-    spec, start = manifest.features, come.start
-    if spec is None or not settings.measures(manifest) or not come.reports:
+    spec, start, reports = manifest.features, come.start, come.reports
+    if spec is None or not settings.measures(manifest) or not reports:
         return start, come.change
     state = start.optimizer | features.joined(start.optimizer, come.told)
     bound = min(settings.weight_bound, WEIGHT_BOUND) if settings.is_robust else settings.weight_bound
-    steps = mean_steps(come.reports, bound)
-    return replace(start, optimizer=state), features.stepped(come.change, state, spec, settings.training, steps)
+    rows = sum(bounded([report.examples for report in reports], bound)) if manifest.model.labels else 0
+    taken = features.LocalSteps(settings.training, mean_steps(reports, bound), round(rows))
+    if taken.rows and not start.version:
+        state |= features.shares_of(come.change, spec, taken)
+    return replace(start, optimizer=state), features.stepped(come.change, state, spec, taken)
 
 
 def step_of_scalars(

@@ -40,7 +40,7 @@ _LAST_ROUNDS = 4
 
 
 def kind_of_unit(unit: Unit) -> str:
-    """What a unit's length is called among the norms."""
+    """Name a unit's entry among the norms."""
     return _UNIT + unit.name
 
 

@@ -110,7 +110,7 @@ def present(store: Store, job: Job, round_: Round) -> int:
 def wants(store: Store, job: Job, round_: Round) -> str | None:
     """What a round lacks that wants more clients than there are devices, and what to do about it."""
     here, settings = _lately(store, job, round_), job.settings
-    if here >= settings.complete:
+    if here >= settings.complete or _was_enough(store, job, round_, here):
         return None
     wanted = f"round {round_.number} wants {settings.complete} client{'s' if settings.complete > 1 else ''}"
     if not here:
@@ -121,6 +121,15 @@ def wants(store: Store, job: Job, round_: Round) -> str | None:
         then = f"it fails with fewer than {settings.minimum} (minimum)"
     fewer = f"{'buffer' if settings.is_buffered else 'per_round'}={here}"
     return f"{wanted}, {devices_here} enrolled, suitable and here: {then}; enrol more, or make a job with {fewer}"
+
+
+def _was_enough(store: Store, job: Job, round_: Round, here: int) -> bool:
+    """Whether the round before was done by as few devices: nobody is missed then."""
+    if not job.done:
+        return False
+    with store.database.read() as connection:
+        before = parts.count_in(connection, job.id, [round_.number - 1])[round_.number - 1].get("accepted", 0)
+    return 0 < before <= here
 
 
 def _lately(store: Store, job: Job, round_: Round) -> int:

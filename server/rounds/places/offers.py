@@ -282,8 +282,9 @@ class Offers:
         seen, self._seen = self._seen, {}
         if not seen:
             return
+        roster = self._store.roster
         with self._store.database.write() as connection:
-            devices.note_check_ins(connection, seen, self._store.roster.signed(seen))
+            devices.note_check_ins(connection, seen, roster.signed(seen), roster.versions(seen))
 
 
 def _apart(training: Training, of_job: Training) -> dict[str, Any] | None:

@@ -192,7 +192,6 @@ def describe(config: Config) -> dict[str, str]:
     described |= {name: settings.pop(name) for name in _NAMES.values() if name in settings}
     for name in ("clients", "per_round", "rounds", "arithmetic", "differences", "variance_bound"):
         described[name.replace("_", " ")] = _text(getattr(config, name))
-    described["guided"] = _text(config.guided or None)
     described["speeds"] = _text(config.speeds if config.speeds > 1 else None)
     described |= {f"data: {name}": _text(getattr(config.data, name)) for name in ("classes", "examples", "test")}
     return described | settings

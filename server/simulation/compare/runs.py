@@ -67,7 +67,6 @@ class Config(msgspec.Struct, frozen=True):
     arithmetic: str | None = None
     differences: str | None = None
     variance_bound: float | None = None
-    guided: int = 0
     able: float = 1.0
     speeds: float = 1.0
     settings: dict[str, Any] = {}

@@ -10,18 +10,16 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from edge_client.arrays import Weights
 from edge_client.data.batches import Batches
 from edge_client.data.columns import Columns
 from edge_client.data.encoder import TextEncoder
-from edge_client.data.examples import Example, examples_for
+from edge_client.data.examples import Example
 from edge_client.data.sequences import taken
-from edge_client.data.sources import open_data
 from edge_client.data.templates import Template
-from edge_client.estimators.directed import DirectedEstimator, ScalarEstimator
+from edge_client.estimators.directed import ScalarEstimator
 from edge_client.estimators.estimator import Estimate, Estimator
 from edge_client.tasks.registry import task_named
 from edge_client.tasks.task import Score
@@ -30,15 +28,12 @@ from edge_client.training.features import NOTHING, Moments, measured
 from edge_client.training.personal import personal
 from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import encode_report
-from server.errors import SimulationError
-from server.simulation.compute.guide import GuideMaker
 from server.simulation.compute.learner import Learner, open_learner
 from server.simulation.compute.scores import score
 from server.simulation.compute.together import JoinedPasses, run_together
 from server.simulation.data.dataset import open_dataset
 from server.simulation.data.population import Population
 from server.simulation.methods.fwdllm import ClosestDirection, GradientSpread
-from server.simulation.methods.guided import drawing_along
 from server.simulation.methods.limits import at_limit
 from server.simulation.plan import Plan
 
@@ -79,21 +74,18 @@ class Worker:
         self.tested = _spread(self.population.test, plan.test_examples)
         self._client = lru_cache(plan.settings.per_round)(self.population.client)
         self._taken = lru_cache(plan.settings.per_round)(self._sequences)
-        self._guide = _guide_of(plan, self.learner, self.population.labels) if plan.guided else None
         length = plan.settings.training.length
         self._encoder, self._tested_encoder = (
             TextEncoder(self.learner.tokenizer, self.manifest, batch, length)
             for batch in (plan.settings.training.batch, rows_together(plan))
         )
 
-    def train(
-        self, members: Sequence[ClientPart], weights: Weights, last_change: Weights, guide: Weights
-    ) -> list[Trained]:
+    def train(self, members: Sequence[ClientPart], weights: Weights, last_change: Weights) -> list[Trained]:
         """Mode epoch: all steps of a round."""
 
         def work(number: int, passes: JoinedPasses) -> Trained:
             client, task = members[number]
-            estimator = _Watched(self._estimator(task, passes, last_change, guide))
+            estimator = _Watched(self._estimator(task, passes, last_change))
             batches = self._batches(client, task)
             state = deque(train(task, self.manifest, estimator, batches, TrainingState(weights)), maxlen=1).pop()
             judged = self._personal(client, task, passes, state.weights) if task.evaluate else None
@@ -109,13 +101,13 @@ class Worker:
         return [steps_in(member.task.training, len(self._batches(*member))) for member in members]
 
     def report(
-        self, members: Sequence[ClientPart], weights: Weights, iteration: int, last_change: Weights, guide: Weights
+        self, members: Sequence[ClientPart], weights: Weights, iteration: int, last_change: Weights
     ) -> list[bytes]:
         """Mode iteration: one step's numbers, as they go over the wire."""
 
         def work(number: int, passes: JoinedPasses) -> bytes:
             client, task = members[number]
-            estimator = self._estimator(task, passes, last_change, guide)
+            estimator = self._estimator(task, passes, last_change)
             assert isinstance(estimator, ScalarEstimator)  # the settings refuse others
             return encode_report(estimator.report(self._batches(client, task).at(iteration), weights, iteration))
 
@@ -130,11 +122,6 @@ class Worker:
             return (0, 0) if judged is None else (judged.own.total, self.kind.hits(judged.own))
 
         return run_together(self.learner, [member.task for member in members], work)
-
-    def guide(self, weights: Weights, version: int) -> Weights:
-        """The directions of steps from these weights."""
-        assert self._guide is not None
-        return self._guide.at(version, weights)
 
     def score(self, weights: Weights, first: int, last: int) -> Score:
         """How good these weights are on a part of the test set."""
@@ -162,15 +149,13 @@ class Worker:
     def _sequences(self, client: int) -> Sequence[Example]:
         return taken(self._client(client).train, self._encoder, self.plan.settings.training)
 
-    def _estimator(self, task: Task, passes: JoinedPasses, last_change: Weights, guide: Weights) -> Estimator:
+    def _estimator(self, task: Task, passes: JoinedPasses, last_change: Weights) -> Estimator:
         kind = self.plan.kind.estimator_of(task.training)
         if self.plan.differences == "limit":
             kind = at_limit(kind)
         estimator = kind(self.manifest, task, passes)
         if isinstance(estimator, ClosestDirection):
             estimator.last_change = last_change
-        if guide and isinstance(estimator, DirectedEstimator):
-            estimator.draw = drawing_along(guide)
         return estimator
 
 
@@ -185,17 +170,6 @@ class _Watched:
         estimate = self._estimator.gradient(batch, weights, iteration)
         self.spread.add(estimate)
         return estimate
-
-
-def _guide_of(plan: Plan, learner: Learner, labels: Sequence[str]) -> GuideMaker:
-    """By the examples that lie at the desk."""
-    length = plan.settings.training.length
-    if learner.manifest.bottlenecks:
-        raise SimulationError("guided directions are of weights, and this adapter's are at bottlenecks: drop --guided")
-    kind = task_named(plan.task)
-    examples = examples_for(open_data(Path(plan.adapter.examples)), kind.check(labels, learner.template))
-    split = plan.settings.assignment != "all"
-    return GuideMaker(learner, examples, kind.encode, directions=plan.guided, length=length, apart=split)
 
 
 def opened(plan: Plan) -> tuple[Population, Learner]:

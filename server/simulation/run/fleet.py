@@ -23,9 +23,7 @@ from edge_client.tasks.task import combined
 from edge_client.training.features import without_moments
 from edge_client.wire.protocol import Report, Task
 from edge_client.wire.scalars import Participant, decode_report
-from server.errors import SimulationError
 from server.jobs.completion import complete
-from server.jobs.settings import JobSettings
 from server.means.registry import PLAIN
 from server.privacy.budget import may_go_on, sampled_spent, settled_by_chance
 from server.privacy.noise import Noise
@@ -36,7 +34,6 @@ from server.rounds.outcome.outliers import norms, usual
 from server.simulation.compute.crews import Crew
 from server.simulation.compute.work import ClientPart, Trained, rows_together
 from server.simulation.data.population import sampled, taken
-from server.simulation.methods.guided import drawing_along, guide_in, in_state
 from server.simulation.plan import Plan
 from server.simulation.run.clock import Clock, slowness
 from server.simulation.run.costs import mean_passes
@@ -67,8 +64,6 @@ class Fleet:
         self._crew = crew
         self._head = manifest.head_names
         self._ways = ways_in(plan, self.settings, manifest, clients)
-        if plan.guided:
-            _check_shares(self.settings, manifest)
         self._memory = DeviceMemory(costs, manifest, self.settings.training) if costs else None
         slow = slowness(clients, plan.speeds, plan.seed)
         self._clock = Clock(crew, manifest, plan.kind.estimator_of, slow) if plan.is_timed else None
@@ -157,10 +152,9 @@ class Fleet:
     # --- train, aggregate ---
 
     def _epoch(self, members: Sequence[ClientPart], state: RunState) -> tuple[Outcome, RoundTraffic]:
-        start = self._with_guide(state.model)
-        guide = guide_in(start.optimizer)
+        start = state.model
         bases = {**state.bases, start.version: start.weights}
-        trained = self._trained(members, bases, state.last_change or {}, guide)
+        trained = self._trained(members, bases, state.last_change or {})
         bound = self._bound(trained)
         updates = [
             self._contribution(member, one, start, bases)
@@ -169,7 +163,7 @@ class Fleet:
         ]
         traffic = RoundTraffic(self.manifest, self.settings.training)
         for member, one in zip(members, trained, strict=True):
-            traffic.epoch(member.task, one, bases[member.task.version] | in_state(guide))
+            traffic.epoch(member.task, one, bases[member.task.version])
         if self.settings.secure_aggregation:
             both = [(member, one) for member, one in zip(members, trained, strict=True) if one.variance <= bound]
             return summed(self.plan, self.settings, self.manifest, start, both, len(members)), traffic
@@ -182,13 +176,12 @@ class Fleet:
         members: Sequence[ClientPart],
         bases: Mapping[int, Weights],
         last_change: Mapping[str, Any],
-        guide: Weights,
     ) -> list[Trained]:
         """Each from the weights that it began with: those with the same ones compute together."""
         versions = sorted({member.task.version for member in members})
         alike = [[member for member in members if member.task.version == version] for version in versions]
         groups = [group for own in alike for group in self._groups(own)]
-        calls = [(group, bases[group[0].task.version], last_change, guide) for group in groups]
+        calls = [(group, bases[group[0].task.version], last_change) for group in groups]
         by_task = {
             member.task.id: one
             for group, results in zip(groups, self._crew.call("train", calls), strict=True)
@@ -213,13 +206,6 @@ class Fleet:
             return update
         return late_one(update, base, start, lambda version: Model(version, bases[version], {}))
 
-    def _with_guide(self, model: Model) -> Model:
-        """The same weights, with a guide made at them where the plan has one."""
-        if not self.plan.guided:
-            return model
-        (guide,) = self._crew.call("guide", [(model.weights, model.version)])
-        return replace(model, optimizer=model.optimizer | in_state(guide))
-
     def _bound(self, trained: Sequence[Trained]) -> float:
         """How much a client's gradients may vary; the steadiest client always takes part."""
         bound = self.plan.variance_bound
@@ -230,9 +216,7 @@ class Fleet:
         traffic = RoundTraffic(self.manifest, training)
         outcome: Outcome | None = None
         for iteration in range(self.settings.steps):
-            model = self._with_guide(model)
-            guide = guide_in(model.optimizer)
-            given = model.weights, iteration, state.last_change or {}, guide
+            given = model.weights, iteration, state.last_change or {}
             calls = [(group, *given) for group in self._groups(members)]
             reports = [data for group in self._crew.call("report", calls) for data in group]
             clients = [
@@ -240,7 +224,7 @@ class Fleet:
                 for member, data in zip(members, reports, strict=True)
             ]
             numbers = state.round + 1, iteration
-            outcome = step_of_scalars(model, *numbers, clients, self.settings, self.manifest, drawing_along(guide))
+            outcome = step_of_scalars(model, *numbers, clients, self.settings, self.manifest)
             traffic.iteration([member.task for member in members], reports, outcome, model, first=iteration == 0)
             model = outcome.model
         assert outcome is not None  # a round has a step or more
@@ -270,17 +254,6 @@ class Fleet:
         starts = range(0, self.test_examples, SCORED_TOGETHER)
         parts = self._crew.call("score", [(weights, start, start + SCORED_TOGETHER) for start in starts])
         return task_named(self.plan.task).told(combined(parts))
-
-
-def _check_shares(settings: JobSettings, manifest: Manifest) -> None:
-    """Directions that are orthonormal unit by unit would mix the units of a client that has several."""
-    several = any(len(slot.units) > 1 for slot in settings.slots(manifest, settings.per_round))
-    units = len(manifest.units)
-    if several and settings.assignment != "all":
-        raise SimulationError(
-            f"guided directions are of one unit or of all, and {settings.per_round} clients a round hold several of "
-            f"{units} units: raise --per-round to {units}, leave out --units-per-client, or give --assignment all"
-        )
 
 
 def _told(outcome: Outcome) -> dict[str, Any]:

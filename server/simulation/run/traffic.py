@@ -7,8 +7,7 @@ counts of examples, a few for each message, are left out, and so are moments of 
 client of a round is taken to hold no earlier version: it gets all weights that move. In mode iteration it gets them
 once, with the server optimizer's state, and then each step's record. A real client that took part in the round before
 has less to fetch in mode iteration, the records alone; in mode epoch all weights move in a round, so that only the
-first round's, which come with the bundle, are fewer. Guided directions come with the weights; every step of mode
-iteration has new ones.
+first round's, which come with the bundle, are fewer.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from edge_client.wire.protocol import REPORT, Task, Training
 from edge_client.wire.scalars import encode_record
 from server.rounds.outcome.outcomes import Outcome
 from server.simulation.compute.work import Trained
-from server.simulation.methods.guided import guide_in, in_state
 from server.storage.files.models import Model
 
 _SEED = 1
@@ -56,13 +54,10 @@ class RoundTraffic:
         assert outcome.record is not None
         record = encode_record(outcome.record, self._manifest, self._training)
         gradient = 0 if outcome.record.head_gradient is None else self._head
-        guide = in_state(guide_in(model.optimizer))
         derivatives = self._training.directions * self._training.rows * (2 if self._head and not gradient else 1)
         for task, report in zip(tasks, reports, strict=True):
             if first:
-                self._download(task, model.repeatable | guide)
-            elif guide:  # the rest follows from the records
-                self._receive(guide)
+                self._download(task, model.repeatable)
             self.bytes_up += len(report)
             self.bytes_down += len(record)
             self.numbers_up += derivatives + gradient

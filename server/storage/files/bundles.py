@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
+from edge_client import keys
 from edge_client.bundle import manifest as manifests
 from edge_client.bundle import signature
 from edge_client.bundle.folder import Bundle, safe_path, sha256
@@ -116,6 +117,12 @@ class BundleFiles:
         if not file.is_file():
             raise Refusal(404, "unknown", f"the bundle {bundle[:12]}… is not signed; `spry keys sign` does")
         return file, FileSpec(signature.SIGNATURES, sha256(file), file.stat().st_size)
+
+    def publishers(self, bundle: str) -> list[str]:
+        """List the public keys of those whose signatures hold; none where nobody signed."""
+        kept, content = self.path(bundle) / signature.SIGNATURES, (self.path(bundle) / FILE_NAME).read_bytes()
+        signatures = signature.parse(kept.read_bytes()) if kept.is_file() else {}
+        return [public for public, one in signatures.items() if keys.verify(public, content, one)]
 
     def open(self, bundle: str) -> Bundle:
         """The whole bundle; its files were verified when they came."""

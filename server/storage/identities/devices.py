@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, and_, bindparam, case, func, insert, select, update
+from sqlalchemy import BigInteger, Connection, String, and_, bindparam, case, func, insert, select, update
 
 from edge_client.wire.protocol import CheckIn
 from server.storage.schema.rows import Device, Token
@@ -156,14 +156,18 @@ def heard_since(connection: Connection, since: float) -> list[Device]:
 
 
 def note_check_ins(
-    connection: Connection, seen: Mapping[str, tuple[float, CheckIn]], signed: Mapping[str, int]
+    connection: Connection,
+    seen: Mapping[str, tuple[float, CheckIn]],
+    signed: Mapping[str, int],
+    versions: Mapping[str, str],
 ) -> None:
-    """When devices checked in last, what they said, and when they signed it, in milliseconds."""
+    """When devices checked in last, what they said, when they signed it, in milliseconds, and what they run."""
     rows = [
         {
             "device": device,
             "seen": time,
             "moment": signed.get(device, 0),
+            "runs": versions.get(device),
             "said": {
                 "runtimes": check_in.runtimes, "memory_bytes": check_in.memory_bytes, "power": check_in.power,
                 "metered": check_in.metered, "examples": check_in.examples, "job": check_in.job,
@@ -175,11 +179,12 @@ def note_check_ins(
         for device, (time, check_in) in seen.items()
     ]  # fmt: skip
     moment = bindparam("moment", type_=BigInteger)
+    runs = func.coalesce(bindparam("runs", type_=String), devices.c.version)
     newest = case((func.coalesce(devices.c.signed, 0) < moment, moment), else_=devices.c.signed)
     noted = (
         update(devices)
         .where(devices.c.id == bindparam("device"))
-        .values(last_seen=bindparam("seen"), profile=bindparam("said"), signed=newest)
+        .values(last_seen=bindparam("seen"), profile=bindparam("said"), signed=newest, version=runs)
     )
     connection.execute(noted, rows)
 

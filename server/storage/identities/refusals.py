@@ -10,9 +10,9 @@ from server.storage.schema.rows import Part, Refused
 from server.storage.schema.tables import refusals, refused_before
 
 A_MINUTE = 30
-"""Of a device, that are taken: one that works has one refusal a round at most, and rounds take seconds."""
+"""Refusals of a device that are kept in a minute: one that works has one a round at most, and rounds take seconds."""
 MOST_KEPT = 500
-"""Of a device: of older ones their number by job and code is kept."""
+"""Refusals kept of a device: older ones are counted by job and code."""
 _MINUTE = 60.0
 
 

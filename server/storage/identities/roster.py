@@ -28,6 +28,8 @@ class KnownDevices:
         self._known: OrderedDict[str, Device] = OrderedDict()
         self._signed: dict[str, int] = {}
         """When known devices signed what was taken last, in milliseconds."""
+        self._versions: dict[str, str] = {}
+        """The versions of known devices' clients."""
         self._read = self._sent = -FRESH
         self._lock = threading.Lock()
 
@@ -46,7 +48,9 @@ class KnownDevices:
         with self._lock:
             self._known[device.id] = device
             if len(self._known) > _MOST:
-                self._signed.pop(self._known.popitem(last=False)[0], None)
+                oldest, _ = self._known.popitem(last=False)
+                for kept in (self._signed, self._versions):
+                    kept.pop(oldest, None)
             if time.monotonic() > self._read + FRESH / 2:
                 self._forget_revoked()
 
@@ -64,6 +68,17 @@ class KnownDevices:
         """When devices signed last, of those that did."""
         with self._lock:
             return {name: self._signed[name] for name in names if name in self._signed}
+
+    def note_version(self, device: str, version: str) -> None:
+        """Note what version of the client a known device runs."""
+        with self._lock:
+            if version and device in self._known:
+                self._versions[device] = version
+
+    def versions(self, names: Iterable[str]) -> dict[str, str]:
+        """Count the versions that devices run, of those that told theirs."""
+        with self._lock:
+            return {name: self._versions[name] for name in names if name in self._versions}
 
     def forget(self, device: str) -> None:
         with self._lock:

@@ -135,6 +135,8 @@ class Device:
     """The time of the newest request that it signed, in milliseconds."""
     note: str | None = None
     """What people wrote about it."""
+    version: str | None = None
+    """The version of its client."""
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,7 @@ devices = Table(
     Column("key", String(43)),  # public, of those that sign; their hash is empty
     Column("signed", BigInteger),  # the time of the newest request that it signed, in milliseconds
     Column("note", String(300)),  # what people wrote about it
+    Column("version", String(50)),  # of its client; null until it has said it
     Index("devices_by_key", "key"),
 )
 

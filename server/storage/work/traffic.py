@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import Connection, func, select
@@ -106,9 +107,11 @@ def count_senders(connection: Connection, job: str) -> int:
     )
 
 
-def by_device(connection: Connection) -> dict[str, Volume]:
-    """Of all jobs."""
+def by_device(connection: Connection, among: Collection[str] | None = None) -> dict[str, Volume]:
+    """Sum over all jobs; over these devices alone, where they are named."""
     query = select(traffic.c.device, func.sum(traffic.c.up), func.sum(traffic.c.down)).group_by(traffic.c.device)
+    if among is not None:
+        query = query.where(traffic.c.device.in_(among))
     return {device: _volume(up, down) for device, up, down in connection.execute(query)}
 
 

@@ -7,16 +7,19 @@ from typing import Annotated, Any, get_args
 
 from annotated_types import Len
 from fastapi import APIRouter, Path, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Message, Receive, Scope, Send
 
 from edge_client.bundle.manifest import Manifest
 from edge_client.bundle.signature import SIGNATURES
 from edge_client.wire.protocol import Mode
-from server.control.jobs import bundle_names, name_bundle
+from server.control.jobs import bundle_names, name_bundle, require_whole
 from server.errors import Refusal
+from server.jobs.choices.described import SettingsGroup, described
+from server.jobs.choices.starts import JobPlan, PresetView, planned, presets_of
 from server.jobs.presets import preset_for, start_of
 from server.web.admission import Route
 from server.web.bodies import binary, received
@@ -57,13 +60,47 @@ class BundleView(BaseModel):
     """Of this preset: what a job on it starts from."""
     in_mode: dict[Mode, dict[str, Any]]
     """The same where a mode is asked for, which may want another preset."""
+    presets: list[PresetView]
+    """List the presets that a job on a bundle may start from, the fitting one first, with what each costs a device."""
+    publishers: list[str]
+    """Public keys of those who signed it."""
+
+
+class JobWish(BaseModel):
+    """The wishes of somebody for a job, before it is made."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    preset: Annotated[str, Len(0, 100)] = ""
+    """The preset that settings start from; what fits the adapter when left out."""
+    settings: dict[str, Any] = {}
+    """Over those of the preset."""
 
 
 @router.get("/bundles", dependencies=[Viewer])
 def list_bundles(services: UseServices) -> list[BundleView]:
     """The newest first; those whose files have not all arrived are left out."""
     bundles, called = services.store.bundles, bundle_names(services.store)
-    return [_bundle(name, bundles.manifest(name), called.get(name, "")) for name in bundles.complete()]
+    return [
+        _bundle(name, bundles.manifest(name), called.get(name, ""), bundles.publishers(name))
+        for name in bundles.complete()
+    ]
+
+
+@router.get("/job-settings", dependencies=[Viewer])
+def list_settings() -> list[SettingsGroup]:
+    """All settings of a job in groups, each with its kind, its bounds and a line of help."""
+    return described()
+
+
+@router.post("/bundles/{bundle}/plan", dependencies=[Viewer])
+def plan(services: UseServices, bundle: Sha256, wish: JobWish) -> JobPlan:
+    """Say what settings a job would have, and what it would cost a device; nothing is made."""
+    require_whole(services.store, bundle)
+    try:
+        return planned(services.store.bundles.manifest(bundle), wish.settings, wish.preset)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from None
 
 
 @router.patch("/bundles/{bundle}", status_code=204)
@@ -72,7 +109,7 @@ def rename(services: UseServices, by: ByOperator, bundle: Sha256, wanted: Bundle
     name_bundle(services.store, bundle, wanted.name, by)
 
 
-def _bundle(name: str, manifest: Manifest, called: str) -> BundleView:
+def _bundle(name: str, manifest: Manifest, called: str, publishers: list[str]) -> BundleView:
     method = manifest.adapter.method
     preset = preset_for(method, {})
     return BundleView(
@@ -90,6 +127,8 @@ def _bundle(name: str, manifest: Manifest, called: str) -> BundleView:
         preset=preset,
         settings=start_of(manifest, preset),
         in_mode={mode: start_of(manifest, preset_for(method, {"mode": mode})) for mode in get_args(Mode)},
+        presets=presets_of(manifest),
+        publishers=publishers,
     )
 
 

@@ -12,10 +12,12 @@ from pydantic import BaseModel, ConfigDict
 from edge_client.wire.protocol import CheckedIn, CheckIn, DeviceKey, Enrolled, Enrolment, OpenJob
 from server.control import credentials, history
 from server.control import devices as fleet
-from server.control.devices import DeviceView
+from server.control.devices import DeviceList, DeviceView
 from server.control.history import DeviceHistory
 from server.control.invitations import as_svg, check_address, invite
 from server.control.jobs import asked_of_rows
+from server.rounds.places.fleet import away_before
+from server.storage.identities.listing import DeviceOrder, DeviceQuery, DeviceState
 from server.web.admission import Route
 from server.web.bodies import takes
 from server.web.services import ADevice, ByAdmin, ByOperator, Device, SignedBody, UseServices, Viewer, address
@@ -116,6 +118,25 @@ def put_key(services: UseServices, device: Device, message: DeviceKey) -> Enroll
 def list_devices(services: UseServices) -> list[DeviceView]:
     """All that enrolled, and how each does; what it said, and its bytes, come within seconds."""
     return fleet.list_devices(services.store, fleet.device_totals(services.store))
+
+
+@router.get("/fleet", dependencies=[Viewer])
+def search_devices(
+    services: UseServices,
+    search: Annotated[str, Query(max_length=100)] = "",
+    state: DeviceState | None = None,
+    group: Annotated[str | None, Query(max_length=20, description="The id of a token")] = None,
+    failed: Annotated[bool, Query(description="Only those that failed within a day")] = False,
+    order: DeviceOrder = "state",
+    descending: bool = False,
+    offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> DeviceList:
+    """Search, filter and sort devices, some at a time; each with its group, its version and what went wrong last."""
+    store = services.store
+    since = store.now() - fleet.FAILED_SECONDS if failed else None
+    wanted = DeviceQuery(away_before(store), search.strip(), state, group, since)
+    return fleet.device_list(store, wanted, order, offset, limit, descending=descending)
 
 
 @router.get("/devices/{device}", dependencies=[Viewer])

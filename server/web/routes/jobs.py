@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Annotated, Any
 
-from annotated_types import Len
+from annotated_types import Ge, Le, Len
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, field_validator
@@ -20,6 +20,7 @@ from server.control.log import LogView, log_of
 from server.control.outlook import advice
 from server.control.views import JobView, MetricView, RefusalView, RoundView, TrafficView
 from server.errors import Refusal
+from server.jobs.choices.starts import JobCost, cost_of
 from server.jobs.job import ENDED, PAUSED, RUNNING, Job
 from server.jobs.settings import JobSettings
 from server.rounds.outcome.late import as_begun
@@ -62,6 +63,16 @@ class Reason(BaseModel):
     reason: Annotated[str, Len(0, 200)] = ""
 
 
+class MoreRounds(BaseModel):
+    """The length of a job."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    rounds: Annotated[int, Ge(1), Le(1_000_000)]
+    patience: Annotated[int, Ge(1)] | None = None
+    """Unchanged where it is left out."""
+
+
 # --- administrators --------------------------------------------------------------------------------------------------
 
 
@@ -99,6 +110,14 @@ def resume(services: UseServices, by: ByOperator, job: str) -> JobView:
     return views.job(services.store, resumed)
 
 
+@router.post("/{job}/extend")
+def extend(services: UseServices, by: ByOperator, job: str, wanted: MoreRounds) -> JobView:
+    """Go on with a job for more rounds, from the weights that it has; also where it ended when its rounds were done."""
+    extended = jobs.extend(services.store, job, wanted.rounds, wanted.patience, by)
+    services.store.wake.set()
+    return views.job(services.store, extended)
+
+
 @router.post("/{job}/stop")
 def stop(services: UseServices, by: ByAdmin, job: str, why: Reason | None = None) -> JobView:
     """End the job for good; its weights stay."""
@@ -122,6 +141,13 @@ def list_rounds(
 def read_assignment(services: UseServices, job: str) -> AssignmentView | None:
     """Who trains what, and by which step, in the newest round that a device has joined."""
     return assignment(services.store, find_job(services.store, job))
+
+
+@router.get("/{job}/cost", dependencies=[Viewer])
+def read_cost(services: UseServices, job: str) -> JobCost:
+    """The job's cost for one device, in the mean of a round's assignments, by its settings and its bundle."""
+    known = find_job(services.store, job)
+    return cost_of(services.store.bundles.manifest(known.bundle), known.settings)
 
 
 @router.get("/{job}/metrics", dependencies=[Viewer])

@@ -422,8 +422,9 @@ def test_a_job_of_the_users_choice(fleet, bundle):
     fleet.client(job="second").run(rounds=1)
     assert "second" in fleet.told("task")[0].message
     done = fleet.client(job="third", token=False).run(once=True)
-    assert done.rounds == 0
+    assert (done.rounds, done.failures) == (0, 1)
     assert "'third' is not running" in fleet.told("waiting")[-1].message
+    assert fleet.client(job="second", token=False).run(once=True).failures == 0, "one that has ended is no mistake"
 
 
 def test_a_revoked_device_stops_and_keeps_what_it_has(fleet, bundle):

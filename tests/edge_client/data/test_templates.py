@@ -141,6 +141,56 @@ def test_a_template_without_an_end_is_stopped():
         Template(source).render([])
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 'a' * 10**9 }}",
+        "{{ 'a'.center(10**9) }}",
+        "{{ 'a'|center(10**9) }}",
+        "{{ '%1000000000d' % 1 }}",
+        "{{ '%*d' % (1000000000, 1) }}",
+        "{{ '%1000000000d'|format(1) }}",
+        "{{ '{:1000000000}'.format(1) }}",
+        "{{ '{:{}}'.format(1, 10**9) }}",
+        "{{ 9**9**9 }}",
+        "{% set x = 9 %}" + "{% set x = x * x %}" * 60 + "{{ x }}",
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+        "{% set x = 'a' %}" + "{% set x = x ~ x %}" * 60,
+        "{% set x = 'a' %}" + "{% set x = x + x %}" * 60,
+        "{% set x = [1] %}" + "{% set x = [x, x] %}" * 60 + "{{ x }}",
+        "{% set x = (1,) %}" + "{% set x = (x, x) %}" * 60 + "{{ x == x|list }}",
+        "{% set x = {} %}" + "{% set x = {'a': x, 'b': x} %}" * 60 + "{{ x|tojson }}",
+        "{{ ([range(100000)] * 10000)|map('list')|list|length }}",
+        "{{ ('a' * 1000000).replace('a', 'b' * 1000000) }}",
+        "{{ ('a' * 1000000)|replace('a', 'b' * 1000000) }}",
+        "{{ (['a' * 1000000] * 100000)|join }}",
+        "{{ ('\\n' * 1000000)|indent(99999) }}",
+        "{{ messages|tojson(indent=10**9) }}",
+        "{{ ([[1] * 10000] * 10000)|sum(start=[]) }}",
+        "{% set n = namespace(x='a') %}{% for i in range(64) %}{% set n.x %}{{ n.x }}{{ n.x }}{% endset %}{% endfor %}",
+        "{% set x %}{% for i in range(99999) %}" + "word " * 1000 + "{% endfor %}{% endset %}",
+        "{% set s = 'a' * 4000000 %}{% for i in range(99999) %}{% if s[1:] == s %}{% endif %}{% endfor %}",
+    ],
+)
+def test_a_template_that_takes_too_much_is_refused_in_one_line(source):
+    with pytest.raises((DataError, BundleError)) as refused:
+        Template(source).render([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "there"}])
+    assert "\n" not in str(refused.value)
+    assert "Memory" not in str(refused.value)
+
+
+def test_what_templates_do_is_within_their_budget():
+    source = (
+        "{% for m in messages %}{{ loop.index }}/{{ loop.length }} {{ '%5s' % m.role }}"
+        "{{ m['content']|trim ~ eos_token }}{% else %}none{% endfor %}"
+        "{% for k, v in {'a': 1}.items() %}{{ k ~ v }}{% endfor %}{{ '{:>3}'.format('x') }}"
+        "{{ messages|map(attribute='content')|join(', ') }}{% set x %}{{ 1 }}b{% endset %}{{ x }}{{ ('a', 'b')[0] }}"
+    )
+    long = [{"role": "user", "content": "a word " * 100}] * 2000
+    assert Template(source).render(long).startswith("1/2000  usera word")
+
+
 def test_a_broken_template():
     with pytest.raises(BundleError, match="cannot be read"):
         Template("{% for %}").render([])

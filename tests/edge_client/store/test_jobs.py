@@ -10,7 +10,7 @@ from edge_client.errors import StoreError
 from edge_client.store.files import parse_tensors, safe_name, write
 from edge_client.store.job import Checkpoint, KeptWeights, KnownJob
 from edge_client.store.jobs import DeviceStore, default_home
-from edge_client.wire.protocol import Enrolled, Report
+from edge_client.wire.protocol import Enrolled, Report, Sum
 
 SERVER = "https://spry.example.org:8443/fleet/"
 WEIGHTS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.float32([np.pi])}
@@ -108,6 +108,23 @@ def test_progress_is_of_one_task_on_the_same_data(store, task, changed):
     assert job.progress(task, "data") is not None
     job.begin(changed(id="task-2"))
     assert job.progress(task, "data") is None
+
+
+def test_a_seed_of_a_sum_is_the_devices_own(store, task, changed):
+    """A server that gives a version and a seed twice gets another update for it; a crash gets the same."""
+    summed = Sum(place=0, units=[6, 7], least=3)
+    job, told = store.job("job-1"), changed(id="summed", sum=summed)
+    first = job.begin(told)
+    assert first.seed != told.seed
+    job.save_update(WEIGHTS, Report(examples=12, steps=3, loss=0.5))
+    again = DeviceStore(store.folder.parent, SERVER).job("job-1")
+    assert again.begin(told) == first == again.task()
+    assert again.update() is not None
+    assert again.begin(changed(id="summed")).seed == told.seed  # nor is what was made for a sum sent without one
+    assert again.update() is None
+    assert len({job.begin(changed(id=f"summed-{number}", sum=summed)).seed for number in range(4)}) == 4
+    job.finish()
+    assert job.begin(told).seed != first.seed
 
 
 def test_a_result_is_kept_until_its_task_is_finished(store, task, changed):

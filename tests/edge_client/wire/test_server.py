@@ -41,13 +41,13 @@ def test_weights_and_steps(stage):
     stage.answer(b"", 204)
     stage.answer(b"tensors")
     with stage.device() as server:
-        assert server.weights("a/b", 3).version == 7
-        assert server.weights("j", 7) is None
-        assert server.steps("j", 7, wait=0.5) == b"records"
-        assert server.steps("j", 7).version == 9
-        assert server.steps("j", 9) == b""
+        assert server.weights("a/b", 3, 100).version == 7
+        assert server.weights("j", 7, 100) is None
+        assert server.steps("j", 7, 100, wait=0.5) == b"records"
+        assert server.steps("j", 7, 100).version == 9
+        assert server.steps("j", 9, 100) == b""
         with pytest.raises(BadAnswer, match="X-Spry-Version"):
-            server.weights("j", 0)
+            server.weights("j", 0, 100)
     assert stage.seen[0][1] == "/v1/jobs/a%2Fb/weights?since=3"
     assert stage.seen[2][1] == "/v1/jobs/j/steps?since=7&wait=0.5"
 

@@ -85,6 +85,18 @@ def test_weights_are_what_the_formats_library_says(folder, tmp_path, kind):
     np.testing.assert_array_equal(got["model.layers.0.self_attn.q_proj.weight"], query.swapaxes(1, 2).reshape(64, 64))
 
 
+@pytest.mark.parametrize("kind", ["llama", "phi3", "qwen2"])
+def test_weights_are_those_of_transformers_own_loader(kind, tmp_path):
+    """Build a file of each architecture in a test's sizes."""
+    pytest.importorskip("accelerate", reason="transformers reads no GGUF file without accelerate")
+    file = whole(base(kind, tmp_path / kind, seed=randrange(1 << 24)), tmp_path / "model.gguf", "Q8_0", tokenizer=True)
+    ours = load(str(file), SPEAK, ()).model.state_dict()
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=file.name, dtype=torch.float32).state_dict()
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        np.testing.assert_array_equal(ours[name], value, err_msg=name)
+
+
 @pytest.mark.parametrize("kind", ["Q4_K", "Q6_K", "Q5_K", "Q2_K", "IQ4_XS"])
 def test_blocks_of_256_are_read(tmp_path, kind):
     """Nobody writes these in Python, so their bytes are random."""

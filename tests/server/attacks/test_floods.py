@@ -7,8 +7,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 ADMIN = "an-administrator-of-these-tests"
@@ -53,6 +55,10 @@ class Process:
         (line,) = (line for line in self._status().splitlines() if line.startswith("VmHWM"))
         return int(line.split()[1]) * 1024
 
+    def connections(self) -> list[Any]:
+        found = psutil.Process(self._process.pid).net_connections("tcp")
+        return [one for one in found if one.status != psutil.CONN_LISTEN]
+
     def _status(self) -> str:
         return Path(f"/proc/{self._process.pid}/status").read_text()
 
@@ -66,6 +72,7 @@ class Process:
         self._process.wait(30)
 
 
+SERVE = "import uvicorn; uvicorn.main()"
 SPRY = "from edge_client.commands.cli import main; main()"
 COMMANDS = {
     "uvicorn": ("-m", "uvicorn", "server.app:app"),
@@ -148,6 +155,79 @@ def test_half_sent_requests_are_given_up(process):
     finally:
         for half in halves:
             half.close()
+
+
+LARGE = b"GET /docs/assets/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def unread(process: Process, said: bytes) -> socket.socket:
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    made.connect(("127.0.0.1", process.port))
+    made.sendall(said)
+    return made
+
+
+def is_open(process: Process, connection: socket.socket) -> bool:
+    """Whether the server holds it, whatever it has not read."""
+    return any(one.raddr.port == connection.getsockname()[1] for one in process.connections() if one.raddr)
+
+
+@pytest.mark.parametrize("process", ["uvicorn", "serve", "h11"], indirect=True)
+def test_an_answer_that_is_not_taken_is_given_up(process):
+    idle = process.memory()
+    held = [unread(process, said) for said in (LARGE, LARGE * 3, LARGE) * 30]
+    for one in held[2::3]:
+        one.shutdown(socket.SHUT_WR)
+    try:
+        until = time.monotonic() + 30 * PATIENCE
+        while any(is_open(process, one) for one in held):
+            assert process.is_well(5)
+            assert time.monotonic() < until
+            time.sleep(0.2)
+        assert process.highest() < MOST * idle
+    finally:
+        for one in held:
+            one.close()
+
+
+def test_who_reads_slowly_gets_all(process):
+    with unread(process, LARGE) as reader:
+        reader.settimeout(10)
+        answer = reader.recv(4096)
+        length = int(answer.lower().partition(b"content-length: ")[2].split()[0])
+        left, began = length - len(answer.partition(b"\r\n\r\n")[2]), time.monotonic()
+        while left > 0:
+            came = len(reader.recv(32 << 10))
+            assert came, f"{left} bytes were not sent"
+            left -= came
+            if time.monotonic() < began + 3 * PATIENCE:
+                time.sleep(0.1)
+
+
+def test_requests_are_answered_one_after_the_other(process):
+    with process.connect(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 3) as connection:
+        answers = b""
+        while answers.count(b"ok\n") < 3:
+            answers += connection.recv(4096)
+    with unread(process, LARGE * 200) as greedy:
+        until = time.monotonic() + 30
+        while is_open(process, greedy):
+            assert time.monotonic() < until
+            time.sleep(0.1)
+
+
+def test_strangers_leave_room_where_files_are_few(tmp_path):
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200)); {SERVE}"
+    few = Process(tmp_path, ("-c", limited, "server.app:app"))
+    held = [few.connect(b"GET / HTTP/1.1\r\nX: ") for _ in range(300)]
+    try:
+        assert few.is_well(5)
+        assert len(few.connections()) < 150
+    finally:
+        few.stop()
+        for one in held:
+            one.close()
 
 
 def test_an_invented_address_is_not_believed(process):

@@ -1,5 +1,8 @@
-"""What people see of one device, and write about it."""
+"""The list of devices, a single device, and notes about them."""
 
+from edge_client import __version__
+from server.control import credentials
+from server.storage.identities import devices
 from tests.server.rounds.places.test_fleet import here
 from tests.server.rounds.test_rounds import AVERAGE
 
@@ -86,3 +89,57 @@ def test_a_note_is_kept_and_stands_in_the_audit_log(serving, bundle, database):
 def test_a_device_that_is_not_there(server):
     assert "GET /v1/devices lists them" in server.call("GET", "/v1/devices/d-none", 404).json()["detail"]
     server.call("PUT", "/v1/devices/d-none/note", 404, json={"note": "x"})
+
+
+# --- all of them -----------------------------------------------------------------------------------------------------
+
+
+def test_many_devices_are_searched_filtered_sorted_and_paged(serving, bundle, database):
+    """With 120 of them in two groups: each answer is a page, whatever there is."""
+    with serving(**database) as server:
+        server.create_job(server.upload(bundle), per_round=1, over_selection=1, optimizers=AVERAGE)
+        server.advance()
+        first = server.device("board-1")
+        here(server, [first, *(server.device(f"board-{number}") for number in range(2, 13))])
+        token, _ = credentials.create_token(server.store, "the cellar", 1000, 3600.0, "admin")
+        with server.store.database.write() as connection:
+            for number in range(13, 121):
+                devices.add(connection, f"d-{number}", "", f"board-{number}", token.id, server.store.now() - 1e6)
+        task = first.task()
+
+        def asked(**query) -> dict:
+            return server.call("GET", "/v1/fleet", params=query).json()
+
+        def names(**query) -> list[str]:
+            return [device["name"] for device in asked(**query)["devices"]]
+
+        whole = asked()
+        assert (whole["total"], len(whole["devices"])) == (120, 50)
+        assert whole["states"] == {"training": 1, "waiting": 11, "away": 108}
+        assert len(whole["groups"]) == 13
+        assert whole["groups"][0] == {"token": token.id, "label": "the cellar", "count": 108}
+        assert whole["devices"][0]["name"] == "board-1", "who trains comes first"
+        assert names(order="name", limit=12) == [f"board-{number}" for number in range(1, 13)], "as people count"
+        assert names(order="name", offset=118) == ["board-119", "board-120"]
+        assert names(order="name", descending=True, limit=2) == ["board-120", "board-119"]
+        assert names(search="BOARD-11") == ["board-11", *(f"board-{number}" for number in range(110, 120))]
+        assert names(search="%") == names(search="_") == [], "no patterns"
+        found = asked(group=token.id, state="waiting")
+        assert (found["total"], found["states"], found["devices"]) == (0, {"away": 108}, [])
+        assert names(failed=True) == []
+        first.call("POST", f"/v1/tasks/{task['id']}/failure", json={"reason": "the battery is low"})
+        (failed,) = asked(failed=True)["devices"]
+        assert (failed["name"], failed["failed"]["code"]) == ("board-1", "failed")
+        assert failed["failed"]["detail"] == "the battery is low"
+        assert names(order="failed", descending=True, limit=1) == ["board-1"]
+        for wrong in ({"limit": 201}, {"order": "hash"}, {"offset": -1}, {"search": "x" * 101}):
+            server.call("GET", "/v1/fleet", 422, params=wrong)
+
+
+def test_the_version_of_a_devices_client_is_known(server):
+    device = server.device("pi 3")
+    says = {"User-Agent": f"spry/{__version__}"}
+    server.call("POST", "/v1/check-in", headers=device.headers | says, json={"runtimes": ["onnx"]})
+    here(server, [device])  # by a client that says nothing
+    (listed,) = server.call("GET", "/v1/fleet", params={"search": __version__}).json()["devices"]
+    assert (listed["name"], listed["version"]) == ("pi 3", __version__)

@@ -21,6 +21,7 @@ def routes(server):
     """Every route of people, with the least role that it takes."""
     least = {
         ("post", "/v1/jobs"): "operator",
+        ("post", "/v1/bundles/{bundle}/plan"): "viewer",
         ("post", "/v1/jobs/{job}/pause"): "operator",
         ("post", "/v1/jobs/{job}/resume"): "operator",
         ("post", "/v1/tokens"): "operator",

@@ -12,8 +12,9 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from edge_client.errors import SpryError
+from edge_client.gguf.header import GgufHeader
+from edge_client.gguf.tokens import PATTERNS, GgufWords
 from server.formats.whole import MODELS, write_whole
-from server.formats.words import _SPLITS
 from tests import chats
 from tests.server.formats.models import base, turned
 from tests.server.formats.test_gguf import NAMES
@@ -95,7 +96,9 @@ def test_its_words_are_those_of_its_tokenizer(written):
 
 # --- what is refused ---
 
-SPLIT = {"type": "Split", "pattern": {"Regex": next(iter(_SPLITS))}, "behavior": "Isolated", "invert": False}
+SPLIT = {"type": "Split", "pattern": {"Regex": PATTERNS["qwen2"].steps[0]}, "behavior": "Isolated", "invert": False}
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False, "trim_offsets": True}
+DIGITS = {"type": "Digits", "individual_digits": True}
 REFUSED = {
     "gpt2": ("config.json", {"model_type": "gpt2"}, "it is a gpt2, not one of llama, qwen2, qwen3"),
     "a window": ("config.json", {"use_sliding_window": True}, "its attention has a sliding window"),
@@ -107,9 +110,14 @@ REFUSED = {
         "tokenizer.json", {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True, "use_regex": True,
                                              "trim_offsets": True}}, "splits texts in a way that is not known",
     ),
-    "pairs first": (  # llama.cpp would take whole words first
-        "tokenizer.json", {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [SPLIT, {
-            "type": "ByteLevel", "add_prefix_space": False, "use_regex": False, "trim_offsets": True}]}},
+    "spaces kept": (
+        "tokenizer.json", {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{**SPLIT, "behavior": "Removed"},
+                                                                                 BYTES]}},
+        "splits texts in a way that is not known",
+    ),
+    "digits by threes": (
+        "tokenizer.json", {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+            {**DIGITS, "individual_digits": False}, {**BYTES, "use_regex": True}]}},
         "splits texts in a way that is not known",
     ),
 }  # fmt: skip
@@ -161,13 +169,16 @@ def written_by_hand(rng):
 
 
 def pairs_of(name, most):
-    """A tokenizer whose pairs were learnt of texts that are split as llama.cpp calls it."""
-    bytewise = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=name == "gpt-2")
-    tokenizer = Tokenizer(models.BPE(ignore_merges=name == "llama-bpe"))
-    tokenizer.pre_tokenizer = bytewise
-    if name != "gpt-2":
-        pattern = next(pattern for pattern, split in _SPLITS.items() if split.name == name)
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), bytewise])
+    """A tokenizer whose pairs were learnt of texts that are split as llama.cpp calls it, as models' folders have it."""
+    pattern = PATTERNS[name]
+    tokenizer = Tokenizer(models.BPE(ignore_merges=pattern.whole_first))
+    steps = [
+        pre_tokenizers.Digits(individual_digits=True) if step == r"\p{N}" else
+        pre_tokenizers.Split(Regex(step), "isolated")
+        for step in pattern.steps
+    ]  # fmt: skip
+    bytewise = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern.plain)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*steps, bytewise])
     trainer = trainers.BpeTrainer(
         vocab_size=most, special_tokens=list(chats.SPECIAL), initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
     )
@@ -175,9 +186,30 @@ def pairs_of(name, most):
     return tokenizer
 
 
+@pytest.mark.parametrize("splits", ["llama-bpe", "dbrx", "qwen2", "smollm", "gpt-2", "gpt-4o", "tekken", "deepseek-v3"])
+def test_words_are_split_alike_when_the_file_is_read_again(splits, tmp_path):
+    folder = model("llama", tmp_path / "model")
+    most = json.loads((folder / "config.json").read_text())["vocab_size"]
+    tokenizer = pairs_of(splits, most)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    words = GgufWords(GgufHeader(write_whole(folder, "x")))
+    again = words.tokenizer()
+    assert words.pattern[0] == splits
+    rng = random.Random()
+    for _ in range(50):
+        text = written_by_hand(rng)
+        assert again.encode(text, add_special_tokens=False).ids == tokenizer.encode(text).ids, repr(text)
+
+
 @pytest.mark.parametrize(
     ("kind", "splits", "slowed"),
-    [("llama", "llama-bpe", False), ("llama", "gpt-2", True), ("qwen2", "qwen2", False), ("qwen3", "qwen2", False)],
+    [
+        ("llama", "llama-bpe", False),
+        ("llama", "gpt-2", True),
+        ("llama", "smollm", False),
+        ("qwen2", "qwen2", False),
+        ("qwen3", "dbrx", False),
+    ],
 )
 def test_llama_cpp_reads_and_computes_what_transformers_does(kind, splits, slowed, tmp_path):
     llama_cpp = pytest.importorskip(

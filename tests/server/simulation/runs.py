@@ -37,7 +37,6 @@ def small(
     rounds: int = 3,
     seed: int = 5,
     *,
-    guided: int = 0,
     aggregation: str = "mean",
     speeds: float = 1.0,
     settings: dict | None = None,
@@ -47,8 +46,7 @@ def small(
     return plan_for(
         method=method, preset="default", model=str(model), data=str(data), seed=seed, clients=12, alpha=1.0,
         columns={"text": "", "pair": "", "label": ""},
-        adapter={**SMALL_LORA, "examples": str(data / "test.jsonl") if guided else ""}, guided=guided,
-        speeds=speeds,
+        adapter=SMALL_LORA, speeds=speeds,
         settings={"per_round": 8, "rounds": rounds, "aggregation": aggregation,
                   "training": {"batch": 8, "length": 8, "iterations": 2} | training} | (settings or {}),
     )  # fmt: skip

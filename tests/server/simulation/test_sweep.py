@@ -101,38 +101,32 @@ def test_held_back_rows_are_no_clients(tmp_path):
 # --- what is run, and kept ---
 
 
-def test_what_a_run_found_is_kept_and_not_found_again(model_folder, writing, tmp_path):
-    out, records = tmp_path / "out", tmp_path / "records"
-    folder, record = (parent / "free" / "notes-1" / "spry" / "seed-0" for parent in (out, records))
+def test_a_run_that_ended_is_not_run_again(model_folder, writing, tmp_path):
+    folder = tmp_path / "out" / "free" / "notes-1" / "spry" / "seed-0"
     command = short(model_folder, writing(), folder)
-    assert paper.simulate(command, folder, record, 1).startswith("done  "), folder.with_suffix(".log").read_text()
-    assert str(tmp_path) not in "".join(file.read_text() for file in record.iterdir())
-    shutil.rmtree(out)
-    assert paper.simulate(command, folder, record, 1).startswith("done before  ")
-    (run,) = find_runs([records])
+    assert paper.simulate(command, folder, 1).startswith("done  "), folder.with_suffix(".log").read_text()
+    assert paper.simulate(command, folder, 1).startswith("done before  ")
+    (run,) = find_runs([tmp_path / "out"])
     assert (len(run.rounds), run.summary is not None) == (2, True)
 
 
-def test_a_report_has_a_tables_runs_wherever_they_are_kept(model_folder, writing, tmp_path, monkeypatch):
+def test_a_report_has_a_tables_runs_alone(model_folder, writing, tmp_path, monkeypatch):
     shown, other = (tables.Run("main", "notes", "spry", 1.0, name=name) for name in ("shown", "other"))
-    records, results = tmp_path / "records", tmp_path / "results"
-    results.mkdir()
-    for name, value in (("RECORDS", records), ("RESULTS", results), ("TABLES", {"free": lambda: iter([shown])})):
-        monkeypatch.setattr(paper, name, value)
-    paper.report("free", paper.MODEL)
-    assert not list(results.iterdir())  # nothing has run
+    monkeypatch.setattr(paper, "TABLES", {"free": lambda: iter([shown])})
+    out = tmp_path / "out"
+    paper.report("free", paper.MODEL, out)
+    assert not out.exists()  # nothing has run
+    folder = shown.folder(out, 0)
+    paper.simulate(short(model_folder, writing(), folder), folder, 1)
+    shutil.copytree(folder, other.folder(out, 1))  # twice one seed would be refused
+    paper.report("free", paper.MODEL, out)
+    assert "1 run in 1 row" in (out / "reports" / "free.md").read_text()
+
+
+def test_a_run_that_fails_is_told(model_folder, tmp_path):
     folder = tmp_path / "run"
-    paper.simulate(short(model_folder, writing(), folder), folder, shown.folder(records, 0), 1)
-    shutil.copytree(shown.folder(records, 0), other.folder(records, 1))  # twice one seed would be refused
-    paper.report("free", paper.MODEL)
-    assert "1 run in 1 row" in (results / "free.md").read_text()
-
-
-def test_a_run_that_fails_is_told_and_not_kept(model_folder, tmp_path):
-    folder, record = tmp_path / "run", tmp_path / "record"
     command = ["simulate", "--model", str(model_folder), "--data", str(tmp_path / "nowhere"), "--out", str(folder)]
-    assert paper.simulate(command, folder, record, 1).startswith("FAILED")
-    assert not record.exists()
+    assert paper.simulate(command, folder, 1).startswith("FAILED")
 
 
 def test_a_missing_data_set_is_told(tmp_path):

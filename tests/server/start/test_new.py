@@ -203,6 +203,7 @@ def test_rows_of_other_programs_are_known(new, tmp_path, talker_folder, rows, fi
     assert f"  taken for: {taken_for}" in done.out
     assert f"  learned: {learned}" in done.out
     file = read(done.file)
+    assert "no rates to set: devices walk by themselves" in done.out
     assert (file.model.task, file.model.labels) == ("causal-lm", ())
     assert "--generate" in file.model.options
     check = task_named("causal-lm").check((), Template.beside(talker_folder))
@@ -219,6 +220,18 @@ def test_tables_of_other_countries_and_programs(new, tmp_path, between, name, en
     told = found(new, "--data", name)
     assert told["classes"].keys() == set(TOPICS)
     assert (told["rows"], told["left_out"]) == (60, 0)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "told_as"), [("cp1252", "Windows-1252"), ("latin-1", "Windows-1252"), ("utf-16", "UTF-16")]
+)
+def test_tables_that_are_not_utf_8(new, tmp_path, encoding, told_as):
+    rows = [("text", "label"), *((f"{text}, déjà vu", f"«{topic}»") for text, topic in tickets())]
+    with (tmp_path / "a.csv").open("w", newline="", encoding=encoding) as file:
+        csv.writer(file).writerows(rows)
+    told = found(new, "--data", "a.csv")
+    assert told["classes"].keys() == {f"«{topic}»" for topic in TOPICS}
+    assert any(line.startswith(f"read as {told_as}, as it is not UTF-8") for line in told["remarks"])
 
 
 def test_fields_of_objects_within_rows(new, tmp_path):
@@ -246,6 +259,32 @@ def test_rows_that_are_longer_than_any_device_reads(new, tmp_path):
     rows = [(text + " tea" * 400, topic) for text, topic in tickets()]
     told = found(new, "--data", table(tmp_path / "a.csv", ("text", "label"), rows))
     assert any("100% of the rows have more than" in line for line in told["remarks"])
+
+
+def test_a_project_is_replaced_where_that_is_asked_for(new, tmp_path):
+    rows = table(tmp_path / "a.csv", ("text", "label"), tickets())
+    assert new("--data", rows).code == 0
+    again = new("--data", rows)
+    assert (again.code, "pass --overwrite to replace it" in again.err) == (2, True)
+    fewer = table(tmp_path / "b.csv", ("text", "label"), tickets(30))
+    assert new("--data", fewer, "--overwrite").code == 0
+    assert len((tmp_path / "mine" / "data" / "train.jsonl").read_text().splitlines()) < 30
+    (tmp_path / "mine" / "server").mkdir()
+    assert "has a server that devices may know" in new("--data", rows, "--overwrite").err
+    (tmp_path / "mine" / "spry.toml").unlink()
+    assert "is no project, so --overwrite will not replace it" in new("--data", rows, "--overwrite").err
+
+
+def test_too_few_rows_to_hold_any_out_are_refused_before_anything_is_written(new, tmp_path):
+    done = new("--data", table(tmp_path / "a.csv", ("text", "label"), [("late again", "a"), ("lost it", "b")]))
+    assert (done.code, "too few to hold any out to measure on" in done.err) == (2, True)
+    assert not done.file.parent.exists()
+
+
+def test_a_class_of_one_row_is_told(new, tmp_path):
+    rows = [*tickets(), ("a word about tea", "praise")]
+    told = found(new, "--data", table(tmp_path / "a.csv", ("text", "label"), rows))
+    assert any(line.startswith("a single row of praise: learned from or measured on") for line in told["remarks"])
 
 
 def test_what_is_proposed_next_can_be_run(new, tmp_path):
@@ -276,15 +315,14 @@ NO_HEADER = b"late again,delivery\n" + b"".join(
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("text,label\ncafé,a\n".encode("latin-1"), "line 2: is not UTF-8: byte 4 is 0xe9"),
         (b'text,label\n"open,a\nb,c\n', 'line 2: has a " that none closes'),
         (NO_HEADER, "begins with a row"),
         (
-            b"text,label\n" + b"".join(b"lost %d\xe9,b\nlate %d,a\n" % (i, i) for i in range(20)),
-            "name their column (--label); 20 of its rows cannot be read: line 2 is not UTF-8: byte",
+            b"text,label\n\xc3\xa9t\xc3\xa9,a\n" + b"".join(b"lost %d\xe9,b\nlate %d,a\n" % (i, i) for i in range(20)),
+            "name their column (--label); 20 of its rows cannot be read: line 3 is not UTF-8: byte",
         ),
     ],
-    ids=["latin-1", "an open quote", "no header", "one class in latin-1"],
+    ids=["an open quote", "no header", "one class in broken lines"],
 )
 def test_what_is_wrong_with_a_table(new, tmp_path, content, problem):
     (tmp_path / "a.csv").write_bytes(content)

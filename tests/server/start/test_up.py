@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from types import SimpleNamespace
 
@@ -95,6 +96,19 @@ def test_a_device_joins_by_the_line_that_is_shown(told, project, spry):
     assert secret
     assert key == (project.kept / "publisher.key.pub").read_text().strip()
     assert f"spry join --server {project.url} --token {token}" in told("up", "--detach").err
+
+
+def test_what_was_learned_is_told_beside_one_place(told):
+    done = told("up")
+    assert done.code == 0
+    for what in ("together", "each device alone", "all rows in one place"):
+        assert re.search(rf"{what} 0\.\d{{3}}|{what} 1\.000", done.err), what
+
+
+def test_more_rounds_go_on_with_the_job(told, project):
+    change(project.folder, job={"rounds": 3})
+    again = json.loads(told("up", "--json").out)
+    assert (again["job"]["name"], again["job"]["done"], again["job"]["version"]) == ("mine", 3, 3)
 
 
 def test_other_settings_are_another_job(told, project):

@@ -6,7 +6,7 @@ import pytest
 from edge_client.wire.protocol import Report, Training
 from server.errors import Refusal
 from server.rounds.outcome.counts import held_to
-from tests.server.rounds.test_rounds import AVERAGE
+from tests.server.rounds.test_rounds import AVERAGE, play
 
 
 @pytest.fixture
@@ -67,6 +67,7 @@ def test_a_device_does_not_end_a_job(server, bundle_name):
     server.create_job(bundle_name, per_round=4, over_selection=1, device_evaluation=1, target=0.9)
     server.advance()
     devices = [server.device() for _ in range(4)]
+    play(server, devices, [0.1] * 4)  # no model to measure before the first
     tasks = [device.task(examples=100) for device in devices]
     for device, task in zip(devices, tasks, strict=True):
         measured = {"held_back": 9, "right_global": 9, "right_personal": 9} if device is devices[0] else {}

@@ -14,8 +14,11 @@ from server.rounds.outcome.features import (
     MOST_ASKED,
     RIDGE,
     SHARE_OF_STEP,
+    SHARES,
+    LocalSteps,
     is_asked,
     joined,
+    shares_of,
     stepped,
     unlikely,
 )
@@ -47,7 +50,7 @@ def summed(rows, errors):
 
 def moved_logits(rows, errors):
     """How logits of the rows move by the step."""
-    change = stepped(summed(rows, errors), joined({}, [moments_of(rows)]), SPEC, TRAINING, STEPS)
+    change = stepped(summed(rows, errors), joined({}, [moments_of(rows)]), SPEC, LocalSteps(TRAINING, STEPS))
     return rows @ change["head.weight"].T + change["head.bias"]
 
 
@@ -75,7 +78,7 @@ def test_a_layer_without_bias_is_not_centred(generator):
     rows, errors = features(generator), generator.standard_normal((200, CLASSES)).astype(np.float32)
     change = summed(rows, errors)
     state = joined({}, [moments_of(rows)])
-    moved = stepped({"head.weight": change["head.weight"]}, state, PLAIN, TRAINING, STEPS)
+    moved = stepped({"head.weight": change["head.weight"]}, state, PLAIN, LocalSteps(TRAINING, STEPS))
     assert set(moved) == {"head.weight"}
     assert (moved["head.weight"] * change["head.weight"]).sum() > 0, "against the gradient"
 
@@ -85,7 +88,7 @@ def test_what_hardly_varies_does_not_decide(generator):
     rows = features(generator)
     rows[:, 0] = 3 + 1e-4 * rows[:, 0]
     errors = generator.standard_normal((200, CLASSES)).astype(np.float32)
-    change = stepped(summed(rows, errors), joined({}, [moments_of(rows)]), SPEC, TRAINING, STEPS)
+    change = stepped(summed(rows, errors), joined({}, [moments_of(rows)]), SPEC, LocalSteps(TRAINING, STEPS))
     moved = np.abs(change["head.weight"])
     assert moved[:, 0].max() < moved[:, 1:].max()
 
@@ -93,7 +96,12 @@ def test_what_hardly_varies_does_not_decide(generator):
 def test_many_steps_go_no_further_than_the_way():
     state = joined({}, [moments_of(np.random.default_rng(1).standard_normal((64, WIDTH)).astype(np.float32))])
     far, further = (
-        stepped({"head.weight": np.full((CLASSES, WIDTH), steps * RATE, np.float32)}, state, PLAIN, TRAINING, steps)
+        stepped(
+            {"head.weight": np.full((CLASSES, WIDTH), steps * RATE, np.float32)},
+            state,
+            PLAIN,
+            LocalSteps(TRAINING, steps),
+        )
         for steps in (10, 1000)
     )
     np.testing.assert_allclose(far["head.weight"], further["head.weight"], rtol=1e-5)
@@ -105,9 +113,48 @@ def test_the_bias_alone_steps_as_far_as_the_errors_curvature_lets_it(generator, 
     rows, lean = features(generator), np.array([0.2, -0.2], np.float32)
     errors = np.tile(lean, (len(rows), 1))
     change = {name: steps / STEPS * value for name, value in summed(rows, errors).items()}
-    moved = stepped(change, joined({}, [moments_of(rows)]), SPEC, TRAINING, steps)
+    moved = stepped(change, joined({}, [moments_of(rows)]), SPEC, LocalSteps(TRAINING, steps))
     logits = (rows @ moved["head.weight"].T + moved["head.bias"]).mean(0)
     np.testing.assert_allclose(logits, -min(BIAS_SHARE_OF_STEP * steps, BIAS_MOST_OF_WAY) * lean, atol=1e-2)
+
+
+def test_a_class_of_few_rows_steps_as_far_as_its_errors_curvature_lets_it(generator):
+    """Each of many classes has few errors, and their curvature is its share of the rows."""
+    rows, classes = features(generator), 20
+    errors = generator.standard_normal((len(rows), classes)).astype(np.float32) / classes
+    change, state = summed(rows, errors), joined({}, [moments_of(rows)])
+    even = {**state, SHARES: np.full(classes, 1 / classes, np.float32)}
+    most = {**state, SHARES: np.array([0.5, *[0.5 / (classes - 1)] * (classes - 1)], np.float32)}
+    by_bound, by_shares, lopsided = (
+        stepped(change, known, SPEC, LocalSteps(TRAINING, STEPS, len(rows)))["head.weight"]
+        for known in (state, even, most)
+    )
+    errors_seen = np.abs(summed(rows, errors)["head.bias"] / (RATE * STEPS)).max()
+    assert errors_seen < 1 / classes, "a class is no more frequent than before"
+    np.testing.assert_allclose(by_shares, classes / 2 * by_bound, rtol=1e-4)
+    np.testing.assert_allclose(lopsided[0], by_bound[0], rtol=1e-4)
+    np.testing.assert_allclose(lopsided[1:], by_shares[1:], rtol=1e-4)
+
+
+def test_fewer_rows_of_a_class_lean_less_on_directions_that_hardly_vary(generator):
+    rows = features(generator)
+    errors = generator.standard_normal((len(rows), CLASSES)).astype(np.float32)
+    change, state = summed(rows, errors), joined({}, [moments_of(rows)])
+    lengths = [
+        np.linalg.norm(stepped(change, state, SPEC, LocalSteps(TRAINING, STEPS, count))["head.weight"])
+        for count in (2, 5, 10**6)
+    ]
+    assert lengths == sorted(lengths)
+    assert lengths[0] < lengths[1]
+    plain = stepped(change, state, SPEC, LocalSteps(TRAINING, STEPS))["head.weight"]
+    np.testing.assert_allclose(lengths[2], np.linalg.norm(plain), rtol=1e-5)
+
+
+def test_shares_of_classes_are_known_by_the_first_step_of_the_bias():
+    lean = np.array([0.5, 0.2, 0.3])
+    change = {"head.bias": (RATE * STEPS * (lean - 1 / 3)).astype(np.float32)}
+    np.testing.assert_allclose(shares_of(change, SPEC, LocalSteps(TRAINING, STEPS))[SHARES], lean, rtol=1e-5)
+    assert shares_of({"head.weight": np.ones((3, 2), np.float32)}, PLAIN, LocalSteps(TRAINING, STEPS)) == {}
 
 
 def test_devices_moments_add_up_to_those_of_all_rows(generator):
@@ -156,7 +203,7 @@ def test_of_many_features_the_squares_alone_count(generator):
     told = moments_of(rows)
     assert told.products.shape == told.mean.shape
     change = {"head.weight": np.ones((CLASSES, 1100), np.float32)}
-    moved = stepped(change, joined({}, [told]), PLAIN, TRAINING, STEPS)
+    moved = stepped(change, joined({}, [told]), PLAIN, LocalSteps(TRAINING, STEPS))
     variances = np.square(rows).mean(0)  # about zero, as there is no bias
     wanted = SHARE_OF_STEP / RATE / variances / (1 + RIDGE)
     np.testing.assert_allclose(moved["head.weight"][0], wanted, rtol=1e-3)
@@ -164,7 +211,9 @@ def test_of_many_features_the_squares_alone_count(generator):
 
 def test_what_is_no_covariance_gives_a_step_all_the_same():
     told = Moments(64, np.zeros(2, np.float32), np.array([1.0, 9.0, 1.0], np.float32))  # a correlation of nine
-    moved = stepped({"head.weight": np.ones((2, 2), np.float32)}, joined({}, [told]), PLAIN, TRAINING, STEPS)
+    moved = stepped(
+        {"head.weight": np.ones((2, 2), np.float32)}, joined({}, [told]), PLAIN, LocalSteps(TRAINING, STEPS)
+    )
     assert np.abs(moved["head.weight"]).max() < 10 / RATE
 
 

@@ -155,7 +155,7 @@ def nothing_taken(fleet, settings):
 
 
 def test_no_more_is_taken_from_a_change_than_it_is_long(fleet):
-    """Of a client whose bias says that its classes explain everything, many times over."""
+    """Build the update of a client whose bias claims that its classes explain everything, many times over."""
     first = Leanings(fleet.model(), MEASURED, fleet.manifest)
     fleet.come(first, fleet.errors(20))
     later = Leanings(fleet.model(first.state()), MEASURED, fleet.manifest)

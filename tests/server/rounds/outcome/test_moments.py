@@ -1,4 +1,4 @@
-"""Whose moments are joined: against numbers worked out by hand, and whatever else their devices tell."""
+"""Moments that are joined, against numbers worked out by hand, and whatever else their devices tell."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ STEP = np.array([[1.0, 0.0], [-1.0, 0.0]])
 
 
 def told(first=1.0, second=1.0, mean=(0.0, 0.0), rows=8):
-    """Of a device whose two features vary so much, each for itself."""
+    """Build the moments of a device with two independent features."""
     return Moments(rows, np.array(mean, np.float32), np.array([first, 0.0, second], np.float32))
 
 

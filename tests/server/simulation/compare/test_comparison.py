@@ -201,13 +201,6 @@ def test_runs_with_and_without_examples_at_the_desk_are_two_rows(tmp_path):
     assert labels(tmp_path, *runs) == [["spry", "spry, examples desk.jsonl"]]
 
 
-def test_runs_with_guided_directions_are_a_row_of_their_own(tmp_path):
-    older = config("spry")  # does not know the setting
-    assert labels(tmp_path, older, config("spry", seed=1, guided=0), config("spry", guided=16)) == [
-        ["spry", "spry, guided 16"]
-    ]
-
-
 def test_fleets_of_which_fewer_devices_hold_an_exact_step_are_a_row_of_their_own(tmp_path):
     older = config("spry")  # does not know the setting
     assert labels(tmp_path, older, config("spry", seed=1, able=1.0), config("spry", able=0.5)) == [

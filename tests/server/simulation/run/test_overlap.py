@@ -113,7 +113,6 @@ def test_slowness_is_spread_evenly_by_ratio():
     ("method", "more", "why"),
     [
         ("fwdllm+", {}, "method fwdllm\\+ is about rounds that wait"),
-        ("spry", {"guided": 1, "directions": 2}, "--guided is about rounds that wait"),
         ("spry", {"mode": "iteration"}, "schedule buffered needs mode epoch"),
     ],
 )

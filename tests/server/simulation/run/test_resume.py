@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from server.errors import SimulationError
+from server.errors import Refusal, SimulationError
 from server.simulation.run.run import simulate
 from tests.server.simulation.runs import bits, done, ignore, lines, small, write_data
 
@@ -22,7 +22,6 @@ CASES = {
     "late updates": ("spry", {"settings": {"schedule": "buffered", "buffer": 2}, "speeds": 10.0}),
     "what devices said": ("spry", {"aggregation": "agreeing"}),
     "the last change": ("fwdllm+", {}),
-    "a guide": ("fedfgd", {"mode": "iteration", "head": "exact", "directions": 4, "guided": 3}),
 }
 
 
@@ -109,7 +108,7 @@ def test_a_finished_run_tells_its_summary_and_computes_nothing(model_folder, dat
 
 
 def refused(plan, out, why):
-    with pytest.raises(SimulationError, match=why):
+    with pytest.raises((SimulationError, Refusal), match=why):
         simulate(plan, out, ignore)
 
 
@@ -126,10 +125,8 @@ def test_other_settings_and_fewer_rounds_are_refused(model_folder, data, begun, 
 
 
 def test_what_was_refused_before_its_first_round_leaves_the_folder_free(model_folder, data, tmp_path):
-    wrong = small(model_folder, data, rounds=1, directions=3, guided=3)
-    wrong = wrong.model_copy(update={"settings": wrong.settings.model_copy(update={"per_round": 3})})
-    refused(wrong, tmp_path / "run", "3 clients a round hold several of 4 units")
-    assert (tmp_path / "run" / "config.json").exists()
+    wrong = small(model_folder, data, rounds=1, pack=True)
+    refused(wrong, tmp_path / "run", "training.pack puts texts of language models into one sequence")
     assert len(lines(done(small(model_folder, data, rounds=1), tmp_path / "run"))) == 1
 
 

@@ -81,12 +81,12 @@ final class Attempts {
 
     // --- done ---
 
-    private Receipt takePart(Task task, JobStore job) throws IOException {
-        if (checkIns.onlySums && task.sum == null) {
+    private Receipt takePart(Task given, JobStore job) throws IOException {
+        if (checkIns.onlySums && given.sum == null) {
             throw new TrainingException(
-                    task.jobName + " shows updates to its server, and this device is to add to sums alone");
+                    given.jobName + " shows updates to its server, and this device is to add to sums alone");
         }
-        job.begin(task);
+        Task task = job.begin(given);
         if (job.update() == null) {
             Workbench open = workshop.benchFor(task, checkIns.conditions.memory());
             job.saveAbout(new Job(task));

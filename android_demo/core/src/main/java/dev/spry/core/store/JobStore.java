@@ -2,6 +2,7 @@ package dev.spry.core.store;
 
 import java.io.File;
 import java.security.MessageDigest;
+import java.security.SecureRandom;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.LinkedHashMap;
@@ -49,13 +50,22 @@ public final class JobStore {
         return Store.read(path("task.json"), Task::new, tell);
     }
 
-    /** Take up a task; what was left of another one is dropped. */
-    public void begin(Task task) {
+    /**
+     * Take up a task, and give it as it is done; what was left of another one is dropped.
+     *
+     * <p>An update that goes into a sum is made by a seed that the device draws: of a server that gives a version and a
+     * seed twice, the difference of two sums would tell what one device added.
+     */
+    public Task begin(Task given) {
         Task known = task();
-        if (known == null || !known.id.equals(task.id)) {
+        boolean again = known != null && known.id.equals(given.id) && (known.sum == null) == (given.sum == null);
+        if (!again) {
             finish();
         }
+        Task task = given.sum == null ? given
+                : given.withSeed(again ? known.seed : new SecureRandom().nextLong() & Long.MAX_VALUE);
         writeChanged(path("task.json"), task::toJson);
+        return task;
     }
 
     /** Forget the task, then its result, which without its task is not sent. */

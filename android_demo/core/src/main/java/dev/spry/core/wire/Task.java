@@ -71,6 +71,15 @@ public final class Task {
         return clip < Double.POSITIVE_INFINITY;
     }
 
+    /** The same by another seed. */
+    public Task withSeed(long drawn) {
+        try {
+            return new Task(new JSONObject(json.toString()).put("seed", drawn));
+        } catch (JSONException error) {
+            throw new IllegalStateException(error);
+        }
+    }
+
     /** As it came. */
     public JSONObject toJson() {
         return json;

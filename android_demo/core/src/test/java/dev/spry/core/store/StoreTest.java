@@ -90,6 +90,21 @@ class StoreTest {
     }
 
     @Test
+    void aSeedOfASumIsTheDevicesOwn() throws Exception {
+        JSONObject sum = new JSONObject("{'place': 0, 'units': [0], 'least': 3}");
+        Task given = new Task(new JSONObject(task("t").toJson().toString()).put("sum", sum));
+        Task first = job.begin(given);
+        assertNotEquals(given.seed, first.seed);
+        job.saveUpdate(WEIGHTS, new Report(4, 2, 0.5, 1, 0, 0, 0, 0, 0));
+        assertEquals(first.seed, job.begin(given).seed);
+        assertEquals(first.seed, job.task().seed);
+        assertTrue(job.update().length > 0);
+        assertEquals(given.seed, job.begin(task("t")).seed);
+        assertNull(job.update());
+        assertNotEquals(first.seed, job.begin(given).seed);
+    }
+
+    @Test
     void anotherTaskDropsWhatWasLeft() throws Exception {
         job.begin(task("t"));
         job.saveUpdate(WEIGHTS, new Report(4, 2, 0.5, 1, 0, 0, 0, 0, 0));

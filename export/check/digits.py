@@ -1,0 +1,117 @@
+"""Which segments' int8 products need a second digit.
+
+Rounding errors of segments are independent, so that their squares add up. Those of a few neighbours are found alone:
+the chain runs in two digits, which are nearly exact, and these in one. Those with most error for their price get the
+second digit, until what the others leave lies well within the bound of verification.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from edge_client.arrays import Array
+from edge_client.bundle.manifest import PLAIN, Manifest, ProgramSpec
+from edge_client.runtimes.runtime import Runtime, open_runtime
+from edge_client.step.stepper import Stepper
+from export.check.verify import JVP_BOUND, Truth, along
+
+_SHARE = 0.6
+"""Of the bound: an error nearer to it takes verification many directions."""
+GROUPS = 12
+"""Of neighbours, which get as many digits: so many steps are taken."""
+
+
+def needed_in_two(
+    one: Path, two: Path, manifest: Manifest, runtime: str, truth: Truth, advance: Callable[[str], None]
+) -> set[str]:
+    """The segments of the bundles in `one` digit and in `two` that need the second, of one runtime."""
+    spec = manifest.runtimes[runtime]
+    with open_runtime(runtime, one) as coarse, open_runtime(runtime, two) as fine:
+        programs = _Exchanged(fine, coarse)
+        shape = *manifest.shapes[0], manifest.directions[0]
+        differing = {program.segment for program in spec.programs if _differ(one / program.file, two / program.file)}
+        squares = _squares(Stepper(manifest, programs, runtime, *shape), programs, truth, differing, advance)
+    flops = {program.segment: program.flops for program in spec.programs if program.kind == PLAIN}
+    prices = {group: sum(flops[name] for name in group) for group in squares}
+    chosen = costliest(squares, prices, (_SHARE * JVP_BOUND[spec.precision]) ** 2)
+    return {name for group in chosen for name in group}
+
+
+def _differ(one: Path, other: Path) -> bool:
+    return one.read_bytes() != other.read_bytes()
+
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+def costliest(squares: Mapping[_Key, float], prices: Mapping[_Key, int], allowed: float) -> set[_Key]:
+    """Those of most square error for their price, so many that the others' errors add up to what is allowed."""
+    chosen: set[_Key] = set()
+    for key in sorted(squares, key=lambda key: squares[key] / max(prices[key], 1), reverse=True):
+        if sum(square for other, square in squares.items() if other not in chosen) <= allowed:
+            break
+        chosen.add(key)
+    return chosen
+
+
+class _Exchanged:
+    """The programs of a bundle in two digits, but for a few segments'; what comes before these is computed once."""
+
+    def __init__(self, fine: Runtime, coarse: Runtime) -> None:
+        self._fine = fine
+        self._coarse = coarse
+        self._segments: Collection[str] = ()
+        self._is_behind = False
+        self._before: dict[str, Mapping[str, Array]] = {}
+
+    def exchange(self, segments: Collection[str]) -> None:
+        """Run these segments in one digit in the next step, of the same inputs."""
+        self._segments, self._is_behind = segments, False
+
+    def run(self, program: ProgramSpec, inputs: dict[str, Array], /) -> Mapping[str, Array]:
+        if program.segment in self._segments:
+            self._is_behind = True
+            results = self._coarse.run(program, inputs)
+            self._coarse.release(program)
+            return results
+        if self._is_behind:
+            return self._fine.run(program, inputs)
+        if program.name not in self._before:
+            self._before[program.name] = self._fine.run(program, inputs)
+        return self._before[program.name]
+
+    def load(self, program: ProgramSpec, /) -> None:
+        """Left to the first run."""
+
+    def set_aside(self, program: ProgramSpec, /) -> None:
+        """Nothing goes backwards here."""
+
+    def release(self, program: ProgramSpec, /) -> None:
+        """Nothing: the next step needs it again."""
+
+
+def _squares(
+    stepper: Stepper, programs: _Exchanged, truth: Truth, segments: Collection[str], advance: Callable[[str], None]
+) -> dict[tuple[str, ...], float]:
+    """By group, the square error of the derivatives that its rounding leaves, by their own square."""
+    (expected,) = truth.jvps(1)
+    squares: dict[tuple[str, ...], float] = {}
+    for group in groups([name for name in stepper.chain.segments if name in segments]):
+        programs.exchange(group)
+        found = along(stepper, truth.sample, 0).jvp[0]
+        square = float(np.square(found - expected).sum() / np.square(expected).sum())
+        squares[group] = square if math.isfinite(square) else math.inf
+        advance(f"{stepper.chain.runtime}, {group[0]}")
+    return squares
+
+
+def groups(names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Neighbours together, and the last one alone: a language model's head costs as much as several blocks."""
+    *blocks, last = names
+    size = max(1, -(-len(blocks) // (GROUPS - 1)))
+    return [*(tuple(blocks[first : first + size]) for first in range(0, len(blocks), size)), (last,)]

@@ -1,0 +1,147 @@
+"""The presets that a job on a bundle may start from, with what each means and costs a device."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ValidationError
+
+from edge_client.bundle.chain import cut_for
+from edge_client.bundle.manifest import Manifest
+from edge_client.errors import SpryError
+from edge_client.estimators.registry import kind_of
+from edge_client.training.epoch import steps_in
+from edge_client.wire.protocol import Training
+from edge_client.wire.scalars import ScalarReport, encode_report
+from server.errors import Refusal
+from server.jobs.assignment import Needs
+from server.jobs.completion import complete
+from server.jobs.depths import common_units, common_way
+from server.jobs.passes import passes
+from server.jobs.presets import ABOUT, PRESETS, merged, preset_for, private_start, start_of
+from server.jobs.settings import JobSettings
+
+_WEIGHT, _SUMMAND = 4, 8
+"""Bytes of a number that is sent: as it is, or masked for a sum."""
+_ANY = "alike", "default", "paper"
+"""Beside what fits the adapter, what people choose between; the others are for adapters of their names."""
+
+
+class JobCost(BaseModel):
+    """The cost of a job for one device, in the mean of a round's assignments."""
+
+    passes: float
+    """The compute of a step, in forward passes."""
+    sent: int
+    """Bytes of its updates, in a round."""
+    fetched: int
+    """Bytes of weights or of others' reports, in a round; the bundle comes before the first."""
+    memory: int | None
+    """Bytes that a step takes at most, weights included; null where the bundle was exported without measuring them."""
+
+
+class PresetView(BaseModel):
+    """A preset that a job on this bundle may start from."""
+
+    name: str
+    about: str
+    fits: bool
+    """Whether it is the one that fits the adapter."""
+    settings: dict[str, Any]
+    cost: JobCost
+
+
+class JobPlan(BaseModel):
+    """A job's settings, whole, and what they cost."""
+
+    preset: str
+    settings: JobSettings
+    cost: JobCost
+
+
+def presets_of(manifest: Manifest) -> list[PresetView]:
+    """List the presets that a job on this bundle may start from: the fitting one first, then the plain ones."""
+    fitting = preset_for(manifest.adapter.method, {})
+    method = manifest.adapter.method
+    own = (name for name in PRESETS if name.partition("-")[0] == method)
+    found: list[PresetView] = []
+    for name in dict.fromkeys((fitting, *own, *_ANY)):
+        try:
+            plan = planned(manifest, {}, name)
+        except (SpryError, ValidationError):
+            continue  # this bundle has no programs for it
+        start = start_of(manifest, name)
+        found.append(PresetView(name=name, about=ABOUT[name], fits=name == fitting, settings=start, cost=plan.cost))
+    return found
+
+
+def planned(manifest: Manifest, given: Mapping[str, Any], preset: str = "") -> JobPlan:
+    """Make a job's settings of those that are given, as `spry job create` does.
+
+    Args:
+        manifest: of the job's bundle.
+        given: settings that go over those of the preset.
+        preset: where they start from; what fits the adapter and the settings when left out.
+    """
+    if preset and preset not in PRESETS:
+        raise Refusal(422, "invalid", f"preset must be one of {', '.join(PRESETS)}, got {preset!r}")
+    training = given.get("training", {})
+    if not isinstance(training, Mapping):
+        raise Refusal(422, "invalid", f"training must be an object of settings, got {json.dumps(training)}")
+    start = preset or preset_for(manifest.adapter.method, training)
+    wanted = merged(start_of(manifest, start), private_start(given), given)
+    settings = JobSettings.model_validate(wanted)
+    return JobPlan(preset=start, settings=settings, cost=cost_of(manifest, complete(settings, manifest)))
+
+
+def cost_of(manifest: Manifest, settings: JobSettings) -> JobCost:
+    """Reckon what a device pays for a round and its steps, from the bundle's programs and the settings."""
+    way = common_way(manifest, settings.training, settings.passes)
+    kind = kind_of(way)
+    dealt = [kind.joined(manifest, way, slot.units) for slot in settings.slots(manifest, settings.places)]
+    sent, fetched = _bytes(manifest, settings, way, dealt)
+    return JobCost(
+        passes=round(fmean(passes(kind, way, manifest, units) for units in dealt), 2),
+        sent=sent,
+        fetched=fetched,
+        memory=_memory(manifest, way, dealt),
+    )
+
+
+def _bytes(
+    manifest: Manifest, settings: JobSettings, way: Training, dealt: Sequence[tuple[int, ...]]
+) -> tuple[int, int]:
+    """The bytes that a device sends and fetches in a round."""
+    if way.mode == "iteration":
+        steps, scalars = steps_in(way, 0), _scalars(manifest, way)
+        gradient = _WEIGHT * manifest.head_size if way.head == "exact" else 0
+        return steps * (scalars + gradient), steps * (settings.per_round * scalars + gradient)
+    width = _SUMMAND if settings.secure_aggregation else _WEIGHT
+    sizes = [sum(parameter.size for parameter in manifest.trained_with(units)) for units in dealt]
+    common = manifest.trained_with(common_units(manifest, settings.training, settings.passes))
+    return round(width * fmean(sizes)), _WEIGHT * sum(parameter.size for parameter in common)
+
+
+def _scalars(manifest: Manifest, way: Training) -> int:
+    """Bytes of the derivatives in a report of mode iteration."""
+    values = np.zeros((way.directions, way.rows), np.float32)
+    head = values if manifest.head and way.head != "exact" else None
+    return len(encode_report(ScalarReport(0.0, 1, values, head)))
+
+
+def _memory(manifest: Manifest, way: Training, dealt: Sequence[tuple[int, ...]]) -> int | None:
+    """The most that a place takes, with the runtime that takes least."""
+    programs = (program for spec in manifest.runtimes.values() for program in spec.programs)
+    if not any(program.load_bytes for program in programs):
+        return None
+    needs = Needs(manifest, way)
+    most = 0
+    for units in set(dealt):
+        cut = cut_for(manifest, units)
+        known = [needs.bytes(runtime, cut, way.batch, way) for runtime in manifest.runtimes]
+        most = max(most, min((one for one in known if one is not None), default=0))
+    return most or None
