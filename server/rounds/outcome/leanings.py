@@ -18,7 +18,7 @@ from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import Manifest
 from edge_client.bundle.names import LEANING
 from server.jobs.settings import JobSettings
-from server.means.rule import Numbers
+from server.means.rule import Numbers, no_longer
 from server.rounds.outcome.outliers import HEAD_NORM, Norms, kind_of_unit
 from server.storage.files.models import Model
 
@@ -92,9 +92,8 @@ class Leanings:
                 self._told[name] = _Products.empty(len(errors), len(far))
             believed = self._share(HEAD_NORM, norms) * errors, self._share(self._parameters[name], norms) * far
             self._told[name].add(*believed, weights[name])
-            taken = errors @ self._slope(name, len(errors), len(far))
-            longer = float(np.linalg.norm(taken)) / max(float(np.linalg.norm(far)), np.finfo(np.float32).tiny)
-            own[name] = own[name] - (taken / max(1.0, longer)).reshape(own[name].shape)
+            taken = no_longer((errors @ self._slope(name, len(errors), len(far)))[None], float(np.linalg.norm(far)))
+            own[name] = own[name] - taken.reshape(own[name].shape)
         return own
 
     def _share(self, kind: str, norms: Norms | None) -> float:
