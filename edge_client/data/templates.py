@@ -18,8 +18,6 @@ import msgspec
 
 from edge_client.errors import BundleError, DataError, RuntimeMissing
 
-from .budget import TooMuch
-
 if TYPE_CHECKING:
     import jinja2
 
@@ -189,7 +187,7 @@ class Template:
         try:
             from jinja2 import TemplateError
 
-            from .sandbox import Environment
+            from .sandbox import Environment, TooMuch
         except ImportError as error:
             raise RuntimeMissing("reading messages", "chat", str(error)) from None
         try:
@@ -207,6 +205,8 @@ class Template:
             "_mark": mark,
         }
         plain = [{**message} for message in messages]
+        from .sandbox import TooMuch
+
         cast("Environment", template.environment).budget.begin()
         try:
             blocks = template.generate(messages=plain, add_generation_prompt=add_generation_prompt, **given)

@@ -58,7 +58,7 @@ def pieces(response: httpx.Response) -> Iterator[bytes]:
     """A streamed answer as it comes. None was asked for that is compressed: a little of it may be much."""
     if response.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
         raise BadAnswer(f"{response.url} answers in an encoding that was not asked for; check --server", status=200)
-    return response.iter_raw()
+    return response.iter_bytes()
 
 
 def media_type(response: httpx.Response) -> str:

@@ -152,7 +152,7 @@ def test_a_template_without_an_end_is_stopped():
         "{{ '%1000000000d'|format(1) }}",
         "{{ '{:1000000000}'.format(1) }}",
         "{{ '{:{}}'.format(1, 10**9) }}",
-        "{{ 9**9**9 }}",
+        "{{ 9**(9**9) }}",
         "{% set x = 9 %}" + "{% set x = x * x %}" * 60 + "{{ x }}",
         "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
         "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
@@ -182,9 +182,8 @@ def test_a_template_that_takes_too_much_is_refused_in_one_line(source):
 
 def test_what_templates_do_is_within_their_budget():
     source = (
-        "{% for m in messages %}{{ loop.index }}/{{ loop.length }} {{ '%5s' % m.role }}"
-        "{{ m['content']|trim ~ eos_token }}{% else %}none{% endfor %}"
-        "{% for k, v in {'a': 1}.items() %}{{ k ~ v }}{% endfor %}{{ '{:>3}'.format('x') }}"
+        "{% for m in messages %}{{ loop.index }}/{{ loop.length }} {{ '%5s' % m.role }}{{ m.content|trim ~ eos_token }}"
+        "{% else %}none{% endfor %}{% for k, v in {'a': 1}.items() %}{{ k ~ v }}{% endfor %}{{ '{:>3}'.format('x') }}"
         "{{ messages|map(attribute='content')|join(', ') }}{% set x %}{{ 1 }}b{% endset %}{{ x }}{{ ('a', 'b')[0] }}"
     )
     long = [{"role": "user", "content": "a word " * 100}] * 2000
