@@ -27,7 +27,7 @@ def shown(text: str) -> str:
 
 
 def shown_lines(text: str) -> str:
-    """The same of a text of several lines, as a language model writes it."""
+    """Strip the same from a text of several lines, as a language model writes it."""
     return "\n".join("\t".join(map(shown, line.split("\t"))) for line in text.split("\n"))
 
 

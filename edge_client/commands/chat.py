@@ -13,6 +13,7 @@ from edge_client.commands.generate import SamplingOptions
 from edge_client.commands.options.groups import grouped
 from edge_client.commands.options.kept import KeptOptions
 from edge_client.errors import SpryError
+from edge_client.format import shown_lines
 from edge_client.generation.generator import Wish
 
 
@@ -57,6 +58,6 @@ def _lines(watched: bool) -> Iterator[str]:
 
 def _answer(conversation: Conversation, line: str, wish: Wish) -> None:
     for piece in conversation.answer(line, wish):
-        typer.echo(piece, nl=False)
+        typer.echo(shown_lines(piece), nl=False)
         sys.stdout.flush()
     typer.echo()

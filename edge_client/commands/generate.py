@@ -11,6 +11,7 @@ import typer
 from edge_client.client.generation import generate
 from edge_client.commands.options.groups import OptionGroup, grouped
 from edge_client.commands.options.kept import KeptOptions
+from edge_client.format import shown_lines
 from edge_client.generation.generator import Wish
 from edge_client.generation.sampler import Sampling
 
@@ -58,5 +59,5 @@ def command(
         typer.echo(msgspec.json.format(msgspec.json.encode(row), indent=1).decode())
         return
     for piece in pieces:
-        typer.echo(piece, nl=False)
+        typer.echo(shown_lines(piece), nl=False)
     typer.echo()

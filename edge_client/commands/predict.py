@@ -10,6 +10,7 @@ import typer
 from edge_client.client.predictions import predict
 from edge_client.commands.options.groups import grouped
 from edge_client.commands.options.kept import KeptOptions
+from edge_client.format import shown
 from edge_client.tasks.task import Prediction
 
 
@@ -48,4 +49,5 @@ def _shown(prediction: Prediction) -> str:
     if prediction.label is None:
         return "(no answer)"
     score = prediction.scores.get(prediction.label)
-    return prediction.label if score is None else f"{prediction.label} {score:.2f}"
+    label = shown(prediction.label)
+    return label if score is None else f"{label} {score:.2f}"

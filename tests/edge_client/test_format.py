@@ -3,7 +3,7 @@
 import pytest
 
 from edge_client.errors import SpryError
-from edge_client.format import count, parse_bytes, size
+from edge_client.format import count, parse_bytes, shown, shown_lines, size
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,8 @@ def test_what_is_no_amount(text):
 def test_numbers_have_three_digits(number, text):
     assert count(number) == text
     assert size(1_234) == "1.23 kB"
+
+
+def test_what_steers_a_terminal_is_not_shown():
+    assert shown("a\x1b[2Jb\u202ec\nd") == "a [2Jb c d"
+    assert shown_lines("a\tb\x1b[31m\n\u2066c") == "a\tb [31m\n c"
