@@ -88,7 +88,7 @@ def combined(
         changes = _changes(start, updates, part)
         inside = np.array([holder not in out for holder in part.holders])
         if part.compared is not None:
-            changes = no_longer(changes, FAR * part.most)
+            changes = no_longer(changes, part.most)
         centre = _centre(rule, changes[inside], part.weights[inside], part.most)
         for place, found in _odd(part, changes, centre, inside):
             odd.setdefault(part.holders[place], []).append(found)

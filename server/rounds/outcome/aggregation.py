@@ -93,14 +93,23 @@ def mean_claim(values: Sequence[float], counts: Sequence[int], bound: float, *, 
     return sum(value * weight for value, weight in zip(within, weights, strict=True)) / sum(weights)
 
 
-def mean_steps(reports: Sequence[Report], bound: float) -> float:
+def mean_steps(reports: Sequence[Report], lengths: Sequence[float], bound: float) -> float:
     """Average the local steps of updates, weighted by examples, both bounded by the median device's.
 
-    A device says itself how many steps it took: the head's gradient is a change divided by their mean.
+    A device says itself how many steps it took: the head's gradient is a change divided by their mean. More than twice
+    as many as the median device's are believed of one whose head goes further too, as many times at most.
+
+    Args:
+        reports: what the devices say.
+        lengths: how far their heads go.
+        bound: how often the median one may weigh.
     """
     weights = bounded([report.examples for report in reports], bound)
     steps = bounded([report.steps for report in reports], max(bound, STEPS_BOUND))
-    return sum(own * weight for own, weight in zip(steps, weights, strict=True)) / sum(weights)
+    usual, far = statistics.median_low(report.steps for report in reports), statistics.median_low(lengths)
+    most = [STEPS_BOUND * usual * max(1.0, length / far if far > 0 else 1.0) for length in lengths]
+    each = zip(steps, most, weights, strict=True)
+    return sum(min(own, largest) * weight for own, largest, weight in each) / sum(weights)
 
 
 def bounded_scalars(clients: Sequence[Participant], bound: float) -> list[Participant]:

@@ -36,7 +36,7 @@ from server.rounds.outcome.counts import scalars_held_to
 from server.rounds.outcome.late import aged
 from server.rounds.outcome.leanings import Leanings
 from server.rounds.outcome.moments import believed, change_in, usual_change
-from server.rounds.outcome.outliers import Norms, beyond, sizes, usual, usual_in, usual_sizes
+from server.rounds.outcome.outliers import HEAD_NORM, Norms, beyond, sizes, usual, usual_in, usual_sizes
 from server.rounds.outcome.voices import compared_heads, is_whole_head, voices
 from server.storage.files.models import Model, moved, repeated
 from server.storage.schema.rows import Part, Reported, Round
@@ -194,8 +194,8 @@ class _Come(NamedTuple):
     """The change's standard errors."""
     told: list[Moments]
     """The feature moments that are believed."""
-    reports: list[Report]
-    """The reports of the updates that count."""
+    counted: Sequence[Contribution]
+    """The updates that count."""
     odd: tuple[tuple[str, str], ...] = ()
 
 
@@ -213,7 +213,7 @@ def _plain(
     if spec is not None and taken:
         told = believed(start.optimizer, told, change_in(changes, spec))
     start = replace(start, optimizer=start.optimizer | leanings.state())
-    return _Come(start, changes, mean.errors(), told, [update.report for update in taken])
+    return _Come(start, changes, mean.errors(), told, taken)
 
 
 def _robust(
@@ -237,7 +237,7 @@ def _robust(
     odd = tuple((taken[place].part, why) for place, why in sorted(words.items()))
     found = _believed(start, [told[place] for place in inside], kept, manifest)
     start = replace(start, optimizer=start.optimizer | mean.sizes)
-    return _Come(start, mean.change, mean.errors, found, [taken[place].report for place in inside], odd)
+    return _Come(start, mean.change, mean.errors, found, [taken[place] for place in inside], odd)
 
 
 def _believed(
@@ -284,13 +284,14 @@ def _clarity(update: Contribution, manifest: Manifest) -> dict[int, float]:
 
 def _by_features(come: _Come, settings: JobSettings, manifest: Manifest) -> tuple[Model, Weights]:
     """The change with the head's as features have it, and the model with what devices told of them."""
-    spec, start, reports = manifest.features, come.start, come.reports
+    spec, start, reports = manifest.features, come.start, [update.report for update in come.counted]
     if spec is None or not settings.measures(manifest) or not reports:
         return start, come.change
     state = start.optimizer | features.joined(start.optimizer, come.told)
     bound = min(settings.weight_bound, WEIGHT_BOUND) if settings.is_robust else settings.weight_bound
+    lengths = [update.norms.get(HEAD_NORM, 0.0) for update in come.counted]
     rows = sum(bounded([report.examples for report in reports], bound)) if manifest.model.labels else 0
-    taken = features.LocalSteps(settings.training, mean_steps(reports, bound), round(rows))
+    taken = features.LocalSteps(settings.training, mean_steps(reports, lengths, bound), round(rows))
     if taken.rows and not start.version:
         state |= features.shares_of(come.change, spec, taken)
     return replace(start, optimizer=state), features.stepped(come.change, state, spec, taken)

@@ -136,7 +136,7 @@ def test_heads_that_are_alike_in_what_is_compared_are_heard_and_shortened(manife
     found = come(manifest, start, "agreeing", updates, heads=np.ones((5, 3)))
     assert not found.odd
     for one in manifest.head:
-        np.testing.assert_allclose(found.change[one.name], (3 * 0.1 - 0.1 + 3 * 0.1) / 5, atol=1e-6)
+        np.testing.assert_allclose(found.change[one.name], (3 * 0.1 - 0.1 + 0.1) / 5, atol=1e-6)
 
 
 def test_heads_that_are_far_in_what_is_compared_are_left_out_of_all(manifest, start):

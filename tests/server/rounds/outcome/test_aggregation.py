@@ -138,5 +138,7 @@ def test_no_device_weighs_more_than_others_in_what_it_says():
 def test_the_steps_of_a_change_are_bounded_by_those_of_the_median_device():
     """Whoever claims a billion would divide the head's gradient by them."""
     reports = [Report(10, 4, 1.0), Report(10, 4, 1.0), Report(10**9, 2**31, 1.0)]
-    assert mean_steps(reports, 4.0) == pytest.approx((4 + 4 + 4 * 16) / 6)
-    assert mean_steps(reports, 1.0) == pytest.approx((4 + 4 + 8) / 3)
+    assert mean_steps(reports, [1.0, 1.0, 1.0], 4.0) == pytest.approx((4 + 4 + 4 * 8) / 6)
+    assert mean_steps(reports, [1.0, 1.0, 1.5], 4.0) == pytest.approx((4 + 4 + 4 * 12) / 6), "its head goes further"
+    assert mean_steps(reports, [1.0, 1.0, 1e9], 4.0) == pytest.approx((4 + 4 + 4 * 16) / 6)
+    assert mean_steps(reports, [0.0, 0.0, 0.0], 1.0) == pytest.approx((4 + 4 + 8) / 3)
