@@ -193,17 +193,17 @@ STEPS = 200_000
 SIZE = 1 << 25
 """Characters, an element of a list as many."""
 SECONDS = 1.0
-"""Of this thread's processor."""
+"""Seconds of processor time of this thread."""
 _NUMBER = 100_000
-"""What a call may be given: a width, a count."""
+"""The largest width or count that a call may be given."""
 _BITS = 4096
-"""Of a whole number."""
+"""The most bits of a whole number."""
 _ELEMENT = 64
 _LOOK = 32
 """Steps between two looks at the clock."""
 _WIDE = re.compile(r"%(?:\([^)]*\))?[-#0 +]*(?:\d*\.)?(?:\d{5,}|\*)|\.\*")
 _METHODS = {"translate", "encode", "maketrans", "to_bytes", "from_bytes", "fromkeys"}
-"""Whose results are no texts, or longer than what they are given in ways that are not foreseen."""
+"""Methods that are refused: their results are no text, or longer than their arguments tell."""
 
 _LISTS: tuple[Any, ...] = (list, tuple, set, frozenset)
 _TABLE: Any = dict
@@ -215,7 +215,7 @@ class TooMuch(Exception):
 
 
 class Budget(threading.local):
-    """What is left for one rendering, in one thread."""
+    """The remaining budget of one rendering, in one thread."""
 
     def __init__(self) -> None:
         self.begin()
