@@ -88,10 +88,11 @@ def test_the_commands_of_the_guide_run(place, port):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     said = re.split(r"^=== \d+\n", done.stdout, flags=re.MULTILINE)[1:]
-    who, refused, job, device, note, invitation, followed, python, adapter = said
+    who, refused, job, cost, device, note, invitation, followed, python, adapter = said
     assert who.split() == ["ok", '{"name":"admin","role":"administrator"}[]']
     assert '"code":"unknown"' in refused
     assert job.strip().endswith("}running")
+    assert "passes" in cost
     checked_in, devices = _split(device)
     assert json.loads(checked_in)["task"]["job_name"] == "news"
     assert json.loads(devices)[0]["name"] == "board 1"
