@@ -100,7 +100,7 @@ class JobStore:
             self.finish()
             known = None
         if task.sum is not None:
-            task = replace(task, seed=secrets.randbits(63) if known is None else known.seed)
+            task = replace(task, seed=own_seed(task) if known is None else known.seed)
         if known != task:
             private = PRIVATE if task.sum else SHARED
             write(self.folder / "task.json", msgspec.json.encode(task), mode=private)
@@ -194,3 +194,8 @@ class JobStore:
         tensors, metadata = parse_tensors(data)
         mark = msgspec.json.decode(metadata["mark"], type=_Mark)
         return mark, within(tensors, _WEIGHT), within(tensors, _OPTIMIZER)
+
+
+def own_seed(_task: Task) -> int:
+    """Draw the seed of an update that goes into a secret sum, in place of the one that the server names."""
+    return secrets.randbits(63)

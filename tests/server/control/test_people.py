@@ -24,6 +24,7 @@ def routes(server):
         ("post", "/v1/bundles/{bundle}/plan"): "viewer",
         ("post", "/v1/jobs/{job}/pause"): "operator",
         ("post", "/v1/jobs/{job}/resume"): "operator",
+        ("post", "/v1/jobs/{job}/extend"): "operator",
         ("post", "/v1/tokens"): "operator",
         ("put", "/v1/devices/{device}/note"): "operator",
         ("patch", "/v1/bundles/{bundle}"): "operator",

@@ -43,7 +43,7 @@ def test_each_round_is_the_mean_of_what_came_by_how_old_it_is(model_folder, data
         sums, weights = {}, {}
         for member in members:
             base = bases[member.task.version]
-            (one,) = worker.train([member], base, {}, {})
+            (one,) = worker.train([member], base, {})
             age = state.model.version - member.task.version
             ages.append(age)
             for name, value in one.update.items():
