@@ -65,13 +65,16 @@ def _pattern(told: Mapping[str, Any]) -> str:
     return name
 
 
+_DIGIT = r"\p{N}"
+
+
 def _regex(step: Mapping[str, Any]) -> str | None:
     """The pattern whose matches a step keeps as pieces of their own; None where it does anything else."""
     match step:
         case {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}:
             return pattern
         case {"type": "Digits", "individual_digits": True}:
-            return r"\p{N}"
+            return _DIGIT
         case _:
             return None
 

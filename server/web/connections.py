@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary, ref
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.addresses import PEER
-from server.web.standing import ANSWERING, OpenConnections, Room, disconnect, queued
+from server.web.standing import BEING_ANSWERED, OpenConnections, Room, disconnect, queued
 
 _CONNECTION = "spry.connection"
 _PROTOCOLS = (
@@ -138,7 +138,7 @@ def _observe_reading(kind: Any) -> None:
         before = self.cycle
         headed(self)
         if queued(self) == 1:
-            setattr(self, ANSWERING, before)
+            setattr(self, BEING_ANSWERED, before)
 
     kind.on_body, kind.on_headers_complete = on_body, on_headers_complete
 
@@ -157,7 +157,7 @@ def _observe_writing(kind: Any) -> None:
             standing.flows(self)
 
     def on_response_complete(self: Any) -> None:
-        setattr(self, ANSWERING, self.pipeline[-1][0] if queued(self) else None)
+        setattr(self, BEING_ANSWERED, self.pipeline[-1][0] if queued(self) else None)
         answered(self)
         if queued(self):
             self.flow.pause_reading()  # one after the other

@@ -21,7 +21,7 @@ from server.web.turns import PageTurns
 
 SLOWEST = 1024
 """Bytes a second: an answer that is taken more slowly is given up, as is a body that comes so."""
-ANSWERING = "spry_answering"
+BEING_ANSWERED = "spry_answering"
 """A connection's request that is answered, where others came after it."""
 _HEAD = 32 << 10
 """Bytes of a head, or of what frames a body, that a connection may hold."""
@@ -278,7 +278,7 @@ class OpenConnections:
 
 def disconnect(connection: Any) -> None:
     """Let nothing more be written; uvicorn tells it only to the request that came last."""
-    for cycle in (connection.cycle, getattr(connection, ANSWERING, None)):
+    for cycle in (connection.cycle, getattr(connection, BEING_ANSWERED, None)):
         if cycle is not None:
             cycle.disconnected = True
             cycle.message_event.set()
