@@ -38,12 +38,13 @@ from edge_client.data.examples import examples_for
 from edge_client.data.sources import open_data
 from edge_client.estimators.registry import estimator_for
 from edge_client.training.epoch import TrainingState, report, train, update
-from edge_client.training.features import NOTHING, measured
+from edge_client.training.features import NOTHING, measured, without_moments
 from edge_client.training.plan import Workbench
 from edge_client.wire.protocol import Task
 from server.cli.connection import NoAnswer
 from server.jobs.job import Job
 from server.rounds.outcome.outcomes import Contribution, late_one, mean_of_updates
+from server.rounds.outcome.outliers import norms
 from server.rounds.places.fleet import is_to_measure
 from server.settings import Settings
 from server.storage.files.models import Model
@@ -200,7 +201,8 @@ def repeated(store: Store, job: Job, parts: list[Path]) -> Model:
                 moments = measured(passes.features, theirs, encoder, bench.kind, start.weights, task.seed)
             tensors = update(task, manifest, state) | moments.tensors
             said = report(state, measured=moments.rows)
-            own = Contribution(row.id, tuple(row.units), task.training, {}, said, lambda sent=tensors: sent)
+            far = norms(without_moments(tensors), start.weights, manifest.head_names, manifest.units)
+            own = Contribution(row.id, tuple(row.units), task.training, far, said, lambda sent=tensors: sent)
             updates.append(own if row.base is None else late_one(own, row.base, model, versions.__getitem__))
         model = mean_of_updates(model, updates, job.settings, manifest, {}).model
         versions[model.version] = model

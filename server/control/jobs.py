@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import replace
+from typing import Any
+
+from pydantic import ValidationError
 
 from edge_client.wire.protocol import OpenJob
 from server.errors import Refusal
@@ -99,7 +102,7 @@ def extend(store: Store, name: str, rounds: int, patience: int | None, by: str) 
         raise Refusal(409, "invalid", "the noise of a private job was chosen for all of its rounds: create another job")
     if rounds < job.settings.rounds:
         raise Refusal(409, "invalid", f"job {job.name} has {job.settings.rounds} rounds, got {rounds}: give more")
-    settings = job.settings.model_copy(update={"rounds": rounds, "patience": patience or job.settings.patience})
+    settings = _checked(job.settings, {"rounds": rounds, "patience": patience or job.settings.patience})
     longer, score = replace(job, settings=settings), task_of(store, job).main_score
     with store.database.write() as connection:
         if job.state == ENDED:
@@ -110,6 +113,14 @@ def extend(store: Store, name: str, rounds: int, patience: int | None, by: str) 
         store.audit(connection, by, "job-extended", job.id, f"{rounds} rounds")
     store.turn += 1
     return find_job(store, job.id)
+
+
+def _checked(settings: JobSettings, changes: dict[str, Any]) -> JobSettings:
+    """Change settings, and refuse what does not go together."""
+    try:
+        return JobSettings.model_validate(settings.model_dump(mode="json") | changes)
+    except ValidationError as error:
+        raise Refusal(422, "invalid", error.errors()[0]["msg"].removeprefix("Value error, ")) from None
 
 
 def _refuse_end(job: Job, before: str | None, after: str | None) -> None:

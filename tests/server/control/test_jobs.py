@@ -47,3 +47,7 @@ def test_a_job_that_somebody_stopped_does_not_go_on(server, bundle_name):
 def test_a_private_job_has_the_rounds_that_its_noise_was_chosen_for(server, bundle_name):
     server.create_job(bundle_name, per_round=2, rounds=2, privacy_noise=1.0, optimizers=AVERAGE)
     assert "chosen for all of its rounds" in extend(server, 409, rounds=9)["detail"]
+
+
+def test_patience_without_an_accuracy_is_refused(ended):
+    assert "target and patience need an accuracy" in extend(ended[0], 422, rounds=9, patience=3)["detail"]
