@@ -1,4 +1,4 @@
-"""Which segments' int8 products need a second digit.
+"""Choose the segments whose int8 products need a second digit.
 
 Rounding errors of segments are independent, so that their squares add up. Those of a few neighbours are found alone:
 the chain runs in two digits, which are nearly exact, and these in one. Those with most error for their price get the
@@ -21,15 +21,15 @@ from edge_client.step.stepper import Stepper
 from export.check.verify import JVP_BOUND, Truth, along
 
 _SHARE = 0.6
-"""Of the bound: an error nearer to it takes verification many directions."""
+"""The share of the bound that is allowed: an error nearer to it takes verification many directions."""
 GROUPS = 12
-"""Of neighbours, which get as many digits: so many steps are taken."""
+"""The most groups of neighbouring segments, each measured by one step."""
 
 
 def needed_in_two(
     one: Path, two: Path, manifest: Manifest, runtime: str, truth: Truth, advance: Callable[[str], None]
 ) -> set[str]:
-    """The segments of the bundles in `one` digit and in `two` that need the second, of one runtime."""
+    """Find the segments that need the second digit, by a bundle in `one` digit and one in `two`, for one runtime."""
     spec = manifest.runtimes[runtime]
     with open_runtime(runtime, one) as coarse, open_runtime(runtime, two) as fine:
         programs = _Exchanged(fine, coarse)
@@ -50,7 +50,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 def costliest(squares: Mapping[_Key, float], prices: Mapping[_Key, int], allowed: float) -> set[_Key]:
-    """Those of most square error for their price, so many that the others' errors add up to what is allowed."""
+    """Choose those of most square error for their price, until the others' errors are within what is allowed."""
     chosen: set[_Key] = set()
     for key in sorted(squares, key=lambda key: squares[key] / max(prices[key], 1), reverse=True):
         if sum(square for other, square in squares.items() if other not in chosen) <= allowed:
@@ -86,19 +86,19 @@ class _Exchanged:
         return self._before[program.name]
 
     def load(self, program: ProgramSpec, /) -> None:
-        """Left to the first run."""
+        """Do nothing: the first run loads it."""
 
     def set_aside(self, program: ProgramSpec, /) -> None:
-        """Nothing goes backwards here."""
+        """Do nothing: no step here goes backwards."""
 
     def release(self, program: ProgramSpec, /) -> None:
-        """Nothing: the next step needs it again."""
+        """Do nothing: the next step needs it again."""
 
 
 def _squares(
     stepper: Stepper, programs: _Exchanged, truth: Truth, segments: Collection[str], advance: Callable[[str], None]
 ) -> dict[tuple[str, ...], float]:
-    """By group, the square error of the derivatives that its rounding leaves, by their own square."""
+    """Measure, for each group, the square error of the derivatives that its rounding leaves, over their own square."""
     (expected,) = truth.jvps(1)
     squares: dict[tuple[str, ...], float] = {}
     for group in groups([name for name in stepper.chain.segments if name in segments]):
@@ -111,7 +111,7 @@ def _squares(
 
 
 def groups(names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Neighbours together, and the last one alone: a language model's head costs as much as several blocks."""
+    """Group neighbours, and leave the last one alone: a language model's head costs as much as several blocks."""
     *blocks, last = names
     size = max(1, -(-len(blocks) // (GROUPS - 1)))
     return [*(tuple(blocks[first : first + size]) for first in range(0, len(blocks), size)), (last,)]

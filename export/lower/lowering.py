@@ -77,7 +77,7 @@ class LoweredSegment(msgspec.Struct, frozen=True):
 
 
 Results = dict[tuple[str, str], LoweredSegment]
-"""By runtime and segment."""
+"""Lowered segments by runtime and name."""
 
 
 def lower_all(

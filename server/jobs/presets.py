@@ -109,8 +109,9 @@ _ALONE: Mapping[str, Any] = {
     "optimizers": {"units": {"kind": "fedavg"}},
     "average": 0.0,
 }
-"""Of units that learn without a task layer beside them. The mean of devices is steady; an average over versions would
-be a round behind while the loss falls."""
+"""The start of units that learn without a task layer beside them.
+
+The mean of devices is steady; an average over versions would be a round behind while the loss falls."""
 
 HALF_WAY = 2.0
 """Passes of a step that goes back through half of the blocks."""
