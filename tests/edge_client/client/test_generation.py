@@ -15,6 +15,7 @@ from edge_client.client.predictions import find_job, kept_weights
 from edge_client.commands import cli
 from edge_client.data.templates import Template
 from edge_client.errors import SpryError
+from edge_client.format import shown_lines
 from edge_client.generation.answers import rouge_l
 from edge_client.generation.generator import Wish
 from edge_client.tasks.questions import exact_match
@@ -83,7 +84,7 @@ def test_a_device_writes_by_the_weights_that_it_trained(fleet, taught, speaking,
 
     home = ["--home", str(fleet.folder / "home")]
     assert cli.run(["generate", PROMPT, "--personal", "--max-tokens", "20", *home]) == 0
-    assert capsys.readouterr().out == whole + "\n"
+    assert capsys.readouterr().out == shown_lines(whole) + "\n"
     options = ["--temperature", "1.5", "--top-k", "50", "--top-p", "0.95", "--seed", "1", "--max-tokens", "16"]
     assert cli.run(["generate", PROMPT, *options, "--json", *home]) == 0
     assert json.loads(capsys.readouterr().out) == {"prompt": PROMPT, "text": "".join(drawn[0])}
@@ -121,7 +122,7 @@ def test_a_conversation_is_what_the_template_makes_of_it(fleet, taught, speaking
     home = ["--home", str(fleet.folder / "home")]
     assert cli.run(["chat", "--personal", "--system", "be", "--max-tokens", "5", *home]) == 0
     said = capsys.readouterr()
-    assert said.out == f"{first}\n{second}\n"
+    assert said.out == shown_lines(f"{first}\n{second}\n")
     assert said.err == ""
 
 
