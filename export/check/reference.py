@@ -131,18 +131,41 @@ class Reference:
             ) from error
         return found
 
-    def gradient(self, inputs: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The gradient of the mean loss."""
+    def backward(
+        self,
+        inputs: Mapping[str, Tensor],
+        values: Mapping[str, Tensor],
+        directions: Sequence[Mapping[str, Tensor]] = (),
+        entering: Sequence[Mapping[str, Tensor]] = (),
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Differentiate each example's loss by reverse mode, once for any number of directions.
+
+        Gives the gradient of the mean loss, and as products with examples' own gradients the derivatives along
+        directions of weights and at bottlenecks, [directions, batch].
+        """
         leaves = {key: value.detach().clone().requires_grad_() for key, value in values.items()}
         total = {key: torch.zeros_like(value) for key, value in leaves.items()}
         batch = len(next(iter(inputs.values())))
-        for some, nothing in self._in_pieces(inputs, {}):
+        slopes = torch.zeros(len(directions), batch)
+        for row in range(batch):
+            alone = {name: value[row : row + 1] for name, value in inputs.items()}
+            own = [{key: value[row : row + 1] for key, value in one.items()} for one in entering]
+            still = {key: torch.zeros_like(value, requires_grad=True) for key, value in (own[0] if own else {}).items()}
             with torch.enable_grad():
-                loss = self._losses(some, nothing, leaves).sum() / batch
-                gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
-            for key, gradient in zip(leaves, gradients, strict=True):
-                total[key] += gradient
-        return total
+                loss = self._losses(alone, still, leaves).sum()
+                by = {**leaves, **still}
+                found = torch.autograd.grad(loss, list(by.values()), allow_unused=True, materialize_grads=True)
+            gradients = dict(zip(by, found, strict=True))
+            for key in leaves:
+                total[key] += gradients[key] / batch
+            for number, (direction, added) in enumerate(zip(directions, own, strict=True)):
+                products = [(gradients[key] * v).sum() for key, v in {**direction, **added}.items()]
+                slopes[number, row] = torch.stack(products).sum()
+        return total, slopes
+
+    def gradient(self, inputs: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The gradient of the mean loss."""
+        return self.backward(inputs, values)[0]
 
     def slope(
         self,

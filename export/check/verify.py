@@ -1,7 +1,8 @@
 """Does a bundle compute what it claims? Every runtime's chain against the model, over fresh random directions.
 
 The loss is held against eager PyTorch, the directional derivatives against `torch.func.jvp`, the exact gradient
-against `torch.autograd`, and `torch.func.jvp` itself once against finite differences. A quantized bundle is compared
+against `torch.autograd`, and `torch.func.jvp` itself once against finite differences. Where both agree along the first
+direction, further ones are products with `torch.autograd`'s gradients, which cost nothing more. A quantized bundle is compared
 with the model whose weights are quantized alike, which leaves the error of the activations; what the quantized weights
 do to the estimated gradient is reported against the float model.
 """
@@ -98,20 +99,37 @@ class Truth:
 
     @cached_property
     def gradient(self) -> dict[str, Tensor]:
-        return self._model.gradient(self.sample.inputs, self.sample.values)
+        return self._backward[0]
 
     def jvps(self, count: int) -> np.ndarray:
-        """One row for each of the first directions, of each example."""
-        return np.stack([slopes for _, slopes in self._to(count)])
+        """Derivatives along the first directions, [count, batch].
+
+        That along the first is `torch.func.jvp`'s. Where its product with the gradients by `torch.autograd` agrees,
+        the others are such products: one way back gives any number of them.
+        """
+        first = self._to(1)[0][1]
+        if count == 1:
+            return first[None]
+        products = self._backward[1]
+        if _relative(products[0], first) > JVP_BOUND["none"]:
+            return np.stack([slopes for _, slopes in self._to(count)])
+        return np.concatenate([first[None], products[1:count]])
 
     def _to(self, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Losses and derivatives along the first directions."""
+        """Losses and derivatives along the first directions, by `torch.func.jvp`."""
         sample = self.sample
         pairs = [*zip(sample.directions, sample.entering, strict=True)]
         for pair in pairs[len(self._along) : count]:
             losses, slopes = self._model.along(sample.inputs, sample.values, *pair)
             self._along.append((losses.numpy(), slopes.numpy()))
         return self._along[:count]
+
+    @cached_property
+    def _backward(self) -> tuple[dict[str, Tensor], np.ndarray]:
+        """The gradient of the mean loss, and products of examples' gradients with all directions."""
+        sample = self.sample
+        gradient, slopes = self._model.backward(sample.inputs, sample.values, sample.directions, sample.entering)
+        return gradient, slopes.numpy()
 
     @cached_property
     def moved(self) -> dict[str, Tensor]:

@@ -124,8 +124,35 @@ def test_directions_at_bottlenecks_have_a_line_of_their_own(exporting, model_fol
     right = narrow.checks()
     assert list(right) == [LOSS, GRADIENT, JVP, SLOPE, MOVED]
     assert failed(right) == set()
+    check_products(narrow)
     value = narrow.manifest.units[-1].parameters[0].name
     assert failed(narrow.checks(tampered(narrow, tmp_path, "dual", f"x:{value}"))) == {MOVED}
+
+
+def derivatives(checked):
+    """The model's own along both directions, by `torch.func.jvp`."""
+    sample, reference = checked.sample, checked.reference()
+    pairs = zip(sample.directions, sample.entering, strict=True)
+    return np.stack([reference.jvp(sample.inputs, sample.values, *pair).numpy() for pair in pairs])
+
+
+def check_products(checked):
+    """Further derivatives, which are products with gradients, are those of `torch.func.jvp`."""
+    expected, found = derivatives(checked), Truth(checked.reference(), checked.sample).jvps(2)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+    assert (found[0] == expected[0]).all()
+
+
+def test_further_directions_are_products_with_gradients_where_both_oracles_agree(verified):
+    check_products(verified)
+
+    class Wrong(Reference):
+        def backward(self, *args):
+            gradient, slopes = super().backward(*args)
+            return gradient, 1.01 * slopes
+
+    wrong = Wrong(verified.adapted, verified.loaded.task)
+    assert (Truth(wrong, verified.sample).jvps(2) == derivatives(verified)).all()
 
 
 def test_a_wrong_oracle_is_found(verified):
