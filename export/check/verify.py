@@ -2,9 +2,10 @@
 
 The loss is held against eager PyTorch, the directional derivatives against `torch.func.jvp`, the exact gradient
 against `torch.autograd`, and `torch.func.jvp` itself once against finite differences. Where both agree along the first
-direction, further ones are products with `torch.autograd`'s gradients, which cost nothing more. A quantized bundle is compared
-with the model whose weights are quantized alike, which leaves the error of the activations; what the quantized weights
-do to the estimated gradient is reported against the float model.
+direction, derivatives along further ones are products with `torch.autograd`'s gradients, which cost nothing more.
+
+A quantized bundle is compared with the model whose weights are quantized alike, which leaves the error of the
+activations; what the quantized weights do to the estimated gradient is reported against the float model.
 """
 
 from __future__ import annotations
