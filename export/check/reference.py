@@ -153,13 +153,15 @@ class Reference:
             still = {key: torch.zeros_like(value, requires_grad=True) for key, value in (own[0] if own else {}).items()}
             with torch.enable_grad():
                 loss = self._losses(alone, still, leaves).sum()
-                by = {**leaves, **still}
-                found = torch.autograd.grad(loss, list(by.values()), allow_unused=True, materialize_grads=True)
-            gradients = dict(zip(by, found, strict=True))
-            for key in leaves:
-                total[key] += gradients[key] / batch
+                by = [*leaves.values(), *still.values()]  # a unit at a bottleneck has both by one name
+                found = torch.autograd.grad(loss, by, allow_unused=True, materialize_grads=True)
+            gradients = dict(zip(leaves, found, strict=False))
+            entered = dict(zip(still, found[len(leaves) :], strict=True))
+            for key, gradient in gradients.items():
+                total[key] += gradient / batch
             for number, (direction, added) in enumerate(zip(directions, own, strict=True)):
-                products = [(gradients[key] * v).sum() for key, v in {**direction, **added}.items()]
+                products = [(gradients[key] * v).sum() for key, v in direction.items()]
+                products += [(entered[key] * v).sum() for key, v in added.items()]
                 slopes[number, row] = torch.stack(products).sum()
         return total, slopes
 

@@ -157,6 +157,8 @@ class AuditView(BaseModel):
 def job(store: Store, job: Job) -> JobView:
     with store.database.read() as connection:
         values = metrics.newest(connection, job.id)
+        if (number := store.models.round_of(connection, job.id, job.version)) is not None:
+            values |= metrics.of_round(connection, job.id, number)  # the best one's, where it ended with its weights
         moved = traffic.total(connection, job.id)
         refused = refusals.count_by_code(connection, job.id)
         senders = traffic.count_senders(connection, job.id)

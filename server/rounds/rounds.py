@@ -226,7 +226,7 @@ def _publish(store: Store, job: Job, round_: Round, claim: Claim, outcome: Outco
     """The new weights and all that is known of them become true in one transaction."""
     manifest = store.bundles.manifest(job.bundle)
     settings = job.settings
-    ends = _is_last(job, round_)
+    ends, version = _is_last(job, round_), outcome.model.version
     blobs = store.models.stored(outcome.model) if ends else None
     with store.database.write() as connection:
         if not claim.holds(connection):
@@ -246,11 +246,11 @@ def _publish(store: Store, job: Job, round_: Round, claim: Claim, outcome: Outco
             )
             if settings.is_private:
                 known = known | spend(connection, job, round_)
-            _end_round(store, connection, job, round_, outcome, known, odd)
+            version = _end_round(store, connection, job, round_, outcome, known, odd)
         else:
             rounds.next_iteration(connection, round_, store.now() + job.settings.iteration_deadline)
     store.models.remember(job.id, outcome.model)
-    store.models.announce(job.id, outcome.model.version)
+    store.models.announce(job.id, version)
     _warn(job, round_, odd)
     if ends:
         _tell(job, round_, known, task_of(store, job).main_score)
@@ -297,21 +297,32 @@ def _end_round(
     outcome: Outcome,
     known: dict[str, float],
     odd: Sequence[Mapping[str, str]],
-) -> None:
+) -> int:
+    """Close a round that moved the weights, and the job where this was its last; gives the newest version."""
     now = store.now()
     counted = {} if job.settings.aggregation == PLAIN else {"outliers": len({one["device"] for one in odd})}
     counted |= late.mean(outcome.staleness)
     known = {**known, **counted, "seconds": now - (round_.started or now), "refused": len(outcome.refused)}
     for part, why in outcome.refused:
         parts.refuse_accepted(connection, part, why)
-    judged = metrics.of_round(connection, round_)  # by devices of mode iteration that were done before the server
+    judged = metrics.of_round(
+        connection, job.id, round_.number
+    )  # by devices of mode iteration that were done before the server
     told: dict[str, Any] = {"outlying": list(odd)} if odd else {}
     _close(connection, job, round_, "done", {**judged, **known, **told, **late.counts(outcome.staleness)}, now)
     metrics.add(connection, round_, known)
     done = job.done + 1
     jobs.set_done(connection, job.id, done)
-    if why := stop_reason(connection, job, task_of(store, job).main_score, done, now):
+    score, version = task_of(store, job).main_score, outcome.model.version
+    if why := stop_reason(connection, job, score, done, now):
+        best = metrics.best_round(connection, job.id, score)
+        waited = bool(job.settings.patience and job.settings.held_out)
+        if waited and best and store.models.restore(connection, job.id, best, version + 1, now):
+            version += 1
+            jobs.set_version(connection, job.id, version)
+            why = f"{why}; its result is round {best}'s, the best"
         jobs.end(connection, job.id, why, store.now())
+    return version
 
 
 def _close(

@@ -174,7 +174,7 @@ def _why_options(options: tuple[str, ...], *, speaks: bool) -> str:
 
 def begins_by_mean(survey: Survey) -> bool:
     """Whether rows are single texts with a class, which is what encoders of sentences are read by their mean for."""
-    return task_named(survey.task).has_classes and "text_pair" not in survey.fields
+    return task_named(survey.task).has_classes and all(one.pair is None for one in survey.train.examples)
 
 
 def how_long(job: JobPart) -> str:

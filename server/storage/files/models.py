@@ -193,6 +193,22 @@ class Models:
             )
         )
 
+    def restore(self, connection: Connection, job: str, number: int, version: int, now: float) -> bool:
+        """Make the weights that a round ended with the newest version; False where they are, or are not kept."""
+        of_job = select(versions).where(versions.c.job == job).order_by(versions.c.version.desc())
+        newest = connection.execute(of_job.limit(1)).one()
+        best = connection.execute(of_job.where(versions.c.round == number).limit(1)).one_or_none()
+        if best is None or best.weights is None or best.weights == newest.weights:
+            return False
+        model = Model(version, self._blobs.tensors(best.weights), {})
+        self.add_version(connection, job, model, (best.weights, best.optimizer), model.weights, number=number, now=now)
+        return True
+
+    def round_of(self, connection: Connection, job: str, version: int) -> int | None:
+        """Find the round whose weights a version has."""
+        query = select(versions.c.round).where(versions.c.job == job, versions.c.version == version)
+        return connection.execute(query).scalar_one_or_none()
+
     def add_step(self, connection: Connection, job: str, record: StepRecord, data: bytes) -> None:
         connection.execute(
             insert(steps).values(

@@ -38,10 +38,15 @@ def course(connection: Connection, job: str, name: str, among: tuple[str, float]
     return list(connection.execute(query).scalars())
 
 
-def of_round(connection: Connection, round_: Round) -> dict[str, float]:
-    query = select(metrics.c.name, metrics.c.value)
-    known = query.where(metrics.c.job == round_.job, metrics.c.round == round_.number)
-    return {row.name: row.value for row in connection.execute(known)}
+def best_round(connection: Connection, job: str, name: str) -> int | None:
+    """Find the first round that has the largest value of a metric."""
+    query = select(metrics.c.round).where(metrics.c.job == job, metrics.c.name == name, metrics.c.round > 0)
+    return connection.execute(query.order_by(metrics.c.value.desc(), metrics.c.round).limit(1)).scalar_one_or_none()
+
+
+def of_round(connection: Connection, job: str, number: int) -> dict[str, float]:
+    query = select(metrics.c.name, metrics.c.value).where(metrics.c.job == job, metrics.c.round == number)
+    return {row.name: row.value for row in connection.execute(query)}
 
 
 def newest(connection: Connection, job: str) -> dict[str, float]:

@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+import shutil
 from types import SimpleNamespace
 
 import msgspec
@@ -67,6 +68,18 @@ def test_columns_of_other_names_are_told_by_what_stands_in_them(new, tmp_path):
     told = found(new, "--data", table(tmp_path / "a.csv", ("nr", "day", "was_er_schrieb", "art"), rows))
     assert told["columns"] == {"text": "was_er_schrieb", "label": "art"}
     assert any("taken by what stands in them" in line for line in told["remarks"])
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_an_encoder_of_sentences_begins_with_its_mean_where_rows_are_single_texts(new, model_folder, tmp_path, paired):
+    folder = tmp_path / "encoder"
+    shutil.copytree(model_folder, folder)
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    rows = [{"text": text, "label": topic} | ({"text_pair": "a b c"} if paired else {}) for text, topic in tickets()]
+    done = new("--data", lines(tmp_path, rows), "--model", folder)
+    assert done.code == 0, done.err
+    assert ("--from-mean" in read(done.file).model.options) != paired
 
 
 def test_columns_can_be_named(new, tmp_path):

@@ -71,6 +71,33 @@ def test_a_round_tells_the_accuracy_and_stops_at_the_target(server, bundle, bund
     assert job["reason"] == "the accuracy of 0.8333 reaches the target 0.8"
 
 
+def test_a_job_that_waited_for_a_better_round_ends_with_the_best(server, bundle_name):
+    """Its weights are published once more, and what it says of itself is theirs; more rounds go on from them."""
+    device, rows = server.device(), [{"text": "the ice", "label": LABELS[1]}]
+    settings = {"per_round": 1, "over_selection": 1, "held_out": upload(server, rows), "patience": 2}
+    server.create_job(bundle_name, **settings)
+    server.advance()
+    best: dict = {}
+    for label in (0, 1, 2, 2):
+        task = device.task()
+        sent = load(device.update(task, 0.0))
+        bias = next(name for name in sent if name.endswith("classifier.bias"))
+        sent[bias] = 100.0 * np.eye(3, dtype=np.float32)[label]
+        device.send(task, encode(sent))
+        server.advance()
+        best = device.weights("job") if label == 1 else best
+    job = server.job()
+    assert (job["state"], job["done"], job["version"]) == ("ended", 4, 5)
+    assert job["reason"] == "2 evaluations were no better than 1.0000; its result is round 2's, the best"
+    assert job["metrics"]["accuracy"] == 1.0
+    found = device.weights("job", since=4)
+    assert found.keys() == best.keys()
+    assert all((found[name] == value).all() for name, value in best.items())
+    server.call("POST", "/v1/jobs/job/extend", json={"rounds": 200, "patience": 9})
+    server.advance()
+    assert device.task()["version"] == 5
+
+
 def test_what_the_most_frequent_class_would_score_is_known_at_once(serving, bundle, database):
     with serving(**database) as server:
         labels = ["yes", "no", "yes", "maybe", "yes", "no", "yes"]
