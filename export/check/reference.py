@@ -162,7 +162,7 @@ class Reference:
             for number, (direction, added) in enumerate(zip(directions, own, strict=True)):
                 products = [(gradients[key] * v).sum() for key, v in direction.items()]
                 products += [(entered[key] * v).sum() for key, v in added.items()]
-                slopes[number, row] = torch.stack(products).sum()
+                slopes[number, row] = sum(products, torch.zeros(()))
         return total, slopes
 
     def gradient(self, inputs: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> dict[str, Tensor]:
