@@ -44,10 +44,9 @@ def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m
     options.check()
     with progress.stage("load"):
         options = _with_low_memory(options)
-        loaded = _loaded(options)
+        loaded, in_files = _loaded(options)
         _refuse_long_sequences(loaded, options)
         pack.require_space(options.out, _expected_bytes(loaded, options))
-        in_files = options.low_memory or _left_in_files(loaded, options.out)
     with progress.stage("adapt", STEPS if options.adapter.from_mean else 0):
         adapted = adapt(loaded, options.adapter, options.seed, tell=progress.advance)
     with progress.stage("capture and differentiate", len(options.shapes)):
@@ -55,7 +54,7 @@ def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m
         keep(chain.stored.values(), loaded.kept or {})
     with tempfile.TemporaryDirectory() if options.cache is None else nullcontext(str(options.cache)) as cache:
         Path(cache).mkdir(parents=True, exist_ok=True)
-        parts = Parts(options, loaded, adapted, chain, _processors(chain, options), in_files=bool(in_files))
+        parts = Parts(options, loaded, adapted, chain, _processors(chain, options), in_files=in_files)
         manifest = _finest_needed(parts, Path(cache), progress)
         if options.cache is not None:
             prune(options.cache, CACHE_LIMIT)
@@ -132,28 +131,29 @@ def _with_low_memory(options: ExportOptions) -> ExportOptions:
     return options
 
 
-def _loaded(options: ExportOptions) -> Loaded:
+def _loaded(options: ExportOptions) -> tuple[Loaded, bool]:
+    """Load the model, and say whether its weights stay in files, from which they are read while they are needed."""
     task, random_weights = MODEL_TASKS[options.task], options.random_weights
     given = options.source, task, options.labels
-    if not options.low_memory:
+    if options.low_memory:
+        require_memory_for_each(options.source)
+        pack.require_space(options.out, copied_bytes(options.source), "a copy of the weights in float32")
+    else:
         require_memory_for_all(options.source, task, random_weights=random_weights)
-        return load(*given, random_weights=random_weights, seed=options.seed)
-    require_memory_for_each(options.source)
-    pack.require_space(options.out, copied_bytes(options.source), "a copy of the weights in float32")
-    with pack.scratch(options.out) as copy:
-        return load(*given, seed=options.seed, copy=copy)
-
-
-def _left_in_files(loaded: Loaded, out: Path) -> bool:
-    """Whether a large model's weights stay in files, from which they are read while they are needed."""
-    size = 4 * loaded.parameters
-    if size < _LARGE or not pack.has_space(out, 2 * size):  # once as they are and once as they are quantized
-        return False
-    with pack.scratch(out) as scratch:
+    if options.low_memory or (not random_weights and _belong_in_files(copied_bytes(options.source), options.out)):
+        with pack.scratch(options.out) as copy:
+            return load(*given, seed=options.seed, copy=copy), True
+    loaded = load(*given, random_weights=random_weights, seed=options.seed)
+    if not _belong_in_files(4 * loaded.parameters, options.out):
+        return loaded, False
+    with pack.scratch(options.out) as scratch:
         mapped.move_to_files(loaded.model, Scratch(scratch))
-    tables = loaded.model.get_input_embeddings(), loaded.model.get_output_embeddings()
-    mapped.let_go_behind([*loaded.blocks, *(table for table in tables if table is not None)])
-    return True
+    mapped.let_go_behind(loaded.pieces)
+    return loaded, True
+
+
+def _belong_in_files(size: int, out: Path) -> bool:
+    return size >= _LARGE and pack.has_space(out, 2 * size)  # once as they are and once as they are quantized
 
 
 def _refuse_long_sequences(loaded: Loaded, options: ExportOptions) -> None:

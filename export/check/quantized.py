@@ -39,7 +39,8 @@ def dequantized_weights(
         address = _address(model, name.removesuffix(".T")) if turned else stored[name].data_ptr()
         value = seen.T.contiguous() if turned else seen
         if scratch is not None:
-            value = scratch.moved(value)
+            if value.data_ptr() != stored[name].data_ptr():
+                value = scratch.moved(value)
             let_go([stored[name]])
         values[names[address]] = value
     return values
@@ -52,6 +53,7 @@ def relative_change(values: Mapping[str, Tensor], model: nn.Module) -> float:
         weight = model.get_parameter(name).detach()
         total += float(weight.square().sum())
         moved += float((value - weight).square().sum())
+        let_go([weight, value])
     return (moved / total) ** 0.5 if total else 0.0
 
 

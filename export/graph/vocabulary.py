@@ -59,7 +59,9 @@ class _Part:
         place = labels.unsqueeze(-1) - first
         self._inside = (place >= 0) & (place < self.logits.shape[-1])
         self._place = place.clamp(0, self.logits.shape[-1] - 1)
-        self.highest = self.logits.amax(-1, keepdim=True)
+        self._highest_of_groups = _highest_of_groups(self.logits)
+        highest = self.logits if self._highest_of_groups is None else self._highest_of_groups
+        self.highest = highest.amax(-1, keepdim=True)
 
     def _products(self, x: Tensor, tangent: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """One product over both streams, as of other frozen weights."""
@@ -78,8 +80,13 @@ class _Part:
         return torch.where(inside, values.gather(-1, place), 0.0)
 
     def entries(self) -> Tensor:
-        """[…, 1]: the likeliest of this part."""
-        return _argmax(self.logits) + self.first
+        """[…, 1]: the likeliest of this part; runtimes find how high numbers are faster than where they stand."""
+        if self._highest_of_groups is None:
+            return self.logits.argmax(-1, keepdim=True) + self.first
+        group = self._highest_of_groups.argmax(-1, keepdim=True)
+        place = group.unsqueeze(-1).expand(*group.shape, _GROUP)
+        inside = self.logits.unflatten(-1, (-1, _GROUP)).gather(-2, place).squeeze(-2)
+        return group * _GROUP + inside.argmax(-1, keepdim=True) + self.first
 
     def back(self, weighted: Tensor) -> tuple[Tensor, Tensor]:
         """What weighted logits, and the labels' alone, come to in hidden states."""
@@ -92,14 +99,9 @@ class _Part:
         return of_weighted, of_labels
 
 
-def _argmax(logits: Tensor) -> Tensor:
-    """[…, 1]: by the highest of each group, as runtimes find highest numbers faster than where they stand."""
-    if logits.shape[-1] % _GROUP:
-        return logits.argmax(-1, keepdim=True)
-    groups = logits.unflatten(-1, (-1, _GROUP))
-    group = groups.amax(-1).argmax(-1, keepdim=True)
-    place = group.unsqueeze(-1).expand(*group.shape, _GROUP)
-    return group * _GROUP + groups.gather(-2, place).squeeze(-2).argmax(-1, keepdim=True)
+def _highest_of_groups(logits: Tensor) -> Tensor | None:
+    """[…, groups]; None where groups would not be whole."""
+    return None if logits.shape[-1] % _GROUP else logits.unflatten(-1, (-1, _GROUP)).amax(-1)
 
 
 def _walk(x: Tensor, labels: Tensor, weights: Sequence[Tensor], tangent: Tensor | None = None) -> Iterator[_Part]:

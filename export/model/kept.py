@@ -11,9 +11,10 @@ from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from edge_client.arrays import Floats
+from edge_client.bundle.manifest import Precision
 
 _NOTE = "_spry_kept"
 
@@ -41,11 +42,18 @@ class KeptBlocks(Protocol):
         ...
 
 
-def keep(tensors: Iterable[Tensor], kept: Mapping[int, KeptBlocks]) -> None:
-    """Note the blocks beside those tensors that lie where they were loaded to."""
+def keep(tensors: Iterable[Tensor], kept: Mapping[nn.Parameter, KeptBlocks]) -> None:
+    """Note the blocks beside those tensors that are a model's parameters, wherever these lie by now."""
+    places = {parameter.data_ptr(): blocks for parameter, blocks in kept.items()}
     for tensor in tensors:
-        if tensor.dim() == 2 and tensor.data_ptr() in kept:
-            setattr(tensor, _NOTE, kept[tensor.data_ptr()])
+        if tensor.dim() == 2 and tensor.data_ptr() in places:
+            setattr(tensor, _NOTE, places[tensor.data_ptr()])
+
+
+def no_coarser(tensor: Tensor, precision: Precision) -> Precision:
+    """The precision that a weight is stored in: one whose file has 8 bits for it keeps them where 4 are asked for."""
+    kept = kept_blocks(tensor)
+    return "int8" if precision == "int4" and kept is not None and kept.bits == 8 else precision
 
 
 def kept_blocks(tensor: Tensor) -> KeptBlocks | None:

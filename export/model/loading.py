@@ -40,8 +40,8 @@ class Loaded:
     pad_token_id: int
     drawn: tuple[str, ...] = ()
     """Modules of the base model that its weights lack: they are new, so that an adapter must bring them along."""
-    kept: Mapping[int, KeptBlocks] | None = None
-    """Blocks that weights came in from a GGUF file, by where these lie; None where there is no such file."""
+    kept: Mapping[nn.Parameter, KeptBlocks] | None = None
+    """Blocks that weights came in from a GGUF file; None where there is no such file."""
     parameters: int = field(init=False)
     """Weights before any adapter is added, which happens in place."""
 
@@ -62,6 +62,12 @@ class Loaded:
         """Its blocks' modules; none where they have no list of their own."""
         lists = [m for m in self.model.modules() if isinstance(m, nn.ModuleList) and len(m) == self.layers]
         return [*max(lists, key=lambda blocks: sum(p.numel() for p in blocks.parameters()), default=nn.ModuleList())]
+
+    @property
+    def pieces(self) -> Sequence[nn.Module]:
+        """The modules that hold nearly all of its weights: its blocks and its tables of words."""
+        tables = self.model.get_input_embeddings(), self.model.get_output_embeddings()
+        return [*self.blocks, *(table for table in tables if table is not None)]
 
     @property
     def vocabulary(self) -> int:
@@ -166,8 +172,7 @@ def load(
     if file is not None and not random_weights:
         loaded.kept = file.kept(model)
     if copy is not None:
-        tables = model.get_input_embeddings(), model.get_output_embeddings()
-        mapped.let_go_behind([*loaded.blocks, *(table for table in tables if table is not None)])
+        mapped.let_go_behind(loaded.pieces)
     return loaded
 
 

@@ -182,7 +182,7 @@ def test_an_export_holds_a_block_not_a_model(tmp_path):
         command = [sys.executable, "-c", EXPORT, str(tmp_path / "model"), str(tmp_path / low), low]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
         taken[low] = int(done.stdout.split()[-1])
-    assert taken["usual"] > 1.5 * whole, "as they are, and as they are quantized"
+    assert taken["usual"] > whole, "a small model's weights are in memory"
     assert taken["low"] < 0.6 * whole, (taken, whole)
 
 

@@ -4,7 +4,8 @@ int8: one scale per row of the weight, codes from -127 to 127. int4: one scale p
 scale is 1 to 127 times a power of two that its row shares, which is exact in the bfloat16 that XNNPACK stores and one
 byte more for the exact gradient, which needs the scales in a form that it can multiply with. Activations are quantized
 at run time, one scale per token. Embeddings hold one byte per number and one scale per row in both. Layers with fewer
-than 32 rows or columns stay in float32, and an int4 weight whose rows do not divide into groups of 32 is int8.
+than 32 rows or columns stay in float32, and an int4 weight is int8 where its rows do not divide into groups of 32 or
+its file has 8 bits for it, as often for a vocabulary.
 
 A few channels of a transformer's hidden state are ten times larger than the rest, and a token's one scale has to reach
 them. So the input of a product is turned first, by a small orthogonal matrix within groups of its channels, and the
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 from export.lower.target import Precision
+from export.model.kept import no_coarser
 
 _SMALLEST = 32
 GROUP = 32
@@ -72,7 +74,7 @@ def effective(weight: Tensor, precision: Precision) -> Precision:
     rows, columns = weight.shape
     if precision == "none" or min(rows, columns) < _SMALLEST:
         return "none"
-    return "int8" if precision == "int4" and columns % GROUP else precision
+    return "int8" if precision == "int4" and columns % GROUP else no_coarser(weight, precision)
 
 
 def quantize(weight: Tensor, precision: Precision) -> Quantized:

@@ -1,8 +1,8 @@
 """How frozen weights are stored and multiplied: weight-only, dequantized in the graph right before the product.
 
 int8: one scale per row. int4: one float16 scale per 32 columns, two codes a byte. Embeddings hold one byte per number
-and one scale per row in both. Layers with fewer than 32 rows or columns stay in float32, and an int4 weight whose rows
-do not divide into groups of 32 is int8.
+and one scale per row in both. Layers with fewer than 32 rows or columns stay in float32, and an int4 weight is int8
+where its rows do not divide into groups of 32 or its file has 8 bits for it.
 
 torch's own int8 product (`aten._weight_int8pack_mm`) takes 20 to 40 times as long as this on a CPU without bfloat16
 kernels; dequantizing costs a few percent of a batch's product, and nothing but one layer's weight in memory.
@@ -20,6 +20,7 @@ from torch.nn import functional
 from torchao.quantization.quant_primitives import MappingType, choose_qparams_affine, quantize_affine
 
 from export.lower.target import Precision
+from export.model.kept import no_coarser
 
 _SMALLEST = 32
 GROUP = 32
@@ -131,7 +132,7 @@ def _effective(weight: Tensor, precision: Precision) -> Precision:
     rows, columns = weight.shape
     if precision == "none" or min(rows, columns) < _SMALLEST:
         return "none"
-    return "int8" if precision == "int4" and columns % GROUP else precision
+    return "int8" if precision == "int4" and columns % GROUP else no_coarser(weight, precision)
 
 
 def _int8(weight: Tensor) -> Int8:

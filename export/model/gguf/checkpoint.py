@@ -133,9 +133,9 @@ class GgufCheckpoint:
         heads = self._turned_heads(name)
         return rows if heads is None else rows[half_apart(len(rows), heads)]
 
-    def kept(self, model: nn.Module) -> dict[int, GgufBlocks]:
-        """Blocks that stay as they are, by where the model's weights made of them lie."""
-        found: dict[int, GgufBlocks] = {}
+    def kept(self, model: nn.Module) -> dict[nn.Parameter, GgufBlocks]:
+        """Blocks that stay as they are, by the model's weights that are made of them."""
+        found: dict[nn.Parameter, GgufBlocks] = {}
         parameters = dict(model.named_parameters())
         for name, called in self.names.items():
             tensor = self.header.tensors[called]
@@ -143,7 +143,7 @@ class GgufCheckpoint:
                 heads, order = self._turned_heads(name), None
                 if heads is not None:
                     order = half_apart(tensor.shape[0], heads)
-                found[parameters[name].data_ptr()] = GgufBlocks(self.raw(tensor), form, order)
+                found[parameters[name]] = GgufBlocks(self.raw(tensor), form, order)
         return found
 
     def _turned_heads(self, name: str) -> int | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 
-from export.check.digits import costliest, groups
+from export.check.digits import costliest, groups, square_error
 
 SQUARES = {"first": 9.0, "middle": 1.0, "last": 2.0, "head": 8.0}
 PRICES = {"first": 10, "middle": 10, "last": 10, "head": 80}
@@ -27,3 +30,13 @@ def test_neighbours_stand_together_and_the_head_alone():
     assert [len(group) for group in found] == [3] * 10 + [1]
     assert groups(["block", "head"]) == [("block",), ("head",)]
     assert groups(["head"]) == [("head",)]
+
+
+def test_an_error_counts_beside_all_derivatives_that_are_known():
+    known = np.array([[0.1, 0.1], [0.7, 0.7]], np.float32)  # those along the first direction happen to be small
+    assert square_error(np.array([0.2, 0.0], np.float32), known) == pytest.approx(0.01 / 0.25)
+
+
+def test_an_error_that_overflows_has_no_bound():
+    known = np.ones((2, 2), np.float32)
+    assert square_error(np.array([np.nan, 1.0], np.float32), known) == math.inf

@@ -1,14 +1,19 @@
-"""A GGUF file's blocks in a bundle for ONNX Runtime: its integers and scales, and nothing rounded in between."""
+"""A GGUF file's blocks in a bundle: its integers and scales on ONNX Runtime, and what other runtimes make of them."""
 
 from random import randrange
 
 import gguf
 import numpy as np
 import pytest
+import torch
+from torch import nn
 from typer.testing import CliRunner
 
 from edge_client.bundle.folder import Bundle
 from export.cli import export
+from export.lower.target import lowering
+from export.model.gguf.blocks import GgufBlocks
+from export.model.kept import keep
 from tests.server.formats.models import base
 from tests.server.formats.whole import whole
 
@@ -41,3 +46,16 @@ def test_int4_holds_the_files_own_numbers(tmp_path, kind):
         else:
             apart = np.concatenate([codes & 15, codes >> 4], 1)
             assert (apart[:, 0::2] | apart[:, 1::2] << 4).tobytes() in stored
+
+
+@pytest.mark.parametrize("runtime", ["executorch", "torchscript"])
+def test_other_runtimes_round_a_files_8_bits_to_8_bits_at_least(runtime):
+    weight = torch.randn(64, 64)
+    noted = weight.clone()
+    keep([noted], {nn.Parameter(noted): GgufBlocks(np.zeros((64, 2 * 34), np.uint8), "Q8_0")})
+    rounded = [
+        lowering(runtime).dequantized("w", one, precision, embedding=False)
+        for one, precision in ((noted, "int4"), (weight, "int8"), (weight, "int4"))
+    ]
+    assert torch.equal(rounded[0], rounded[1])
+    assert not torch.equal(rounded[0], rounded[2])

@@ -211,6 +211,18 @@ def test_int8_stacks_no_values_and_tangents_but_for_other_layers(bert: Chain) ->
     assert kinds_["int8"].count("Concat") < kinds_["int4"].count("Concat")
 
 
+def test_norms_are_one_operator_where_no_tangents_read_within() -> None:
+    chain = Chain.build("llama", "causal-lm", "lora", batch=BATCH, length=LENGTH)
+    of_block = {shaped.program.kind: shaped for shaped in programs_of(chain)["block.1"]}
+    counts: dict[str, list[int]] = {}
+    for kind in (PLAIN, DUAL):
+        lowered = LOWERING.lower("block.1", [of_block[kind]], chain.captured.stored, "int8")
+        model = onnx.load_from_string(next(content for file, content in lowered.files.items() if file.endswith("onnx")))
+        kinds_ = [node.op_type for node in model.graph.node]
+        counts[kind] = [kinds_.count("SimplifiedLayerNormalization"), kinds_.count("Sqrt")]
+    assert counts == {PLAIN: [2, 0], DUAL: [0, 2]}
+
+
 @pytest.mark.parametrize(("middle", "carried"), [("mul", 1), ("gate", 1), ("add", 0), ("branch", 0)])
 def test_rows_scales_are_carried_to_the_next_rounding(middle: str, carried: int, tmp_path: Path) -> None:
     """Through a slope by element, of one of two factors; not through a sum, nor where scaled rows are read too."""

@@ -3,15 +3,19 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from edge_client.memory import resident
 from export.errors import ExportError
 from export.model import mapped
+from export.model.gguf.blocks import GgufBlocks
+from export.model.kept import keep, kept_blocks
 from export.model.loading import copied_bytes, is_too_large, load
 from export.tasks.registry import MODEL_TASKS
 
@@ -94,6 +98,17 @@ def test_what_is_let_go_is_mapped_and_stays_what_it_is(tmp_path):
     assert read - resident("RssFile") > 25 * MB
     assert torch.equal(part, whole)
     assert torch.equal(own, whole), "memory of this process is nobody's file"
+
+
+def test_blocks_are_kept_beside_weights_that_are_moved(tmp_path):
+    layer = nn.Linear(512, 600, bias=False)
+    before = layer.weight.data_ptr()
+    kept = {layer.weight: GgufBlocks(np.zeros((600, 16 * 34), np.uint8), "Q8_0")}
+    mapped.move_to_files(layer, mapped.Scratch(tmp_path))
+    stored = layer.weight.detach()
+    assert stored.data_ptr() != before
+    keep([stored], kept)
+    assert kept_blocks(stored) is kept[layer.weight]
 
 
 def test_scratch_tensors_outlive_their_files(tmp_path):

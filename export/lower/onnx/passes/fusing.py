@@ -87,6 +87,35 @@ def fuse(
     _drop_unread(graph, results)
 
 
+def fuse_norms(
+    nodes: list[NodeProto],
+    initializers: dict[str, TensorProto],
+    shapes: dict[str, tuple[int, ...]],
+    results: Collection[str],
+) -> None:
+    """Rewrite the norms alone, of many rows: nothing in between is written to memory where nobody reads it."""
+    graph = _Graph(nodes, initializers, shapes)
+    for node in list(graph.nodes):
+        instead = _norm(graph, node)
+        if instead and not _is_read_within(graph, node, instead[0].input[0]):
+            graph.replace(node, *instead)
+            graph.index()
+    _drop_unread(graph, results)
+
+
+def _is_read_within(graph: _Graph, last: NodeProto, first: str) -> bool:
+    """Whether others read what is computed between a value and the node that it leads to, as tangents do."""
+    between, waiting = [last], [*last.input]
+    while waiting:
+        name = waiting.pop()
+        node = graph.maker.get(name)
+        if name != first and node is not None and all(node is not one for one in between):
+            between.append(node)
+            waiting += node.input
+    inside = between[1:]
+    return any(all(reader is not one for one in between) for node in inside for reader in graph.readers[node.output[0]])
+
+
 def _norm(graph: _Graph, node: NodeProto) -> list[NodeProto]:
     """RMSNorm: w · x / √(mean x² + ε)."""
     for weight, normed in graph.pairs(node.output[0], "Mul"):
