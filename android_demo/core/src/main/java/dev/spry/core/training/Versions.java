@@ -22,6 +22,11 @@ import dev.spry.core.wire.Tensors;
 public final class Versions {
     static final String SAME_VERSION = "server and device need the same version of spry";
     private static final int SLOT = 2;
+    /** Of a parameter: itself, and its two moments. */
+    private static final int COPIES = 3;
+    /** Bytes of a tensor's line in a header; of all else in it. */
+    private static final int HEADER = 256;
+    private static final int SLACK = 1 << 20;
 
     private Versions() {
     }
@@ -50,15 +55,25 @@ public final class Versions {
     /** What has changed since the version that is kept, or everything where the server does not know that one. */
     public static Kept downloaded(Server server, Kept kept, Manifest manifest, Task task) {
         Tensors found;
+        int most = largest(manifest);
         try {
-            found = server.weights(task.job, kept.version);
+            found = server.weights(task.job, kept.version, most);
         } catch (ServerException error) {
             if (!error.code.equals("stale")) {
                 throw error;
             }
-            found = server.weights(task.job, -1);
+            found = server.weights(task.job, -1, most);
         }
         return found == null ? kept : merged(kept, found, manifest);
+    }
+
+    /** Bytes of all that a server can send of a version: weights, their optimizer's state, and what names them. */
+    static int largest(Manifest manifest) {
+        long each = 0;
+        for (Parameter parameter : manifest.parameters()) {
+            each += 4L * parameter.size + parameter.name.length() + HEADER;
+        }
+        return (int) Math.min(COPIES * each + SLACK, Integer.MAX_VALUE);
     }
 
     /** The newer version that tensors of the server lead to. */

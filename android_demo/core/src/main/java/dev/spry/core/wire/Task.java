@@ -1,6 +1,5 @@
 package dev.spry.core.wire;
 
-import org.json.JSONArray;
 import org.json.JSONException;
 import org.json.JSONObject;
 
@@ -46,11 +45,7 @@ public final class Task {
         jobName = Json.text(json, "job_name");
         round = Json.number(json, "round");
         seed = Json.whole(json, "seed");
-        JSONArray numbers = json.getJSONArray("units");
-        units = new int[numbers.length()];
-        for (int i = 0; i < units.length; i++) {
-            units[i] = numbers.getInt(i);
-        }
+        units = Json.numbers(json, "units");
         cut = Json.number(json, "cut");
         bundle = Json.text(json, "bundle");
         runtime = Json.text(json, "runtime");
