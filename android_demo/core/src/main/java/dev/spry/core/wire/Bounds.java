@@ -39,6 +39,7 @@ public final class Bounds {
         within(0, 1 << 16, "exact_blocks");
         within(0, 0x1p63, "seed");
         within(0, 1e6, "wait");
+        within(0, 1e12, "published");
         within(0, 1e9, "seconds", "noise");
         within(Double.MIN_VALUE, REAL, "clip");
         within(Double.MIN_VALUE, 1, "sigma", "tau");

@@ -167,9 +167,10 @@ public final class Server implements Closeable {
         }
     }
 
-    /** What changed after a version, at most so many bytes; null when nothing did. */
-    public Tensors weights(String job, int since, int most) {
-        String path = "/jobs/" + Address.part(job) + "/weights?since=" + since;
+    /** What changed after a version that was published then, at most so many bytes; null when nothing did. */
+    public Tensors weights(String job, int since, double published, int most) {
+        String known = published > 0 && since > 0 ? "&published=" + published : "";
+        String path = "/jobs/" + Address.part(job) + "/weights?since=" + since + known;
         return request("GET", path, null, "", most, 0, answer -> answer.status == 204 ? null : answer.tensors());
     }
 

@@ -35,6 +35,8 @@ public final class Task {
     public final double clip;
     /** How the update is added to others' in secret; null where it is sent as it is. */
     public final Sum sum;
+    /** When the version to start from was published, in seconds since 1970; 0 where the server does not tell. */
+    public final double published;
 
     private final JSONObject json;
 
@@ -58,6 +60,7 @@ public final class Task {
         evaluate = Json.truth(json, "evaluate", false);
         measure = Json.truth(json, "measure", false);
         clip = Json.real(json, "clip", Double.POSITIVE_INFINITY);
+        published = Json.real(json, "published", 0.0);
         sum = json.isNull("sum") ? null : new Sum(json.getJSONObject("sum"));
     }
 

@@ -83,15 +83,15 @@ class ServerTest {
         stage.then(200, "", "Content-Type", "application/vnd.spry.steps").then(200, "tensors", TENSORS);
         stage.then(200, "tensors");
         Server server = stage.device().open();
-        Tensors found = server.weights("a/b c", 3, MOST);
+        Tensors found = server.weights("a/b c", 3, 1.75e9, MOST);
         assertEquals(7, found.version);
         assertArrayEquals("tensors".getBytes(StandardCharsets.UTF_8), found.data);
-        assertNull(server.weights("j", 7, MOST));
+        assertNull(server.weights("j", 7, 0, MOST));
         assertTrue(server.steps("j", 7, MOST, 0.5).records.isEmpty());
         assertEquals(7, server.steps("j", 7, MOST, 0).tensors.version);
-        assertTrue(assertThrows(BadAnswerException.class, () -> server.weights("j", 0, MOST))
+        assertTrue(assertThrows(BadAnswerException.class, () -> server.weights("j", 0, 0, MOST))
                 .getMessage().contains("X-Spry-Version"));
-        assertEquals("/v1/jobs/a%2Fb%20c/weights?since=3", stage.seen.get(0).path);
+        assertEquals("/v1/jobs/a%2Fb%20c/weights?since=3&published=1.75E9", stage.seen.get(0).path);
         assertEquals("/v1/jobs/j/steps?since=7&wait=0.5", stage.seen.get(2).path);
     }
 
@@ -186,7 +186,7 @@ class ServerTest {
     @Test
     void weightsAreNoLongerThanTheManifestSays() {
         stage.then(200, String.join("", Collections.nCopies(MOST + 1, "x")), TENSORS);
-        assertTrue(assertThrows(BadAnswerException.class, () -> stage.device().open().weights("j", 0, MOST))
+        assertTrue(assertThrows(BadAnswerException.class, () -> stage.device().open().weights("j", 0, 0, MOST))
                 .getMessage().contains("more than 1,024 bytes"));
     }
 
