@@ -135,10 +135,17 @@ def devices_of(known: Encoded, options: argparse.Namespace, kind: str) -> list[D
     for number, part in enumerate(fleet_of(options, kind)):
         features = np.stack([known.of_text[row["text"]] for row in part])
         labels = np.array([known.classes[str(row["label"])] for row in part])
-        chosen = np.random.default_rng(number).permutation(len(part))[: round(TRAINED * len(part))]
+        share = TRAINED * _size_of(number, options)
+        chosen = np.random.default_rng(number).permutation(len(part))[: max(1, round(share * len(part)))]
         lies = kind in LYING and number >= options.clients - options.liars
         found.append(Device(features[chosen], labels[chosen], kind if lies else ""))
     return found
+
+
+def _size_of(number: int, options: argparse.Namespace) -> float:
+    """Draw what share of a device's rows it has; the sizes of a fleet are log-normal, the largest has all."""
+    sizes = np.exp(options.spread * np.random.default_rng(options.seed).standard_normal(options.clients))
+    return float(sizes[number] / sizes.max())
 
 
 def played(known: Encoded, options: argparse.Namespace, kind: str, rule: str) -> dict[str, float]:
@@ -187,6 +194,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--liars", type=int, default=3)
     parser.add_argument("--examples", type=int, default=100, help="of each device")
+    parser.add_argument("--spread", type=float, default=0.0, help="of the logarithm of how many rows devices have")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--length", type=int, default=32)

@@ -19,7 +19,27 @@ Whoever extends the tree (``export.errors`` does) subclasses ``SpryError``. A me
 expected, what came instead, and what to do. Anything that is not a ``SpryError`` is a defect and keeps its traceback.
 """
 
+import errno
+
 from .distribution import NAME, install_command
+
+_FULL, _CLOSED = "free some space, or choose another place", "choose another place, or get the right to this one"
+MACHINE_ERRORS = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EROFS: "choose a place that can be written to",
+    errno.EACCES: _CLOSED,
+    errno.EPERM: _CLOSED,
+    errno.ENOTDIR: "a file stands where a folder is expected: choose another place",
+    errno.EISDIR: "a folder stands where a file is expected: give a file",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
+"""Conditions of the machine that its user can change, and how; any other OSError is a defect."""
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether a library written in Rust gave up, which in Python is no `Exception`, of a class that none can import."""
+    return type(error).__name__ == "PanicException"
 
 
 class SpryError(Exception):

@@ -166,22 +166,37 @@ def _written_last(log: Path) -> str:
 
 
 def wait_for_server(url: str, check: Callable[[], None], log: Path, token: Path | None = None) -> None:
-    """Until it answers; `check` raises where it has ended.
+    """Wait until it answers; `check` raises where it has ended.
 
-    A token, which it writes before it listens, tells its answer from that of another program that took the port.
+    Args:
+        url: where it listens.
+        check: looks whether it runs.
+        log: has its output.
+        token: the file of its administrator's token, written before it listens. Another server that took the port
+            refuses it.
     """
-    until = time.monotonic() + _START
+    until, answers = time.monotonic() + _START, False
     with httpx.Client(verify=False) as client:  # noqa: S501 -- whether it is there at all
         while time.monotonic() < until:
             check()
             try:
                 answers = client.get(f"{url}/healthz").is_success
-                if answers and (token is None or token.is_file()):
+                if answers and (token is None or _takes(client, url, token)):
                     return
             except httpx.TransportError:
                 pass
             time.sleep(0.1)
+    if answers:
+        raise ProcessFailed(f"another program answers at {url}, and the server did not in {_START:.0f} s (see {log})")
     raise ProcessFailed(f"the server gave no answer at {url} within {_START:.0f} s (see {log})")
+
+
+def _takes(client: httpx.Client, url: str, token: Path) -> bool:
+    """Whether a server takes the token in a file for its own."""
+    if not token.is_file():
+        return False
+    headers = {"Authorization": f"Bearer {token.read_text().strip()}"}
+    return client.get(f"{url}/v1/me", headers=headers).is_success
 
 
 if __name__ == "__main__":

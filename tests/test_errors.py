@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.commands.outcome import MACHINE_ERRORS
+from edge_client.errors import MACHINE_ERRORS
 from tests.messages import PACKAGES, ROOT, TROUBLE, Module, messages, normal
 
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()

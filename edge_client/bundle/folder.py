@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_client.errors import BundleError
+from edge_client.errors import BundleError, is_panic
 
 from . import manifest as manifests
 from . import signature
@@ -123,7 +123,9 @@ class Bundle:
         path = self.folder / self.manifest.tokenizer
         try:
             return Tokenizer.from_file(str(path))
-        except Exception as error:  # noqa: BLE001 -- the library raises nothing narrower
+        except BaseException as error:
+            if not (isinstance(error, Exception) or is_panic(error)):  # the library raises nothing narrower
+                raise
             raise BundleError(f"{path} cannot be read as a tokenizer ({error}); copy the bundle again") from None
 
 

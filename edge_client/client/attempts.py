@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from traceback import format_exception
 
 from edge_client.data.local import OwnData
-from edge_client.errors import ServerError, SpryError, StoreError, TrainingError, Unauthorized, Unreachable
+from edge_client.errors import (
+    MACHINE_ERRORS,
+    ServerError,
+    SpryError,
+    StoreError,
+    TrainingError,
+    Unauthorized,
+    Unreachable,
+    is_panic,
+)  # fmt: skip
 from edge_client.events import Event, Tell
 from edge_client.store.job import JobStore, KnownJob
 from edge_client.store.jobs import DeviceStore
@@ -132,16 +142,23 @@ class Attempts:
             if isinstance(error, StoreError) or not self.workshop.runtimes:  # the next task would fare no better
                 raise
             self.waits.after_failure()
-        except Exception as error:  # a runtime's, for one: this client ends, and its operator hears why
-            self._give_back(job, task, f"{type(error).__name__}: {error}")
-            raise
+        except BaseException as error:  # a bundle's doing, or a defect: the next task may fare better
+            if not (isinstance(error, Exception) or is_panic(error)):
+                raise
+            self._give_back(job, task, f"{type(error).__name__}: {error}", "".join(format_exception(error)))
+            self.done.failures += 1
+            if isinstance(error, OSError) and error.errno in MACHINE_ERRORS:  # a full disk, for one
+                raise
+            self.waits.after_failure()
         else:
             self.done.rounds += 1
             self.waits.after_success(receipt.wait)
 
-    def _give_back(self, job: JobStore, task: Task, reason: str) -> None:
+    def _give_back(self, job: JobStore, task: Task, reason: str, traceback: str = "") -> None:
+        """The task is another device's; a traceback is for whoever reads events, and a person reads the reason."""
         job.finish()
-        self.tell(Event("failed", f"round {task.round} of {task.job_name}: {reason}", {"task": task.id}))
+        details = {"task": task.id} | ({"traceback": traceback} if traceback else {})
+        self.tell(Event("failed", f"round {task.round} of {task.job_name}: {reason}", details))
         self.workshop.close()
         try:
             self.server.send_failure(task.id, reason)

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import sys
 from collections.abc import Callable
 
-from edge_client.errors import SpryError
+from edge_client.errors import MACHINE_ERRORS, SpryError
 from edge_client.format import shown
 
 BAD_INPUT = 2
 INTERRUPTED = 130  # what a shell reports for a process ended by Ctrl-C
-# Conditions of the machine that its user can change, and how; any other OSError is a defect and keeps its traceback.
-_FULL, _CLOSED = "free some space, or choose another place", "choose another place, or get the right to this one"
-MACHINE_ERRORS = {
-    errno.ENOSPC: _FULL,
-    errno.EDQUOT: _FULL,
-    errno.EROFS: "choose a place that can be written to",
-    errno.EACCES: _CLOSED,
-    errno.EPERM: _CLOSED,
-    errno.ENOTDIR: "a file stands where a folder is expected: choose another place",
-    errno.EISDIR: "a folder stands where a file is expected: give a file",
-    errno.ENAMETOOLONG: "choose a shorter name",
-}
 
 
 def outcome(work: Callable[[], object]) -> int:
@@ -31,6 +18,8 @@ def outcome(work: Callable[[], object]) -> int:
         result = work()
     except SpryError as error:
         return complain(str(error), error.exit_code)
+    except MemoryError as error:
+        return complain(str(error) or "out of memory: close other programs")
     except OSError as error:
         if error.errno not in MACHINE_ERRORS:
             raise

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
-from edge_client.errors import ProgramInputError
+from edge_client.errors import BundleError, ProgramInputError, is_panic
 
 Ints = NDArray[np.int64]
 
@@ -112,6 +112,10 @@ class TextEncoder:
                 tokenizer.enable_truncation(self.length, strategy="longest_first")
             try:
                 yield tokenizer
+            except BaseException as error:
+                if not is_panic(error):
+                    raise
+                raise BundleError(f"the bundle's tokenizer fails on a text ({error}); export the model again") from None
             finally:
                 if padding is not None:
                     tokenizer.enable_padding(**padding)

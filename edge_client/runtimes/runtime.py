@@ -10,6 +10,7 @@ A library is imported only when its runtime is opened. A new runtime is one modu
 
 from __future__ import annotations
 
+import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,7 +28,7 @@ from edge_client import plugins
 from edge_client.arrays import Array
 from edge_client.bundle.manifest import ProgramSpec, TensorSpec
 from edge_client.distribution import NAME, install_command
-from edge_client.errors import ProgramInputError, RuntimeMissing, SpryError
+from edge_client.errors import BundleError, ProgramInputError, RuntimeMissing, SpryError
 from edge_client.memory import trim_memory
 
 if TYPE_CHECKING:
@@ -68,8 +69,11 @@ class Runtime(ABC):
         """Run a program on named inputs, loading it if it is not loaded yet."""
         arrays = _checked(program, inputs)
         self.load(program)
-        outputs = self._loaded[_key(program)](arrays)
-        return {spec.name: output for spec, output in zip(program.outputs, outputs, strict=True)}
+        try:
+            outputs = self._loaded[_key(program)](arrays)
+        except Exception as error:  # libraries' errors have no common type
+            raise _failed(program, error) from error
+        return _named(program, outputs)
 
     def set_aside(self, program: ProgramSpec) -> None:  # noqa: B027 -- most runtimes load nothing twice
         """A program that goes backwards does not run again in its step: free what is quickly loaded again."""
@@ -132,6 +136,34 @@ def _checked_array(program: ProgramSpec, spec: TensorSpec, value: Array) -> Arra
     return array if array.flags.c_contiguous and array.ndim else np.ascontiguousarray(array)
 
 
+def _named(program: ProgramSpec, outputs: Sequence[Array]) -> dict[str, Array]:
+    """The outputs by name; refused where they are not what the manifest says, before anything is computed of them."""
+    if len(outputs) != len(program.outputs):
+        raise BundleError(
+            f"{program.name} gives {len(outputs)} outputs where its manifest says {len(program.outputs)}; "
+            "export the bundle again"
+        )
+    for spec, output in zip(program.outputs, outputs, strict=True):
+        if output.shape != tuple(spec.shape) or output.dtype != _dtype(spec.dtype):
+            raise BundleError(
+                f"{spec.name} of {program.name} comes as {output.dtype} {list(output.shape)} where its manifest says "
+                f"{spec.dtype} {list(spec.shape)}; export the bundle again"
+            )
+    return {spec.name: output for spec, output in zip(program.outputs, outputs, strict=True)}
+
+
+def _failed(program: ProgramSpec, error: Exception) -> SpryError:
+    """What a library raised while a program ran, in one line."""
+    why = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, MemoryError) or _NO_MEMORY.search(why):
+        return SpryError(f"out of memory in {program.name}: join with --low-memory, or close other programs")
+    return BundleError(f"{program.name} cannot be run: {why[:_TOLD]}; export the bundle again, or take another runtime")
+
+
+_NO_MEMORY = re.compile(r"bad_alloc|alloc\w* (?:\w+ )?memory|out of memory|not enough memory", re.IGNORECASE)
+"""How libraries say it, which have no type for it."""
+_TOLD = 300
+"""Characters of what a library says: some print a stack."""
 _dtype = cache(np.dtype)
 """By its name: a program that generates has hundreds of inputs for each token."""
 

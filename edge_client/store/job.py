@@ -42,6 +42,8 @@ class KeptWeights:
     weights: Weights
     optimizer: Weights = field(default_factory=dict[str, NDArray[Any]])
     """The server optimizer's state, in mode iteration."""
+    published: float = 0.0
+    """When the server published it, where its task told that."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class _Mark(msgspec.Struct):
 
     bundle: str = ""
     version: int = 0
+    published: float = 0.0
     task: str = ""
     data: str = ""
     step: int = 0
@@ -159,11 +162,19 @@ class JobStore:
     # --- weights ---
 
     def save_weights(self, bundle: str, kept: KeptWeights) -> None:
-        self._save("weights", _Mark(bundle=bundle, version=kept.version), kept.weights, kept.optimizer)
+        self._save(
+            "weights",
+            _Mark(bundle=bundle, version=kept.version, published=kept.published),
+            kept.weights,
+            kept.optimizer,
+        )
 
     def weights(self, bundle: str) -> KeptWeights | None:
         saved = self._load("weights")
-        return None if saved is None or saved[0].bundle != bundle else KeptWeights(saved[0].version, saved[1], saved[2])
+        if saved is None or saved[0].bundle != bundle:
+            return None
+        mark, weights, optimizer = saved
+        return KeptWeights(mark.version, weights, optimizer, mark.published)
 
     def save_personal(self, bundle: str, version: int, weights: Weights) -> None:
         self._save("personal", _Mark(bundle=bundle, version=version), weights, {})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from edge_client.bundle.folder import Bundle
@@ -31,19 +33,25 @@ def newest_kept(store: JobStore, bundle: Bundle, task: Task) -> KeptWeights:
 def current(server: Server, store: JobStore, bundle: Bundle, task: Task) -> KeptWeights:
     """The version that a task of mode epoch starts from."""
     kept = newest_kept(store, bundle, task)
-    if kept.version != task.version:
+    if (kept.version, kept.published) != (task.version, task.published or kept.published):
         kept = downloaded(server, kept, bundle.manifest, task)
         if kept.version != task.version:
             what = f"the weights are at version {kept.version}, the task starts from {task.version}: its round is over"
             raise ServerError(what, code="stale")
+        kept = replace(kept, published=task.published)
         store.save_weights(task.bundle, kept)
     return kept
 
 
 def downloaded(server: Server, kept: KeptWeights, manifest: Manifest, task: Task) -> KeptWeights:
-    """What has changed since the version that is kept, or everything where the server does not know that one."""
+    """What has changed since the version that is kept, or everything where the server does not know that one.
+
+    A number alone does not say that it is known: a server restored from a backup counts on from an earlier version.
+    """
+    is_of_this_line = not (task.published and kept.version) or (kept.published and kept.version != task.version)
+    since = kept.version if is_of_this_line else -1
     try:
-        answer = server.weights(task.job, kept.version, largest(manifest))
+        answer = server.weights(task.job, since, largest(manifest), kept.published)
     except ServerError as error:
         if error.code != "stale":
             raise

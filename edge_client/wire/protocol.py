@@ -9,7 +9,7 @@ Tensors travel as safetensors, scalars as the records of `edge_client.wire.scala
     GET  /v1/open-jobs                  [OpenJob]: what the running jobs ask of rows
     POST /v1/check-in                   CheckIn -> CheckedIn: a task, or when to come back
     GET  /v1/bundles/{sha256}/{path}    a file of a bundle; the manifest's own sha256 names the bundle
-    GET  /v1/jobs/{job}/weights?since=V safetensors: the parameters that changed after version V
+    GET  /v1/jobs/{job}/weights?since=V safetensors: the parameters that changed after version V, published when it says
     GET  /v1/jobs/{job}/steps?since=V   records of iterations after version V, waiting up to `wait` seconds for one
     PUT  /v1/tasks/{task}/update        safetensors with a Report in its metadata -> Receipt
     GET  /v1/tasks/{task}/sum           where a sum stands (`edge_client.sums.messages`)
@@ -61,6 +61,8 @@ Positive = Annotated[int, Ge(1), Le(2**20)]
 Version = Annotated[int, Ge(0), Le(2**31 - 1)]
 Index = Annotated[int, Ge(0), Lt(2**16)]
 """The largest number of a unit, a segment or a member of a secure sum."""
+Moment = Annotated[float, Ge(0), Le(1e12)]
+"""Seconds since 1970, by the server's clock."""
 Wait = Annotated[float, Ge(0), Le(1e6)]
 Rate = Annotated[float, Gt(0), Lt(1e3)]
 
@@ -258,6 +260,9 @@ class Task:
     and its report tells no loss and no number of examples."""
     sum: Sum | None = None
     """How the update is added to others' in secret; None where it is sent as it is."""
+    published: Moment = 0.0
+    """When the version to start from was published, which tells it from one of the same number that a server restored
+    from a backup has lost. 0: not told, as of version 0, in mode iteration and by servers of an earlier version."""
 
 
 @dataclass(frozen=True)

@@ -133,9 +133,10 @@ class Server:
                 raise
             return []
 
-    def weights(self, job: str, since: int, most: int) -> Tensors | None:
-        """Fetch what changed after a version, bounded in bytes; None when nothing did."""
-        answer = self._request("GET", f"/jobs/{quote(job, safe='')}/weights", params={"since": since}, limit=most)
+    def weights(self, job: str, since: int, most: int, published: float = 0.0) -> Tensors | None:
+        """Fetch what changed after a version that was published then, bounded in bytes; None when nothing did."""
+        asked = {"since": since} | ({"published": published} if published and since > 0 else {})
+        answer = self._request("GET", f"/jobs/{quote(job, safe='')}/weights", params=asked, limit=most)
         return None if answer.response.status_code == HTTPStatus.NO_CONTENT else tensors_of(answer)
 
     def steps(self, job: str, since: int, most: int, wait: float = 0.0) -> bytes | Tensors:

@@ -85,6 +85,15 @@ class DeviceList(BaseModel):
     devices: list[ListedDevice]
 
 
+class FleetView(BaseModel):
+    """How many devices there are, and the first of them."""
+
+    states: dict[str, int]
+    """The number of devices in each state."""
+    first: list[str]
+    """The ids of those that a job's page shows: the ones at work, then those that wait, by their names."""
+
+
 class UnitView(BaseModel):
     """What is assigned as a whole, and where in the model it is."""
 
@@ -130,6 +139,19 @@ def list_devices(store: Store, totals: Totals) -> list[DeviceView]:
         known = devices.with_jobs(connection)
     heard_since = away_before(store)
     return [device_view(device, job, totals.get(device.id, Volume(0, 0)), heard_since) for device, job in known]
+
+
+def first_devices(store: Store, limit: int) -> tuple[FleetView, list[DeviceView]]:
+    """Count all devices, and list the first of them."""
+    every = DeviceQuery(away_before(store))
+    with store.database.read() as connection:
+        found = listing.page(connection, every, "state", 0, limit)
+        moved = traffic.by_device(connection, [one.device.id for one in found])
+        states = listing.count_states(connection, every)
+    rows = [
+        device_view(one.device, one.job, moved.get(one.device.id, Volume(0, 0)), every.heard_since) for one in found
+    ]
+    return FleetView(states=states, first=[row.id for row in rows]), rows
 
 
 def device_list(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from pydantic import BaseModel
@@ -17,7 +18,7 @@ from server.rounds.outcome.evaluation import task_of
 from server.rounds.places import fleet
 from server.rounds.rounds import wanted
 from server.rounds.secrecy.privacy import spent
-from server.storage.identities import audit, refusals
+from server.storage.identities import audit, devices, refusals
 from server.storage.schema.rows import Round
 from server.storage.store import Store
 from server.storage.work import metrics, parts, rounds, scalars, sums, traffic
@@ -142,6 +143,8 @@ class RefusalView(BaseModel):
     task: str | None
     code: str
     detail: str
+    name: str
+    """The device's."""
 
 
 class AuditView(BaseModel):
@@ -279,7 +282,8 @@ def traffic_of_rounds(store: Store, job: Job) -> list[RoundTrafficView]:
 def refusals_of(store: Store, job: Job, limit: int) -> list[RefusalView]:
     with store.database.read() as connection:
         known = refusals.newest_first(connection, job.id, limit)
-    return [RefusalView.model_validate(refused, from_attributes=True) for refused in known]
+        names = devices.names(connection, {one.device for one in known})
+    return [RefusalView(**asdict(one), name=names.get(one.device, one.device)) for one in known]
 
 
 def audit_log(store: Store, limit: int) -> list[AuditView]:

@@ -5,10 +5,10 @@ import { showAssignment } from "./assignment.js";
 import { Charts } from "./charts.js";
 import { showLearned, startDownload } from "./download.js";
 import { closeCompare, openCompare, refreshCompare, startCompare } from "./compare.js";
-import { closeDevice, openDevice, refreshDevice, startDevice } from "./device.js";
+import { closeDevice, openDevice, startDevice } from "./device.js";
 import { showDevices, startDevices } from "./devices.js";
 import { $, complain, text } from "./dom.js";
-import { closeFleet, openFleet, refreshFleet, startFleet } from "./fleet.js";
+import { closeFleet, openFleet, startFleet } from "./fleet.js";
 import { startForm } from "./form.js";
 import { count, percent, setClock } from "./format.js";
 import { accuracyOf, countDown, newestFirst, showJob, showList, startActions } from "./jobs.js";
@@ -27,7 +27,7 @@ const CONNECTION = {
 
 const TITLES = { device: "A device", devices: "Devices", tokens: "Enrol devices", compare: "Compare jobs" };
 
-const fleet = { jobs: new Map(), devices: new Map() };
+const fleet = { jobs: new Map(), devices: new Map(), states: {}, first: [] };
 let details = empty();
 let chosen = null;
 let stream = null;
@@ -53,8 +53,10 @@ const TAKE = {
   },
   devices: (rows) => {
     rows.forEach((row) => fleet.devices.set(row.id, row));
-    refreshDevice();
-    refreshFleet();
+  },
+  fleet: ({ states, first }) => {
+    Object.assign(fleet, { states, first });
+    fleet.devices.forEach((_, id) => first.includes(id) || fleet.devices.delete(id));
   },
   rounds: (rows) => rows.forEach((row) => details.rounds.set(row.number, row)),
   metrics: (rows) =>
@@ -151,8 +153,8 @@ function drawn() {
     assignment: any("assignment"),
     advice: any("advice"),
     log: any("jobs", "rounds", "refusals"),
-    refusals: any("refusals", "jobs", "devices"),
-    devices: any("devices", "clock"),
+    refusals: any("refusals", "jobs"),
+    devices: any("devices", "fleet", "clock"),
   };
   wanted = new Set();
   if (chosen === null && fleet.jobs.size) {
@@ -163,7 +165,7 @@ function drawn() {
   $("job").hidden = !shown;
   $("compare-link").hidden = fleet.jobs.size < 2;
   if (parts.list) showList(fleet.jobs, chosen);
-  if (parts.devices) showDevices(fleet.devices);
+  if (parts.devices) showDevices(fleet);
   if (!shown) return;
   const accuracy = accuracyOf(shown);
   const told = accuracy == null ? "" : `, ${percent(accuracy)}`;
@@ -178,7 +180,7 @@ function drawn() {
   if (parts.job) showSettings(shown);
   if (parts.log) refreshLog(shown);
   if (parts.assignment) showAssignment(details.assignment);
-  if (parts.refusals) showRefusals(shown, details.refusals, fleet.devices);
+  if (parts.refusals) showRefusals(shown, details.refusals);
 }
 
 // --- coming and going ---
@@ -196,13 +198,14 @@ function leave() {
   for (const close of [closeDevice, closeFleet, closeCompare, closeTokens]) close();
   fleet.jobs.clear();
   fleet.devices.clear();
+  Object.assign(fleet, { states: {}, first: [] });
   chosen = null;
 }
 
 function start() {
   const changed = (row) => take("jobs", [row]);
   startActions({ chosen: job, changed, say });
-  startForm({ changed, say, devices: () => [...fleet.devices.values()] });
+  startForm({ changed, say, states: () => fleet.states });
   startDownload({ chosen: job, say });
   $("log-details").addEventListener("toggle", () => job() && refreshLog(job()));
   startDevices(() => draw("devices"));

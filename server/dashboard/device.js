@@ -7,10 +7,9 @@ import { ago, bytes, count, digits, duration, partStates, plural } from "./forma
 import { linkTo } from "./pages.js";
 import { may } from "./people.js";
 
-const EVERY = 2000; // milliseconds between two looks, at least
+const EVERY = 2000; // milliseconds between two looks
 
 let shown = null; // its id
-let asked = 0;
 let waiting = null;
 
 const path = (what = "") => `v1/devices/${encodeURIComponent(shown)}${what}`;
@@ -52,20 +51,15 @@ export function openDevice(id) {
 
 export function closeDevice() {
   shown = null;
-}
-
-/** Something about devices changed: look again, though not all the time. */
-export function refreshDevice() {
-  if (shown === null || waiting !== null) return;
-  waiting = setTimeout(load, Math.max(0, asked + EVERY - Date.now()));
+  clearTimeout(waiting);
 }
 
 async function load() {
   clearTimeout(waiting);
-  waiting = null;
   if (shown === null) return;
+  waiting = setTimeout(load, EVERY);
+  if (document.hidden) return;
   const id = shown;
-  asked = Date.now();
   try {
     const device = await call("GET", path("?limit=50"));
     if (id === shown) show(device);

@@ -5,7 +5,6 @@ import { ago, bytes, count, digits } from "./format.js";
 import { linkTo } from "./pages.js";
 
 const ORDER = ["training", "waiting", "away", "revoked"];
-const SHOWN = 20; // of those at work first; all have a page of their own
 
 const profile = (device) => device.profile ?? {};
 
@@ -38,17 +37,16 @@ export function startDevices(redraw) {
   text($("address"), location.origin);
 }
 
-export function showDevices(devices) {
+/** `states` counts all devices; of those that the server names first there are rows, in its order. */
+export function showDevices({ devices, states, first }) {
   place();
-  const found = [...devices.values()].sort(
-    (a, b) => ORDER.indexOf(a.state) - ORDER.indexOf(b.state) || a.name.localeCompare(b.name, "en", { numeric: true }),
-  );
-  const rows = found.slice(0, SHOWN);
-  $("devices-scroll").hidden = $("devices-text").hidden = !found.length;
-  $("no-device").hidden = found.length > 0;
-  $("all-devices").hidden = rows.length === found.length;
-  text($("all-devices"), `All ${count(found.length)} devices`);
-  const counts = ORDER.map((state) => [state, found.filter((device) => device.state === state).length]);
+  const rows = first.map((id) => devices.get(id)).filter(Boolean);
+  const counts = ORDER.map((state) => [state, states[state] ?? 0]);
+  const total = counts.reduce((sum, [, number]) => sum + number, 0);
+  $("devices-scroll").hidden = $("devices-text").hidden = !total;
+  $("no-device").hidden = total > 0;
+  $("all-devices").hidden = rows.length === total;
+  text($("all-devices"), `All ${count(total)} devices`);
   text(
     $("devices-text"),
     counts
@@ -56,5 +54,5 @@ export function showDevices(devices) {
       .map(([state, number]) => `${count(number)} ${state}`)
       .join(", "),
   );
-  if (found.length) fill($("devices"), COLUMNS, rows, (device) => device.id);
+  if (total) fill($("devices"), COLUMNS, rows, (device) => device.id);
 }

@@ -7,14 +7,13 @@ import { ago, bytes, count, digits, plural } from "./format.js";
 import { inHash, linkTo } from "./pages.js";
 import { may } from "./people.js";
 
-const EVERY = 3000; // milliseconds between two looks, at least
+const EVERY = 3000; // milliseconds between two looks
 const PAUSE = 250; // milliseconds without a key, after which somebody has typed
 const PAGE = 50;
 const STATES = ["training", "waiting", "away", "revoked"];
 const FALLING = new Set(["last_seen", "failed", "created"]); // what is newest comes first
 
 let shown = null; // what is asked for, while the page is shown
-let asked = 0;
 let waiting = null;
 let rows = [];
 const chosen = new Set();
@@ -64,13 +63,8 @@ export function openFleet() {
 
 export function closeFleet() {
   shown = null;
+  clearTimeout(waiting);
   chosen.clear();
-}
-
-/** Something about devices changed: look again, though not all the time. */
-export function refreshFleet() {
-  if (shown === null || waiting !== null) return;
-  waiting = setTimeout(load, Math.max(0, asked + EVERY - Date.now()));
 }
 
 /** Look for something else. */
@@ -88,10 +82,10 @@ function look(changes) {
 
 async function load() {
   clearTimeout(waiting);
-  waiting = null;
   if (shown === null) return;
+  waiting = setTimeout(load, EVERY);
+  if (document.hidden) return;
   const of = { ...shown };
-  asked = Date.now();
   const query = new URLSearchParams({ order: of.order, descending: of.descending, offset: of.offset, limit: PAGE });
   if (of.search) query.set("search", of.search);
   if (of.state) query.set("state", of.state);

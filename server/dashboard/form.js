@@ -11,8 +11,8 @@ const ROUNDS = 100; // where neither the preset nor anybody says how many
 
 let bundles = [];
 
-/** `changed(job)` takes the new job; `say(text)` tells screen readers; `devices()` gives all that are known. */
-export function startForm({ changed, say, devices }) {
+/** `changed(job)` takes the new job; `say(text)` tells screen readers; `states()` counts devices by their states. */
+export function startForm({ changed, say, states }) {
   const form = $("job-form");
   const fields = form.elements;
   let described = null; // what the server said of all settings
@@ -35,7 +35,7 @@ export function startForm({ changed, say, devices }) {
     } catch (error) {
       complain($("job-form-error"), error.message);
     }
-    proposeDevices(fields.per_round, devices());
+    proposeDevices(fields.per_round, states());
     $("no-bundle").hidden = bundles.length > 0;
     $("job-fields").hidden = !bundles.length;
     $("job-start").disabled = !bundles.length;
@@ -136,8 +136,8 @@ function reset(form) {
 }
 
 /** As many as are here, where nobody has typed. */
-function proposeDevices(field, devices) {
-  const here = devices.filter(({ state }) => state === "training" || state === "waiting").length;
+function proposeDevices(field, { training = 0, waiting = 0 }) {
+  const here = training + waiting;
   text($("clients-hint"), here ? `${plural(here, "device is", "devices are")} here.` : "No device is here yet.");
   if (!field.dataset.typed) field.value = Math.min(here, MOST) || field.defaultValue;
 }

@@ -14,9 +14,9 @@ const WHY = {
   failed: "given back by the device",
 };
 
-const deviceOf = ({ device }, devices) => h("a", { href: linkTo("device", device) }, devices.get(device)?.name ?? device);
+const deviceOf = ({ device, name }) => h("a", { href: linkTo("device", device) }, name);
 
-export function showRefusals(job, refusals, devices) {
+export function showRefusals(job, refusals) {
   const rows = Object.entries(job.refused)
     .sort(([, a], [, b]) => b - a)
     .map(([code, number]) => {
@@ -30,7 +30,7 @@ export function showRefusals(job, refusals, devices) {
     ["meaning", (row) => WHY[row.code] ?? "", "wrap"],
     ["count", (row) => count(row.number), "number"],
     ["newest", (row) => row.newest?.detail ?? "", "wrap"],
-    ["device", (row) => (row.newest ? deviceOf(row.newest, devices) : ""), "named"],
+    ["device", (row) => (row.newest ? deviceOf(row.newest) : ""), "named"],
     ["when", (row) => (row.newest ? ago(row.newest.time) : "")],
   ];
   if (rows.length) fill($("refusals"), columns, rows, (row) => row.code);

@@ -16,6 +16,7 @@ from server.project.running import Running
 from server.start.port import free_port, write_port
 
 SERVER = "server"
+_TRIES = 5
 LEAST_ROWS = 2
 """Of a trial device: one to learn from, and one that it holds back."""
 _OFTEN = "SPRY_RETRY_SECONDS", "2"
@@ -31,9 +32,31 @@ def publisher(project: Project) -> str:
 
 
 def start_server(project: Project, running: Running) -> bool:
-    """Whether it had to be started."""
+    """Start it where it does not run, and say whether that was so.
+
+    Another program may take the port while it starts. One that no device knows yet then gets another port.
+    """
     if SERVER in running.names:
         return False
+    is_new = not project.server.exists()
+    for _ in range(_TRIES):
+        if _starts(project, running, is_new=is_new):
+            return True
+    raise ProjectError(f"other programs took {_TRIES} ports while the server started; run `spry up` again")
+
+
+def _starts(project: Project, running: Running, *, is_new: bool) -> bool:
+    """False where a new one's port was taken meanwhile, and it has another now."""
+    try:
+        _start(project, running)
+    except ProjectError:
+        if not (is_new and _is_taken(project) and _move(project)):
+            raise
+        return False
+    return True
+
+
+def _start(project: Project, running: Running) -> None:
     part = project.file.server
     arguments = ["serve", "--host", part.host, "--port", str(part.port), "--data", str(project.server)]
     if part.tls_cert:
@@ -44,7 +67,6 @@ def start_server(project: Project, running: Running) -> bool:
     settings = {f"SPRY_{name.upper()}": str(value) for name, value in part.settings.items()}
     running.start(SERVER, log, *arguments, **{_OFTEN[0]: _OFTEN[1]} | settings)
     wait_for_server(project.url, lambda: running.check(SERVER), log, project.admin_token)
-    return True
 
 
 def settle_port(project: Project, *, write: bool = True) -> None:
@@ -54,19 +76,33 @@ def settle_port(project: Project, *, write: bool = True) -> None:
         project: whose server it is.
         write: into its file; else it is only refused what cannot be settled.
     """
+    if not _is_taken(project):
+        return
+    part = project.file.server
+    is_movable = not project.server.exists() and free_port(part.host) is not None
+    if not is_movable or (write and not _move(project)):
+        raise ProjectError(
+            f"the server cannot listen on {part.host}, port {part.port}: another program has it, or it is none of "
+            f"this machine; end what listens there, or change it in {file.FILE}, and tell devices"
+        )
+
+
+def _is_taken(project: Project) -> bool:
     part = project.file.server
     try:
         check_free(part.host, part.port)
     except ServerConfigError:
-        port = None if project.server.exists() else free_port(part.host)
-        if port is not None and not write:
-            return
-        if port is None or not write_port(project.folder, port):
-            raise ProjectError(
-                f"the server cannot listen on {part.host}, port {part.port}: another program has it, or it is none of "
-                f"this machine; end what listens there, or change it in {file.FILE}, and tell devices"
-            ) from None
-        project.file = file.read(project.folder / file.FILE)
+        return True
+    return False
+
+
+def _move(project: Project) -> bool:
+    """Write the next free port into the project's file; False where there is none, or no line for it."""
+    port = free_port(project.file.server.host)
+    if port is None or not write_port(project.folder, port):
+        return False
+    project.file = file.read(project.folder / file.FILE)
+    return True
 
 
 def start_devices(project: Project, running: Running, count: int, token: str) -> None:

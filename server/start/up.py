@@ -56,9 +56,7 @@ def up(
         if SERVER not in running.names:
             settle_port(home, write=False)  # what cannot be is said before an export is waited for
         _export(home, screen)
-        _settle(home, running, screen)
-        if start_server(home, running):
-            screen.say(f"[green]✓[/green] The server runs; its dashboard: [link]{_dashboard(home)}[/link]")
+        _serve(home, running, screen)
         with _administrator(home) as administrator:
             job, new = ensure_job(home, administrator)
             token = invitation(home, administrator, trust)
@@ -126,13 +124,16 @@ def down(project: FolderOption = None) -> None:
     say(f"ended: {', '.join(stopped)}" if stopped else "nothing was running")
 
 
-def _settle(home: Project, running: Running, screen: Screen) -> None:
-    """The address that the server listens on."""
+def _serve(home: Project, running: Running, screen: Screen) -> None:
+    """Start the server where it does not run, on another port where a new one's is taken."""
     asked = home.file.server.port
     if SERVER not in running.names:
         settle_port(home)
+    started = start_server(home, running)
     if (port := home.file.server.port) != asked:
         screen.say(f"Port {asked} is another program's: spry.toml has {port} now")
+    if started:
+        screen.say(f"[green]✓[/green] The server runs; its dashboard: [link]{_dashboard(home)}[/link]")
 
 
 def _export(home: Project, screen: Screen) -> None:

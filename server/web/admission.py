@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.text import CONTROLS
-from server.web.bodies import Crowd, parsed, read, taken_by
+from server.web.bodies import Crowd, parsed, read, strict_for, taken_by
 from server.web.connections import proved
 from server.web.problems import problem
 
@@ -58,7 +58,7 @@ class Route(APIRoute):
         if self.body_field is None:
             return handler
         asking = Dependant(dependencies=[asked for asked in self.dependant.dependencies if asked.call in _FIRST])
-        taken = taken_by(self.endpoint)
+        taken, strict = taken_by(self.endpoint), strict_for(self.body_field.field_info.annotation)
 
         async def admitted(request: Request) -> Response:
             settings = request.app.state.services.store.settings
@@ -70,7 +70,10 @@ class Route(APIRoute):
             else:
                 with _crowd.patience(settings.patience_seconds) as seconds:
                     content = await read(request, min(limit, _STRANGERS), seconds)
-            return await handler(_Read(request.scope, content, parsed(content, taken)))
+            message = parsed(content, taken)
+            if strict is not None:
+                strict.check(content)
+            return await handler(_Read(request.scope, content, message))
 
         return admitted
 

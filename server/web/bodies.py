@@ -8,12 +8,14 @@ import json
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from anyio import fail_after
 from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import TypeAdapter, ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from server.errors import Refusal
@@ -32,6 +34,7 @@ _CROWD = 32
 _HURRY = 1.0
 """Seconds that each of a crowd has."""
 
+_Said = TypeVar("_Said")
 _Route = TypeVar("_Route", bound=Callable[..., Any])
 
 
@@ -157,6 +160,34 @@ def _cleaned(value: Any) -> Any:
 
 def _unfit(why: str) -> Refusal:
     return Refusal(422, "invalid", f"the request does not fit: {why}")
+
+
+class Strict(Generic[_Said]):
+    """Reads messages of devices out of JSON: each value is of the type that the protocol names, as in a report.
+
+    Pydantic takes the text "9" and the truth for numbers, where nobody says otherwise. What people write in forms and
+    files may be read so; a device that says so is none of this protocol.
+    """
+
+    def __init__(self, kind: type[_Said]) -> None:
+        self._adapter = TypeAdapter(kind)
+
+    def read(self, content: bytes | str) -> _Said:
+        """The message; pydantic's `ValidationError` where it does not fit."""
+        return self._adapter.validate_json(content, strict=True)
+
+    def check(self, content: bytes) -> None:
+        """Refuse a body as FastAPI would."""
+        try:
+            self.read(content)
+        except ValidationError as error:
+            told = error.errors(include_url=False, include_context=False, include_input=False)
+            raise RequestValidationError([one | {"loc": ("body", *one["loc"])} for one in told]) from None
+
+
+def strict_for(kind: Any) -> Strict[Any] | None:
+    """The reader of a message of `edge_client.wire.protocol`, which are dataclasses; people's are pydantic's models."""
+    return Strict(kind) if isinstance(kind, type) and is_dataclass(kind) else None
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

@@ -16,12 +16,13 @@ from edge_client.wire.proofs import digest_of
 from edge_client.wire.protocol import CheckedIn, CheckIn
 from server.control.credentials import digest
 from server.control.proofs import Signed
+from server.web.bodies import Strict
 from server.web.connections import proved
 from server.web.services import Services, signed
 
 _PATH = "/v1/check-in"
 _LARGEST = 4096
-_CHECK_IN, _CHECKED_IN = TypeAdapter(CheckIn), TypeAdapter(CheckedIn)
+_CHECK_IN, _CHECKED_IN = Strict(CheckIn), TypeAdapter(CheckedIn)
 
 
 class AtOnce:
@@ -74,7 +75,7 @@ def _answer(services: Services, device: str, head: Signed, body: bytes) -> bytes
     if head.proof and not roster.is_newer(device, moment):
         return None
     try:
-        check_in = _CHECK_IN.validate_json(body)
+        check_in = _CHECK_IN.read(body)
     except ValidationError:
         return None
     answer = services.offers.answer_at_once(device, check_in)

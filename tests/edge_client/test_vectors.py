@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
+from tests.vectors import make_answers
 from tests.vectors.make_training import PATH, vectors
 
 
@@ -36,3 +37,10 @@ def test_training_vectors_are_up_to_date():
     assert found.keys() == kept.keys()
     for name, value in found.items():
         np.testing.assert_array_equal(kept[name], value)
+
+
+def test_vectors_of_answers_are_up_to_date():
+    """Other clients take of a server what this one does."""
+    found = json.loads(json.dumps(make_answers.vectors()))
+    assert json.loads(make_answers.PATH.read_text()) == found
+    assert {taken for *_, taken in found["cases"]} == {True, False}

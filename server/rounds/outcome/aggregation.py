@@ -15,6 +15,7 @@ from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest
 from edge_client.wire.protocol import Report
 from edge_client.wire.scalars import Participant
+from server.means.rule import FEWEST
 from server.means.trimmed import trimmed
 from server.means.units import WEIGHT_BOUND
 
@@ -68,15 +69,26 @@ class Mean:
         return {name: (np.sqrt(sums.squares) / sums.examples).astype(np.float32) for name, sums in self._sums.items()}
 
 
-def bounded(counts: Sequence[float], bound: float) -> list[float]:
-    """Weights of which none is more than `bound` times the median one; of an even number the lower median counts.
+def largest_weight(counts: Sequence[float], bound: float) -> float:
+    """Give what one device may weigh: no more than a second one says of itself, nor than `bound` times the median one.
 
-    A device says itself how many examples it has: no more than a share of the mean must hang on its word.
+    A device says itself how many examples it has: no more than a share of the mean must hang on its word. Of an even
+    number the lower median counts; of two devices neither vouches for the other.
     """
-    if not counts:
-        return []
-    largest = bound * statistics.median_low(counts)
-    return [min(count, largest) for count in counts]
+    most = bound * statistics.median_low(counts)
+    return min(most, sorted(counts)[-2]) if len(counts) >= FEWEST else most
+
+
+def bounded(counts: Sequence[float], bound: float) -> list[float]:
+    """Shorten the weights of a round's devices to what one may weigh."""
+    most = largest_weight(counts, bound) if counts else 0.0
+    return [min(count, most) for count in counts]
+
+
+def _within(counts: Sequence[float], bound: float) -> list[float]:
+    """Shorten the weights of a unit's holders, who may be few, to `bound` times the median one."""
+    most = bound * statistics.median_low(counts)
+    return [min(count, most) for count in counts]
 
 
 def mean_claim(values: Sequence[float], counts: Sequence[int], bound: float, *, robust: bool) -> float:
@@ -105,7 +117,7 @@ def mean_steps(reports: Sequence[Report], lengths: Sequence[float], bound: float
         bound: how often the median one may weigh.
     """
     weights = bounded([report.examples for report in reports], bound)
-    steps = bounded([report.steps for report in reports], max(bound, STEPS_BOUND))
+    steps = _within([report.steps for report in reports], max(bound, STEPS_BOUND))
     usual, far = statistics.median_low(report.steps for report in reports), statistics.median_low(lengths)
     most = [STEPS_BOUND * usual * max(1.0, length / far if far > 0 else 1.0) for length in lengths]
     each = zip(steps, most, weights, strict=True)
@@ -114,10 +126,10 @@ def mean_steps(reports: Sequence[Report], lengths: Sequence[float], bound: float
 
 def bounded_scalars(clients: Sequence[Participant], bound: float) -> list[Participant]:
     """Mode iteration: the same, in each unit. A record has one weight for all units of a client: the least of them."""
-    largest = [float("inf")] * len(clients)
-    for unit in {None, *(unit for client in clients for unit in client.units)}:  # None: the head, which all hold
-        holders = [number for number, client in enumerate(clients) if unit is None or unit in client.units]
-        counts = bounded([clients[number].report.examples for number in holders], bound)
+    largest = bounded([client.report.examples for client in clients], bound)
+    for unit in {unit for client in clients for unit in client.units}:
+        holders = [number for number, client in enumerate(clients) if unit in client.units]
+        counts = _within([clients[number].report.examples for number in holders], bound)
         for number, count in zip(holders, counts, strict=True):
             largest[number] = min(largest[number], count)
     return [
@@ -135,7 +147,7 @@ class Holder(NamedTuple):
 
 
 def weights_of(holders: Sequence[Holder], bound: float, manifest: Manifest) -> list[dict[str, float]]:
-    """What clients weigh in each parameter: their examples, bounded among the holders of each unit, times clarity.
+    """What clients weigh in each parameter: their examples, bounded in the round and among holders, times clarity.
 
     The head's gradient is the same for all.
     """
@@ -144,12 +156,12 @@ def weights_of(holders: Sequence[Holder], bound: float, manifest: Manifest) -> l
         for unit in holder.clarity:
             of_unit[unit].append(client)
     weights: list[dict[str, float]] = [{} for _ in holders]
+    believed = bounded([holder.examples for holder in holders], bound)
     for unit, clients in of_unit.items():
-        counts = bounded([holders[client].examples for client in clients], bound)
+        counts = _within([believed[client] for client in clients], bound)
         for client, count in zip(clients, counts, strict=True):
             clear = count * holders[client].clarity[unit]
             weights[client].update((parameter.name, clear) for parameter in manifest.units[unit].parameters)
-    counts = bounded([holder.examples for holder in holders], bound)
-    for client, count in enumerate(counts):
+    for client, count in enumerate(believed):
         weights[client].update((parameter.name, count) for parameter in manifest.head)
     return weights

@@ -10,6 +10,13 @@ from server.jobs.job import Job
 from server.storage.store import Store
 
 
+def check_known(store: Store, job: Job, since: int, published: float | None) -> None:
+    """Refuse a version that was published at another moment: a backup that was restored did not have it yet."""
+    if published and since > 0 and store.models.published(job.id, since) != published:
+        what = f"version {since} of job {job.name} is not the one that was published at {published:.3f}"
+        raise Refusal(409, "stale", f"{what}; ask for all with since=-1")
+
+
 def weights_since(store: Store, job: Job, since: int) -> bytes:
     """Safetensors of the parameters that moved after a version, all for -1.
 

@@ -273,6 +273,7 @@ class Offers:
             measure=is_to_measure(self._store, job, part.slot, version),
             clip=clip_for(self._store, job, version),
             sum=sum_of(self._store, job, part),
+            published=self._store.models.published(job.id, version) if settings.training.mode == "epoch" else 0.0,
         )
 
     # --- what devices said ---

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import math
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -24,6 +23,7 @@ from edge_client.sums.streams import KEY
 from edge_client.wire.protocol import Sum, Training
 from server.jobs.job import Job
 from server.privacy.shares import share_of
+from server.rounds.outcome.aggregation import largest_weight
 from server.rounds.outcome.evaluation import task_of
 from server.rounds.secrecy.privacy import pay_for_sum
 from server.storage.schema.rows import Part, Round
@@ -150,7 +150,7 @@ def _cap(job: Job, declared: Sequence[int | None]) -> int:
     if job.settings.is_private:
         return 1
     told = [_taken(job.settings.training, count) for count in declared if count]
-    return math.ceil(job.settings.weight_bound * statistics.median_low(told)) if told else 1
+    return math.ceil(largest_weight(told, job.settings.weight_bound)) if told else 1
 
 
 def _taken(training: Training, declared: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,6 +14,7 @@ from edge_client.wire.protocol import Report
 from server.jobs.settings import JobSettings
 from server.privacy.noise import key_of
 from server.privacy.shares import share_of
+from server.rounds.outcome.aggregation import largest_weight
 from server.rounds.outcome.outcomes import Outcome
 from server.rounds.secrecy.totals import mean_of_sum
 from server.simulation.compute.work import ClientPart, Trained
@@ -38,7 +38,7 @@ def summed(
     kind = task_named(plan.task)
     scores = [score.name for score in kind.scores if score.name != kind.counted]
     reports = [Report(**one.report) for _, one in both]
-    cap = math.ceil(settings.weight_bound * statistics.median_low([one.examples for one in reports]))
+    cap = math.ceil(largest_weight([one.examples for one in reports], settings.weight_bound))
     total = Total()
     for (member, one), report in zip(both, reports, strict=True):
         units = member.task.units

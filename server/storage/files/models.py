@@ -156,6 +156,12 @@ class Models:
         with self._database.read() as connection:
             return [bytes(data) for data in connection.execute(query).scalars()]
 
+    def published(self, job: str, version: int) -> float:
+        """When a version was published: two of one number have never the same moment. 0 where that is not kept."""
+        query = select(versions.c.created).where(versions.c.job == job, versions.c.version == version)
+        with self._database.read() as connection:
+            return float(connection.execute(query).scalar() or 0.0)
+
     def changed_since(self, job: Job, since: int) -> set[str] | None:
         """The parameters that moved in the rounds after a version (mode epoch); None where that is not kept."""
         after = versions.c.version > since, versions.c.version <= job.version

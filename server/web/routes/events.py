@@ -25,8 +25,8 @@ router = APIRouter(prefix="/v1", tags=["operations"])
 _LOOK = 1.0
 _ROUNDS = 200
 _REFUSALS = 50
-_TOTALS_EVERY = 5.0
-"""Seconds; bytes come into the database about as often."""
+_DEVICES = 20
+"""Those at work first; a page of their own has all."""
 _ADVISE_EVERY = 2.0
 """Seconds: who could take part is looked for among all devices."""
 _SETTLED = 60.0
@@ -38,8 +38,9 @@ async def events(services: UseServices, request: Request, job: str | None = None
     """Server-sent events about all jobs and devices, and in detail about one job, given by id or name.
 
     `jobs`, `devices`, `rounds`, `metrics`, `traffic` and `refusals` are lists: all rows at first, and later those that
-    are new or changed, each whole. `assignment` is one object, or null before the first device has joined;
-    `advice` is a list of lines, whole at each change.
+    are new or changed, each whole. `devices` are the first that `fleet` names, which counts all by their states; others
+    are at `/v1/fleet`. `assignment` is one object, or null before the first device has joined; `advice` is a list of
+    lines, whole at each change.
     """
     chosen = None if job is None else (await run_in_threadpool(find_job, services.store, job)).id
     return stream(services, request, ("fleet", chosen), lambda: Feed(services.store, chosen), _LOOK)
@@ -70,6 +71,11 @@ class _Told:
             for key in sorted(self._known)[: -self._most]:
                 del self._known[key]
 
+    def only(self, keys: Iterable[Any]) -> None:
+        """Forget rows that pages show no more; they are told again when they come back."""
+        kept = set(keys)
+        self._known = {key: text for key, text in self._known.items() if key in kept}
+
     def all(self) -> Iterable[ServerSentEvent]:
         if self._any:
             yield ServerSentEvent(self._name, f"[{','.join(self._known.values())}]")
@@ -87,6 +93,7 @@ class Feed:
         self._metrics = _Told("metrics", "round", "name")
         self._traffic = _Told("traffic", "round")
         self._refusals = _Told("refusals", "id", most=_REFUSALS)
+        self._fleet: str | None = None
         self._assignment: str | None = None
         self._advice: tuple[float, str, str | None] = (-_ADVISE_EVERY, "", None)
         self._round = 0
@@ -94,13 +101,12 @@ class Feed:
         self._moved: object = None
         self._refused: object = None
         self._settled: set[str] = set()
-        self._totals: tuple[float, fleet.Totals] = (-_TOTALS_EVERY, {})
 
     def news(self) -> News:
         known = list_jobs(self._store)
         shown = {job.id: views.job(self._store, job) for job in known if job.id not in self._settled}
         self._settled = {job.id for job in known if job.ended is not None and self._store.now() > job.ended + _SETTLED}
-        told = [*self._jobs.news(shown.values()), *self._devices.news(self._all_devices())]
+        told = [*self._jobs.news(shown.values()), *self._first_devices()]
         for job in known:
             if job.id == self._chosen and job.id in shown:
                 told += self._details(job, shown[job.id])
@@ -110,15 +116,16 @@ class Feed:
         """All that a page must be told which comes now."""
         lists = (self._jobs, self._devices, self._rounds, self._metrics, self._traffic, self._refusals)
         told = [event for known in lists for event in known.all()]
-        ones = {"advice": self._advice[2], "assignment": self._assignment}
+        ones = {"fleet": self._fleet, "advice": self._advice[2], "assignment": self._assignment}
         return told + [ServerSentEvent(name, text) for name, text in ones.items() if text is not None]
 
-    def _all_devices(self) -> list[fleet.DeviceView]:
-        read, totals = self._totals
-        if time.monotonic() >= read + _TOTALS_EVERY:
-            totals = fleet.device_totals(self._store)
-            self._totals = time.monotonic(), totals
-        return fleet.list_devices(self._store, totals)
+    def _first_devices(self) -> Iterable[ServerSentEvent]:
+        known, rows = fleet.first_devices(self._store, _DEVICES)
+        yield from self._devices.news(rows)
+        self._devices.only((row.id,) for row in rows)
+        if (text := known.model_dump_json()) != self._fleet:
+            self._fleet = text
+            yield ServerSentEvent("fleet", text)
 
     def _advised(self, job: Job) -> Iterable[ServerSentEvent]:
         read, state, told = self._advice

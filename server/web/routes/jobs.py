@@ -24,7 +24,7 @@ from server.jobs.choices.starts import JobCost, cost_of
 from server.jobs.job import ENDED, PAUSED, RUNNING, Job
 from server.jobs.settings import JobSettings
 from server.rounds.outcome.late import as_begun
-from server.rounds.outcome.weights import steps_since, weights_since
+from server.rounds.outcome.weights import check_known, steps_since, weights_since
 from server.storage.jobs import find_job, list_jobs
 from server.storage.store import Store
 from server.web.admission import Route
@@ -37,6 +37,7 @@ _POLL = 0.02
 _LOOK = 1.0
 _LONGEST_WAIT = 60.0
 Version = Annotated[int, Query(ge=-1, lt=2**31)]
+Published = Annotated[float | None, Query(ge=0, description="When that version was published, as its task told")]
 After = Annotated[int, Query(ge=-1, lt=2**31, description="Only rounds with a higher number")]
 
 
@@ -232,9 +233,12 @@ _TENSORS: dict[int | str, dict[str, Any]] = {
 
 
 @router.get("/{job}/weights", responses=_TENSORS, response_class=Response)
-def weights(services: UseServices, device: Device, job: str, since: Version = -1) -> Response:
+def weights(
+    services: UseServices, device: Device, job: str, since: Version = -1, published: Published = None
+) -> Response:
     """The parameters that moved after a version; all of them, with the optimizer's state, in mode iteration."""
     known = as_begun(services.store, find_job(services.store, job), device.id)
+    check_known(services.store, known, since, published)
     headers = {VERSION_HEADER: str(known.version)}
     if since == known.version:
         return Response(status_code=204, headers=headers)

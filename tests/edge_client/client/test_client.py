@@ -539,7 +539,7 @@ def test_a_device_that_a_runtime_does_not_know_is_refused_at_once():
     assert chosen("torchscript", "cuda") == ["torchscript"]
 
 
-def test_a_crash_in_the_middle_of_a_task_reaches_the_operator(fleet, bundle):
+def test_a_crash_in_the_middle_of_a_task_reaches_the_operator_and_ends_no_client(fleet, bundle):
     fleet.job(bundle, per_round=2)
 
     def crash(event):
@@ -547,8 +547,12 @@ def test_a_crash_in_the_middle_of_a_task_reaches_the_operator(fleet, bundle):
         if event.kind == "progress":
             raise RuntimeError("the runtime broke " + "x" * 600)
 
-    with pytest.raises(RuntimeError, match="the runtime broke"):
-        fleet.client(on_event=crash).run(rounds=1)
+    done = fleet.client(on_event=crash).run(once=True)
+    assert (done.rounds, done.failures) == (0, 1)
+    (failed,) = fleet.told("failed")
+    assert "RuntimeError: the runtime broke" in failed.message
+    assert "Traceback" in failed.details["traceback"]
+    assert "in crash" in failed.details["traceback"]
     (told,) = fleet.call("GET", "/v1/jobs/topics/refusals").json()
     assert told["code"] == "failed"
     assert told["detail"].startswith("RuntimeError: the runtime broke")

@@ -5,8 +5,10 @@ import json
 import math
 from contextlib import suppress
 from dataclasses import asdict, replace
+from hashlib import sha256
 
 import httpx
+import hypothesis
 import msgspec
 import numpy as np
 import pytest
@@ -152,31 +154,94 @@ def task_of(bundle, task) -> dict:
 @settings(CALM, max_examples=25)
 @given(st.data())
 def test_any_task(tmp_path_factory, trainable, task, data):
-    import hashlib
+    manifest = (trainable / FILE_NAME).read_bytes()
+    given = spoiled(data.draw, task_of(sha256(manifest).hexdigest(), task))
+    with suppress(SpryError):
+        take_part(tmp_path_factory.mktemp("home"), trainable, manifest, given)
 
-    name = hashlib.sha256((trainable / FILE_NAME).read_bytes()).hexdigest()
-    given = spoiled(data.draw, task_of(name, task))
+
+@settings(CALM, max_examples=60)
+@given(st.data())
+def test_any_bundle(tmp_path_factory, trainable, task, data):
+    """Whose programs are not what its manifest says: the task goes back with one line that says why."""
+    written = json.loads((trainable / FILE_NAME).read_bytes())
+    for one in written["runtimes"].values():
+        one["trials"] = []  # they would find what is found without them
+    for _ in range(data.draw(st.integers(1, 3))):
+        misstate(data.draw, written, words_in(written))
+    manifest = json.dumps(written).encode()
+    home = tmp_path_factory.mktemp("home")
+    reasons = take_part(home, trainable, manifest, task_of(sha256(manifest).hexdigest(), task))
+    assert all(len(reason) <= 500 for reason in reasons)
+    hypothesis.event(reasons[0][:60] if reasons else "done")
+
+
+def words_in(value) -> list[str]:
+    """All texts of a message."""
+    if isinstance(value, dict | list):
+        return [word for one in (value.values() if isinstance(value, dict) else value) for word in words_in(one)]
+    return [value] if isinstance(value, str) else []
+
+
+def misstate(draw, value, words) -> None:
+    """Put another value of its type in the place of one of a message's."""
+    at, holder, key = value, value, None
+    while isinstance(at, dict | list) and at and (key is None or draw(st.integers(0, 7))):
+        holder, key = at, draw(st.sampled_from(sorted(at) if isinstance(at, dict) else range(len(at))))
+        at = at[key]
+    if isinstance(at, list):
+        holder[key] = draw(st.sampled_from([[], at[::-1], at[:-1], at * 2]))
+    elif isinstance(at, bool):
+        holder[key] = not at
+    elif isinstance(at, int | float):
+        holder[key] = draw(st.sampled_from([0, 1, 2, 3, 5, -1, 2**20, 2**40]))
+    elif isinstance(at, str):
+        holder[key] = draw(st.sampled_from(words))
+
+
+def test_a_program_that_gives_something_else(tmp_path, trainable, task):
+    """Where a block of the model is another program, which takes the same and whose result has another shape."""
+    manifest = json.loads((trainable / FILE_NAME).read_bytes())
+    for one in manifest["runtimes"].values():
+        one["trials"] = []
+        for program in one["programs"]:
+            for output in program["outputs"]:
+                output["shape"] = [*output["shape"], 1]
+    written = json.dumps(manifest).encode()
+    (reason,) = take_part(tmp_path, trainable, written, task_of(sha256(written).hexdigest(), task))
+    assert "where its manifest says float32 [" in reason
+
+
+def take_part(home, bundle, manifest: bytes, task: dict) -> list[str]:
+    """One look of a client at a server with a task of this bundle; the reasons for which it gave the task back."""
+    reasons: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
         path = request.url.path
         if path.startswith("/v1/bundles/"):
-            file = trainable / path.split("/", 4)[4]
+            file = bundle / path.split("/", 4)[4]
+            if file.name == FILE_NAME:
+                return httpx.Response(200, content=manifest)
             return httpx.Response(200, content=file.read_bytes()) if file.is_file() else httpx.Response(404)
         if path == "/v1/check-in":
-            return httpx.Response(200, json={"task": given})
+            return httpx.Response(200, json={"task": task})
         if path == "/v1/open-jobs":
             return httpx.Response(200, json=JOBS)
+        if path.endswith("/failure"):
+            reasons.append(json.loads(request.content)["reason"])
         if path.endswith("/weights"):
             return httpx.Response(200, headers={"X-Spry-Version": "1"}, content=b"\x00" * 9)
         return httpx.Response(201, json=ENROLLED | RECEIPT)
 
     client = Client(
-        "http://x", "t", ROWS, home=tmp_path_factory.mktemp("home"), transport=httpx.MockTransport(answer), patience=0,
-        pause=lambda _: None, threads=1, on_event=lambda event: plain([event.message, event.details]),
+        "http://x", "t", ROWS, home=home, transport=httpx.MockTransport(answer), patience=0, pause=lambda _: None,
+        threads=1, on_event=lambda event: plain([event.message, event.details]),
     )  # fmt: skip
-    with suppress(SpryError):
+    try:
         client.run(once=True)
-    client.close()
+    finally:
+        client.close()
+    return reasons
 
 
 @CALM

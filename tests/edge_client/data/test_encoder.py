@@ -1,10 +1,12 @@
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
-from edge_client import ProgramInputError
+from edge_client import BundleError, ProgramInputError
 from edge_client.data.encoder import TextEncoder
 from tests.edge_client import words
 from tests.edge_client.words import B_, BATCH, CLS, LENGTH, MANIFEST, SEP, A, C, D, E
@@ -85,6 +87,17 @@ def test_threads_that_share_a_tokenizer_each_cut_at_their_own_length():
 def test_a_batch_has_its_limits(encoder, count):
     with pytest.raises(ProgramInputError, match=f"expected 1 to 3 texts, got {count}"):
         encoder.encode(["a"] * count)
+
+
+def test_a_tokenizer_whose_library_panics_is_named():
+    """It raises what is no `Exception`."""
+    tokenizer = words.tokenizer()
+    hostile = json.loads(tokenizer.to_str())
+    hostile["post_processor"]["special_tokens"] = {}
+    encoder = TextEncoder(Tokenizer.from_str(json.dumps(hostile)), MANIFEST, BATCH, LENGTH)
+    for work in (lambda: encoder.encode(["a b"]), lambda: encoder.lengths(["a"]), lambda: encoder.cut("a")):
+        with pytest.raises(BundleError, match="the bundle's tokenizer fails on a text"):
+            work()
 
 
 def test_a_text_without_tokens_is_named():

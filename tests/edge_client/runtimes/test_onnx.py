@@ -100,6 +100,38 @@ def test_programs_are_loaded_once_and_released(tmp_path: Path, program: ProgramS
         runtime.release(program)
 
 
+def one_node(folder: Path, node: onnx.NodeProto, shape: tuple[int, ...]) -> ProgramSpec:
+    """A program of `size`, an integer, to `result`."""
+    size = helper.make_tensor_value_info("size", TensorProto.INT64, [1])
+    result = helper.make_tensor_value_info("result", TensorProto.FLOAT, None)
+    model = helper.make_model(
+        helper.make_graph([node], "program", [size], [result]), opset_imports=[helper.make_opsetid("", 21)],
+        ir_version=10,
+    )  # fmt: skip
+    spec = write_program(folder)
+    (folder / "program.onnx").write_bytes(model.SerializeToString())
+    return msgspec.structs.replace(
+        spec, inputs=(TensorSpec("size", "int64", (1,)),),
+        outputs=(TensorSpec("result", "float32", shape),),
+    )  # fmt: skip
+
+
+def test_a_program_that_fails_is_a_bundle_that_cannot_be_used(tmp_path: Path) -> None:
+    """Whatever its library raises: an error of ours in one line."""
+    program = one_node(tmp_path, helper.make_node("ConstantOfShape", ["size"], ["result"]), (2,))
+    with open_runtime("onnx", tmp_path, threads=1) as runtime:
+        assert runtime.run(program, {"size": np.array([2])})["result"].tolist() == [0, 0]
+        with pytest.raises(
+            BundleError, match=r"^block\.0\.plain \[2x3\] cannot be run: .* take another runtime$"
+        ) as caught:
+            runtime.run(program, {"size": np.array([-2])})
+        assert "\n" not in str(caught.value)
+        with pytest.raises(SpryError, match=r"out of memory in block\.0.*--low-memory"):
+            runtime.run(program, {"size": np.array([2**46])})
+        with pytest.raises(BundleError, match=r"comes as float32 \[3\] where its manifest says float32 \[2\]"):
+            runtime.run(program, {"size": np.array([3])})
+
+
 def test_a_program_that_is_wanted_no_more_is_freed(tmp_path: Path, program: ProgramSpec) -> None:
     (tmp_path / "other.onnx").write_bytes((tmp_path / "program.onnx").read_bytes())
     other = msgspec.structs.replace(program, file="other.onnx")

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from edge_client.bundle.folder import Bundle
-from edge_client.commands.outcome import MACHINE_ERRORS
 from edge_client.data.templates import Template
 from edge_client.data.turns import written
+from edge_client.errors import MACHINE_ERRORS
 from export.errors import ExportError
 from export.write import pack
 from tests import chats

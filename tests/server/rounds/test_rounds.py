@@ -376,6 +376,25 @@ def test_only_what_changed_is_downloaded(server, bundle_name):
     assert device.call("GET", "/v1/jobs/job/weights", 409, params={"since": 9}).json()["code"] == "stale"
 
 
+def test_a_version_is_known_by_when_it_was_published(server, bundle_name):
+    """A server restored from a backup publishes numbers again that devices have of the line that was lost."""
+    server.create_job(bundle_name, per_round=1, over_selection=1, optimizers=AVERAGE)
+    server.advance()
+    device = server.device()
+    assert device.task()["published"] == 0
+    play(server, [device], [0.1])
+    server.advance()
+    began = device.task()["published"]
+    assert began == server.store.models.published(server.call("GET", "/v1/jobs/job").json()["id"], 1) > 0
+    device.call("GET", "/v1/jobs/job/weights", 204, params={"since": 1, "published": began})
+    for since, published in ((1, began + 1e-3), (1, 5.0), (0, began)):
+        asked = {"since": since, "published": published}
+        if since:
+            assert device.call("GET", "/v1/jobs/job/weights", 409, params=asked).json()["code"] == "stale"
+        else:
+            device.call("GET", "/v1/jobs/job/weights", params=asked)
+
+
 def test_device_evaluation_is_summed(server, bundle_name):
     """Not of the first round's global model: its task layer, which nobody trained, is right by chance alone."""
     server.create_job(bundle_name, per_round=2, over_selection=1, device_evaluation=1, target=0.8)

@@ -6,6 +6,7 @@ import re
 import signal
 from types import SimpleNamespace
 
+import httpx
 import msgspec
 import pytest
 
@@ -171,10 +172,24 @@ def test_a_port_that_is_taken_while_the_server_starts(told, project, tmp_path):
     folder = tmp_path / "late"
     folder.mkdir()
     (folder / "spry.toml").write_bytes((project.folder / "spry.toml").read_bytes())
-    late = Project(folder)
-    with pytest.raises(ProjectError, match=f"server ended: .*port {late.file.server.port}.*see .*server.log"):
-        start_server(late, Running(late.kept / "running.json"))
+    late, running = Project(folder), Running(folder / ".spry" / "running.json")
+    taken = late.file.server.port
+    try:
+        assert start_server(late, running)
+        assert running.names == ["server"]
+        assert late.file.server.port == read(folder / "spry.toml").server.port != taken
+        assert httpx.get(f"{late.url}/v1/me", headers=bearer(late)).is_success
+        assert httpx.get(f"{project.url}/v1/me", headers=bearer(late)).status_code == 401
+    finally:
+        running.stop()
+    late.file = msgspec.structs.replace(late.file, server=msgspec.structs.replace(late.file.server, port=taken))
+    with pytest.raises(ProjectError, match=f"server ended: .*port {taken}.*see .*server.log"):
+        start_server(late, running)  # devices may know it
     assert told("status").code == 0
+
+
+def bearer(project):
+    return {"Authorization": f"Bearer {project.admin_token.read_text().strip()}"}
 
 
 def test_a_broken_project_is_in_nobodys_way_who_names_server_and_token(told, project, tmp_path, monkeypatch):

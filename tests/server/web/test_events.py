@@ -28,15 +28,16 @@ def test_all_comes_first_and_then_what_changed(server, job):
     devices = [server.device("pi"), server.device("jetson")]
     feed = Feed(server.store, job["id"])
     first = news(feed)
-    assert {name: len(value) for name, value in first.items() if name != "assignment"} == {
+    assert {name: len(value) for name, value in first.items() if name not in ("assignment", "fleet")} == {
         "jobs": 1, "devices": 2, "rounds": 1, "metrics": 0, "traffic": 0, "refusals": 0, "advice": 0,
     }  # fmt: skip
     assert first["assignment"] is None
+    assert first["fleet"] == {"states": {"waiting": 2}, "first": [devices[1].id, devices[0].id]}
     assert feed.news().events == []
 
     task = devices[1].task()
     told = news(feed)
-    assert set(told) == {"jobs", "devices", "rounds", "assignment"}
+    assert set(told) == {"jobs", "devices", "fleet", "rounds", "assignment"}
     (device,) = told["devices"]
     assert (device["name"], device["state"], device["job"]) == ("jetson", "training", "job")
     (part,) = told["assignment"]["parts"]
@@ -62,16 +63,16 @@ def test_all_comes_first_and_then_what_changed(server, job):
 def test_a_refusal_is_told(server, job):
     feed = Feed(server.store, job["id"])
     feed.news()
-    device = server.device()
+    device = server.device("pi")
     device.send(device.task(), b"nonsense", 422)
     told = news(feed)
     (refusal,) = told["refusals"]
-    assert refusal["code"] == "invalid"
+    assert (refusal["code"], refusal["device"], refusal["name"]) == ("invalid", device.id, "pi")
     assert told["jobs"][0]["refused"] == {"invalid": 1}
 
 
 def test_without_a_job_there_are_no_details(server, job):
-    assert set(news(Feed(server.store, None))) == {"jobs", "devices"}
+    assert set(news(Feed(server.store, None))) == {"jobs", "devices", "fleet"}
 
 
 def test_no_more_rounds_come_than_a_page_shows(server, job, monkeypatch):
@@ -93,6 +94,26 @@ def test_a_job_that_ended_long_ago_is_not_looked_at_again(server, job):
     assert feed.news().events == []
     server.call("POST", "/v1/jobs", 409, json={"name": "job", "bundle": job["bundle"], "settings": job["settings"]})
     assert feed.news().events == []
+
+
+def test_of_many_devices_the_first_are_told_and_all_are_counted(server, job, monkeypatch):
+    monkeypatch.setattr(events, "_DEVICES", 3)
+    devices = [server.device(f"board-{number}") for number in range(5)]
+    feed = Feed(server.store, None)
+    told = news(feed)
+    assert [row["name"] for row in told["devices"]] == ["board-0", "board-1", "board-2"]
+    assert told["fleet"] == {"states": {"waiting": 5}, "first": [device.id for device in devices[:3]]}
+    devices[4].task()
+    told = news(feed)
+    assert [(row["name"], row["state"]) for row in told["devices"]] == [("board-4", "training")]
+    assert told["fleet"]["states"] == {"training": 1, "waiting": 4}
+    assert told["fleet"]["first"] == [devices[number].id for number in (4, 0, 1)]
+    server.call("DELETE", f"/v1/devices/{devices[4].id}", 204)
+    told = news(feed)
+    assert [row["name"] for row in told["devices"]] == ["board-2"], "it was not shown meanwhile"
+    assert told["fleet"]["first"] == [device.id for device in devices[:3]]
+    late = {event.name: json.loads(event.data) for event in feed.all()}
+    assert [row["id"] for row in late["devices"]] == late["fleet"]["first"]
 
 
 def test_a_silent_device_is_away_and_a_revoked_one_revoked(server, job):

@@ -131,8 +131,8 @@ final class Attempts {
         Receipt receipt;
         try {
             receipt = work.done();
-        } catch (UnauthorizedException | UnreachableException error) { // the task and its result stay for another run
-            throw error;
+        } catch (UnauthorizedException | UnreachableException | Stopped error) {
+            throw error; // the task and its result stay for another run
         } catch (ServerException error) {
             job.finish();
             if (error.code.equals("late")) { // others were faster, or a time was up
@@ -146,10 +146,9 @@ final class Attempts {
                     .with("task", task.id).with("code", error.code));
             waits.afterFailure();
             return;
-        } catch (SpryException | IOException | OutOfMemoryError error) {
+        } catch (IOException | RuntimeException | OutOfMemoryError | StackOverflowError error) {
             waits.checkStopped(); // a runtime that was interrupted may say so in its own way
-            boolean memory = error instanceof OutOfMemoryError;
-            giveBack(job, task, memory ? "out of memory" : String.valueOf(error.getMessage()));
+            giveBack(job, task, reason(error));
             failures++;
             if (error instanceof StoreException || error instanceof WrongResultsException) {
                 throw (SpryException) error; // the next task would find the disk as full, the runtime as wrong
@@ -162,6 +161,15 @@ final class Attempts {
         }
         rounds++;
         waits.afterSuccess(receipt.wait);
+    }
+
+    /** Why, as an operator reads it; what is no message of ours is a bundle's doing, or a defect. */
+    private static String reason(Throwable error) {
+        if (error instanceof OutOfMemoryError) {
+            return "out of memory";
+        }
+        boolean written = error instanceof SpryException || error instanceof IOException;
+        return written ? String.valueOf(error.getMessage()) : String.valueOf(error);
     }
 
     private void giveBack(JobStore job, Task task, String reason) {

@@ -4,8 +4,10 @@ import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.Map;
 
+import dev.spry.core.wire.Bounds;
+
 /**
- * What happens to a client, told as it happens. Kinds are part of the interface:
+ * What happens to a client, told as it happens, in texts that steer no terminal whoever wrote them. Kinds are part of the interface:
  * enrolled, task, download, progress, resumed, evaluated, uploaded, refused, failed, waiting, unreachable, reachable,
  * warning, stopped.
  */
@@ -17,7 +19,7 @@ public final class Event {
 
     private Event(String kind, String message, Map<String, Object> details) {
         this.kind = kind;
-        this.message = message;
+        this.message = Bounds.shown(message);
         this.details = details;
     }
 
@@ -28,7 +30,7 @@ public final class Event {
     /** The same with one more detail. */
     public Event with(String name, Object value) {
         Map<String, Object> more = new LinkedHashMap<>(details);
-        more.put(name, value);
+        more.put(name, value instanceof String ? Bounds.shown((String) value) : value);
         return new Event(kind, message, Collections.unmodifiableMap(more));
     }
 }

@@ -23,6 +23,8 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 
 import dev.spry.core.bundle.Bundle;
 import dev.spry.core.bundle.ProgramSpec;
@@ -239,6 +241,48 @@ class ClientTest {
         double first = stage.pauses.get(0);
         double second = stage.pauses.get(1);
         assertTrue(first >= 4.5 && first <= 6 && second >= 9 && second <= 12, stage.pauses.toString());
+    }
+
+    /** Of programs that are not what a runtime takes: it may throw anything. */
+    @ParameterizedTest
+    @ValueSource(classes = {IllegalArgumentException.class, ArrayIndexOutOfBoundsException.class, StackOverflowError.class})
+    void whateverARuntimeThrowsIsToldAndTheNextTaskIsTried(Class<? extends Throwable> kind) throws Exception {
+        TinyBundle tiny = new TinyBundle();
+        byte[] manifest = tiny.manifest();
+        stage.otherwise((request, to) -> {
+            String path = request.path.split("/", 5)[4];
+            Stage.send(to, 200, path.equals("manifest.json") ? manifest : tiny.files.get(path));
+        });
+        stage.then(201, ENROLLED);
+        for (int i = 0; i < 2; i++) {
+            stage.then(request -> request.path.endsWith("/check-in"), 200,
+                    task("executorch", Disk.hex(Disk.sha256().digest(manifest))));
+            stage.then(request -> request.path.endsWith("/failure"), 200, "{\"wait\": 1}");
+        }
+        stage.then(request -> request.path.endsWith("/check-in"), 401, "");
+        Engine strange = new Engine() {
+            @Override
+            public String name() {
+                return "executorch";
+            }
+
+            @Override
+            public ProgramRunner open(Bundle bundle) {
+                throw ClientTest.<RuntimeException>any(kind);
+            }
+        };
+        assertThrows(UnauthorizedException.class, () -> client(strange).open().run(Client.ENDLESS));
+        assertEquals(2, Collections.frequency(stage.kinds(), "failed"));
+        assertTrue(last("failed").contains(kind.getSimpleName()), last("failed"));
+    }
+
+    @SuppressWarnings("unchecked")
+    private static <T extends Throwable> T any(Class<? extends Throwable> kind) {
+        try {
+            return (T) kind.getConstructor(String.class).newInstance("of a strange bundle");
+        } catch (ReflectiveOperationException error) {
+            throw new AssertionError(error);
+        }
     }
 
     @Test

@@ -128,7 +128,8 @@ public final class JobStore {
     // --- weights ---
 
     public void saveWeights(String bundle, Kept kept) {
-        save("weights", mark(bundle, kept.version, json -> json), kept.weights, kept.optimizer);
+        JSONObject mark = mark(bundle, kept.version, json -> json.put("published", kept.published));
+        save("weights", mark, kept.weights, kept.optimizer);
     }
 
     /** The newest global weights; null where there are none of this bundle. */
@@ -148,7 +149,8 @@ public final class JobStore {
     private Kept kept(String name, String bundle) {
         Loaded found = load(name);
         return found == null || !found.is(bundle)
-                ? null : new Kept(found.version(), found.part(WEIGHT), found.part(OPTIMIZER));
+                ? null : new Kept(found.version(), found.part(WEIGHT), found.part(OPTIMIZER),
+                        found.mark.optDouble("published", 0));
     }
 
     // --- files ---

@@ -152,7 +152,7 @@ public final class Iterations {
     private void follow(double wait) {
         Server.Steps answer;
         try {
-            answer = server.steps(task.job, kept.version, wait);
+            answer = server.steps(task.job, kept.version, Versions.largest(bundle.manifest), wait);
         } catch (ServerException error) {
             if (!error.code.equals("late")) {
                 throw error;

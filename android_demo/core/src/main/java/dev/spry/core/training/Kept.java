@@ -13,8 +13,16 @@ public final class Kept {
     /** The server optimizer's state, in mode iteration. */
     public final Map<String, Tensor> optimizer;
 
+    /** When the server published it, where its task told that; else 0. */
+    public final double published;
+
     public Kept(int version, Map<String, Tensor> weights, Map<String, Tensor> optimizer) {
+        this(version, weights, optimizer, 0);
+    }
+
+    public Kept(int version, Map<String, Tensor> weights, Map<String, Tensor> optimizer, double published) {
         this.version = version;
+        this.published = published;
         this.weights = Collections.unmodifiableMap(new LinkedHashMap<>(weights));
         this.optimizer = Collections.unmodifiableMap(new LinkedHashMap<>(optimizer));
     }

@@ -22,6 +22,11 @@ import dev.spry.core.wire.Tensors;
 public final class Versions {
     static final String SAME_VERSION = "server and device need the same version of spry";
     private static final int SLOT = 2;
+    /** Of a parameter: itself, and its two moments. */
+    private static final int COPIES = 3;
+    /** Bytes of a tensor's line in a header; of all else in it. */
+    private static final int HEADER = 256;
+    private static final int SLACK = 1 << 20;
 
     private Versions() {
     }
@@ -35,7 +40,7 @@ public final class Versions {
     /** The version that a task of mode epoch starts from. */
     public static Kept current(Server server, JobStore store, Bundle bundle, Task task) throws IOException {
         Kept kept = newest(store, bundle, task);
-        if (kept.version == task.version) {
+        if (kept.version == task.version && (task.published == 0 || kept.published == task.published)) {
             return kept;
         }
         Kept found = downloaded(server, kept, bundle.manifest, task);
@@ -43,22 +48,38 @@ public final class Versions {
             throw new ServerException("the weights are at version " + found.version + ", the task starts from "
                     + task.version + ": its round is over", "stale");
         }
-        store.saveWeights(task.bundle, found);
-        return found;
+        Kept known = new Kept(found.version, found.weights, found.optimizer, task.published);
+        store.saveWeights(task.bundle, known);
+        return known;
     }
 
-    /** What has changed since the version that is kept, or everything where the server does not know that one. */
+    /**
+     * What has changed since the version that is kept, or everything where the server does not know that one. A number
+     * alone does not say that it is known: a server restored from a backup counts on from an earlier version.
+     */
     public static Kept downloaded(Server server, Kept kept, Manifest manifest, Task task) {
         Tensors found;
+        int most = largest(manifest);
+        boolean told = kept.published > 0 && kept.version != task.version;
+        boolean isOfThisLine = task.published == 0 || kept.version == 0 || told;
         try {
-            found = server.weights(task.job, kept.version);
+            found = server.weights(task.job, isOfThisLine ? kept.version : -1, kept.published, most);
         } catch (ServerException error) {
             if (!error.code.equals("stale")) {
                 throw error;
             }
-            found = server.weights(task.job, -1);
+            found = server.weights(task.job, -1, 0, most);
         }
         return found == null ? kept : merged(kept, found, manifest);
+    }
+
+    /** Bytes of all that a server can send of a version: weights, their optimizer's state, and what names them. */
+    static int largest(Manifest manifest) {
+        long each = 0;
+        for (Parameter parameter : manifest.parameters()) {
+            each += 4L * parameter.size + parameter.name.length() + HEADER;
+        }
+        return (int) Math.min(COPIES * each + SLACK, Integer.MAX_VALUE);
     }
 
     /** The newer version that tensors of the server lead to. */

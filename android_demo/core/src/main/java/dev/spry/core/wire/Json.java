@@ -1,5 +1,9 @@
 package dev.spry.core.wire;
 
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+
 import org.json.JSONArray;
 import org.json.JSONException;
 import org.json.JSONObject;
@@ -10,11 +14,19 @@ public final class Json {
     }
 
     public static JSONObject parse(byte[] data) throws JSONException {
-        return new JSONObject(new String(data, java.nio.charset.StandardCharsets.UTF_8));
+        try {
+            return new JSONObject(new String(data, java.nio.charset.StandardCharsets.UTF_8));
+        } catch (StackOverflowError error) {
+            throw new JSONException("it is nested too deep");
+        }
     }
 
     static JSONArray parseList(byte[] data) throws JSONException {
-        return new JSONArray(new String(data, java.nio.charset.StandardCharsets.UTF_8));
+        try {
+            return new JSONArray(new String(data, java.nio.charset.StandardCharsets.UTF_8));
+        } catch (StackOverflowError error) {
+            throw new JSONException("it is nested too deep");
+        }
     }
 
     public static byte[] bytes(JSONObject json) {
@@ -59,6 +71,30 @@ public final class Json {
             return value.longValue();
         }
         throw new JSONException(name + " must be a whole number, got " + value);
+    }
+
+    static int[] numbers(JSONObject json, String name) throws JSONException {
+        JSONArray given = required(json, name, JSONArray.class);
+        int[] found = new int[given.length()];
+        for (int i = 0; i < found.length; i++) {
+            if (!(given.get(i) instanceof Integer)) {
+                throw new JSONException(name + " must be whole numbers, got " + given.get(i));
+            }
+            found[i] = given.getInt(i);
+        }
+        return found;
+    }
+
+    static List<String> texts(JSONObject json, String name) throws JSONException {
+        JSONArray given = required(json, name, JSONArray.class);
+        List<String> found = new ArrayList<>();
+        for (int i = 0; i < given.length(); i++) {
+            if (!(given.get(i) instanceof String)) {
+                throw new JSONException(name + " must be texts, got " + given.get(i));
+            }
+            found.add(given.getString(i));
+        }
+        return Collections.unmodifiableList(found);
     }
 
     /** An object; an empty one where there is none. */

@@ -1,10 +1,7 @@
 package dev.spry.core.wire;
 
-import java.util.ArrayList;
-import java.util.Collections;
 import java.util.List;
 
-import org.json.JSONArray;
 import org.json.JSONException;
 import org.json.JSONObject;
 
@@ -20,11 +17,6 @@ public final class OpenJob {
         job = Json.text(json, "job");
         jobName = Json.text(json, "job_name");
         task = Json.text(json, "task");
-        JSONArray given = json.getJSONArray("labels");
-        List<String> found = new ArrayList<>();
-        for (int i = 0; i < given.length(); i++) {
-            found.add(given.getString(i));
-        }
-        labels = Collections.unmodifiableList(found);
+        labels = Json.texts(json, "labels");
     }
 }

@@ -13,6 +13,8 @@ import dev.spry.core.UnauthorizedException;
 
 /** What a server says where it refuses: a problem document (RFC 9457), or what stands in its place. */
 final class Refusals {
+    /** Characters of a refusal. */
+    private static final int LONGEST = 1000;
     private static final String PROBLEM = "application/problem+json";
 
     private Refusals() {
@@ -32,10 +34,16 @@ final class Refusals {
         } else if (reply.status >= 300 && reply.status < 500) {
             detail += "; check the server's address";
         }
+        detail = shortened(Bounds.shown(detail));
+        code = shortened(Bounds.shown(code));
         double after = retryAfter(reply.header("Retry-After"), reply.header("Date"));
         return reply.status == 401
                 ? new UnauthorizedException(detail, code, after)
                 : new ServerException(detail, code, reply.status, after);
+    }
+
+    private static String shortened(String text) {
+        return text.substring(0, Math.min(text.length(), LONGEST));
     }
 
     /** The seconds that a Retry-After header asks to wait, given as a number or as a date by its own clock. */

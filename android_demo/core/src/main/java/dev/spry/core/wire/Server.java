@@ -7,6 +7,7 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.Locale;
+import java.util.regex.Pattern;
 
 import javax.net.ssl.SSLSocketFactory;
 
@@ -33,9 +34,11 @@ public final class Server implements Closeable {
     /** For connecting and between two pieces of an answer. */
     public static final double SECONDS = 30;
 
-    /** Bytes that an answer may have: a message; weights. */
+    /** Bytes that an answer may have: a message; a list of jobs, each with its labels. */
     private static final int SMALL = 1 << 20;
-    private static final int LARGE = 1 << 30;
+    private static final int JOBS = 4 << 20;
+    private static final Pattern DEVICE = Pattern.compile("[A-Za-z0-9_-]{1,64}");
+    private static final Pattern SECRET = Pattern.compile("[!-~]{0,200}");
     private static final String SAFETENSORS = "application/vnd.safetensors";
     private static final String OCTETS = "application/octet-stream";
     private static final String VERSION_HEADER = "X-Spry-Version";
@@ -124,14 +127,23 @@ public final class Server implements Closeable {
         String proof = proof(key, "spry enrolment\n" + token + "\n" + shown);
         JSONObject message = object(
                 "token", token, "name", name, "version", version, "public_key", shown, "proof", proof);
-        return message("POST", "/devices", message, Enrolled::new);
+        return identity(message("POST", "/devices", message, Enrolled::new));
     }
 
     /** A key in place of the secret that a device enrolled with. */
     public Enrolled sendKey(String device, String key) {
         String shown = Keys.publicOf(key);
         String proof = proof(key, "spry key\n" + device + "\n" + shown);
-        return message("PUT", "/device-key", object("public_key", shown, "proof", proof), Enrolled::new);
+        return identity(message("PUT", "/device-key", object("public_key", shown, "proof", proof), Enrolled::new));
+    }
+
+    /** Refuse an identity with other characters: it is sent with each request, and kept for ever. */
+    private static Enrolled identity(Enrolled enrolled) {
+        if (!DEVICE.matcher(enrolled.device).matches() || !SECRET.matcher(enrolled.secret).matches()) {
+            throw new BadAnswerException("the server gives this device a name or a secret that is none; check its "
+                    + "address, and that app and server are of one version");
+        }
+        return enrolled;
     }
 
     /** That the secret half of a key is here. */
@@ -146,7 +158,7 @@ public final class Server implements Closeable {
     /** The jobs that run; none where the server is of an earlier version. */
     public List<OpenJob> openJobs() {
         try {
-            return request("GET", "/open-jobs", null, "", LARGE, 0, answer -> answer.parseAll(OpenJob::new));
+            return request("GET", "/open-jobs", null, "", JOBS, 0, answer -> answer.parseAll(OpenJob::new));
         } catch (ServerException error) {
             if (error.status != 404) {
                 throw error;
@@ -155,16 +167,17 @@ public final class Server implements Closeable {
         }
     }
 
-    /** What changed after a version; null when nothing did. */
-    public Tensors weights(String job, int since) {
-        String path = "/jobs/" + Address.part(job) + "/weights?since=" + since;
-        return request("GET", path, null, "", LARGE, 0, answer -> answer.status == 204 ? null : answer.tensors());
+    /** What changed after a version that was published then, at most so many bytes; null when nothing did. */
+    public Tensors weights(String job, int since, double published, int most) {
+        String known = published > 0 && since > 0 ? "&published=" + published : "";
+        String path = "/jobs/" + Address.part(job) + "/weights?since=" + since + known;
+        return request("GET", path, null, "", most, 0, answer -> answer.status == 204 ? null : answer.tensors());
     }
 
     /** Records of the steps after a version, none after `wait` seconds without one; or weights, if they are less. */
-    public Steps steps(String job, int since, double wait) {
+    public Steps steps(String job, int since, int most, double wait) {
         String asked = "/steps?since=" + since + "&wait=" + String.format(Locale.ROOT, "%.1f", wait);
-        return request("GET", "/jobs/" + Address.part(job) + asked, null, "", LARGE, wait, answer ->
+        return request("GET", "/jobs/" + Address.part(job) + asked, null, "", most, wait, answer ->
                 answer.type.equals(SAFETENSORS)
                         ? new Steps(null, answer.tensors())
                         : new Steps(Scalars.decode(answer.body), null));
@@ -279,7 +292,7 @@ public final class Server implements Closeable {
 
         <T> T parse(Parse<T> parse) {
             try {
-                return parse.from(Json.parse(body));
+                return parse.from(Bounds.held(Json.parse(body)));
             } catch (JSONException error) {
                 throw noAnswer(error);
             }
@@ -290,7 +303,7 @@ public final class Server implements Closeable {
                 JSONArray given = Json.parseList(body);
                 List<T> found = new ArrayList<>();
                 for (int i = 0; i < given.length(); i++) {
-                    found.add(parse.from(given.getJSONObject(i)));
+                    found.add(parse.from(Bounds.held(given.getJSONObject(i))));
                 }
                 return found;
             } catch (JSONException error) {

@@ -1,10 +1,8 @@
 package dev.spry.core.wire;
 
-import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 
-import org.json.JSONArray;
 import org.json.JSONException;
 import org.json.JSONObject;
 
@@ -22,18 +20,9 @@ public final class Sum {
     Sum(JSONObject json) throws JSONException {
         place = Json.number(json, "place");
         least = Json.number(json, "least");
-        noise = json.isNull("noise") ? null : (Double) json.getDouble("noise");
-        JSONArray numbers = json.getJSONArray("units");
-        units = new int[numbers.length()];
-        for (int at = 0; at < units.length; at++) {
-            units[at] = numbers.getInt(at);
-        }
-        List<String> names = new ArrayList<>();
-        JSONArray told = json.isNull("scores") ? new JSONArray() : json.getJSONArray("scores");
-        for (int at = 0; at < told.length(); at++) {
-            names.add(told.getString(at));
-        }
-        scores = Collections.unmodifiableList(names);
+        noise = json.isNull("noise") ? null : (Double) Json.real(json, "noise");
+        units = Json.numbers(json, "units");
+        scores = json.isNull("scores") ? Collections.<String>emptyList() : Json.texts(json, "scores");
     }
 
     /** What is added of the task's, which all of a team hold. */

@@ -1,6 +1,5 @@
 package dev.spry.core.wire;
 
-import org.json.JSONArray;
 import org.json.JSONException;
 import org.json.JSONObject;
 
@@ -36,6 +35,8 @@ public final class Task {
     public final double clip;
     /** How the update is added to others' in secret; null where it is sent as it is. */
     public final Sum sum;
+    /** When the version to start from was published, in seconds since 1970; 0 where the server does not tell. */
+    public final double published;
 
     private final JSONObject json;
 
@@ -46,11 +47,7 @@ public final class Task {
         jobName = Json.text(json, "job_name");
         round = Json.number(json, "round");
         seed = Json.whole(json, "seed");
-        JSONArray numbers = json.getJSONArray("units");
-        units = new int[numbers.length()];
-        for (int i = 0; i < units.length; i++) {
-            units[i] = numbers.getInt(i);
-        }
+        units = Json.numbers(json, "units");
         cut = Json.number(json, "cut");
         bundle = Json.text(json, "bundle");
         runtime = Json.text(json, "runtime");
@@ -63,6 +60,7 @@ public final class Task {
         evaluate = Json.truth(json, "evaluate", false);
         measure = Json.truth(json, "measure", false);
         clip = Json.real(json, "clip", Double.POSITIVE_INFINITY);
+        published = Json.real(json, "published", 0.0);
         sum = json.isNull("sum") ? null : new Sum(json.getJSONObject("sum"));
     }
 

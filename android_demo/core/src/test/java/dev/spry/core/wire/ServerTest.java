@@ -36,6 +36,7 @@ import dev.spry.core.bundle.Keys;
 @Timeout(60)
 class ServerTest {
     private static final String[] TENSORS = {"Content-Type", "application/vnd.safetensors", "X-Spry-Version", "7"};
+    private static final int MOST = 1 << 10;
     private static final String WAIT = "{\"wait\": 1.0}";
     private Stage stage;
 
@@ -82,15 +83,15 @@ class ServerTest {
         stage.then(200, "", "Content-Type", "application/vnd.spry.steps").then(200, "tensors", TENSORS);
         stage.then(200, "tensors");
         Server server = stage.device().open();
-        Tensors found = server.weights("a/b c", 3);
+        Tensors found = server.weights("a/b c", 3, 1.75e9, MOST);
         assertEquals(7, found.version);
         assertArrayEquals("tensors".getBytes(StandardCharsets.UTF_8), found.data);
-        assertNull(server.weights("j", 7));
-        assertTrue(server.steps("j", 7, 0.5).records.isEmpty());
-        assertEquals(7, server.steps("j", 7, 0).tensors.version);
-        assertTrue(assertThrows(BadAnswerException.class, () -> server.weights("j", 0))
+        assertNull(server.weights("j", 7, 0, MOST));
+        assertTrue(server.steps("j", 7, MOST, 0.5).records.isEmpty());
+        assertEquals(7, server.steps("j", 7, MOST, 0).tensors.version);
+        assertTrue(assertThrows(BadAnswerException.class, () -> server.weights("j", 0, 0, MOST))
                 .getMessage().contains("X-Spry-Version"));
-        assertEquals("/v1/jobs/a%2Fb%20c/weights?since=3", stage.seen.get(0).path);
+        assertEquals("/v1/jobs/a%2Fb%20c/weights?since=3&published=1.75E9", stage.seen.get(0).path);
         assertEquals("/v1/jobs/j/steps?since=7&wait=0.5", stage.seen.get(2).path);
     }
 
@@ -166,6 +167,27 @@ class ServerTest {
         assertEquals("no such device",
                 assertThrows(UnauthorizedException.class, () -> server.checkIn(checkIn())).getMessage());
         assertEquals(2, stage.seen.size());
+    }
+
+    @Test
+    void whatAServerSaysSteersNoTerminalAndIsShort() {
+        String long_ = String.join("", Collections.nCopies(1000, "\\u001b]0;owned\\u0007"));
+        stage.problem(409, "stale", long_).then(200, "{\"device\": \"../x\", \"secret\": \"\"}");
+        stage.then(200, "{\"device\": \"d\", \"secret\": \"a\\nb\"}");
+        Server server = stage.device().open();
+        String told = assertThrows(ServerException.class, () -> server.checkIn(checkIn())).getMessage();
+        assertTrue(told.startsWith(" ]0;owned  ]0;owned ") && told.length() == 1000, told);
+        for (int i = 0; i < 2; i++) {
+            assertTrue(assertThrows(BadAnswerException.class, () -> server.enrol("token", "phone", "1", Keys.make()))
+                    .getMessage().contains("a name or a secret that is none"));
+        }
+    }
+
+    @Test
+    void weightsAreNoLongerThanTheManifestSays() {
+        stage.then(200, String.join("", Collections.nCopies(MOST + 1, "x")), TENSORS);
+        assertTrue(assertThrows(BadAnswerException.class, () -> stage.device().open().weights("j", 0, 0, MOST))
+                .getMessage().contains("more than 1,024 bytes"));
     }
 
     @Test

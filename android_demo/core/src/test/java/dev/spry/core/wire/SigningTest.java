@@ -62,7 +62,7 @@ class SigningTest {
     void aSignatureStandsOverAllOfARequest() {
         stage.then(200, NOTHING).then(204, "").then(200, "{\"wait\": 0}");
         checkIn();
-        server.weights("a/b c+d", 3);
+        server.weights("a/b c+d", 3, 0, 1 << 10);
         server.sendUpdate("t", new byte[3 << 20]);
         checkSigned(0, "", "/v1/check-in");
         checkSigned(1, "since=3", "/v1/jobs/a/b c+d/weights");
@@ -75,7 +75,7 @@ class SigningTest {
         Server behind = new Server.Builder(stage.address() + "/spry").pause(stage.pauses::add).patience(30).open();
         behind.identify(new Enrolled("d-1", ""), new Signing("d-1", key, stage.address() + "/spry"));
         stage.then(204, "");
-        behind.weights("j", 1);
+        behind.weights("j", 1, 0, 1 << 10);
         assertEquals("/spry/v1/jobs/j/weights?since=1", stage.seen.get(0).path);
         checkSigned(0, "since=1", "/v1/jobs/j/weights");
     }
