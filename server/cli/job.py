@@ -13,6 +13,7 @@ import typer
 from edge_client.bundle.folder import Bundle
 from edge_client.commands.options.groups import OptionGroup, grouped
 from edge_client.commands.options.panels import PanelCommand
+from edge_client.commands.options.retired import refuse
 from edge_client.format import size
 from server.cli.common import (
     CaOption,
@@ -128,6 +129,7 @@ def create_job(
 ) -> Made:
     """Upload what the server lacks, and start a job; `given` are settings over those of the preset."""
     if preset is not None and preset not in PRESETS:
+        refuse(f"--preset {preset}")
         raise AdminError(f"--preset must be one of {', '.join(PRESETS)}, got {preset!r}")
     with Bundle.open(bundle, verify=False) as opened:
         start = preset or preset_for(opened.manifest.adapter.method, _training(given))

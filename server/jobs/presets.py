@@ -9,18 +9,16 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.estimators.estimator import TANGENT
 from server.jobs.passes import behind
 
-Preset = Literal["auto", "alike", "default", "paper", "bottleneck", "aligned", "aligned-iteration", "pairs"]
+Preset = Literal["auto", "alike", "default", "paper", "bottleneck"]
 
 _PAPER_SERVER = {"kind": "fedyogi", "learning_rate": 0.01}
-_ALIGNED_TRAINING = {"directions": 16, "kind": "orthogonal", "learning_rate": 0.001, "head_learning_rate": 0.1}
-_ALIGNED_SERVER = {"units": {"learning_rate": 0.01, "tau": 1e-6}, "head": {"kind": "fedavg"}}
+_STEADY_SERVER = {"units": {"learning_rate": 0.01, "tau": 1e-6}, "head": {"kind": "fedavg"}}
 _AGREED_SERVER = {"units": {"kind": "fedsnr", "learning_rate": 0.01, "tau": 1e-6}, "head": {"kind": "fedavg"}}
-
-_STEP_BY_STEP = {**_ALIGNED_TRAINING, "mode": "iteration", "iterations": 4, "head": "exact"}
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     # Each device goes back through as many blocks as its memory allows, and takes forward gradients before them. It
-    # hardly moves its units, as with `aligned`, below; the server moves each number as far as devices agree on it.
+    # hardly moves its units while it trains, lest the head learn what only this device sees; the server moves each
+    # number as far as devices agree on it, however small the changes that come in.
     "auto": {
         "training": {"estimator": "auto", "learning_rate": 0.001},
         "optimizers": _AGREED_SERVER,
@@ -51,32 +49,11 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
     # For adapters with bottlenecks. The way back through the last two blocks costs little and tells all units there
     # without noise; before them derivatives along directions at bottlenecks. Devices hardly move their units, as with
-    # `aligned`, below.
+    # `auto`.
     "bottleneck": {
         "training": {"estimator": "mixed", "exact_blocks": 2, "learning_rate": 0.001},
-        "optimizers": _ALIGNED_SERVER,
+        "optimizers": _STEADY_SERVER,
         "average": 0.9,
-    },
-    # For aligned adapters of rank 4 or 8 that were exported with examples: so many orthogonal directions are all or a
-    # quarter of a unit's gradient. A device hardly moves its units while it trains, lest the head learn what only this
-    # device sees; the server's optimizer makes the step, however small the changes that come in.
-    "aligned": {"training": _ALIGNED_TRAINING, "optimizers": _ALIGNED_SERVER, "average": 0.9},
-    # The same from step to step. There are four times as many versions, so the average keeps more of each.
-    "aligned-iteration": {
-        "training": _STEP_BY_STEP,
-        "optimizers": _ALIGNED_SERVER,
-        "average": 0.95,
-    },
-    # For adapters of pairs. Units take turns at orthogonal directions, so that each has as many as it has numbers: its
-    # gradient, without noise, though all examples share them, which makes reports small. Every client trains all units,
-    # as what noise is left is that of how few texts a unit sees. A step takes long on a small board.
-    "pairs": {
-        "training": {**_STEP_BY_STEP, "directions": 0, "units_apart": True, "per_example": False},
-        "optimizers": _ALIGNED_SERVER,
-        "average": 0.95,
-        "units_per_client": 0,
-        "iteration_deadline": 600.0,
-        "deadline": 3600.0,
     },
 }
 
@@ -86,9 +63,6 @@ ABOUT: Mapping[str, str] = {
     "default": "Forward gradients alone, by every device: no way back through the model, and more rounds.",
     "paper": "As the SPRY paper has it: one direction over units and head together, 1,500 rounds.",
     "bottleneck": "For bottleneck adapters: true gradients through two blocks, derivatives at bottlenecks before them.",
-    "aligned": "For aligned adapters: sixteen orthogonal directions a step, and the server makes the step.",
-    "aligned-iteration": "As aligned, but devices send a few numbers after each step in place of weights.",
-    "pairs": "For adapters of pairs: whole gradients by directions in turns; devices send a few numbers a step.",
 }
 """One line for each preset: whom it is for and what devices do."""
 
@@ -120,8 +94,6 @@ MOST_PASSES = 4.0
 
 _FITTING: Mapping[str, tuple[Preset, tuple[str, ...]]] = {
     "bottleneck": ("bottleneck", ("forward", "mixed", "auto")),
-    "aligned": ("aligned", ("forward",)),
-    "pairs": ("pairs", ("forward",)),
     "classifier": ("default", ()),
 }
 """Of adapters, what was measured best with them, and for which estimators."""

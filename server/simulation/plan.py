@@ -20,6 +20,7 @@ from pydantic import (
 from edge_client import __version__
 from edge_client.bundle.manifest import DEFAULT_TASK, TaskName
 from edge_client.commands.options.adapter import AdapterOptions
+from edge_client.commands.options.retired import refuse
 from edge_client.data.examples import BadRows
 from edge_client.tasks.registry import has_head
 from server.errors import SimulationError
@@ -112,6 +113,7 @@ def plan_for(
 ) -> Plan:
     """A method under a preset, one that fits its adapter where none is named, with what was asked for on top."""
     kind = method_named(method)
+    refuse(f"--preset {preset}")
     preset = preset or preset_for(adapter.get("method", ""), _asked(kind, settings))
     known = PAPER_DATA.get(Path(data).name)
     if preset == "paper":

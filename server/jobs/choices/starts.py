@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from edge_client.bundle.chain import cut_for
 from edge_client.bundle.manifest import Manifest
+from edge_client.commands.options.retired import refuse
 from edge_client.errors import SpryError
 from edge_client.estimators.registry import kind_of
 from edge_client.training.epoch import steps_in
@@ -66,10 +67,8 @@ class JobPlan(BaseModel):
 def presets_of(manifest: Manifest) -> list[PresetView]:
     """List the presets that a job on this bundle may start from: the fitting one first, then the plain ones."""
     fitting = preset_for(manifest.adapter.method, {})
-    method = manifest.adapter.method
-    own = (name for name in PRESETS if name.partition("-")[0] == method)
     found: list[PresetView] = []
-    for name in dict.fromkeys((fitting, *own, *_ANY)):
+    for name in dict.fromkeys((fitting, *_ANY)):
         try:
             plan = planned(manifest, {}, name)
         except (SpryError, ValidationError):
@@ -88,6 +87,7 @@ def planned(manifest: Manifest, given: Mapping[str, Any], preset: str = "") -> J
         preset: where they start from; what fits the adapter and the settings when left out.
     """
     if preset and preset not in PRESETS:
+        refuse(f"--preset {preset}")
         raise Refusal(422, "invalid", f"preset must be one of {', '.join(PRESETS)}, got {preset!r}")
     training = given.get("training", {})
     if not isinstance(training, Mapping):

@@ -1,7 +1,6 @@
 """Where settings of jobs and simulations start from."""
 
 from copy import deepcopy
-from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -61,31 +60,6 @@ def test_devices_that_walk_themselves_measure_no_features(bundle):
     assert settings.training.head_learning_rate == settings.training.learning_rate
 
 
-def test_the_aligned_preset_from_step_to_step():
-    settings = started("aligned-iteration")
-    assert (settings.training.mode, settings.training.head, settings.steps) == ("iteration", "exact", 4)
-    assert settings.optimizers == started("aligned").optimizers
-    assert settings.optimizers.head.kind == "fedavg"
-    assert settings.average > started("aligned").average
-
-
-def test_the_preset_for_pairs_gives_every_client_the_whole_gradient(bundle):
-    manifest = Bundle.open(bundle).manifest
-    settings = started("pairs", training={"batch": 2, "length": 8})
-    for slot in settings.slots(manifest, settings.places):
-        assert slot.units == tuple(range(len(manifest.units)))
-    training = complete(settings, manifest).training
-    (size,) = {unit.size for unit in manifest.units}
-    assert (training.directions, training.kind, training.units_apart) == (
-        len(manifest.units) * size,
-        "orthogonal",
-        True,
-    )
-    assert training.rows == 1
-    others = replace(settings.training, directions=16, units_apart=False, per_example=True)
-    assert others == started("aligned-iteration", training={"batch": 2, "length": 8}).training
-
-
 def test_directions_that_are_left_open_are_counted_by_the_largest_share(bundle):
     manifest = Bundle.open(bundle).manifest
     (size,) = {unit.size for unit in manifest.units}
@@ -109,9 +83,7 @@ def test_more_directions_than_a_report_holds_are_refused(bundle):
 
 @pytest.mark.parametrize(
     ("adapter", "asked", "preset"),
-    [("pairs", {}, "pairs"), ("pairs", {"mode": "epoch"}, "pairs"), ("pairs", {"estimator": "exact"}, "default"),
-     ("aligned", {}, "aligned"), ("aligned", {"estimator": "central"}, "default"),
-     ("bottleneck", {}, "bottleneck"), ("bottleneck", {"estimator": "auto"}, "bottleneck"),
+    [("bottleneck", {}, "bottleneck"), ("bottleneck", {"estimator": "auto"}, "bottleneck"),
      ("bottleneck", {"estimator": "forward"}, "bottleneck"), ("bottleneck", {"estimator": "exact"}, "default"),
      ("lora", {}, "auto"), ("ia3", {"estimator": "mixed"}, "auto"), ("lora", {"estimator": "forward"}, "default"),
      ("lora", {"estimator": "exact"}, "default"), ("classifier", {}, "default")],
