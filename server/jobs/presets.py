@@ -7,9 +7,10 @@ from typing import Any, Literal
 
 from edge_client.bundle.manifest import Manifest
 from edge_client.estimators.estimator import TANGENT
+from edge_client.tasks.registry import task_named
 from server.jobs.passes import behind
 
-Preset = Literal["auto", "alike", "default", "paper", "bottleneck"]
+Preset = Literal["auto", "default", "paper", "bottleneck"]
 
 _PAPER_SERVER = {"kind": "fedyogi", "learning_rate": 0.01}
 _STEADY_SERVER = {"units": {"learning_rate": 0.01, "tau": 1e-6}, "head": {"kind": "fedavg"}}
@@ -22,20 +23,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "auto": {
         "training": {"estimator": "auto", "learning_rate": 0.001},
         "optimizers": _AGREED_SERVER,
-        "average": 0.9,
-    },
-    # For few devices with few examples, more or less alike, and few rounds: a step of the server's a round would be too
-    # few steps in all. So devices walk themselves, units and head together, and the server takes the mean of where they
-    # come to.
-    "alike": {
-        "training": {
-            "estimator": "auto",
-            "optimizer": "adamw",
-            "learning_rate": 0.003,
-            "head_learning_rate": 0.003,
-            "epochs": 2,
-        },
-        "optimizers": {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}},
         "average": 0.9,
     },
     # Forward gradients alone, by every device.
@@ -58,8 +45,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 
 ABOUT: Mapping[str, str] = {
-    "auto": "Each device takes true gradients through as many blocks as its memory allows; the server makes the step.",
-    "alike": "For few devices with few, similar examples: devices train by themselves, and the server averages.",
+    "auto": "Each device takes true gradients through as many blocks as its memory allows; the server makes the step, "
+    "or with few rows in all the devices do.",
     "default": "Forward gradients alone, by every device: no way back through the model, and more rounds.",
     "paper": "As the SPRY paper has it: one direction over units and head together, 1,500 rounds.",
     "bottleneck": "For bottleneck adapters: true gradients through two blocks, derivatives at bottlenecks before them.",
@@ -77,6 +64,18 @@ _PRIVATE: Mapping[str, Any] = {
 """Over any preset, where updates are clipped and noise is added: optimizers that make steps of a length of their own,
 for the head too, whose features are not measured then; rates by which units and head have a share of the clip; and an
 average, in which noise cancels."""
+
+_FEW: Mapping[str, Any] = {
+    "training": {"optimizer": "adamw", "learning_rate": 0.003, "head_learning_rate": 0.003, "epochs": 2},
+    "optimizers": {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}},
+}
+"""The start of units and head where there are few rows in all, and so few rounds.
+
+A step of the server's a round would be too few steps. So devices walk themselves, and the server takes their mean."""
+FEW_ROWS = 1000
+"""Up to so many rows to learn from, a round's passes are short, and ten steps of the server's are too few."""
+MANY_CLASSES = 10
+"""From so many on a head that steps by its features learns more of few rows than devices that walk."""
 
 _ALONE: Mapping[str, Any] = {
     "training": {"optimizer": "adamw", "learning_rate": 0.015},
@@ -120,23 +119,37 @@ def private_start(given: Mapping[str, Any]) -> Mapping[str, Any]:
     return _PRIVATE if asked else {}
 
 
-def start_of(manifest: Manifest, preset: str) -> dict[str, Any]:
-    """What a job on a bundle starts from: the preset, over the bundle's first shape and what directions it affords."""
+def has_few_rows(task: str, classes: int, rows: int | None) -> bool:
+    """Tell whether all that there is to learn few classes from is soon gone through; not where nobody knows."""
+    return rows is not None and rows <= FEW_ROWS and task_named(task).has_classes and classes < MANY_CLASSES
+
+
+def start_of(manifest: Manifest, preset: str, rows: int | None = None) -> dict[str, Any]:
+    """What a job on a bundle starts from: the preset, over the bundle's first shape and what directions it affords.
+
+    Args:
+        manifest: of the bundle.
+        preset: its name.
+        rows: that there are to learn from; None where nobody knows.
+    """
+    few = has_few_rows(manifest.model.task, len(manifest.model.labels), rows)
     batch, length = manifest.shapes[0]
     directions = {"directions": _affordable(manifest)} if manifest.directions else {}
     shape = {"training": {"batch": batch, "length": length, **directions}}
-    return merged(shape, PRESETS[preset], of_task(preset, has_head=bool(manifest.head)))
+    return merged(shape, PRESETS[preset], of_data(preset, has_head=bool(manifest.head), few=few))
 
 
-def of_task(preset: str, *, has_head: bool) -> Mapping[str, Any]:
-    """What a preset is beside its own settings, with a task layer and without.
+def of_data(preset: str, *, has_head: bool, few: bool) -> Mapping[str, Any]:
+    """What a preset is beside its own settings: with a task layer and without, and where there are few rows.
 
-    With one, a step's budget. Units that learn alone take what passes they need, and all the job learns is learnt by
-    them: devices walk themselves, as with `alike`, where one step of the server's a round would be too few in all.
+    With a task layer, a step's budget. Units that learn alone take what passes they need, and all the job learns is
+    learnt by them: devices walk themselves, as with few rows, where one step of the server's a round would be too few.
     """
     if preset != "auto":
         return {}
-    return {"passes": HALF_WAY} if has_head else _ALONE
+    if not has_head:
+        return _ALONE
+    return _FEW if few else {"passes": HALF_WAY}
 
 
 def _affordable(manifest: Manifest) -> int:

@@ -25,7 +25,7 @@ from edge_client.data.examples import BadRows
 from edge_client.tasks.registry import has_head
 from server.errors import SimulationError
 from server.jobs.completion import check_names
-from server.jobs.presets import PRESETS, Preset, merged, of_task, preset_for, private_start
+from server.jobs.presets import PRESETS, Preset, merged, of_data, preset_for, private_start
 from server.jobs.settings import JobSettings
 from server.simulation.methods.methods import PAPER_ADAPTER, PAPER_DATA, Method, PaperData, method_named
 
@@ -109,9 +109,13 @@ def plan_for(
     adapter: Mapping[str, Any],
     seed: int,
     variance_bound: float | None = None,
+    few: bool = False,
     **others: Any,
 ) -> Plan:
-    """A method under a preset, one that fits its adapter where none is named, with what was asked for on top."""
+    """A method under a preset, one that fits its adapter where none is named, with what was asked for on top.
+
+    `few` says that there are few rows of few classes, which the default takes another way for.
+    """
     kind = method_named(method)
     refuse(f"--preset {preset}")
     preset = preset or preset_for(adapter.get("method", ""), _asked(kind, settings))
@@ -120,7 +124,7 @@ def plan_for(
         adapter, others = _of_the_paper(adapter, others, known)
     base: dict[str, Any] = {"over_selection": 1.0, "norm_bound": 1e9, "seed": seed}
     start = PRESETS.get(preset, {})  # the plan refuses one that there is not
-    of_kind = of_task(preset, has_head=has_head(others.get("task", DEFAULT_TASK)))
+    of_kind = of_data(preset, has_head=has_head(others.get("task", DEFAULT_TASK)), few=few)
     own = known.training(kind.family) if known else {}
     of_method = {"default": kind.default, "paper": merged(kind.paper, {"training": own})}.get(preset, {})
     if variance_bound is None:

@@ -14,6 +14,7 @@ RETIRED: Mapping[str, str] = {
     "--preset aligned": "leave it out for what fits the bundle",
     "--preset aligned-iteration": "take --mode iteration, and leave the preset out",
     "--preset pairs": "leave it out for what fits the bundle",
+    "--preset alike": "leave it out: where there are few rows, the default lets devices walk by themselves as it did",
 }
 
 

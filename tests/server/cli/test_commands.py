@@ -111,7 +111,7 @@ def test_a_job_starts_from_the_preset_that_fits_its_adapter(ok, wrong, narrow):
     assert fitting["training"]["exact_blocks"] == 2
     assert settings("less", "--set", "training.exact_blocks=1")["training"]["exact_blocks"] == 1
     plain = settings("plain", "--preset", "default")
-    assert (plain["training"]["mode"], plain["training"]["directions"]) == ("epoch", 1)
+    assert (plain["training"]["mode"], plain["training"]["directions"]) == ("epoch", 2)
     exact = settings("exact", "--estimator", "exact")
     assert exact["training"] == plain["training"] | {"estimator": "exact"}
     assert "is running with --preset bottleneck, which fits its adapter; follow" in ok(

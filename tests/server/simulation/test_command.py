@@ -35,13 +35,13 @@ WRONG = [
     ({"settings": "a-file"}, "settings a-file cannot be read as JSON: Expecting value"),
     (
         {"preset": "x"},
-        "preset: Input should be 'auto', 'alike', 'default', 'paper', 'bottleneck'",
+        "preset: Input should be 'auto', 'default', 'paper' or 'bottleneck'",
     ),
     ({"engine": "x"}, "unknown engine 'x'; expected local or ray"),
     ({"task": "x"}, "task: Input should be 'seq-cls', 'qa'"),
     (
         {"peft": "x"},
-        "unknown adapter 'x'; expected one of bitfit, bottleneck, classifier, ia3, lora,",
+        "unknown adapter 'x'; expected one of bitfit, bottleneck, classifier, ia3, lora",
     ),
     ({"target-modules": "gate"}, "target module gate matches no linear layer of the model"),
     ({"model": "nowhere/"}, "nowhere/ is no folder and no GGUF file"),
@@ -164,7 +164,7 @@ def test_bottlenecks_start_from_their_preset(config_of):
 
 
 def test_another_estimator_starts_from_the_default_preset_as_a_job_does(config_of):
-    config = config_of(peft="bottleneck", rank=2, estimator="exact")
+    config = config_of(peft="lora", rank=1, estimator="forward")
     assert (config["method"], config["preset"]) == ("spry", "default")
 
 
