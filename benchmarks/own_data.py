@@ -229,7 +229,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a folder with another encoder")
     parser.add_argument("--draws", type=int, default=1, help="users, each with other rows to learn from")
     parser.add_argument("--take", type=int, default=0, help="of the training rows of a folder with train and test")
-    parser.add_argument("--preset", help="in place of the one that `spry new` chooses, to compare")
+    parser.add_argument("--preset", help="in place of the default, to compare")
     parser.add_argument("--no-one-place", action="store_true", help="leave the comparison out")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     options = parser.parse_args()

@@ -1,6 +1,6 @@
 """The paper's comparison on small machines: every method, several data sets and seeds, as simulations that go on.
 
-    python benchmarks/paper.py --data DATA --out runs --tables defaults [main free longer …] [--seeds 0 1 2] [--jobs 2]
+    python benchmarks/paper.py --data DATA --out runs --tables defaults [main central …] [--seeds 0 1 2] [--jobs 2]
 
 DATA holds a folder for each data set (ag_news, sst2, snli, …), each with train.jsonl, test.jsonl and labels.json. Runs
 that are done are left alone and stopped ones go on, so the same command resumes the sweep; after a change to a method,
@@ -30,8 +30,7 @@ from tables import DESK, MODEL, TABLES, Run, kept_under
 
 SPRY = [sys.executable, "-c", "from edge_client.commands.cli import main; main()"]
 ASIDE = {"data": (DESK, 256), "held-back": ("test.jsonl", rates.HELD_BACK)}
-"""Of some copies of a data set: where training rows go, and how many. At the desk task layers are standardized and
-adapters aligned by them."""
+"""Of some copies of a data set: where training rows go, and how many. Those at the desk standardize task layers."""
 
 
 def prepare(data: Path, out: Path, rows: str, name: str) -> None:

@@ -2,7 +2,6 @@
 
     python benchmarks/simulator.py                                 MiniLM, generated sentences
     python benchmarks/simulator.py --data DATA/sst2 --threads 2
-    python benchmarks/simulator.py --only speed --preset aligned   an aligned adapter in three blocks, K = 16
 
 Speed: client steps in a second of CPU time, of rounds of the simulator and of the same clients one by one through the
 eager `torch.func.jvp` loop of reference implementations: `functional_call` of the model, K directions for a batch over
@@ -56,11 +55,6 @@ PER_ROUND, BATCH, LENGTH, RATE = 12, 8, 32, 0.01
 TARGET, DRIFT = 3.0, 0.05
 POPULATIONS = (100, 1_000, 10_000)
 ROWS, CLASSES = 24_000, 4
-ADAPTERS: dict[str, dict[str, Any]] = {
-    "default": {"method": "lora"},
-    "aligned": {"method": "aligned", "rank": 4, "last_blocks": 3},
-}
-"""By the preset that they are made for."""
 WORDS = """the a of and to in is was that for on with as it at by from this are were their which market team game film
 story music water science company price season city river winter people first last new old small large great quiet
 bright slow fast rises falls opens closes wins loses plays reports says finds makes takes gives begins ends"""
@@ -80,8 +74,8 @@ def generated(folder: Path, rows: int) -> Path:
 def planned(options: argparse.Namespace, data: Path, clients: int, arithmetic: str, iterations: int) -> Plan:
     training = {"batch": BATCH, "length": LENGTH, "iterations": iterations, "learning_rate": RATE}
     return plan_for(
-        method="spry", preset=options.preset, model=options.model, data=str(data), seed=0, clients=clients, alpha=1.0,
-        adapter=ADAPTERS[options.preset], personal=False, arithmetic=arithmetic, test_examples=1,
+        method="spry", preset="default", model=options.model, data=str(data), seed=0, clients=clients, alpha=1.0,
+        adapter={"method": "lora"}, personal=False, arithmetic=arithmetic, test_examples=1,
         settings={"per_round": PER_ROUND, "rounds": 1_000_000, "evaluate_every": 1_000_000, "training": training},
     )  # fmt: skip
 
@@ -103,7 +97,7 @@ class OneByOne:
         self._training = plan.settings.training
         self._encoder = TextEncoder(worker.learner.tokenizer, worker.manifest, BATCH, LENGTH)
         loaded = load(plan.model, MODEL_TASKS[plan.task], worker.population.labels, seed=plan.seed)
-        adapted = adapt(loaded, AdapterOptions(**ADAPTERS[plan.preset]))
+        adapted = adapt(loaded, AdapterOptions("lora"))
         self._reference = Reference(adapted, loaded.task)
 
     def play(self, number: int, weights: Mapping[str, Any]) -> None:
@@ -179,7 +173,6 @@ def simulate_some(options: argparse.Namespace) -> None:
 def memory_of(options: argparse.Namespace, data: Path, clients: int) -> float:
     """MB of 10^6 bytes."""
     command = [sys.executable, __file__, "--worker", str(clients), "--data", str(data), "--model", options.model,
-               "--preset", options.preset,
                "--threads", str(options.threads)]  # fmt: skip
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout.splitlines()[-1]) / 1e6
@@ -189,7 +182,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="a data set's folder; generated sentences when left out")
     parser.add_argument("--model", default=MINILM)
-    parser.add_argument("--preset", choices=ADAPTERS, default="default", help="of the settings, with its adapter")
     parser.add_argument("--threads", type=int, default=1, help="of both")
     parser.add_argument("--iterations", type=int, default=4, help="steps of a client in a round")
     parser.add_argument("--repetitions", type=int, default=5)

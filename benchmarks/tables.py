@@ -25,19 +25,15 @@ RATES = {
 """Where a method's own are for features that are not standardized. FedMeZO takes three passes where others take one;
 of FwdLLM+'s updates the paper's bound would leave one in twelve."""
 LATE_LORA = (*LORA, "--last-blocks", "3")
-CELLS = tuple((data, alpha) for alpha in (0.1, 1.0) for data in ("ag_news", "sst2", "snli"))
 FLEET = ("--clients", "100", "--per-round", "12", "--iterations", "4", "--test-examples", "600")
 COMMON = (*FLEET, "--evaluate-every", "5", "--differences", "limit", "--no-personal")
 BACKPROP = ("fedavg", "fedyogi", "fedsgd", "fedavgsplit", "fedyogisplit")
 FORWARD = ("spry", "fedfgd")
 ZERO_ORDER = ("fedmezo", "baffle+", "fwdllm+")
-NOISY = (*FORWARD, *ZERO_ORDER, "fedyogisplit")
+NOISY = (*ZERO_ORDER, "fedyogisplit")
 """Whose gradients of LoRA's factors are: estimates, and true ones of a single client's texts."""
-ALIGNED = ("--preset", "aligned")
 AVERAGE = ("--settings", '{"average": 0.9}')
 """Every method is measured by a running average of its versions."""
-EACH_STEP = ("--preset", "aligned-iteration")
-"""The server moves the weights after each of the four steps."""
 SPLIT_EXACT = (
     '{"average": 0.9, "training": {"optimizer": "sgd", "learning_rate": 0.001, "head_learning_rate": 0.1}, '
     '"optimizers": {"units": {"learning_rate": 0.01, "tau": 1e-6}, "head": {"kind": "fedavg"}}}'
@@ -45,30 +41,16 @@ SPLIT_EXACT = (
 """The rates of default Spry with true gradients."""
 MEAN_HEAD = '{"average": 0.9, "optimizers": {"head": {"kind": "fedavg"}}}'
 """FedYogi for the units alone."""
-AVERAGE_OF_STEPS = ("--settings", '{"average": 0.95}')
-STEP_EXACT = SPLIT_EXACT.replace("0.9,", "0.95,", 1)
-"""The same where there are four times as many versions."""
-PAIRS_EVERYWHERE = ("--peft", "pairs", "--dimension", "64")
-PAIRS_OF_DIRECTIONS = (*PAIRS_EVERYWHERE, "--last-blocks", "3")
-WHOLE_GRADIENT = (*PAIRS_OF_DIRECTIONS, "--settings", '{"training": {"per_example": true}}')
-"""Each example has directions of its own, as the runs that are kept had; the gradient is the same."""
 BAFFLE = ("--learning-rate", "0.003")
-"""The clients' rate of Baffle+ in an aligned adapter; a third of it ends as high, but learns later."""
-BAFFLE_RATES = {
-    "0.001": ("--learning-rate", "0.001"),
-    "0.01": ("--learning-rate", "0.01"),
-    "0.03": ("--learning-rate", "0.03"),
-    "slow-units": (
-        "--learning-rate", "0.01", "--settings", '{"average": 0.9, "optimizers": {"units": {"learning_rate": 0.001}}}'
-    ),
-    "iteration": ("--learning-rate", "0.01", "--mode", "iteration", "--settings", '{"average": 0.95}'),
-    "slow-iteration": ("--mode", "iteration", "--settings", '{"average": 0.95}'),
-}  # fmt: skip
-"""Others that were tried."""
-PAIRS_RATES = {"head-0.2": ("--head-learning-rate", "0.2"), "units-0.02": ("--server-learning-rate", "0.02")}
-"""Twice the preset's each."""
+"""A clients' rate of Baffle+ that ends higher, where all its rows have the same."""
 SLOW_UNITS = '{"average": 0.9, "optimizers": {"units": {"learning_rate": 0.001}}}'
 """For noisy gradients of LoRA's factors: with ten times as much they walk at random until the model is lost."""
+SIXTEEN = (
+    '{"average": 0.9, "training": {"directions": 16, "kind": "orthogonal", "learning_rate": 0.001, '
+    '"head_learning_rate": 0.1}, "optimizers": {"units": {"learning_rate": 0.001, "tau": 1e-6}, '
+    '"head": {"kind": "fedavg"}}}'
+)
+"""Sixteen orthogonal directions a step, of clients that hardly move their units."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +65,6 @@ class Run:
     rounds: int = 40
     name: str = ""
     options: tuple[str, ...] = field(default=())
-    aligned: bool = False
-    """Whether its adapter stands along directions that labelled examples give."""
     plain: bool = False
     """With nothing at the desk, and no option that has a default."""
     tuned: bool = False
@@ -109,11 +89,10 @@ class Run:
         if self.plain:
             return self._plain(out, seed, arithmetic)
         length = "48" if self.data in PAIRS else "32"
-        adapter = ("--peft", "aligned", "--rank", "8", "--last-blocks", "3") if self.aligned else ()
         return [
             "simulate", "--model", self.model, "--data", str(out / "data" / self.data), "--method", self.method,
             "--alpha", f"{self.alpha:g}", "--rounds", str(self.rounds), "--seed", str(seed), "--length", length,
-            "--examples", str(out / "data" / self.data / DESK), "--arithmetic", arithmetic, *COMMON, *adapter,
+            "--examples", str(out / "data" / self.data / DESK), "--arithmetic", arithmetic, *COMMON,
             *self.options, "--out", str(self.folder(out, seed)),
         ]  # fmt: skip
 
@@ -184,96 +163,12 @@ def main_table() -> Iterator[Run]:
 
 
 def _with_lora(data: str, alpha: float, method: str) -> Run:
-    preset = ALIGNED if method in FORWARD else ()
     slow = method in NOISY or (method == "fedyogi" and alpha < 1)  # FedYogi is lost where clients have few classes
-    settings = ("--settings", SLOW_UNITS) if slow else AVERAGE
-    return Run("main", data, method, alpha, options=(*LORA, *preset, *settings, *RATES.get(method, ())))
-
-
-def free_table() -> Iterator[Run]:
-    """Each method with an adapter of its choice."""
-    chosen = {main_table: ("fedavg", "fedyogi", "classifier"), pairs_table: ("all-blocks", "all-units")}
-    for table, names in chosen.items():
-        yield from (run for run in table() if run.row in names)
-    for data, alpha in CELLS:
-        yield Run("free", data, "baffle+", alpha, options=(*AVERAGE, *BAFFLE), aligned=True)
-
-
-def texts_table() -> Iterator[Run]:
-    """AG News at alpha 1.0 on all of its 2,000 test texts, and by other rates."""
-    runs = {run.row: run for run in free_table() if (run.data, run.alpha) == ("ag_news", 1.0)}
-    del runs["all-units"]  # by directions for each example; the preset shares them
-    runs["three-blocks"] = Run("texts", "ag_news", "spry", 1.0, name="three-blocks", options=PAIRS_OF_DIRECTIONS)
-    for row, others in (("three-blocks", PAIRS_RATES), ("baffle+", BAFFLE_RATES)):
-        for name, rates in others.items():
-            made = runs[row]
-            runs[f"{row}-{name}"] = replace(made, name=f"{row}-{name}", options=(*made.options, *rates))
-    for run in runs.values():
-        yield replace(run, table="texts", options=(*run.options, "--test-examples", "0"))  # the last one counts
-
-
-def aligned_table() -> Iterator[Run]:
-    """Aligned adapters, beside LoRA in the last three blocks."""
-    for data, alpha in CELLS:
-        yield Run("aligned", data, "spry", alpha, options=ALIGNED, aligned=True)
-        yield Run("aligned", data, "spry", alpha, name="spry-iteration", options=EACH_STEP, aligned=True)
-        yield Run("aligned", data, "fedfgd", alpha, options=(*EACH_STEP, "--rank", "16"), aligned=True)
-        yield Run("aligned", data, "fedavg", alpha, options=(*LATE_LORA, *AVERAGE))
-        yield Run("aligned", data, "fedyogi", alpha, options=(*LATE_LORA, *AVERAGE))
-        yield Run("aligned", data, "classifier", alpha, options=(*RATES["classifier"], *AVERAGE))
-        yield Run("aligned", data, "baffle+", alpha, options=AVERAGE, aligned=True)
-    for data, alpha in CELLS:
-        yield Run("aligned", data, "fedyogisplit", alpha, name="split-exact", aligned=True,
-                  options=("--settings", SPLIT_EXACT))  # fmt: skip
-
-
-def longer_table() -> Iterator[Run]:
-    """Each method with an adapter of its choice, for 100 rounds."""
-    chosen = {"fedavg", "fedyogi", "baffle+", "spry-iteration", "all-units", "all-blocks"}
-    for run in dict.fromkeys(replace(run, table="longer", rounds=100) for run in (*aligned_table(), *pairs_table())):
-        if run.row in chosen:
-            yield run
-
-
-def pairs_table() -> Iterator[Run]:
-    """Adapters of pairs: as many directions as numbers in a layer, and fewer."""
-    for data, alpha in CELLS:
-        yield Run("pairs", data, "spry", alpha, name="all-units", options=WHOLE_GRADIENT)
-        yield Run("pairs", data, "spry", alpha, name="all-blocks", options=PAIRS_EVERYWHERE)
-        yield Run("pairs", data, "spry", alpha, name="all-blocks-32", options=("--peft", "pairs", "--dimension", "32"))
-        yield Run("pairs", data, "fedyogi", alpha, name="all-blocks-exact",
-                  options=(*PAIRS_EVERYWHERE, "--settings", SPLIT_EXACT))  # fmt: skip
-        yield Run("pairs", data, "spry", alpha, options=(*EACH_STEP, *PAIRS_OF_DIRECTIONS, "--directions", "64"))
-        yield Run("pairs", data, "spry", alpha, name="16-directions", options=(*EACH_STEP, *PAIRS_OF_DIRECTIONS))
-
-
-def directions_table() -> Iterator[Run]:
-    """More directions than the aligned table's, with nothing split."""
-    for directions in (64, 256, 1024):
-        for run in aligned_table():
-            if run.method == "fedfgd" and run.alpha == 1.0:
-                more = (*run.options, "--directions", f"{directions}")
-                yield replace(run, table="directions", name=f"K={directions}", options=more)
-
-
-def noise_table() -> Iterator[Run]:
-    """The server's step after each of 160 steps, along true and estimated gradients of all units and of a share."""
-    square, steps = ("--peft", "aligned", "--last-blocks", "3", "--rank"), ("--settings", STEP_EXACT)
-    cases = {
-        "all-exact": ("fedyogi", *square, "16", *steps),
-        "all-forward": ("fedfgd", *square, "16", *EACH_STEP),
-        "split-exact": ("fedyogisplit", *square, "16", *steps),
-        "split-64-directions": ("spry", *square, "16", *ALIGNED, "--directions", "64", *AVERAGE_OF_STEPS),
-        "split-exact-rank-8": ("fedyogisplit", *square, "8", *steps),
-        "split-exact-pairs": ("fedyogisplit", *PAIRS_OF_DIRECTIONS, *steps),
-        "lora-exact": ("fedyogi", *LORA, *AVERAGE_OF_STEPS),
-        "lora-exact-steady": ("fedyogi", *LORA, *steps),
-        "pairs-forward": ("spry", *PAIRS_EVERYWHERE),
-    }
-    often = ("--iterations", "1", "--evaluate-every", "20")
-    for data in ("ag_news", "snli", "sst2"):
-        for name, (method, *options) in cases.items():
-            yield Run("noise", data, method, 1.0, rounds=160, name=name, options=(*options, *often))
+    if method in FORWARD:
+        settings = ("--preset", "default", "--settings", SIXTEEN)
+    else:
+        settings = ("--settings", SLOW_UNITS) if slow else AVERAGE
+    return Run("main", data, method, alpha, options=(*LORA, *settings, *RATES.get(method, ())))
 
 
 def central_table() -> Iterator[Run]:
@@ -343,21 +238,14 @@ def others_table() -> Iterator[Run]:
 
 
 def _shorter(data: str, method: str, *options: str) -> Run:
-    own = ALIGNED if method == "spry" else (*LATE_LORA, *AVERAGE, *RATES.get(method, ()))
-    return Run("others", data, method, rounds=20, options=(*own, *options), aligned=method == "spry")
+    own = () if method == "spry" else (*LATE_LORA, *AVERAGE, *RATES.get(method, ()))
+    return Run("others", data, method, rounds=20, options=(*own, *options))
 
 
 TABLES = {
     "defaults": defaults_table,
     "encoders": encoders_table,
     "main": main_table,
-    "free": free_table,
-    "texts": texts_table,
-    "aligned": aligned_table,
-    "longer": longer_table,
-    "pairs": pairs_table,
-    "directions": directions_table,
-    "noise": noise_table,
     "central": central_table,
     "rates": rates_table,
     "ablations": ablations_table,

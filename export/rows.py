@@ -31,7 +31,7 @@ from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.data.batches import Batch
 from edge_client.data.templates import Template
 from export.adapt.adapter import check_adapter
-from export.adapt.entering import at_bottlenecks
+from export.adapt.bottlenecks import at_bottlenecks
 from export.adapt.heads import entering as entering_weight
 from export.adapt.wrapping import Adapted, adapt
 from export.errors import ExportError

@@ -2,7 +2,6 @@
 
 import fcntl
 import gc
-import json
 import os
 import signal
 import string
@@ -253,17 +252,6 @@ def talker(exported_once, talker_folder) -> Path:
     """A language model with a chat template: one shape, one direction, no memory measured."""
     options = {"source": str(talker_folder), "task": "causal-lm", "labels": (), "lengths": (32,)}
     return exported_once("talker", runtimes=("onnx",), **options)
-
-
-@pytest.fixture(scope="session")
-def paired(exported_once, tmp_path_factory) -> Path:
-    """One shape, one direction, an adapter of eight pairs a layer."""
-    from edge_client.commands.options.adapter import AdapterOptions
-
-    desk = tmp_path_factory.mktemp("desk") / "desk.jsonl"
-    texts = ("it is a train", "the ice", "on it", "a b")
-    desk.write_text("".join(json.dumps({"text": text, "label": LABELS[i % 3]}) + "\n" for i, text in enumerate(texts)))
-    return exported_once("paired", adapter=AdapterOptions("pairs", dimension=8, examples=str(desk)))
 
 
 @pytest.fixture(scope="session")

@@ -251,14 +251,6 @@ def test_adapters(model_folder, data):
     assert head.split()[:3] == ["classifier", "0", "numbers"]
 
 
-def test_alignment(model_folder, data):
-    options = "--data", data, "--model", model_folder, "--ranks", 2, "--examples", 40, "--json"
-    shares = json.loads(ran("alignment", *options))
-    assert len(shares) == 2
-    for row in shares:
-        assert all(0 <= row[place] <= 1 for place in ("random", "singular", "aligned", "gradient"))
-
-
 def test_the_simulator_beside_one_by_one(model_folder):
     options = "--only", "speed", "--repetitions", 1, "--iterations", 1, "--json"
     found = json.loads(ran("simulator", "--model", model_folder, *options, misses=True))

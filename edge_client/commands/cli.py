@@ -20,6 +20,7 @@ from edge_client import __version__, plugins
 from edge_client.commands.interrupts import end_as_interrupted
 from edge_client.commands.membership.successor import allow_successors, without_httpx_command
 from edge_client.commands.options.panels import PanelCommand
+from edge_client.commands.options.retired import refuse
 from edge_client.commands.outcome import INTERRUPTED, complain, outcome
 from edge_client.errors import RuntimeMissing
 
@@ -158,13 +159,21 @@ def build() -> Any:
 def run(args: Sequence[str]) -> int:
     """Run the command line and give back its exit code; errors a user can act on become one line on stderr."""
     try:
-        return outcome(lambda: build()(args=list(args), prog_name="spry", standalone_mode=False))
+        return outcome(lambda: _called(args))
     except UsageError as error:
         context: typer.Context | None = error.ctx
         where = context.command_path if context else "spry"
         return complain(f"{error.format_message().rstrip('.')} (see `{where} --help`)")
     except typer.Abort:
         return complain("stopped", 1)
+
+
+def _called(args: Sequence[str]) -> Any:
+    try:
+        return build()(args=list(args), prog_name="spry", standalone_mode=False)
+    except UsageError as error:
+        refuse(getattr(error, "option_name", ""))
+        raise
 
 
 def main() -> NoReturn:

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edge_client import plugins
-from edge_client.commands.options.adapter import ALL_BLOCKS, USUAL_DIMENSION, USUAL_RANK, AdapterOptions
+from edge_client.commands.options.adapter import ALL_BLOCKS, USUAL_RANK, AdapterOptions
+from edge_client.commands.options.retired import refuse
 from export.errors import ExportError
 from export.values import known, positive
 
 if TYPE_CHECKING:
     from peft import PeftConfig
 
-    from export.adapt.between import Between
     from export.adapt.targets import Projections
 
 
@@ -37,10 +37,6 @@ def query_and_value(projections: Projections) -> tuple[str, ...]:
     return tuple(dict.fromkeys(projections.query + projections.value))
 
 
-def _any_options(options: AdapterOptions) -> None:
-    pass
-
-
 @dataclass(frozen=True)
 class Adapter:
     """One way to adapt a model: its PEFT configuration and which of the base's own parameters it trains."""
@@ -51,14 +47,10 @@ class Adapter:
     """Which of the projections that are found in a model, unless others are named."""
     options: tuple[str, ...] = ()
     """Those of `AdapterOptions` that make one adapter of the kind differ from another."""
-    dimension: int = USUAL_DIMENSION
-    """The trainable numbers per layer that it was measured best with."""
     rank: int = USUAL_RANK
     """The rank that it was measured best with."""
     depth: float = ALL_BLOCKS
     """The share of a model's blocks, from its end, that it was measured best in, for what a step costs."""
-    check: Callable[[AdapterOptions], None] = _any_options
-    """Refuses options that it cannot work with."""
     feedforward: bool = False
     """Whether its configuration tells the layers that end a block from the others."""
     trains: Callable[[str], bool] | None = None
@@ -66,10 +58,9 @@ class Adapter:
     a LoRA layer that is stored but switched off, so that `PeftModel.from_pretrained` loads the result."""
     head_alone: bool = False
     """Whether nothing but the task layer is trained."""
-    between: Callable[[], Between] | None = None
-    """For methods that freeze one or both of a layer's factors, and train what is left."""
     at_bottlenecks: bool = False
-    """Whether forward gradients move what leaves a layer's first factor, in place of its weights."""
+    """Whether the second of a layer's factors is frozen in directions that are found at export, so that forward
+    gradients move what leaves the first, in place of its weights."""
 
 
 def carrier(bias: str) -> Callable[[AdapterOptions, Targets, dict[str, Any]], PeftConfig]:
@@ -88,10 +79,10 @@ ADAPTERS = plugins.Registry[Adapter](plugins.ADAPTERS, lambda adapter: isinstanc
 
 def check_adapter(options: AdapterOptions) -> None:
     """Refuse what cannot work, each with what was expected and what came."""
+    if options.method not in ADAPTERS:
+        refuse(f"--peft {options.method}")
     known("adapter", [options.method], ADAPTERS)
     positive("rank", [options.rank])
-    positive("dimension", [options.dimension])
-    ADAPTERS[options.method].check(options)
     if options.from_mean and options.method != "lora":
         raise ExportError(f"--from-mean teaches LoRA's layers, got --peft {options.method}: leave one of them out")
     if options.last_blocks is not None and options.last_blocks < 0:

@@ -15,8 +15,10 @@ from torch import Tensor, nn
 
 from edge_client.commands.options.adapter import AdapterOptions
 from export.adapt.adapter import ADAPTERS, Targets
+from export.adapt.bottlenecks import freeze_second_factor
 from export.adapt.heads import feature_square, prepare_head
 from export.adapt.labelled import Batch, read_batches
+from export.adapt.output_directions import output_directions
 from export.adapt.pooling import MeanStart, from_mean, with_new_pooler
 from export.adapt.targets import Projections, find_projections, shortest_patterns
 from export.errors import ExportError
@@ -70,7 +72,6 @@ def adapt(
         loaded = with_new_pooler(loaded)
     model, task = loaded.model, loaded.task
     method = ADAPTERS[options.method]
-    between = method.between() if method.between else None
     heads = head_modules(model, task)
     targets, within = _targets(loaded, options, heads, projections)
     common: dict[str, Any] = {"task_type": task.peft_type, "modules_to_save": [*heads, *loaded.drawn] or None}
@@ -81,7 +82,7 @@ def adapt(
     pooled = from_mean(loaded, config, seed, tell) if options.from_mean else None
     square = _prepared(loaded, pooled, heads, examples, seed)
     layers = [name for name in _linears(model, heads) if any(_matches(name, target) for target in targets.names)]
-    bases = between.bases(loaded, layers, options, examples, seed) if between else {}
+    directions = output_directions(loaded, layers, options.rank, examples, seed) if method.at_bottlenecks else {}
     torch.manual_seed(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -92,9 +93,8 @@ def adapt(
     _keep_as_drawn(adapted, loaded.drawn)
     if (trains := method.trains) is not None:
         _train_base_parameters(adapted, lambda name: trains(name) and within(name))
-    if between is not None:
-        for name, basis in bases.items():
-            between.put(adapted.get_submodule(f"base_model.model.{name}"), basis, _ADAPTER)
+    for name, out in directions.items():
+        freeze_second_factor(adapted.get_submodule(f"base_model.model.{name}"), out, _ADAPTER)
     described = _describe(adapted, at_bottlenecks=method.at_bottlenecks)
     adapts = any(slot.role is Role.ADAPTER for slot in described.slots.values())
     if not described.slots or not (adapts or method.head_alone):

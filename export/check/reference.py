@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
-from export.adapt.entering import at_bottlenecks
+from export.adapt.bottlenecks import at_bottlenecks
 from export.adapt.wrapping import Adapted
 from export.errors import ExportError
 from export.graph.capture import TaskForward

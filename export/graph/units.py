@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from edge_client.bundle.adapters import CORE
 from edge_client.bundle.manifest import Parameter, Unit
 from export.graph.bottlenecks import bottlenecks, token_of
 from export.graph.segments import SegmentGraph
@@ -72,7 +71,7 @@ def _role(node: Any) -> Role | None:
 
 _SLICE = re.compile(r"\.slice\([^)]*\)")
 """Modules called from a slice of a list carry it in their path."""
-_PARTS_OF_AN_ADAPTER = ("lora_A", "lora_B", "default", "base_layer", CORE)
+_PARTS_OF_AN_ADAPTER = ("lora_A", "lora_B", "default", "base_layer")
 
 
 def _layer(placeholder: fx.Node) -> str:

@@ -13,6 +13,7 @@ import typer
 from edge_client.bundle.folder import Bundle
 from edge_client.commands.options.groups import OptionGroup, grouped
 from edge_client.commands.options.panels import PanelCommand
+from edge_client.commands.options.retired import refuse
 from edge_client.format import size
 from server.cli.common import (
     CaOption,
@@ -44,7 +45,7 @@ from server.cli.job_lines import (
     value_of,
 )
 from server.jobs.options import PresetOption, RoundOptions, SettingsOptions, TrainingOptions
-from server.jobs.presets import PRESETS, merged, preset_for, private_start, start_of
+from server.jobs.presets import PRESETS
 
 _REFUSALS = 5
 """The newest that `spry job show` tells."""
@@ -125,25 +126,24 @@ def create_job(
     given: Mapping[str, Any],
     preset: str | None,
     held_out: Path | None,
+    rows: int | None = None,
 ) -> Made:
-    """Upload what the server lacks, and start a job; `given` are settings over those of the preset."""
+    """Upload what the server lacks, and start a job; `given` are settings over those of the preset.
+
+    The default looks at how many `rows` there are to learn from: where nobody says, those of the devices that are here.
+    """
     if preset is not None and preset not in PRESETS:
+        refuse(f"--preset {preset}")
         raise AdminError(f"--preset must be one of {', '.join(PRESETS)}, got {preset!r}")
-    with Bundle.open(bundle, verify=False) as opened:
-        start = preset or preset_for(opened.manifest.adapter.method, _training(given))
-        wanted = merged(start_of(opened.manifest, start), private_start(given), given)
+    wanted = dict(given)
     if held_out is not None:
         wanted["held_out"] = administrator.upload_held_out(held_out)
     with transfer("uploading") as advance:
         uploaded = administrator.upload_bundle(bundle, advance)
-    return Made(administrator.post("/v1/jobs", {"name": name, "bundle": uploaded, "settings": wanted}), start)
-
-
-def _training(settings: Mapping[str, Any]) -> dict[str, Any]:
-    training: Any = settings.get("training", {})
-    if not isinstance(training, dict):
-        raise AdminError(f"training must be an object of settings, got {json.dumps(training)}")
-    return training
+    wish = {"preset": preset or "", "settings": wanted, "rows": rows}
+    plan = administrator.post(f"/v1/bundles/{uploaded}/plan", wish)
+    made = administrator.post("/v1/jobs", {"name": name, "bundle": uploaded, "settings": plan["settings"]})
+    return Made(made, plan["preset"])
 
 
 @app.command(name="list")

@@ -15,6 +15,7 @@ from edge_client.bundle.folder import Bundle
 from server.errors import Refusal
 from server.formats.learned import Learned, Version
 from server.formats.registry import FORMATS, NAMES, WITH_BASE, offered
+from server.jobs.completion import check_adapter
 from server.jobs.job import Job
 from server.storage.store import Store
 
@@ -44,6 +45,7 @@ def adapter_archive(store: Store, job: Job, version: int, form: str = "peft") ->
     if form not in FORMATS:
         raise Refusal(422, "invalid", f"format must be one of {', '.join(NAMES)}, got {form!r}")
     bundle = store.bundles.open(job.bundle)
+    check_adapter(bundle.manifest)
     initial = load_file(bundle.folder / bundle.manifest.adapter.file)
     tensors = folded(initial | store.models.load(job, version).result)
     learned = Learned(Version(job.name, version, job.bundle), bundle, tensors)

@@ -30,12 +30,12 @@ class DemoRecipe(NamedTuple):
 
 RECIPES: Mapping[str, DemoRecipe] = {
     "epoch": DemoRecipe(10, (), PRESETS["auto"]),
-    # Sixteen numbers for each layer: a derivative along a random direction tells much of a gradient with so few. The
+    # A number for each feature, so that a derivative along a random direction tells something of the gradient. The
     # head sends its true gradient, as numbers alone would move its thousands of weights slowly; the pooled features of
     # a sentence encoder are small, so that it takes large steps.
     "iteration": DemoRecipe(
         6,
-        ("--peft", "tinylora", "--rank", "8", "--dimension", "16"),
+        ("--peft", "ia3"),
         {
             "training": {"mode": "iteration", "iterations": 20, "learning_rate": 0.1, "head_learning_rate": 5.0},
             "optimizers": {"units": {"kind": "fedavg"}},

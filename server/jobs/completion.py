@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from edge_client.bundle.chain import Chain
 from edge_client.bundle.manifest import Manifest
+from edge_client.commands.options.retired import RETIRED
 from edge_client.errors import BundleError
 from edge_client.estimators.registry import kind_of
 from edge_client.gradient.drawing import counted
@@ -29,6 +30,7 @@ step, and clients that hardly move give it gradients of the same weights."""
 def complete(settings: JobSettings, manifest: Manifest) -> JobSettings:
     """The settings with what they leave open; refused where the bundle cannot do it."""
     check_names(settings)
+    check_adapter(manifest)
     kind = kind_of(settings.training)
     training = kind.settled(settings.training)
     places = settings.slots(manifest, settings.places)
@@ -47,6 +49,13 @@ def complete(settings: JobSettings, manifest: Manifest) -> JobSettings:
         return settings
     rated = replace(training, head_learning_rate=_head_rate(settings, manifest))
     return settings.model_copy(update={"training": rated})
+
+
+def check_adapter(manifest: Manifest) -> None:
+    """Refuse bundles with an adapter of earlier versions, which nobody can hand out any more."""
+    asked = f"--peft {manifest.adapter.method}"
+    if asked in RETIRED:
+        raise Refusal(422, "invalid", f"this bundle's {asked} is gone: {RETIRED[asked]}; export anew")
 
 
 def _head_rate(settings: JobSettings, manifest: Manifest) -> float:

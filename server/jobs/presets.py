@@ -7,37 +7,22 @@ from typing import Any, Literal
 
 from edge_client.bundle.manifest import Manifest
 from edge_client.estimators.estimator import TANGENT
+from edge_client.tasks.registry import task_named
 from server.jobs.passes import behind
 
-Preset = Literal["auto", "alike", "default", "paper", "bottleneck", "aligned", "aligned-iteration", "pairs"]
+Preset = Literal["auto", "default", "paper", "bottleneck"]
 
 _PAPER_SERVER = {"kind": "fedyogi", "learning_rate": 0.01}
-_ALIGNED_TRAINING = {"directions": 16, "kind": "orthogonal", "learning_rate": 0.001, "head_learning_rate": 0.1}
-_ALIGNED_SERVER = {"units": {"learning_rate": 0.01, "tau": 1e-6}, "head": {"kind": "fedavg"}}
+_STEADY_SERVER = {"units": {"learning_rate": 0.01, "tau": 1e-6}, "head": {"kind": "fedavg"}}
 _AGREED_SERVER = {"units": {"kind": "fedsnr", "learning_rate": 0.01, "tau": 1e-6}, "head": {"kind": "fedavg"}}
-
-_STEP_BY_STEP = {**_ALIGNED_TRAINING, "mode": "iteration", "iterations": 4, "head": "exact"}
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     # Each device goes back through as many blocks as its memory allows, and takes forward gradients before them. It
-    # hardly moves its units, as with `aligned`, below; the server moves each number as far as devices agree on it.
+    # hardly moves its units while it trains, lest the head learn what only this device sees; the server moves each
+    # number as far as devices agree on it, however small the changes that come in.
     "auto": {
         "training": {"estimator": "auto", "learning_rate": 0.001},
         "optimizers": _AGREED_SERVER,
-        "average": 0.9,
-    },
-    # For few devices with few examples, more or less alike, and few rounds: a step of the server's a round would be too
-    # few steps in all. So devices walk themselves, units and head together, and the server takes the mean of where they
-    # come to.
-    "alike": {
-        "training": {
-            "estimator": "auto",
-            "optimizer": "adamw",
-            "learning_rate": 0.003,
-            "head_learning_rate": 0.003,
-            "epochs": 2,
-        },
-        "optimizers": {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}},
         "average": 0.9,
     },
     # Forward gradients alone, by every device.
@@ -51,44 +36,20 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
     # For adapters with bottlenecks. The way back through the last two blocks costs little and tells all units there
     # without noise; before them derivatives along directions at bottlenecks. Devices hardly move their units, as with
-    # `aligned`, below.
+    # `auto`.
     "bottleneck": {
         "training": {"estimator": "mixed", "exact_blocks": 2, "learning_rate": 0.001},
-        "optimizers": _ALIGNED_SERVER,
+        "optimizers": _STEADY_SERVER,
         "average": 0.9,
-    },
-    # For aligned adapters of rank 4 or 8 that were exported with examples: so many orthogonal directions are all or a
-    # quarter of a unit's gradient. A device hardly moves its units while it trains, lest the head learn what only this
-    # device sees; the server's optimizer makes the step, however small the changes that come in.
-    "aligned": {"training": _ALIGNED_TRAINING, "optimizers": _ALIGNED_SERVER, "average": 0.9},
-    # The same from step to step. There are four times as many versions, so the average keeps more of each.
-    "aligned-iteration": {
-        "training": _STEP_BY_STEP,
-        "optimizers": _ALIGNED_SERVER,
-        "average": 0.95,
-    },
-    # For adapters of pairs. Units take turns at orthogonal directions, so that each has as many as it has numbers: its
-    # gradient, without noise, though all examples share them, which makes reports small. Every client trains all units,
-    # as what noise is left is that of how few texts a unit sees. A step takes long on a small board.
-    "pairs": {
-        "training": {**_STEP_BY_STEP, "directions": 0, "units_apart": True, "per_example": False},
-        "optimizers": _ALIGNED_SERVER,
-        "average": 0.95,
-        "units_per_client": 0,
-        "iteration_deadline": 600.0,
-        "deadline": 3600.0,
     },
 }
 
 ABOUT: Mapping[str, str] = {
-    "auto": "Each device takes true gradients through as many blocks as its memory allows; the server makes the step.",
-    "alike": "For few devices with few, similar examples: devices train by themselves, and the server averages.",
+    "auto": "Each device takes true gradients through as many blocks as its memory allows; the server makes the step, "
+    "or with few rows in all the devices do.",
     "default": "Forward gradients alone, by every device: no way back through the model, and more rounds.",
     "paper": "As the SPRY paper has it: one direction over units and head together, 1,500 rounds.",
     "bottleneck": "For bottleneck adapters: true gradients through two blocks, derivatives at bottlenecks before them.",
-    "aligned": "For aligned adapters: sixteen orthogonal directions a step, and the server makes the step.",
-    "aligned-iteration": "As aligned, but devices send a few numbers after each step in place of weights.",
-    "pairs": "For adapters of pairs: whole gradients by directions in turns; devices send a few numbers a step.",
 }
 """One line for each preset: whom it is for and what devices do."""
 
@@ -103,6 +64,18 @@ _PRIVATE: Mapping[str, Any] = {
 """Over any preset, where updates are clipped and noise is added: optimizers that make steps of a length of their own,
 for the head too, whose features are not measured then; rates by which units and head have a share of the clip; and an
 average, in which noise cancels."""
+
+_FEW: Mapping[str, Any] = {
+    "training": {"optimizer": "adamw", "learning_rate": 0.003, "head_learning_rate": 0.003, "epochs": 2},
+    "optimizers": {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}},
+}
+"""The start of units and head where there are few rows in all, and so few rounds.
+
+A step of the server's a round would be too few steps. So devices walk themselves, and the server takes their mean."""
+FEW_ROWS = 1000
+"""Up to so many rows to learn from, a round's passes are short, and ten steps of the server's are too few."""
+MANY_CLASSES = 10
+"""From so many on a head that steps by its features learns more of few rows than devices that walk."""
 
 _ALONE: Mapping[str, Any] = {
     "training": {"optimizer": "adamw", "learning_rate": 0.015},
@@ -120,8 +93,6 @@ MOST_PASSES = 4.0
 
 _FITTING: Mapping[str, tuple[Preset, tuple[str, ...]]] = {
     "bottleneck": ("bottleneck", ("forward", "mixed", "auto")),
-    "aligned": ("aligned", ("forward",)),
-    "pairs": ("pairs", ("forward",)),
     "classifier": ("default", ()),
 }
 """Of adapters, what was measured best with them, and for which estimators."""
@@ -148,23 +119,37 @@ def private_start(given: Mapping[str, Any]) -> Mapping[str, Any]:
     return _PRIVATE if asked else {}
 
 
-def start_of(manifest: Manifest, preset: str) -> dict[str, Any]:
-    """What a job on a bundle starts from: the preset, over the bundle's first shape and what directions it affords."""
+def has_few_rows(task: str, classes: int, rows: int | None) -> bool:
+    """Tell whether all that there is to learn few classes from is soon gone through; not where nobody knows."""
+    return rows is not None and rows <= FEW_ROWS and task_named(task).has_classes and classes < MANY_CLASSES
+
+
+def start_of(manifest: Manifest, preset: str, rows: int | None = None) -> dict[str, Any]:
+    """What a job on a bundle starts from: the preset, over the bundle's first shape and what directions it affords.
+
+    Args:
+        manifest: of the bundle.
+        preset: its name.
+        rows: that there are to learn from; None where nobody knows.
+    """
+    few = has_few_rows(manifest.model.task, len(manifest.model.labels), rows)
     batch, length = manifest.shapes[0]
     directions = {"directions": _affordable(manifest)} if manifest.directions else {}
     shape = {"training": {"batch": batch, "length": length, **directions}}
-    return merged(shape, PRESETS[preset], of_task(preset, has_head=bool(manifest.head)))
+    return merged(shape, PRESETS[preset], of_data(preset, has_head=bool(manifest.head), few=few))
 
 
-def of_task(preset: str, *, has_head: bool) -> Mapping[str, Any]:
-    """What a preset is beside its own settings, with a task layer and without.
+def of_data(preset: str, *, has_head: bool, few: bool) -> Mapping[str, Any]:
+    """What a preset is beside its own settings: with a task layer and without, and where there are few rows.
 
-    With one, a step's budget. Units that learn alone take what passes they need, and all the job learns is learnt by
-    them: devices walk themselves, as with `alike`, where one step of the server's a round would be too few in all.
+    With a task layer, a step's budget. Units that learn alone take what passes they need, and all the job learns is
+    learnt by them: devices walk themselves, as with few rows, where one step of the server's a round would be too few.
     """
     if preset != "auto":
         return {}
-    return {"passes": HALF_WAY} if has_head else _ALONE
+    if not has_head:
+        return _ALONE
+    return _FEW if few else {"passes": HALF_WAY}
 
 
 def _affordable(manifest: Manifest) -> int:

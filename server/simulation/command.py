@@ -18,12 +18,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.commands.options.groups import OptionGroup, grouped
+from edge_client.data.columns import Columns
 from edge_client.format import size
 from edge_client.memory import return_freed_blocks
 from server.errors import SimulationError
 from server.jobs.options import PresetOption, RoundOptions, SettingsOptions, TrainingOptions
 from server.simulation.compare.scores import MAIN_SCORES, SCORES
 from server.simulation.compute.arithmetic import tell_if_slow
+from server.simulation.data.dataset import few_rows_in
 from server.simulation.methods.methods import METHODS, check_method
 from server.simulation.options import FLEETS_NAMES, ComputeOptions, FleetOptions, SourceOptions
 from server.simulation.plan import plan_for
@@ -98,16 +100,19 @@ def simulate(
         raise SimulationError(f"unknown engine {crew.engine!r}; expected local or ray")
     chosen = settings.under({**rounds.asked(), **training.asked()})
     check_method(way.method, chosen)
-    plan = plan_for(
+    asked: dict[str, Any] = {
         **source.asked(),
         **fleet.asked(),
         **asdict(way),
         **asdict(computed),
-        test_examples=measured.test_examples,
-        personal=measured.personal,
-        adapter=asdict(adapter),
-        settings=chosen,
-    )
+        "test_examples": measured.test_examples,
+        "personal": measured.personal,
+        "adapter": asdict(adapter),
+        "settings": chosen,
+    }
+    plan = plan_for(**asked)
+    if plan.preset == "auto" and few_rows_in(plan.data, plan.task, Columns(**plan.columns)):
+        plan = plan_for(**asked, few=True)
     if plan.settings.per_round > plan.clients:
         raise SimulationError(f"--per-round is {plan.settings.per_round}, more than --clients {plan.clients}: lower it")
     quiet_libraries()

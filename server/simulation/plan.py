@@ -20,11 +20,12 @@ from pydantic import (
 from edge_client import __version__
 from edge_client.bundle.manifest import DEFAULT_TASK, TaskName
 from edge_client.commands.options.adapter import AdapterOptions
+from edge_client.commands.options.retired import refuse
 from edge_client.data.examples import BadRows
 from edge_client.tasks.registry import has_head
 from server.errors import SimulationError
 from server.jobs.completion import check_names
-from server.jobs.presets import PRESETS, Preset, merged, of_task, preset_for, private_start
+from server.jobs.presets import PRESETS, Preset, merged, of_data, preset_for, private_start
 from server.jobs.settings import JobSettings
 from server.simulation.methods.methods import PAPER_ADAPTER, PAPER_DATA, Method, PaperData, method_named
 
@@ -108,17 +109,22 @@ def plan_for(
     adapter: Mapping[str, Any],
     seed: int,
     variance_bound: float | None = None,
+    few: bool = False,
     **others: Any,
 ) -> Plan:
-    """A method under a preset, one that fits its adapter where none is named, with what was asked for on top."""
+    """A method under a preset, one that fits its adapter where none is named, with what was asked for on top.
+
+    `few` says that there are few rows of few classes, which the default takes another way for.
+    """
     kind = method_named(method)
+    refuse(f"--preset {preset}")
     preset = preset or preset_for(adapter.get("method", ""), _asked(kind, settings))
     known = PAPER_DATA.get(Path(data).name)
     if preset == "paper":
         adapter, others = _of_the_paper(adapter, others, known)
     base: dict[str, Any] = {"over_selection": 1.0, "norm_bound": 1e9, "seed": seed}
     start = PRESETS.get(preset, {})  # the plan refuses one that there is not
-    of_kind = of_task(preset, has_head=has_head(others.get("task", DEFAULT_TASK)))
+    of_kind = of_data(preset, has_head=has_head(others.get("task", DEFAULT_TASK)), few=few)
     own = known.training(kind.family) if known else {}
     of_method = {"default": kind.default, "paper": merged(kind.paper, {"training": own})}.get(preset, {})
     if variance_bound is None:

@@ -21,6 +21,7 @@ from edge_client.gguf.header import GgufHeader
 from edge_client.gguf.tokens import GgufWords
 from edge_client.tasks.registry import task_named
 from server.errors import ProjectError
+from server.jobs import presets
 from server.project.file import JobPart, ModelPart
 from server.start.survey import Survey
 
@@ -38,10 +39,6 @@ _WRITTEN = 256
 _WHY_SPEAKS = "for `spry chat` and `spry generate`, so many tokens of prompt and answer; "
 _NO_CACHE = "bloom", "falcon"
 """Families of models that cannot generate on devices."""
-_FEW_ROWS = 1000
-"""Up to so many rows to learn from, a round's passes are short, and ten steps of the server's are too few."""
-_MANY_CLASSES = 10
-"""From so many on a head that steps by its features learns more of few rows than devices that walk."""
 _FROM_MEAN = "--from-mean"
 _WHY_MEAN = "begins with what the encoder says by its mean; "
 _READ_BY_MEAN = "bert"
@@ -56,6 +53,8 @@ class Choice:
 
     model: ModelPart
     job: JobPart
+    few: bool
+    """Whether there are few rows to learn from."""
     why: dict[str, str] = field(default_factory=dict)
 
 
@@ -148,8 +147,7 @@ def chosen(name: str, survey: Survey, source: str, reader: Reading) -> Choice:
     room = _ROOM if few or by_mean else ("--generate", str(written)) if speaks else ()
     options = (*room, *((_FROM_MEAN,) if by_mean else ()))
     model = ModelPart(source=source, task=survey.task, labels=survey.labels, length=length, options=options)
-    preset = "alike" if few else ""
-    job = JobPart(name=name, preset=preset)
+    job = JobPart(name=name)
     if task_named(survey.task).has_classes:
         job = msgspec.structs.replace(job, rounds=ROUNDS, patience=PATIENCE)
     why = {
@@ -161,10 +159,10 @@ def chosen(name: str, survey: Survey, source: str, reader: Reading) -> Choice:
         "job.rounds": "at most",
         "job.patience": "rounds without a better held-out accuracy, after which it ends; 0: never",
         "job.per_round": "a round ends earlier when all devices that there are have reported",
-        "job.preset": _WHY_PRESET[preset],
+        "job.preset": "empty: what fits the adapter, and few rows or many",
         "server.host": "this machine alone; 0.0.0.0 for others, with tls_cert and tls_key or plain_http = true",
     }
-    return Choice(model, job, why)
+    return Choice(model, job, few, why)
 
 
 def _why_options(options: tuple[str, ...], *, speaks: bool) -> str:
@@ -186,23 +184,16 @@ def how_long(job: JobPart) -> str:
 
 def has_few_rows(survey: Survey) -> bool:
     """Whether all that there is to learn few classes from is soon gone through."""
-    few = len(survey.train.examples) <= _FEW_ROWS and len(survey.labels) < _MANY_CLASSES
-    return task_named(survey.task).has_classes and few
+    return presets.has_few_rows(survey.task, len(survey.labels), len(survey.train.examples))
 
 
 def how(choice: Choice) -> str:
     """Describe in a few words how devices learn."""
-    if choice.job.preset:
+    if choice.few:
         return "few rows, so devices walk by themselves"
     if not task_named(choice.model.task).has_head:
         return "devices walk by themselves, and the server takes their mean"
     return "each device steps by what it measures"
-
-
-_WHY_PRESET = {
-    "": "empty: what fits the adapter; each device goes back as deep as its memory allows",
-    "alike": "few rows: devices walk by themselves; empty where devices' classes differ much",
-}
 
 
 def _length(survey: Survey, reader: Reading) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from edge_client.bundle.manifest import FILE_NAME
+from edge_client.data.sources import open_data
 from edge_client.store import files
 from server.cli.connection import Administrator, RefusedByServer, part
 from server.project.folder import Project
@@ -56,9 +57,15 @@ def ensure_job(project: Project, administrator: Administrator) -> tuple[dict[str
     held_out = project.path(project.file.data.held_out) if project.file.data.held_out else None
     patience = {"patience": wanted.patience} if wanted.patience and held_out else {}
     given = {"rounds": wanted.rounds, "per_round": wanted.per_round, **patience, **wanted.settings}
-    create_job(administrator, name, project.bundle, given, wanted.preset or None, held_out)
+    create_job(administrator, name, project.bundle, given, wanted.preset or None, held_out, _rows(project))
     files.write(path, msgspec.json.encode(NewestJob(name, asked, beside)))
     return administrator.get(f"/v1/jobs/{part(name)}"), True
+
+
+def _rows(project: Project) -> int | None:
+    """Count the rows at hand; None where they lie elsewhere."""
+    path = project.path(project.file.data.train)
+    return sum(1 for _ in open_data(path).rows()) if path.is_file() else None
 
 
 def _goes_on(project: Project, administrator: Administrator, job: dict[str, Any] | None) -> bool:

@@ -26,7 +26,7 @@ def test_the_form_waits_for_the_bundles_that_fill_it(tab, fresh):
     expect(page.get_by_role("button", name="Start", exact=True)).to_be_enabled()
 
 
-def test_a_cancelled_form_keeps_what_was_typed(tab, fresh, paired):
+def test_a_cancelled_form_keeps_what_was_typed(tab, fresh, narrow):
     one = tab(at=fresh)
     one.open()
     page = one.page
@@ -42,7 +42,7 @@ def test_a_cancelled_form_keeps_what_was_typed(tab, fresh, paired):
     expect(page.get_by_label("Learning rate", exact=True)).to_have_value("0.5")
     page.keyboard.press("Escape")
     with fresh.server.administrator() as admin:
-        admin.upload_bundle(paired)
+        admin.upload_bundle(narrow)
     page.get_by_role("button", name="Start a job").click()
     expect(page.get_by_label("Bundle").locator("option")).to_have_count(2)
 
@@ -81,9 +81,9 @@ def test_a_bundle_is_named_by_people(tab, fresh):
         assert [bundle["name"] for bundle in admin.get("/v1/bundles")] == ["tickets, spring"]
 
 
-def test_the_form_starts_from_what_fits_the_bundle(tab, fresh, paired):
+def test_the_form_starts_from_what_fits_the_bundle(tab, fresh, narrow):
     with fresh.server.administrator() as admin:
-        pairs = admin.upload_bundle(paired)
+        other = admin.upload_bundle(narrow)
     one = tab(at=fresh)
     one.open()
     page = one.page
@@ -92,8 +92,8 @@ def test_the_form_starts_from_what_fits_the_bundle(tab, fresh, paired):
     page.get_by_label("Bundle").select_option(fresh.bundle)
     expect(page.get_by_role("radio", name="auto")).to_be_checked()
     expect(page.locator("#presets")).to_contain_text("forward passes a step")
-    page.get_by_label("Bundle").select_option(pairs)
-    expect(page.get_by_role("radio", name="pairs")).to_be_checked()
+    page.get_by_label("Bundle").select_option(other)
+    expect(page.get_by_role("radio", name="bottleneck")).to_be_checked()
     expect(page.locator("#presets label").first).to_contain_text("fits this bundle")
     page.get_by_text("Training on devices").click()
     rate = page.get_by_label("Learning rate", exact=True)
@@ -104,7 +104,7 @@ def test_the_form_starts_from_what_fits_the_bundle(tab, fresh, paired):
     press_on(page, "Start")
     expect(page.locator("#job-dialog")).to_be_hidden()
     made = fresh.state("exact")["settings"]
-    assert (made["training"]["learning_rate"], made["training"]["directions"], made["average"]) == (0.002, 32, 0.95)
+    assert (made["training"]["learning_rate"], made["training"]["exact_blocks"], made["average"]) == (0.002, 2, 0.9)
 
 
 def test_the_forms_buttons_are_seen_and_fields_that_do_not_fit_too(tab, fresh):

@@ -11,10 +11,8 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from edge_client.bundle.adapters import folded
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import FILE_NAME
-from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.data.batches import Batches
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import examples_for
@@ -215,16 +213,3 @@ def test_directions_at_bottlenecks(classes, benches, narrow, changed):
             assert (value != bench.start.get(parameter, 0)).any(), (name, parameter)
             close = CLOSE * max(1, np.abs(value).max())
             np.testing.assert_allclose(found[parameter], value, rtol=0, atol=close, err_msg=f"{name} {parameter}")
-
-
-def test_an_adapter_that_is_trained_in_parts(classes, benches, exporting, changed):
-    bench = benches(exporting(batches=(4,), adapter=AdapterOptions("aligned", rank=2), verify_directions=0))
-    tasks = {name: changed(**ROUNDS[name], seed=13) for name in ("forward", "exact-adamw")}
-    bench.run(classes, [case(name, task) for name, task in tasks.items()])
-    for name, task in tasks.items():
-        expected, _ = bench.round(task)
-        here = folded(bench.start | expected)
-        there = folded(bench.start | load_file(bench.where / f"{name}.safetensors"))
-        assert len(here) < len(bench.start)
-        for parameter, value in here.items():
-            np.testing.assert_allclose(there[parameter], value, rtol=0, atol=CLOSE, err_msg=f"{name} {parameter}")

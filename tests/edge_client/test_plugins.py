@@ -49,7 +49,7 @@ def _config(options, targets, common):
 
     return LoraConfig(r=options.rank, target_modules=list(targets.names), **common)
 
-ADAPTER = Adapter(_config, lambda found: found.value, options=("rank",), dimension=5)
+ADAPTER = Adapter(_config, lambda found: found.value, options=("rank",), rank=5)
 """,
     "aggregation": """
 def half(name, weight, change, state, optimizer):
@@ -126,7 +126,7 @@ REGISTRIES = RUNTIMES, ADAPTERS, AGGREGATIONS, ESTIMATORS, MEANS
 def test_names_cost_no_import(more):
     assert all(NAME in registry and NAME in list(registry) for registry in REGISTRIES)
     assert not [name for name in sys.modules if name.startswith("spry_more")]
-    assert ADAPTERS[NAME].dimension == 5
+    assert ADAPTERS[NAME].rank == 5
     assert [name for name in sys.modules if name.startswith("spry_more.")] == ["spry_more.adapter"]
 
 

@@ -11,7 +11,7 @@ import torch
 from torch.func import functional_call, jvp
 
 from export.adapt.adapter import ADAPTERS
-from export.adapt.entering import at_bottlenecks
+from export.adapt.bottlenecks import at_bottlenecks
 from export.errors import ExportError
 from export.graph.slots import Role
 from tests.export.models import CONFIGS, Chain, batch_of, combinations
@@ -22,8 +22,7 @@ TOLERANCE = 3e-5
 WITHOUT_BIASES = {"llama", "qwen3", "gemma3", "modernbert"}
 SHARED_WEIGHTS = {"albert"}
 """Whose blocks share their adapters' factors, which have no bottleneck of their own."""
-METHODS = [name for name, method in ADAPTERS.items() if not method.between or method.between().by_model]
-"""Those that need no texts, as these models have no tokenizer: a row of factors between pairs is a product as IA3's."""
+METHODS = list(ADAPTERS)
 
 
 def nothing_to_train(architecture, task, method):

@@ -21,11 +21,6 @@ def test_the_defaults_are_accepted(tmp_path):
     ExportOptions("somewhere", tmp_path / "out").check()
 
 
-def test_numbers_per_layer_that_nobody_chose_are_the_methods_own():
-    assert (AdapterOptions("pairs").dimension, AdapterOptions("tinylora").dimension) == (64, 16)
-    assert AdapterOptions("pairs", dimension=5).dimension == 5
-
-
 @pytest.mark.parametrize(
     ("task", "adapter", "blocks"),
     [("causal-lm", AdapterOptions(), 0), ("causal-lm", AdapterOptions(last_blocks=2), 2),
@@ -53,7 +48,6 @@ REFUSED = [
     ({"processor": "sse"}, "unknown processor 'sse'; expected one of auto, avx2, vnni, amx, arm-dotprod"),
     (adapter(method="dora"), f"unknown adapter 'dora'; expected one of {', '.join(ADAPTERS)}"),
     (adapter(rank=-3), "rank must be at least 1, got -3"),
-    (adapter(dimension=-1), "dimension must be at least 1, got -1"),
     (adapter(alpha=float("nan")), "alpha must be a finite number, got nan"),
     ({"batches": (8, 0)}, "batch must be at least 1, got 8,0"),
     ({"batches": ()}, "batch must be at least 1, got nothing"),
@@ -77,6 +71,11 @@ def test_refused(tmp_path, changes, message):
     assert isinstance(caught.value, SpryError)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_adapter_of_earlier_versions_is_answered_by_what_to_take(tmp_path):
+    with pytest.raises(SpryError, match="--peft pairs is gone: take --peft bottleneck, or lora"):
+        ExportOptions("somewhere", tmp_path / "out", **adapter(method="pairs")).check()
 
 
 @pytest.mark.parametrize("task", ["qa", "causal-lm"])

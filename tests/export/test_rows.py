@@ -22,12 +22,12 @@ REAL = slice(SIZE - 1)
 """A batch's last row only fills it, and weighs nothing."""
 EXACT = 1e-5
 CASES = [
-    *[("bert", "seq-cls", method) for method in ("lora", "bottleneck", "tinylora", "ia3", "bitfit", "classifier")],
+    *[("bert", "seq-cls", method) for method in ("lora", "bottleneck", "ia3", "bitfit", "classifier")],
     *[("roberta", "seq-cls", method) for method in ("lora", "bitfit")],
     *[("opt", "seq-cls", "lora"), ("llama", "seq-cls", "ia3"), ("gpt2", "seq-cls", "lora")],
-    *[("bert", "qa", "tinylora"), ("roberta", "qa", "ia3"), ("distilbert", "qa", "lora")],
+    *[("bert", "qa", "bottleneck"), ("roberta", "qa", "ia3"), ("distilbert", "qa", "lora")],
     *[("opt", "causal-lm", "bitfit"), ("llama", "causal-lm", "lora"), ("gpt_neox", "causal-lm", "lora")],
-    *[("qwen3", "causal-lm", "tinylora"), ("gemma3", "causal-lm", "lora"), ("modernbert", "seq-cls", "lora")],
+    *[("qwen3", "causal-lm", "bottleneck"), ("gemma3", "causal-lm", "lora"), ("modernbert", "seq-cls", "lora")],
 ]
 
 

@@ -12,8 +12,6 @@ from edge_client.tasks.registry import has_head
 
 from .groups import OptionGroup
 
-USUAL_DIMENSION = 16
-"""The trainable numbers per layer of most adapters."""
 USUAL_RANK = 1
 ALL_BLOCKS = 1.0
 
@@ -22,8 +20,6 @@ class Described(Protocol):
     """What is asked of an `export.adapt.adapter.Adapter` before a model is adapted."""
 
     @property
-    def dimension(self) -> int: ...
-    @property
     def rank(self) -> int: ...
     @property
     def options(self) -> tuple[str, ...]: ...
@@ -31,13 +27,8 @@ class Described(Protocol):
     def depth(self) -> float: ...
 
 
-_ADAPTERS = plugins.Registry[Described](plugins.ADAPTERS, lambda adapter: hasattr(adapter, "dimension"))
+_ADAPTERS = plugins.Registry[Described](plugins.ADAPTERS, lambda adapter: hasattr(adapter, "rank"))
 """Listed without importing any of them, so that a command's help costs no torch."""
-
-
-def own_dimension(method: str) -> int:
-    """The trainable numbers per layer that an adapter was measured best with; the usual for one that is not known."""
-    return _ADAPTERS[method].dimension if method in _ADAPTERS else USUAL_DIMENSION
 
 
 def own_rank(method: str) -> int:
@@ -69,20 +60,15 @@ class AdapterOptions(OptionGroup):
     title = "Adapter"
 
     method: Annotated[str, typer.Option("--peft", help=f"The adapter: {', '.join(_ADAPTERS)}.")] = "lora"
-    rank: Annotated[
-        int, typer.Option(min=0, help="Rank of LoRA, or of frozen factors; 0: 4 of LoRA and bottleneck, 1 of others.")
-    ] = 0
+    rank: Annotated[int, typer.Option(min=0, help="Rank of LoRA and bottleneck; 0: 4.")] = 0
     alpha: Annotated[float, typer.Option(help="LoRA's scale, over its rank; 0: as the rank, which scales nothing.")] = 0
-    dimension: Annotated[
-        int, typer.Option(min=0, help="Trainable numbers per layer of pairs and TinyLoRA; 0: 64 and 16.")
-    ] = 0
     targets: Annotated[
         tuple[str, ...],
         typer.Option("--target-modules", help="Layers to adapt, between commas; found in the model when left out."),
     ] = ()
     """Module names or their last parts; empty: the method's default, found in the model."""
     examples: Annotated[str, typer.Option(help="A file of labelled examples at hand, for a better start.")] = ""
-    """By them the task layer's features are standardized, and an aligned adapter finds its directions."""
+    """By them the task layer's features are standardized, and a bottleneck's frozen factor finds its directions."""
     last_blocks: Annotated[
         int | None,
         typer.Option(
@@ -96,7 +82,6 @@ class AdapterOptions(OptionGroup):
     ] = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dimension", self.dimension or own_dimension(self.method))
         object.__setattr__(self, "rank", self.rank or own_rank(self.method))
         object.__setattr__(self, "alpha", self.alpha or float(self.rank))
         if self.targets and self.last_blocks is None:

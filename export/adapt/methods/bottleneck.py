@@ -14,20 +14,11 @@ from export.adapt.adapter import Adapter, Targets
 if TYPE_CHECKING:
     from peft import PeftConfig
 
-    from export.adapt.between import Between
-
 
 def _config(options: AdapterOptions, targets: Targets, common: dict[str, Any]) -> PeftConfig:
-    from export.adapt.between import unscaled
+    from peft import LoraConfig
 
-    return unscaled(options.rank, targets.names, common)
-
-
-def _between() -> Between:
-    from export.adapt.alignment import bases, task_bases
-    from export.adapt.between import Between
-
-    return Between(None, "rank", task_bases, bases)
+    return LoraConfig(r=options.rank, lora_alpha=options.rank, target_modules=list(targets.names), **common)  # type: ignore[arg-type]
 
 
-ADAPTER = Adapter(_config, options=("rank",), rank=4, between=_between, at_bottlenecks=True)
+ADAPTER = Adapter(_config, options=("rank",), rank=4, at_bottlenecks=True)

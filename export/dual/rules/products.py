@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import string
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from export.dual.rule import Directions, Dual, SharesDual, pair_of, tangent, tangent_of, total, value
+from export.dual.rule import Directions, Dual, SharesDual, pair_of, tangent_of, total
 from export.graph import ops
 from export.graph.vocabulary import token_losses, token_losses_along
 
@@ -119,21 +117,3 @@ def _side_by_side(directions: Directions, x: Tensor, weights: Tensor) -> Tensor:
     apart = weights.unflatten(0, (directions.count, -1))
     together = torch.matmul(x, apart.permute(1, 2, 0, 3).flatten(2))
     return together.unflatten(2, (directions.count, -1)).permute(2, 0, 1, 3).flatten(0, 1)
-
-
-@tangent_of(aten.einsum.default)
-def _einsum(directions: Directions, result: Tensor, equation: str, operands: list[Any]) -> Tensor:
-    """A sum of products of weights alone (TinyLoRA's projection): one more letter for the examples."""
-    terms, outcome = equation.replace(" ", "").split("->")
-    letters = terms.split(",")
-    free = next(letter for letter in string.ascii_letters if letter not in equation)
-    total_tangent: Tensor | None = None
-    if any(isinstance(operand, Dual) and operand.batched for operand in operands):
-        raise NotImplementedError("an operand that holds the batch")
-    for i, operand in enumerate(operands):
-        if tangent(operand) is None:
-            continue
-        marked = ",".join(free + term if j == i else term for j, term in enumerate(letters))
-        values = [operand.tangent if j == i else value(o) for j, o in enumerate(operands)]
-        total_tangent = total(total_tangent, torch.einsum(f"{marked}->{free}{outcome}", values))
-    return total(total_tangent)

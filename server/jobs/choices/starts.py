@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from edge_client.bundle.chain import cut_for
 from edge_client.bundle.manifest import Manifest
+from edge_client.commands.options.retired import refuse
 from edge_client.errors import SpryError
 from edge_client.estimators.registry import kind_of
 from edge_client.training.epoch import steps_in
@@ -27,7 +28,7 @@ from server.jobs.settings import JobSettings
 
 _WEIGHT, _SUMMAND = 4, 8
 """Bytes of a number that is sent: as it is, or masked for a sum."""
-_ANY = "alike", "default", "paper"
+_ANY = "auto", "default", "paper"
 """Beside what fits the adapter, what people choose between; the others are for adapters of their names."""
 
 
@@ -63,37 +64,40 @@ class JobPlan(BaseModel):
     cost: JobCost
 
 
-def presets_of(manifest: Manifest) -> list[PresetView]:
-    """List the presets that a job on this bundle may start from: the fitting one first, then the plain ones."""
+def presets_of(manifest: Manifest, rows: int | None = None) -> list[PresetView]:
+    """List the presets that a job on this bundle may start from: the fitting one first, then the plain ones.
+
+    Of `rows` to learn from, where somebody knows.
+    """
     fitting = preset_for(manifest.adapter.method, {})
-    method = manifest.adapter.method
-    own = (name for name in PRESETS if name.partition("-")[0] == method)
     found: list[PresetView] = []
-    for name in dict.fromkeys((fitting, *own, *_ANY)):
+    for name in dict.fromkeys((fitting, *_ANY)):
         try:
-            plan = planned(manifest, {}, name)
+            plan = planned(manifest, {}, name, rows)
         except (SpryError, ValidationError):
             continue  # this bundle has no programs for it
-        start = start_of(manifest, name)
+        start = start_of(manifest, name, rows)
         found.append(PresetView(name=name, about=ABOUT[name], fits=name == fitting, settings=start, cost=plan.cost))
     return found
 
 
-def planned(manifest: Manifest, given: Mapping[str, Any], preset: str = "") -> JobPlan:
+def planned(manifest: Manifest, given: Mapping[str, Any], preset: str = "", rows: int | None = None) -> JobPlan:
     """Make a job's settings of those that are given, as `spry job create` does.
 
     Args:
         manifest: of the job's bundle.
         given: settings that go over those of the preset.
         preset: where they start from; what fits the adapter and the settings when left out.
+        rows: that there are to learn from; None where nobody knows.
     """
     if preset and preset not in PRESETS:
+        refuse(f"--preset {preset}")
         raise Refusal(422, "invalid", f"preset must be one of {', '.join(PRESETS)}, got {preset!r}")
     training = given.get("training", {})
     if not isinstance(training, Mapping):
         raise Refusal(422, "invalid", f"training must be an object of settings, got {json.dumps(training)}")
     start = preset or preset_for(manifest.adapter.method, training)
-    wanted = merged(start_of(manifest, start), private_start(given), given)
+    wanted = merged(start_of(manifest, start, rows), private_start(given), given)
     settings = JobSettings.model_validate(wanted)
     return JobPlan(preset=start, settings=settings, cost=cost_of(manifest, complete(settings, manifest)))
 

@@ -51,6 +51,14 @@ def said_by(device: Device) -> CheckIn | None:
     return CheckIn(**{name: value for name, value in device.profile.items() if name in _SAID})
 
 
+def rows_here(store: Store) -> int | None:
+    """Add up the rows that the devices have which are here; None where none has said."""
+    with store.database.read() as connection:
+        said = [said_by(device) for device in devices.heard_since(connection, away_before(store))]
+    told = [one.examples for one in said if one is not None and one.examples]
+    return sum(told) if told else None
+
+
 def needs_of(store: Store, job: Job) -> Needs:
     manifest = store.bundles.manifest(job.bundle)
     return store.needs.setdefault(job.id, Needs(manifest, job.settings.training))

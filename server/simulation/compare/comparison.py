@@ -27,7 +27,7 @@ TASK = ("data", "split", "model")
 """What the rows of a group have in common."""
 NATURAL = "natural"
 """A split by a column of the data."""
-_SHORT = {"rank": "r", "dimension": "d"}
+_SHORT = {"rank": "r"}
 _NAMES = {"training.mode": "mode", "training.directions": "K"}
 _PLACES = {"optimizers.units": "server ", "optimizers.head": "server head "}
 """Whose settings are called like the clients'."""

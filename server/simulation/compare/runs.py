@@ -29,7 +29,6 @@ class AdapterConfig(msgspec.Struct, frozen=True):
     method: str
     rank: int | None = None
     alpha: float | None = None
-    dimension: int | None = None
     targets: list[str] | str | None = None
     last_blocks: int | None = 0
     examples: str = ""

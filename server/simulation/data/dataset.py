@@ -14,6 +14,7 @@ import hashlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ from edge_client.errors import DataError
 from edge_client.tasks.classification import class_name, class_number
 from edge_client.tasks.registry import task_named
 from edge_client.tasks.task import TaskType
+from server.jobs.presets import FEW_ROWS, has_few_rows
 from server.simulation.data import hub
 from server.simulation.data.split import Kinds
 
@@ -111,6 +113,17 @@ def open_dataset(
         groups=noted[-1],
         by=by,
     )
+
+
+def few_rows_in(data: str, task: str, columns: Columns = _FOUND) -> bool:
+    """Look at no more rows than it takes to tell (`server.jobs.presets.has_few_rows`)."""
+    kind = task_named(task)
+    raw = _folder(Path(data)) if _file(Path(data), "train") else _hub(data, kind, columns)
+    rows = sum(1 for _ in islice(raw.train.rows(), FEW_ROWS + 1))
+    if rows > FEW_ROWS or not kind.has_classes:
+        return False
+    fields = fields_of(kind.fields, columns, raw.columns, raw.train.name, converses=kind.converses)
+    return has_few_rows(task, len(raw.labels or labels_in(MappedSource(raw.train, fields))), rows)
 
 
 # --- where rows come from --------------------------------------------------------------------------------------------

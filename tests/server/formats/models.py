@@ -1,6 +1,5 @@
 """Tiny language models, adapters of every method with random weights, and the model itself as llama.cpp loads it."""
 
-import json
 from pathlib import Path
 
 import msgspec
@@ -54,8 +53,8 @@ CONFIGS = {
     "qwen2": lambda **words: Qwen2Config(**_SHAPE, **words),
     "qwen3": lambda **words: Qwen3Config(**_SHAPE, head_dim=16, **words),
 }
-METHODS = ("lora", "aligned", "bottleneck", "pairs", "tinylora")
-"""That fold into LoRA."""
+METHODS = ("lora", "bottleneck")
+"""That are products of thin factors."""
 
 
 def base(kind: str, folder: Path, seed: int) -> Path:
@@ -88,10 +87,6 @@ class Taught:
     """A base with an adapter of random weights: as a job hands it out, and as PEFT runs it."""
 
     def __init__(self, folder: Path, scratch: Path, method: str = "lora", seed: int = 0, **options) -> None:
-        if method == "pairs":
-            examples = scratch / "examples.jsonl"
-            examples.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("the tea is hot", "ok. 42")))
-            options |= {"examples": str(examples), "dimension": 6}
         self.loaded = load(str(folder), MODEL_TASKS["causal-lm"], ())
         self.adapted = adapt(self.loaded, everywhere(method, **options))
         self.model = self.adapted.model

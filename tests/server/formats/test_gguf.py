@@ -42,7 +42,7 @@ def changes_in(reader) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_adapter_that_folds_is_the_same_change_of_the_same_layers(method, llama, tmp_path):
+def test_every_adapter_of_factors_is_the_same_change_of_the_same_layers(method, llama, tmp_path):
     taught = Taught(llama, tmp_path, method, seed=randrange(1 << 24), targets=tuple(NAMES))
     reader = read(gguf_adapter(taught.learned), tmp_path)
     told = {
@@ -57,8 +57,7 @@ def test_every_adapter_that_folds_is_the_same_change_of_the_same_layers(method, 
         expected[f"blk.{block}.{name}.weight"] = turned(change, heads) if heads else change
     found = changes_in(reader)
     assert found.keys() == expected.keys()
-    # By chance a single layer's change may be as good as none: TinyLoRA has few numbers.
-    assert np.median([np.abs(change).max() for change in expected.values()]) > 1e-3
+    assert min(np.abs(change).max() for change in expected.values()) > 1e-3
     for name, change in expected.items():
         np.testing.assert_allclose(found[name], change, rtol=1e-4, atol=1e-6, err_msg=name)
 

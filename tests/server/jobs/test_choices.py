@@ -47,7 +47,7 @@ def test_presets_say_what_they_are_and_cost(manifest):
     assert ABOUT.keys() == PRESETS.keys()
     known = {preset.name: preset for preset in presets_of(manifest)}
     assert [name for name, preset in known.items() if preset.fits] == [next(iter(known))] == ["auto"]
-    assert "pairs" not in known, "it is for adapters of that name"
+    assert "bottleneck" not in known, "it is for adapters of that name"
     auto, forward = known["auto"].cost, known["default"].cost
     assert (auto.passes, auto.sent, auto.fetched) == (2.0, auto.sent, auto.sent), "all go back through the same half"
     assert forward.sent < auto.sent < forward.fetched, "a unit of all that there are"

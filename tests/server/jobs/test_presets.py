@@ -1,7 +1,6 @@
 """Where settings of jobs and simulations start from."""
 
 from copy import deepcopy
-from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -10,7 +9,7 @@ from msgspec.structs import replace as replace_manifest
 from edge_client.bundle.folder import Bundle
 from server.errors import Refusal
 from server.jobs.completion import complete
-from server.jobs.presets import PRESETS, Preset, merged, preset_for, private_start, start_of
+from server.jobs.presets import PRESETS, Preset, has_few_rows, merged, preset_for, private_start, start_of
 from server.jobs.settings import JobSettings
 from server.simulation.plan import plan_for
 
@@ -45,7 +44,8 @@ def test_a_privacy_budget_brings_optimizers_that_noise_wants():
 
 def test_a_privacy_budget_takes_the_walk_from_devices():
     """Steps by AdamW would all be as long as the clip, at rates that are meant for gradients."""
-    options = {"method": "spry", "preset": "alike", "model": "tiny", "data": "notes", "seed": 0, "adapter": {}}
+    options = {"method": "spry", "preset": "auto", "model": "tiny", "data": "notes", "seed": 0, "adapter": {}}
+    options["few"] = True
     plain = plan_for(**options, settings={}).settings
     assert (plain.training.optimizer, plain.optimizers.units.kind) == ("adamw", "fedavg")
     private = plan_for(**options, settings={"privacy_epsilon": 8.0}).settings
@@ -56,34 +56,9 @@ def test_a_privacy_budget_takes_the_walk_from_devices():
 def test_devices_that_walk_themselves_measure_no_features(bundle):
     """The head's changes are then no sums of gradients, and its rate is named."""
     manifest = Bundle.open(bundle).manifest
-    settings = complete(started("alike", training={"batch": 2, "length": 8}), manifest)
+    settings = complete(JobSettings.model_validate(start_of(manifest, "auto", rows=60)), manifest)
     assert not settings.measures(manifest)
     assert settings.training.head_learning_rate == settings.training.learning_rate
-
-
-def test_the_aligned_preset_from_step_to_step():
-    settings = started("aligned-iteration")
-    assert (settings.training.mode, settings.training.head, settings.steps) == ("iteration", "exact", 4)
-    assert settings.optimizers == started("aligned").optimizers
-    assert settings.optimizers.head.kind == "fedavg"
-    assert settings.average > started("aligned").average
-
-
-def test_the_preset_for_pairs_gives_every_client_the_whole_gradient(bundle):
-    manifest = Bundle.open(bundle).manifest
-    settings = started("pairs", training={"batch": 2, "length": 8})
-    for slot in settings.slots(manifest, settings.places):
-        assert slot.units == tuple(range(len(manifest.units)))
-    training = complete(settings, manifest).training
-    (size,) = {unit.size for unit in manifest.units}
-    assert (training.directions, training.kind, training.units_apart) == (
-        len(manifest.units) * size,
-        "orthogonal",
-        True,
-    )
-    assert training.rows == 1
-    others = replace(settings.training, directions=16, units_apart=False, per_example=True)
-    assert others == started("aligned-iteration", training={"batch": 2, "length": 8}).training
 
 
 def test_directions_that_are_left_open_are_counted_by_the_largest_share(bundle):
@@ -109,9 +84,7 @@ def test_more_directions_than_a_report_holds_are_refused(bundle):
 
 @pytest.mark.parametrize(
     ("adapter", "asked", "preset"),
-    [("pairs", {}, "pairs"), ("pairs", {"mode": "epoch"}, "pairs"), ("pairs", {"estimator": "exact"}, "default"),
-     ("aligned", {}, "aligned"), ("aligned", {"estimator": "central"}, "default"),
-     ("bottleneck", {}, "bottleneck"), ("bottleneck", {"estimator": "auto"}, "bottleneck"),
+    [("bottleneck", {}, "bottleneck"), ("bottleneck", {"estimator": "auto"}, "bottleneck"),
      ("bottleneck", {"estimator": "forward"}, "bottleneck"), ("bottleneck", {"estimator": "exact"}, "default"),
      ("lora", {}, "auto"), ("ia3", {"estimator": "mixed"}, "auto"), ("lora", {"estimator": "forward"}, "default"),
      ("lora", {"estimator": "exact"}, "default"), ("classifier", {}, "default")],
@@ -127,6 +100,24 @@ def test_a_job_takes_as_many_directions_as_cost_little(bundle, offered, taken):
     """Of two blocks with two units each K directions take 1 + 3 K / 4 forward passes, a mean over the units."""
     manifest = replace_manifest(Bundle.open(bundle).manifest, directions=offered)
     assert start_of(manifest, "default")["training"]["directions"] == taken
+
+
+@pytest.mark.parametrize(
+    ("task", "classes", "rows", "few"),
+    [("seq-cls", 3, 1000, True), ("seq-cls", 3, 1001, False), ("seq-cls", 10, 60, False), ("seq-cls", 3, None, False),
+     ("qa", 0, 60, False), ("causal-lm", 0, 60, False)],
+)  # fmt: skip
+def test_the_default_looks_at_how_many_rows_there_are(task, classes, rows, few):
+    assert has_few_rows(task, classes, rows) == few
+
+
+def test_a_start_with_few_rows_lets_devices_walk(bundle):
+    manifest = Bundle.open(bundle).manifest
+    many, few = (JobSettings.model_validate(start_of(manifest, "auto", rows)) for rows in (None, 60))
+    assert (many.training.optimizer, many.optimizers.units.kind, many.passes) == ("sgd", "fedsnr", 2.0)
+    assert (few.training.optimizer, few.optimizers.units.kind, few.passes) == ("adamw", "fedavg", None)
+    assert (few.training.estimator, few.average) == (many.training.estimator, many.average) == ("auto", 0.9)
+    assert start_of(manifest, "default", 60) == start_of(manifest, "default")
 
 
 @pytest.mark.parametrize("adapter", ["lora", "bottleneck"])

@@ -18,7 +18,7 @@ def config(method: str = "spry", seed: int = 0, **changed) -> dict:
     training = {"mode": "epoch", "estimator": ESTIMATORS[method], "directions": 1, "learning_rate": 0.01}
     made = {
         "version": 1, "method": method, "preset": "default", "model": "a-model",
-        "adapter": {"method": "lora", "rank": 1, "alpha": 8.0, "dimension": None, "targets": ["query", "value"]},
+        "adapter": {"method": "lora", "rank": 1, "alpha": 8.0, "targets": ["query", "value"]},
         "data": {"name": "news", "classes": 4, "examples": 4800, "test": 600}, "clients": 100, "per_round": 10,
         "rounds": 20, "alpha": 0.1, "seed": seed, "arithmetic": "bfloat16", "device": "cpu",
         "settings": {"training": training | changed.pop("training", {}), "per_round": 10, "rounds": 20, "seed": seed},

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from edge_client.commands.cli import installed, load, run
-from edge_client.commands.options.adapter import AdapterOptions
 from server.simulation.methods.methods import METHODS
 from server.simulation.plan import plan_for
 from tests.server.simulation.runs import bits
@@ -36,13 +35,13 @@ WRONG = [
     ({"settings": "a-file"}, "settings a-file cannot be read as JSON: Expecting value"),
     (
         {"preset": "x"},
-        "preset: Input should be 'auto', 'alike', 'default', 'paper', 'bottleneck', 'aligned', 'aligned-iteration'",
+        "preset: Input should be 'auto', 'default', 'paper' or 'bottleneck'",
     ),
     ({"engine": "x"}, "unknown engine 'x'; expected local or ray"),
     ({"task": "x"}, "task: Input should be 'seq-cls', 'qa'"),
     (
         {"peft": "x"},
-        "unknown adapter 'x'; expected one of aligned, bitfit, bottleneck, classifier, ia3, lora,",
+        "unknown adapter 'x'; expected one of bitfit, bottleneck, classifier, ia3, lora",
     ),
     ({"target-modules": "gate"}, "target module gate matches no linear layer of the model"),
     ({"model": "nowhere/"}, "nowhere/ is no folder and no GGUF file"),
@@ -133,13 +132,13 @@ def test_every_method_and_preset_runs(method, words, capsys):
 def test_a_run_does_not_go_on_with_other_examples_at_the_desk(words, tmp_path, capsys):
     desk = tmp_path / "desk.jsonl"
     desk.write_text((tmp_path / "fleet-data" / "train.jsonl").read_text())
-    aligned = {"preset": "aligned", "peft": "aligned", "rank": 2, "examples": desk, "iterations": 1}
-    assert run(words(rounds=1, **aligned)) == 0
-    aligned["examples"] = desk = desk.rename(tmp_path / "fleet-data" / desk.name)
-    assert run(words(rounds=2, **aligned)) == 0  # wherever they lie
+    narrow = {"preset": "bottleneck", "peft": "bottleneck", "rank": 2, "examples": desk, "iterations": 1}
+    assert run(words(rounds=1, **narrow)) == 0
+    narrow["examples"] = desk = desk.rename(tmp_path / "fleet-data" / desk.name)
+    assert run(words(rounds=2, **narrow)) == 0  # wherever they lie
     with desk.open("a") as file:
         file.write('{"text": "ice on the lake", "label": 1}\n')
-    assert run(words(rounds=3, **aligned)) == 2
+    assert run(words(rounds=3, **narrow)) == 2
     assert "differs in data.at_the_desk" in capsys.readouterr().err
 
 
@@ -154,35 +153,19 @@ def config_of(words, tmp_path):
     return run_once
 
 
-def test_aligned_adapters_start_from_their_preset(config_of):
-    config = config_of(peft="aligned", rank=4)
-    assert config["preset"] == "aligned"
+def test_bottlenecks_start_from_their_preset(config_of):
+    config = config_of(peft="bottleneck", rank=2)
+    assert config["preset"] == "bottleneck"
     settings = config["settings"]
-    assert (settings["training"]["directions"], settings["training"]["kind"]) == (16, "orthogonal")
-    assert (settings["training"]["learning_rate"], settings["training"]["head_learning_rate"]) == (0.001, 0.1)
+    assert (settings["training"]["estimator"], settings["training"]["exact_blocks"]) == ("mixed", 2)
+    assert settings["training"]["learning_rate"] == 0.001
     assert [settings["optimizers"][part]["kind"] for part in ("units", "head")] == ["fedyogi", "fedavg"]
     assert settings["average"] == 0.9
 
 
 def test_another_estimator_starts_from_the_default_preset_as_a_job_does(config_of):
-    config = config_of(peft="aligned", rank=4, estimator="mixed", exact_blocks=2)
+    config = config_of(peft="lora", rank=1, estimator="forward")
     assert (config["method"], config["preset"]) == ("spry", "default")
-    assert config["settings"]["training"]["exact_blocks"] == 2
-
-
-def test_adapters_of_pairs_start_from_their_whole_gradient(config_of, words, tmp_path):
-    pairs = {"peft": "pairs", "dimension": 6, "examples": tmp_path / "fleet-data" / "train.jsonl"}
-    config = config_of(**pairs)
-    assert config["preset"] == "pairs"
-    assert config["settings"]["training"]["directions"] == config["numbers"]["units"] * 8  # six, of blocks of eight
-    assert run(words(rounds=1, iterations=1, preset="pairs", **pairs)) == 0  # the same run
-
-
-def test_an_adapters_numbers_that_nobody_chose_are_those_of_an_export():
-    given = {"method": "spry", "preset": None, "model": "tiny", "data": "news", "seed": 0, "settings": {}}
-    for asked, dimension in (({}, 16), ({"method": "pairs"}, 64), ({"method": "pairs", "dimension": 5}, 5)):
-        assert plan_for(adapter=asked, **given).adapter.dimension == dimension
-        assert AdapterOptions(**asked).dimension == dimension
 
 
 def test_settings_lie_under_options_and_options_under_what_is_set(words, tmp_path):
@@ -199,7 +182,7 @@ def test_settings_lie_under_options_and_options_under_what_is_set(words, tmp_pat
 
 
 def test_other_methods_start_from_their_own_rates(config_of):
-    assert config_of(method="fedavg", peft="aligned", rank=4)["preset"] == "default"
+    assert config_of(method="fedavg", peft="bottleneck", rank=2)["preset"] == "default"
 
 
 def test_the_bound_of_fwdllm():

@@ -88,13 +88,13 @@ def test_columns_can_be_named(new, tmp_path):
     assert found(new, "--data", path, "--text", "one+two", "--label", "side")["classes"].keys() == {"a", "b"}
 
 
-@pytest.mark.parametrize(("count", "preset"), [(60, "alike"), (1500, "")])
-def test_devices_walk_themselves_where_rows_are_few(new, tmp_path, count, preset):
+@pytest.mark.parametrize(("count", "few"), [(60, True), (1500, False)])
+def test_all_blocks_learn_where_rows_are_few(new, tmp_path, count, few):
     told = found(new, "--data", table(tmp_path / "a.csv", ("text", "label"), tickets(count)))
-    assert (told["train"] > 1000) == (preset == "")
-    assert told["job"]["preset"] == preset
+    assert (told["train"] <= 1000) == few
+    assert told["job"]["preset"] == ""
     options = [*zip(told["model"]["options"][::2], told["model"]["options"][1::2], strict=True)]
-    assert options == ([("--last-blocks", "0"), ("--rank", "8"), ("--alpha", "16")] if preset else [])
+    assert options == ([("--last-blocks", "0"), ("--rank", "8"), ("--alpha", "16")] if few else [])
 
 
 def test_the_file_says_what_was_chosen_and_can_be_read_again(new, tmp_path, model_folder):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import fx
 
@@ -28,8 +26,3 @@ def _addmm(graph: Graph, node: fx.Node, bias: fx.Node, a: fx.Node, b: fx.Node) -
 def _linear(graph: Graph, node: fx.Node, x: fx.Node, weight: fx.Node, bias: fx.Node | None = None) -> str:
     product = multiplied(graph, x, graph.name(weight), turned=True)
     return product if bias is None else graph.op("Add", product, bias)
-
-
-@rule(aten.einsum.default)
-def _einsum(graph: Graph, node: fx.Node, equation: str, operands: Sequence[fx.Node]) -> str:
-    return graph.op("Einsum", *operands, equation=equation)

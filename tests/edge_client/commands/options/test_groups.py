@@ -57,11 +57,11 @@ def run(given):
 
 def test_a_command_is_handed_its_groups_whole(run, given):
     assert run("x", "--width", 3).exit_code == 0
-    other = "y --width 4 --called c,d, --flat --other-alpha 7 --alpha 1 --peft pairs --size 1 --size 2"
+    other = "y --width 4 --called c,d, --flat --other-alpha 7 --alpha 1 --peft ia3 --size 1 --size 2"
     assert run(*other.split()).exit_code == 0
     assert given == [
         (Path("x"), Size(3), AdapterOptions(), 2.0, None),
-        (Path("y"), Size(4, ("c", "d"), high=False), AdapterOptions("pairs", alpha=7.0), 1.0, ["1", "2"]),
+        (Path("y"), Size(4, ("c", "d"), high=False), AdapterOptions("ia3", alpha=7.0), 1.0, ["1", "2"]),
     ]
 
 

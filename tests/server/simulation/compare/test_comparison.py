@@ -177,11 +177,11 @@ def test_a_label_says_no_more_than_tells_rows_apart(tmp_path):
         config("spry", training={"directions": 1}),
         config("spry", training={"directions": 10}),
         config("spry", preset="paper", training={"learning_rate": 1e-4}),
-        config("fedmezo", adapter={"method": "tinylora", "dimension": 16}),
+        config("fedmezo", adapter={"method": "bottleneck", "rank": 16}),
         config("fedmezo"),
     )
     assert found == [
-        ["fedavg", "fedmezo, lora r=1 alpha=8", "fedmezo, tinylora d=16", "spry, default, K 1", "spry, default, K 10",
+        ["fedavg", "fedmezo, bottleneck r=16", "fedmezo, lora r=1 alpha=8", "spry, default, K 1", "spry, default, K 10",
          "spry, paper"]
     ]  # fmt: skip
 

@@ -74,7 +74,7 @@ def test_as_many_lines_as_anybody_compares_look_different():
 
 def test_long_labels_leave_the_curves_their_place():
     """matplotlib would make the axes as narrow as a legend is wide."""
-    words = ["spry", "default", "tinylora d=16", "K 4", "head_learning_rate 0.3", "per round 48", "rounds 100"]
+    words = ["spry", "default", "bottleneck r=16", "K 4", "head_learning_rate 0.3", "per round 48", "rounds 100"]
     long = Line(", ".join(words), lines(1)[0].points, 0)
     root = ET.fromstring(draw([Panel("accuracy, %", [long, *lines(12)[1:]])], "", ""))
     _, _, width, height = map(float, root.get("viewBox").split())

@@ -269,7 +269,7 @@ def estimate(plan, capsys):
     return command
 
 
-SWEEP = ("--adapter", "lora:rank=1,last_blocks=0", "--adapter", "tinylora:rank=2,dimension=4", "--directions", "4",
+SWEEP = ("--adapter", "lora:rank=1,last_blocks=0", "--adapter", "lora:rank=2,last_blocks=0", "--directions", "4",
          "--holders", "1,2", "--kind", "normal,orthogonal", "--estimators", "forward,exact,mixed,central",
          "--exact-blocks", "0,1")  # fmt: skip
 
@@ -278,7 +278,7 @@ def test_figures_as_json_are_the_same_each_time(estimate):
     first, again = estimate(*SWEEP, "--json"), estimate(*SWEEP, "--json")
     assert first == again
     found = json.loads(first)
-    assert [each["adapter"]["method"] for each in found["adapters"]] == ["lora", "tinylora"]
+    assert [each["adapter"]["method"] for each in found["adapters"]] == ["lora", "lora"]
     for each in found["adapters"]:
         # forward: 2 kinds x 2 owners; mixed: the same x 2 depths; central: 2 kinds; exact: 1; with 1 and 2 holders
         assert len(each["summary"]) == 2 * (4 + 8 + 2 + 1)
@@ -290,7 +290,7 @@ def test_figures_as_json_are_the_same_each_time(estimate):
                 assert line["median"][figure] == pytest.approx(np.median([row[figure] for row in own]))
                 first_block = [row[figure] for row in own if row["block"] == 0]
                 assert line["first_block"][figure] == pytest.approx(np.mean(first_block))
-    assert found["adapters"][1]["rows"][0]["weights"] == 4
+    assert found["adapters"][1]["rows"][0]["weights"] == 2 * (32 + 32)
     assert json.loads(estimate(*SWEEP, "--json", "--alpha", "0.1"))["adapters"] != found["adapters"]
 
 
@@ -298,7 +298,7 @@ def test_tables_fit_a_terminal(estimate):
     overview = estimate(*SWEEP, "--batch", "2,4", "--units-per-client", "1,0", "--units-apart")
     assert max(map(len, overview.splitlines())) <= 100
     assert "…" not in overview
-    assert "tinylora rank=2 dimension=4: 4 units of 4 weights" in overview
+    assert "lora rank=2 alpha=2: 4 units of 128 weights" in overview
     assert "orthogonal shared B=2 h=1 u=all" in overview
     assert "orthogonal shared +0 B=2 h=1 u=all" in overview
     units = estimate("--directions", "2", "--per-example", "--by-unit")
@@ -316,9 +316,10 @@ def test_any_setting_can_be_set(estimate, tmp_path):
 
 
 def test_labelled_examples_at_the_desk(estimate, plan):
-    pairs = "--peft", "pairs", "--dimension", "4", "--desk-examples", f"{plan.data}/train.jsonl"
-    (found,) = json.loads(estimate(*pairs, "--estimators", "exact", "--json"))["adapters"]
-    assert (found["adapter"]["method"], found["rows"][0]["weights"]) == ("pairs", 4)
+    narrow = "--peft", "bottleneck", "--rank", "2", "--estimators", "exact", "--json"
+    (found,) = json.loads(estimate(*narrow, "--desk-examples", f"{plan.data}/train.jsonl"))["adapters"]
+    assert found["adapter"]["examples"].endswith("train.jsonl")
+    assert found["rows"] != json.loads(estimate(*narrow))["adapters"][0]["rows"]
 
 
 def test_weights_of_a_run_change_the_figures(estimate, run):
@@ -332,7 +333,7 @@ WRONG = [
     (("--estimators", "mixed", "--exact-blocks", "-1"), "--exact-blocks takes whole numbers from 0 on"),
     (("--holders", "many"), "--holders takes whole numbers"),
     (("--batch", ""), "--batch takes whole numbers"),
-    (("--adapter", "tinylora:size=3"), "--adapter takes a method with some of rank, alpha"),
+    (("--adapter", "bottleneck:size=3"), "--adapter takes a method with some of rank, alpha"),
     (("--adapter", "lora:rank=no"), "rank: Input should be a valid integer"),
     (("--adapter", "poetry"), "unknown adapter 'poetry'"),
     (("--kind", "gaussian"), "kind"),

@@ -42,5 +42,5 @@ def test_who_has_no_choice_keeps_to_the_settings(bundle):
 def test_a_step_has_the_budget_that_jobs_start_from():
     assert plan_for(settings={}, **GIVEN).settings.passes == 2.0
     assert plan_for(settings={"passes": 3}, **GIVEN).settings.passes == 3.0
-    assert plan_for(settings={}, **{**GIVEN, "preset": "alike"}).settings.passes is None
+    assert plan_for(settings={}, few=True, **GIVEN).settings.passes is None
     assert plan_for(settings={}, task="causal-lm", **GIVEN).settings.passes is None

@@ -90,10 +90,10 @@ def test_bundles_that_are_complete_are_listed(server, bundle, parts):
     server.call("GET", "/v1/bundles", 401, headers={})
 
 
-def test_a_job_from_what_is_listed_fits_the_adapter(server, paired):
-    server.upload(paired)
+def test_a_job_from_what_is_listed_fits_the_adapter(server, narrow):
+    server.upload(narrow)
     (found,) = server.call("GET", "/v1/bundles").json()
-    assert found["preset"] == found["method"] == "pairs"
+    assert found["preset"] == found["method"] == "bottleneck"
     wanted = {"name": "listed", "bundle": found["sha256"], "settings": found["settings"]}
     training = server.call("POST", "/v1/jobs", 201, json=wanted).json()["settings"]["training"]
-    assert (training["mode"], training["directions"], training["iterations"]) == ("iteration", found["units"] * 8, 4)
+    assert (training["estimator"], training["exact_blocks"]) == ("mixed", 2)

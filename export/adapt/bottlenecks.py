@@ -1,13 +1,33 @@
-"""Bottlenecks of an eager model: what enters the factors before them, and something that is added behind these."""
+"""Bottlenecks of an eager model: their frozen factors, what enters the trained ones, and what is added behind these."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from export.adapt.wrapping import Adapted
+if TYPE_CHECKING:
+    from export.adapt.wrapping import Adapted
+
+
+class FrozenFactor(nn.Module):
+    """A product with a weight that is not trained, and so not quantized either."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight)
+        self.weight: Tensor
+
+    def forward(self, states: Tensor) -> Tensor:
+        return nn.functional.linear(states, self.weight)
+
+
+def freeze_second_factor(layer: Any, directions: Tensor, adapter: str) -> None:
+    """Give a LoRA layer a second factor of these columns, [features out, rank], and let the first begin at zero."""
+    nn.init.zeros_(layer.lora_A[adapter].weight)
+    layer.lora_B[adapter] = FrozenFactor(directions)
 
 
 @contextmanager

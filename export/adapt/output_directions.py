@@ -1,23 +1,22 @@
-"""Where a few numbers per layer move the model most.
+"""The directions of a layer's result in which the model moves most, for the frozen factors of bottlenecks.
 
-With labelled examples at hand: along the leading singular vectors of their own gradient by each layer's weight, under
-a task layer fitted to them. Without: along directions that depend on the model alone, not on a task. A task pulls at
-the model's result, and what arrives at a layer is its gradient, a sum of products of what leaves the layer (backwards)
-and what enters it. For random pulls at the result of a few sentences, the directions that carry most of these products
-are found for both sides. On SNLI 8 x 8 numbers between them hold about a seventh of the true gradient's square, those
-between the weight's own singular vectors less than a hundredth.
+With labelled examples at hand: the leading singular vectors of their own gradient by each layer's weight, under a task
+layer fitted to them. Without: directions that depend on the model alone, not on a task. A task pulls at the model's
+result, and what arrives at a layer is its gradient, a sum of products of what leaves the layer (backwards) and what
+enters it. For random pulls at the result of a few sentences, the directions with most of these products are found.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from export.adapt.labelled import Batch, fitted_head, lent_head
+from export.errors import ExportError
 from export.graph.capture import TaskForward
 from export.model.loading import Loaded
 from export.model.samples import SENTENCES, sample_inputs
@@ -27,20 +26,22 @@ PULLS = 8
 _BATCH, _LENGTH = len(SENTENCES), 32
 
 
-class Basis(NamedTuple):
-    """Orthonormal columns, the most telling first."""
+def output_directions(
+    loaded: Loaded, layers: Sequence[str], rank: int, examples: Sequence[Batch], seed: int
+) -> dict[str, Tensor]:
+    """Find orthonormal columns for each linear layer, [features out, rank], the most telling first."""
+    smallest = min((min(loaded.model.get_parameter(f"{name}.weight").shape) for name in layers), default=0)
+    if rank > smallest > 0:
+        raise ExportError(
+            f"rank {rank} is more than the {smallest} features of a target module; choose a smaller --rank"
+        )
+    return by_examples(loaded, layers, rank, examples) if examples else by_model(loaded, layers, rank, seed)
 
-    out: Tensor
-    """[features out, rank]"""
-    into: Tensor
-    """[features in, rank]"""
 
-
-def bases(loaded: Loaded, layers: Sequence[str], rank: int, seed: int) -> dict[str, Basis]:
-    """For each linear layer, the directions among what enters it and what leaves it."""
+def by_model(loaded: Loaded, layers: Sequence[str], rank: int, seed: int) -> dict[str, Tensor]:
+    """Find the directions that random pulls at the model's result move."""
     modules = {name: loaded.model.get_submodule(name) for name in layers}
-    out = {name: torch.zeros(()) for name in layers}
-    into = {name: torch.zeros(()) for name in layers}
+    products = {name: torch.zeros(()) for name in layers}
     length = min(_LENGTH, loaded.positions or _LENGTH)
     inputs = sample_inputs(loaded, _BATCH, length, seed)
     forward = TaskForward(loaded.model, loaded.task, loaded.inputs)
@@ -53,44 +54,17 @@ def bases(loaded: Loaded, layers: Sequence[str], rank: int, seed: int) -> dict[s
             leaving = torch.autograd.grad((logits * pull).sum(), [seen[name][1] for name in layers])
         for name, gradient in zip(layers, leaving, strict=True):
             leaves, enters = gradient * mask, seen[name][0].detach()  # [sentence, token, features]
-            out[name] = out[name] + _products(leaves, enters)
-            into[name] = into[name] + _products(enters, leaves)
-    return {name: Basis(_leading(out[name], rank), _leading(into[name], rank)) for name in layers}
+            products[name] = products[name] + _products(leaves, enters)
+    return {name: _leading(products[name], rank) for name in layers}
 
 
-def task_bases(loaded: Loaded, layers: Sequence[str], rank: int, batches: Sequence[Batch]) -> dict[str, Basis]:
-    """For each linear layer, the directions in which these examples' gradient is largest."""
-    with fitted_head(loaded, batches):
-        return _strongest(loaded, layers, rank, batches)
-
-
-def task_pairs(loaded: Loaded, layers: Sequence[str], count: int, batches: Sequence[Batch]) -> dict[str, Basis]:
-    """For each linear layer, the pairs of one direction on either side that hold most of these examples' gradients.
-
-    The directions are those of `task_bases`. Few of all their pairs matter: a layer that should move its result the
-    same way for all texts needs one direction among what enters, and many among what leaves.
-    """
-    squares = {name: torch.zeros(()) for name in layers}
-    with fitted_head(loaded, batches):
-        strongest = _strongest(loaded, layers, count, batches)
-        for gradients in _gradients(loaded, layers, batches):
-            for name, basis in strongest.items():
-                squares[name] = squares[name] + (basis.out.T @ gradients[name] @ basis.into).square()
-    return {name: _paired(basis, squares[name], count) for name, basis in strongest.items()}
-
-
-def _strongest(loaded: Loaded, layers: Sequence[str], rank: int, batches: Sequence[Batch]) -> dict[str, Basis]:
+def by_examples(loaded: Loaded, layers: Sequence[str], rank: int, batches: Sequence[Batch]) -> dict[str, Tensor]:
+    """Find the directions in which these examples' gradient is largest."""
     gradient = {name: torch.zeros(()) for name in layers}
-    for of_batch in _gradients(loaded, layers, batches):
-        gradient = {name: gradient[name] + of_batch[name] for name in layers}
+    with fitted_head(loaded, batches):
+        for of_batch in _gradients(loaded, layers, batches):
+            gradient = {name: gradient[name] + of_batch[name] for name in layers}
     return {name: _largest(gradient[name], rank) for name in layers}
-
-
-def _paired(basis: Basis, squares: Tensor, count: int) -> Basis:
-    """Each pair's directions side by side, the largest square first."""
-    chosen = squares.flatten().argsort(descending=True, stable=True)[:count]
-    out, into = chosen // squares.shape[1], chosen % squares.shape[1]
-    return Basis(basis.out[:, out].contiguous(), basis.into[:, into].contiguous())
 
 
 def _gradients(
@@ -109,10 +83,10 @@ def _gradients(
             }
 
 
-def _largest(gradient: Tensor, rank: int) -> Basis:
-    """Singular vectors of the largest singular values."""
-    out, _, into = torch.linalg.svd(gradient.double(), full_matrices=False)
-    return Basis(_signed(out[:, :rank]), _signed(into[:rank].T))
+def _largest(gradient: Tensor, rank: int) -> Tensor:
+    """Left singular vectors of the largest singular values."""
+    out, _, _ = torch.linalg.svd(gradient.double(), full_matrices=False)
+    return _signed(out[:, :rank])
 
 
 def _products(these: Tensor, others: Tensor) -> Tensor:
