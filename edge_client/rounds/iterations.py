@@ -17,8 +17,8 @@ from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import ScalarReport, StepRecord, decode_records, encode_report
 from edge_client.wire.server import Server
 
-from .epoch import check_finite, steps_in
-from .optimizers import check_aggregations
+from edge_client.training.epoch import check_finite, steps_in
+from edge_client.training.optimizers import check_aggregations
 from .versions import applied, downloaded, largest, merged, newest_kept
 
 POLL_SECONDS = 25.0

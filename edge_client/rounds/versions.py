@@ -15,7 +15,7 @@ from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import StepRecord
 from edge_client.wire.server import Server
 
-from .replay import replay
+from edge_client.training.replay import replay
 
 _SAME_VERSION = "server and device need the same version of spry"
 _HEADER, _SLACK = 256, 1 << 20
