@@ -207,21 +207,16 @@ LIAR = [sys.executable, __file__]
 def lie() -> None:
     """`spry join` of a device that sends the opposite of what it found."""
     from edge_client.commands import cli
-    from edge_client.store.job import JobStore
-    from edge_client.training import round as part
+    from edge_client.rounds import participation
 
-    weights_of, save_update, start = part.current, JobStore.save_update, dict[str, Any]()
+    honest = participation.client_round
 
-    def current(*where: Any) -> Any:
-        found = weights_of(*where)
-        start.update(found.weights)
-        return found
+    def lying(task: Any, model: Any, weights: Weights, *others: Any, **more: Any) -> Any:
+        update = honest(task, model, weights, *others, **more)
+        said = lied("negated", weights, Said(update.tensors, {}), None, 0.0)
+        return update._replace(tensors=said.tensors)
 
-    def save(store: JobStore, tensors: Weights, report: Any) -> None:
-        save_update(store, lied("negated", start, Said(tensors, {}), None, 0.0).tensors, report)
-
-    part.current = current
-    setattr(JobStore, "save_update", save)  # noqa: B010 -- the same, for who reads types: it is a method of all stores
+    participation.client_round = lying
     sys.exit(cli.run(sys.argv[1:]))  # no process that lies less takes this one's place
 
 

@@ -12,15 +12,13 @@ from dataclasses import dataclass, replace
 from edge_client.arrays import Weights
 from edge_client.data.examples import Examples
 from edge_client.errors import ServerError, Unauthorized, Unreachable
-from edge_client.estimators.estimator import Estimator
-from edge_client.estimators.registry import estimator_for
 from edge_client.events import Event, Tell
 from edge_client.memory import peak_above_now
 from edge_client.step.passes import Passes
 from edge_client.store.job import Checkpoint, JobStore
 from edge_client.training.epoch import Judged, TrainingState, steps_in, update
 from edge_client.training.plan import Workbench
-from edge_client.training.round import LocalData, LocalModel, batches_of, client_round, evaluated, personalized
+from edge_client.training.round import LocalData, LocalModel, client_round, evaluated, personalized
 from edge_client.wire.protocol import Judgement, Task
 from edge_client.wire.server import Server
 
@@ -53,24 +51,19 @@ class Participation:
 
         Gives the seconds that a step took; None if the round was over before the first.
         """
-        bench, training = self.bench, self.task.training
-        encoder = bench.encoder(training.batch, training.length)
-        batches = batches_of(self.examples, encoder, bench.kind, training, self.task.seed)
-        again = steps_in(training, len(batches)) > len(batches)
-        passes = bench.passes(self.task, self.memory, keep_prefixes=again, low_memory=self.low_memory)
-        estimator = estimator_for(bench.manifest, self.task, passes)
-        model = LocalModel(bench.manifest, bench.kind, encoder, passes, estimator)
-        data = LocalData(self.examples, batches, self.held_back)
+        training = self.task.training
+        data = self.bench.data(self.task, self.examples, self.held_back)
+        again = steps_in(training, len(data.batches)) > len(data.batches)
+        passes = self.bench.passes(self.task, self.memory, keep_prefixes=again, low_memory=self.low_memory)
+        model = self.bench.model(self.task, passes)
         try:
-            if training.mode == "iteration":
-                return self._iterate(model, data, passes, estimator)
-            return self._train(model, data)
+            return self._iterate(model, data, passes) if training.mode == "iteration" else self._train(model, data)
         finally:
             passes.prefixes.clear()
 
-    def _iterate(self, model: LocalModel, data: LocalData, passes: Passes, estimator: Estimator) -> float | None:
+    def _iterate(self, model: LocalModel, data: LocalData, passes: Passes) -> float | None:
         where = self.server, self.store, self.tell
-        iterations = Iterations(self.task, self.bench.bundle, passes, estimator, data.batches, *where)
+        iterations = Iterations(self.task, self.bench.bundle, passes, model.estimator, data.batches, *where)
         seconds = iterations.run()
         newest = iterations.kept
         own = personalized(self.task, model, data, newest.weights)

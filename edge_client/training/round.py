@@ -31,11 +31,11 @@ class Computation(Derivatives, Protocol):
     """Where a round's passes are computed: on a device by a bundle's programs (`edge_client.step.passes.Passes`)."""
 
     def logits(self, batch: Batch, weights: Weights, /) -> Array:
-        """[batch, classes] or [batch, length, vocabulary]"""
+        """Give logits, [batch, classes] or [batch, length, vocabulary]."""
         ...
 
     def features(self, batch: Batch, weights: Weights, /) -> Array:
-        """What the logits are a product of, [batch, features]."""
+        """Give what the logits are a product of, [batch, features]."""
         ...
 
     def release(self) -> None:
