@@ -41,14 +41,17 @@ from edge_client.training.round import client_round
 from edge_client.wire.protocol import Task
 from server.cli.connection import NoAnswer
 from server.jobs.job import Job
-from server.rounds.outcome.outcomes import Contribution, late_one, mean_of_updates
-from server.rounds.outcome.outliers import norms
 from server.rounds.places.fleet import is_to_measure
 from server.settings import Settings
-from server.storage.files.models import Model
 from server.storage.jobs import find_job
 from server.storage.schema.tables import devices, rounds, tasks
 from server.storage.store import Store
+from server.strategy.outliers import norms
+from server.strategy.registry import strategy_of
+from server.strategy.staleness import late_one
+from server.strategy.state import Model
+from server.strategy.strategy import RoundContext
+from server.strategy.updates import Contribution
 
 CLIENTS = 4
 
@@ -193,7 +196,7 @@ def repeated(store: Store, job: Job, parts: list[Path]) -> Model:
                 row.id, tuple(row.units), task.training, far, update.report, lambda sent=update.tensors: sent
             )
             updates.append(own if row.base is None else late_one(own, row.base, model, versions.__getitem__))
-        model = mean_of_updates(model, updates, job.settings, manifest, {}).model
+        model = strategy_of(job.settings).aggregate(model, updates, RoundContext(job.settings, manifest)).model
         versions[model.version] = model
     return model
 

@@ -35,15 +35,15 @@ from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.training.features import MEAN, Moments, moments_in
 from server.jobs.presets import merged
 from server.means.registry import MEANS, PLAIN
-from server.rounds.outcome.features import MOST_TIMES_USUAL, RIDGE, covariance_of, spread_of, variances_of
-from server.rounds.outcome.moments import MOST_TIMES, usual_change
 from server.simulation.compute.crews import Alone
 from server.simulation.compute.work import ClientPart, Trained, Worker
 from server.simulation.data.split import Kinds, by_mix
 from server.simulation.plan import plan_for
 from server.simulation.run.fleet import Fleet
 from server.simulation.run.state import RunState
-from server.storage.files.models import Model
+from server.strategy.features import MOST_TIMES_USUAL, RIDGE, covariance_of, spread_of, variances_of
+from server.strategy.moments import MOST_TIMES, usual_change
+from server.strategy.state import Model
 
 FACTOR = -5.0
 LEANING = 20.0

@@ -28,9 +28,6 @@ from server.means.registry import PLAIN
 from server.privacy.budget import may_go_on, mechanism_of, sampled_spent, settled_by_chance
 from server.privacy.noise import Noise
 from server.rounds.outcome import late
-from server.rounds.outcome.features import is_asked
-from server.rounds.outcome.outcomes import Contribution, Outcome, late_one, mean_of_updates, step_of_scalars
-from server.rounds.outcome.outliers import norms, usual
 from server.simulation.compute.crews import Crew
 from server.simulation.compute.work import ClientPart, Trained, rows_together
 from server.simulation.data.population import sampled, taken
@@ -44,7 +41,14 @@ from server.simulation.run.sums import summed
 from server.simulation.run.tasks import task_of
 from server.simulation.run.traffic import RoundTraffic
 from server.simulation.run.ways import ways_in
-from server.storage.files.models import Model
+from server.strategy.features import is_asked
+from server.strategy.outliers import norms, usual
+from server.strategy.registry import strategy_of
+from server.strategy.scalars import step_of_scalars
+from server.strategy.staleness import late_one
+from server.strategy.state import Model
+from server.strategy.strategy import RoundContext
+from server.strategy.updates import Contribution, Outcome
 
 SCORED_TOGETHER = 256
 """Test examples of one call to a worker."""
@@ -170,7 +174,8 @@ class Fleet:
             return summed(self.plan, self.settings, self.manifest, start, both, len(members)), traffic
         known = usual([update.norms for update in updates])
         noise = Noise.of("simulation", self.plan.seed, state.round + 1)  # drawn again when a run is repeated
-        return mean_of_updates(start, updates, self.settings, self.manifest, known, noise), traffic
+        context = RoundContext(self.settings, self.manifest, known, noise)
+        return strategy_of(self.settings).aggregate(start, updates, context), traffic
 
     def _trained(
         self,

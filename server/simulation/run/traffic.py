@@ -22,9 +22,9 @@ from edge_client.training.features import without_moments
 from edge_client.wire.protocol import Report, Task, Training
 from edge_client.wire.scalars import encode_record
 from edge_client.wire.tensors import encode_update
-from server.rounds.outcome.outcomes import Outcome
 from server.simulation.compute.work import Trained
-from server.storage.files.models import Model
+from server.strategy.state import Model
+from server.strategy.updates import Outcome
 
 _SEED = 1
 """A number that a client's directions are drawn from."""

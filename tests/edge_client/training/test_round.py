@@ -1,4 +1,4 @@
-"""A client's round without a host: what it gives is what its parts give, and it can be left and taken up at any step."""
+"""A client's round without a host: it gives what its parts give, and can be left and taken up at any step."""
 
 from dataclasses import replace
 
