@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from edge_client.estimators.directed import ScalarEstimator
 from edge_client.estimators.registry import ESTIMATORS, kind_of
-from server.jobs.teams import MOST
+from edge_client.sums.fixed import MOST
 from server.means.registry import MEANS
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _is_foreign(job: JobSettings) -> bool:
     return job.strategy != OWN_STRATEGY
 
 
-CONFLICTS = (
+CONFLICTS: tuple[Conflict, ...] = (
     Conflict(
         lambda job: job.minimum is not None and job.minimum > job.complete,
         "minimum is {job.minimum}, more than {wanted} {job.complete}: lower it",

@@ -23,6 +23,7 @@ from edge_client.tasks.task import combined
 from edge_client.training.features import without_moments
 from edge_client.wire.protocol import Report, Task
 from edge_client.wire.scalars import Participant, decode_report
+from server.jobs.assignment import RoundSlot
 from server.jobs.completion import complete
 from server.means.registry import PLAIN
 from server.privacy.budget import may_go_on, mechanism_of, sampled_spent, settled_by_chance
@@ -137,11 +138,13 @@ class Fleet:
         places = settings.slots(self.manifest, len(chosen))
         measures = settings.measures(self.manifest)
         asked = [measures and is_asked(number - 1, slot.number, settings.per_round) for slot in places]
-        more = [{"evaluate": evaluate, "measure": measure, "clip": clip} for measure in asked]
-        return [
-            ClientPart(client, task_of(settings, self.manifest, number, slot, self._ways.of(client), **own))
-            for client, slot, own in zip(chosen, map(self._ways.place, places), more, strict=True)
-        ]
+
+        def task(client: int, slot: RoundSlot, measure: bool) -> Task:
+            way = self._ways.of(client)
+            return task_of(settings, self.manifest, number, slot, way, evaluate=evaluate, measure=measure, clip=clip)
+
+        each = zip(chosen, map(self._ways.place, places), asked, strict=True)
+        return [ClientPart(client, task(client, slot, measure)) for client, slot, measure in each]
 
     def _groups(self, members: Sequence[ClientPart]) -> list[list[ClientPart]]:
         """Who computes together: the same whatever the number of workers, and so are the last bits."""
